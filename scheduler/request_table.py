@@ -29,7 +29,7 @@ from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.by_arrival import ByArrival
 from scheduler.wait_estimate.expected_wait import ExpectedWait
-from scheduler.wait_estimate.queued_tokens import QueuedTokens
+from scheduler.wait_estimate.places import QueuedTokens
 from scheduler.waiting.prices import PricesNow, device_prices
 from scheduler.worker import Port, Worker
 

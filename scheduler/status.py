@@ -20,8 +20,7 @@ from scheduler.remaining_length import Calibration
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
 from scheduler.wait_estimate.by_arrival import Comparison
-from scheduler.wait_estimate.explanation import Explanation, find_reason
-from scheduler.wait_estimate.places import FRESH, FRONT
+from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, find_reason
 from scheduler.waiting.queue import Queue
 from scheduler.worker import Worker
 

@@ -1,4 +1,10 @@
-"""Recent lengths of answers: the fallback where no forest predicts, or not in time."""
+"""Lengths of answers of which some were cut, so that only a lower bound of these is known.
+
+The estimate of all of them together is Kaplan and Meier's estimate ("Nonparametric estimation from incomplete
+observations", JASA 53, 1958): an answer that was cut counts among those that may still end for as long as it ran.
+
+Recent lengths of answers: the fallback where no forest predicts, or not in time.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,54 @@ from collections import OrderedDict, deque
 from math import log2
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scheduler.length.censored import median
+Lengths = NDArray[np.float32]
+Cut = NDArray[np.bool_]
+
+ROUNDING = 1e-9
+
+ORDINARY = 0.95
+"""Share of the answers whose lengths are no outliers."""
+
+
+def median(lengths: Lengths, cut: Cut) -> float | None:
+    """The length, from (n,) of which some were cut, that half of all answers do not exceed.
+
+    None when so many were cut that it is not known, or there are none.
+    """
+    ascending, left = _survival(lengths, cut)
+    reached = np.flatnonzero(left <= 0.5 + ROUNDING)
+    return float(ascending[reached[0]]) if len(reached) else None
+
+
+def completed(lengths: Lengths, cut: Cut) -> Lengths:
+    """Lengths that answers (n,) would have come to: for each that was cut, the mean of those that became longer.
+
+    Where none that ended by itself became longer, it counts with the tokens that it has, but as no more than the
+    longest of these and ORDINARY of all: an answer without an end should not tell what others are like. Where none
+    ended by itself, all stay as they are.
+    """
+    if cut.all():
+        return lengths
+    ascending, left = _survival(lengths, cut)
+    longest = lengths[~cut].max()
+    most = max(longest, float(np.quantile(lengths, ORDINARY, method="lower")))
+    share = -np.diff(left, prepend=1.0)
+    beyond = np.append(np.cumsum((share * ascending)[::-1])[::-1][1:], 0.0) + left[-1] * most
+    inner = ascending < longest
+    means = np.where(inner, beyond / np.where(inner, left, 1.0), np.minimum(ascending, most))
+    place = np.searchsorted(ascending, lengths, side="right") - 1
+    return np.where(cut, means[place], lengths).astype(np.float32)
+
+
+def _survival(lengths: Lengths, cut: Cut) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lengths in ascending order, and the share of answers that become longer than each."""
+    order = np.lexsort((cut, lengths))  # of equal ones, those that ended by themselves come first
+    at_risk = np.arange(len(lengths), 0, -1)
+    factors = np.where(cut[order], 1.0, 1 - 1 / at_risk)
+    return lengths[order].astype(np.float64), np.cumprod(factors, dtype=np.float64)
+
 
 WINDOW = 256
 """Newest answers that count, for each instruction, for each scope and for all."""

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from scheduler.clock import Clock
 from scheduler.journal.file import ANSWERED, CUT, RequestEntry
-from scheduler.length.censored import completed
 from scheduler.length.forest import Examples, Forest
+from scheduler.length.history import completed
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,10 @@ import numpy as np
 
 from scheduler.clock import Clock
 from scheduler.length.distribution import TAILS, LengthDistribution
-from scheduler.length.features import FloatMatrix, LengthQuery
+from scheduler.length.features import FloatMatrix, LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.learning import Lesson, ServedRow, examples, rmse
 from scheduler.length.prediction import Estimate, Source
-from scheduler.length.token_features import TokenFeatures
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,6 @@
-"""Serving times by the nearest batches seen: k-nearest-neighbour regression that learns (Magnus, section III-D).
+"""Batches that ran as planned: their predictions, and what they came to.
+
+Serving times by the nearest batches seen: k-nearest-neighbour regression that learns (Magnus, section III-D).
 
 What is regressed is how many times as long as the machine's profile says a batch took. So the profile speaks wherever
 nothing was learned, exactly, and one surprise tells of batches many times as large.
@@ -17,7 +19,36 @@ import numpy as np
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import LEAST_SECONDS, FloatArray, ServingTime, rmse
 from scheduler.serving_time.machine import Lesson, Submit
-from scheduler.serving_time.served_batch import ServedBatch, served_batch
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBatch:
+    """A batch that has ended: its prediction, and what it came to."""
+
+    rows: int
+    input_length: int
+    predicted_length: int
+    """G'(B), the generation length with which its time was estimated."""
+    generation_length: int
+    """G(B), the true one."""
+    predicted_seconds: float
+    seconds: float
+
+
+def served_batch(assignment: Assignment) -> ServedBatch | None:
+    """An assignment as a batch to learn from; None when it did not run as planned, or its begin or end is unknown."""
+    seconds = assignment.seconds
+    if seconds is None:
+        return None
+    return ServedBatch(
+        rows=len(assignment.plan.requests),
+        input_length=assignment.input_length,
+        predicted_length=assignment.plan.generation_length,
+        generation_length=assignment.iterations,
+        predicted_seconds=assignment.plan.estimate,
+        seconds=seconds,
+    )
+
 
 if TYPE_CHECKING:
     from scipy.spatial import KDTree

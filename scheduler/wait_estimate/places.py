@@ -1,10 +1,23 @@
-"""The requests ahead of each one that waits: told by a queue that counts, else counted now and then."""
+"""The requests ahead of each one that waits: told by a queue that counts, else counted now and then.
+
+Why a request waits: what goes before it and for which reason, and for how long newcomers may still go before it.
+
+How many tokens wait: a running sum, so that asking costs the same however many requests wait.
+
+Background requests do not count, since whatever comes goes before them.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
 
+from engine.messages import RowId
 from scheduler.batching.batcher import Batcher
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request, State
 from scheduler.waiting.queue import Queue
 from scheduler.waiting.sorted_requests import Ahead
@@ -61,3 +74,60 @@ class Places:
         for request in islice(self._batcher.ranked(now), most):
             self._places[request] = self._total
             self._total = self._total.and_one(request)
+
+
+class Reason(StrEnum):
+    """Why one request goes before another."""
+
+    PRIORITY = "better_priority"
+    ARRIVAL = "came_earlier"
+    RULE = "put_first"
+    """The one ahead came later, and the strategy's order or its deadline puts it first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a request waits: the requests before it, and for how long newcomers may still pass it."""
+
+    strategy: str
+    count: int
+    """How many requests are before it; about as many, where they are more than `ahead` has."""
+    ahead: Sequence[Request]
+    """The requests before it, the next to start first: the front of the queue at most."""
+    reasons: Counter[Reason]
+    """How many of these there are of each reason."""
+    passed_for: float | None
+    """Seconds at full load for which requests that come from now on, of no better priority and not due by a deadline,
+    may go before it; 0 where none does, None where the order has no such bound."""
+
+
+def find_reason(ahead: Request, request: Request) -> Reason:
+    """Why a request is ahead of another."""
+    if ahead.priority < request.priority:
+        return Reason.PRIORITY
+    earlier = (ahead.times.arrival, ahead.row_id) < (request.times.arrival, request.row_id)
+    return Reason.ARRIVAL if earlier else Reason.RULE
+
+
+class QueuedTokens:
+    """Tokens of waiting requests: prompt, generated, and expected to come."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[RowId, int] = {}
+        self.total = 0
+
+    def __len__(self) -> int:
+        """Requests that are counted."""
+        return len(self._tokens)
+
+    def enter(self, request: Request) -> None:
+        """Count a waiting request, or count it anew."""
+        if request.in_background:
+            return
+        self.leave(request)
+        self._tokens[request.row_id] = tokens = request.tokens + int(remaining_length(request))
+        self.total += tokens
+
+    def leave(self, request: Request) -> None:
+        """Count a request no more; does nothing when it is not counted."""
+        self.total -= self._tokens.pop(request.row_id, 0)

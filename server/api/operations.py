@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from server.api.batches.asker import MOST
 from server.api.batches.endpoint import (
     BatchBody,
     BatchList,
@@ -21,16 +22,13 @@ from server.api.batches.files import (
     show_file,
     upload_file,
 )
-from server.api.batches.keeping import MOST
 from server.api.calls.request_status import RequestList, RequestStatus
 from server.api.chat import chat_completions
 from server.api.completions import completions
-from server.api.embeddings.body import EmbeddingBody, EmbeddingList
-from server.api.embeddings.endpoint import embeddings
+from server.api.embeddings.endpoint import EmbeddingBody, EmbeddingList, embeddings
 from server.api.estimate import AnyBody, estimate
-from server.api.health import Health, Readiness, health, live, ready
+from server.api.health import Health, Load, Readiness, health, live, load, ready
 from server.api.input.schema import ChatBody, CompletionBody
-from server.api.load import Load, load
 from server.api.messages.body import CountBody, MessagesBody
 from server.api.messages.endpoint import count_tokens, messages
 from server.api.messages.reply import (

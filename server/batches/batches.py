@@ -20,7 +20,7 @@ from models.files import is_disk_full
 from server.batches.batch import BatchFolder, BatchRecord, BatchStatus, new_batch_id
 from server.batches.files import FileStore, new_file_id
 from server.batches.lines import BadInput, LineError, LineReply, Place, ResultFile, ResultLine, encode_lines, find_lines
-from server.http.quota import Share
+from server.http.keys import Share
 
 log = logging.getLogger(__name__)
 

@@ -35,19 +35,16 @@ from server.composition.scheduling import learn_steps, parts_for
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.embeddings.embedder import TIMEOUT as EMBEDDING_TIMEOUT
-from server.embeddings.embedder import TextEmbedder
-from server.embeddings.worker import EmbeddingSetup, embed_texts
+from server.embeddings.embedder import EmbeddingSetup, TextEmbedder, embed_texts
 from server.grammars.trial import STACK
 from server.http.service import FilesPlace, Machine, Service
 from server.lengths.instruction import InstructionSplit
-from server.lengths.kinds import fetch_predictor
-from server.lengths.lengths import Lengths
+from server.lengths.lengths import Lengths, fetch_predictor
 from server.lengths.predictors import PredictorContext, open_lengths, open_predictor
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources
-from server.observe.lag import measure_lag
+from server.observe.measures import Throughput, log_throughput, measure_lag
 from server.observe.metrics import Metrics
-from server.observe.throughput import Throughput, log_throughput
 from server.process.relay import Relay
 from server.process.watchdog import Watchdog
 from server.process.worker_process import WorkerProcess

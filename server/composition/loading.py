@@ -28,7 +28,7 @@ from models.network.decoder.decoder import Decoder
 from models.network.loader import LoadedModel, LoadError, choose_dtype, load
 from models.progress import Bars
 from models.text import Text
-from scheduler.length.token_features import TokenFeatures
+from scheduler.length.features import TokenFeatures
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig

@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 
 from scheduler.placement import NodeLoad
-from server.api.load import Load
+from server.api.health import Load
 from server.api.output.expectation import Expectation
 
 Headers: TypeAlias = Sequence[tuple[str, str]]

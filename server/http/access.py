@@ -18,8 +18,7 @@ from aiohttp.typedefs import Handler
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
 from server.api.operation import operation_of
-from server.http.keys import Keyring
-from server.http.quota import NeverAllowed, Quota, QuotaExceeded, Share
+from server.http.keys import Keyring, NeverAllowed, Quota, QuotaExceeded, Share
 
 HOLDER = web.RequestKey("holder", str)
 

@@ -8,7 +8,7 @@ import time
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
-from server.api.batches.keeping import start_batches, stop_batches
+from server.api.batches.asker import start_batches, stop_batches
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
 from server.api.input.fields import IGNORED_HEADER, name_ignored
 from server.api.input.structured import give_up_compiling

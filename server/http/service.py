@@ -11,8 +11,7 @@ from aiohttp import web
 from scheduler.dispatcher import Dispatcher
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
-from server.api.batches.asker import ModelAsker
-from server.api.batches.keeping import BATCHES
+from server.api.batches.asker import BATCHES, ModelAsker
 from server.api.calls.register import REGISTER, Register
 from server.api.embeddings.endpoint import EMBEDDER
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths

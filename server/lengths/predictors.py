@@ -22,20 +22,27 @@ from scheduler.journal.bounds import Bounds
 from scheduler.journal.file import JournalError, RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.cache import CachedPredictor, LengthCache
-from scheduler.length.features import LengthQuery
+from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.history import LengthHistory
 from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning, ServedRow, served_rows
 from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.prediction import LengthPredictor, Prediction
-from scheduler.length.token_features import TokenFeatures
 from scheduler.request import Request
 from scheduler.serving_time.machine import Submit, inline
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import journal_path, model_key
-from server.lengths.kinds import IN_MODEL, IN_PROCESS, KINDS, PredictorKind, cache_size, choose_predictor
-from server.lengths.lengths import Lengths, PredictorParts
+from server.lengths.lengths import (
+    IN_MODEL,
+    IN_PROCESS,
+    KINDS,
+    Lengths,
+    PredictorKind,
+    PredictorParts,
+    cache_size,
+    choose_predictor,
+)
 from server.lengths.process import PredictorProcess, Work
 from server.lengths.records import EndedAnswer, OnAnswer, Origin, Records
 from server.lengths.worker import NICENESS, Setup

@@ -15,8 +15,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeAlias, TypeVar, cast
 
 from scheduler.length.features import FloatMatrix, LengthQuery
-from scheduler.length.forest import Examples, Forest, grow
-from scheduler.length.forest_file import ForestError, Manifest, save
+from scheduler.length.forest import Examples, Forest, ForestError, Manifest, grow, save
 from scheduler.length.learning import ServedRow, is_worse
 from scheduler.length.prediction import Estimate
 from server.lengths.worker import (

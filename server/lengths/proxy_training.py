@@ -23,7 +23,7 @@ from models.proxy.network import MAX_TOKENS, Proxy
 from models.proxy.store import save
 from models.proxy.task import Scale, Task, quantile_edges
 from models.proxy.training import History, Step, TextRows, TrainingOptions, train
-from scheduler.length.evaluation.quality import Quality, quality
+from scheduler.length.evaluation.contest import Quality, quality
 from server.composition.cache_paths import proxy_path
 from server.lengths.training_data import FEWEST, read_files
 

@@ -18,7 +18,7 @@ from scheduler.length.learning import ServedRow
 from scheduler.length.prediction import Prediction
 from scheduler.plan import Assignment
 from scheduler.request import Request
-from scheduler.serving_time.served_batch import served_batch
+from scheduler.serving_time.nearest import served_batch
 
 CANCELLED = "cancelled"
 """Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""

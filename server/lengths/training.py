@@ -33,11 +33,9 @@ from scheduler.length.evaluation.ablation import (
     split,
 )
 from scheduler.length.evaluation.contest import Contest, Contestant, judge
-from scheduler.length.features import Ablation, LengthQuery
-from scheduler.length.forest import Examples, Forest, Growth
-from scheduler.length.forest_file import ForestError, Manifest, load, save
+from scheduler.length.features import Ablation, LengthQuery, TokenFeatures
+from scheduler.length.forest import Examples, Forest, ForestError, Growth, Manifest, load, save
 from scheduler.length.online import CalibratedForest, fit
-from scheduler.length.token_features import TokenFeatures
 from server.composition.cache_paths import forest_path
 from server.lengths.training_data import FEWEST, TrainingData, read_data
 from server.lengths.worker import embed

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from scheduler.length.features import FloatMatrix, LengthQuery, assemble
-from scheduler.length.forest import Examples, Forest, Growth
-from scheduler.length.forest_file import ForestError, load, read
+from scheduler.length.forest import Examples, Forest, ForestError, Growth, load, read
 from scheduler.length.prediction import Estimate
 
 if TYPE_CHECKING:

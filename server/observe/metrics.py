@@ -22,7 +22,7 @@ from scheduler.plan import Assignment
 from scheduler.request import Failure, Request
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.waiting.fair import service_had
-from server.observe.histogram import WeightedHistogram
+from server.observe.measures import WeightedHistogram
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 40.0)

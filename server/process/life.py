@@ -27,7 +27,7 @@ from aiohttp import web
 
 from models.errors import UserError
 from scheduler.clock import background
-from server.api.batches.keeping import stop_batches
+from server.api.batches.asker import stop_batches
 from server.api.health import LIFE
 from server.api.served_model import ServedModel
 from server.cli.config import ServeConfig
@@ -36,11 +36,10 @@ from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.routes import build_app
 from server.http.service import Service
 from server.observe import logs
-from server.process.loop_watchdog import watch_loop
-from server.process.notify import Notifier, feed_watchdog
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
 from server.process.signals import SIGNALS, Signals, exit_on, reload_on_hangup
 from server.process.summary import summarize
+from server.process.watchdog import Notifier, feed_watchdog, watch_loop
 
 log = logging.getLogger(__name__)
 

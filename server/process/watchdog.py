@@ -1,4 +1,11 @@
-"""A watchdog that gives up executors which have work and do not go on with it.
+"""Messages to a service manager (sd_notify(3)): ready, stopping, still well; none where it did not ask for them.
+
+A thread that ends the process when its event loop stands still: nothing on the loop could, and all wait for it.
+
+Silence is counted in looks, not read off the clock, which goes on while the whole process is stopped. Code that holds
+the interpreter itself keeps this thread out too; a service manager's watchdog ends that.
+
+A watchdog that gives up executors which have work and do not go on with it.
 
 It asks nothing of them, so one that is merely busy is left in peace. An executor's beat counts what its loop has done:
 it changes before and after every turn. An executor that holds requests while its beat stays the same is silent; one
@@ -12,13 +19,115 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.messages import ExecutorInfo, Report, StepReport
+from scheduler.clock import background
 
 log = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Datagrams to $NOTIFY_SOCKET; $WATCHDOG_USEC says how often it must hear that all is well."""
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        """Takes its variables out of the environment, so that no child process speaks in our name."""
+        self._address = environ.pop("NOTIFY_SOCKET", "")
+        owner, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
+        ours = microseconds.isdecimal() and owner in ("", str(os.getpid()))
+        self.watchdog_interval = int(microseconds) / 3_000_000 if ours else None
+        """Seconds between two signs; None where no watchdog waits."""
+
+    def ready(self, status: str) -> None:
+        self._send(f"READY=1\nSTATUS={status}")
+
+    def stopping(self, status: str) -> None:
+        self._send(f"STOPPING=1\nSTATUS={status}")
+
+    def well(self) -> None:
+        self._send("WATCHDOG=1")
+
+    def _send(self, message: str) -> None:
+        if not self._address:
+            return
+        # A name that begins with @ is one of the abstract namespace.
+        address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+                channel.connect(address)
+                channel.send(message.encode())
+        except OSError as error:
+            log.warning("the service manager cannot be told %r: %s", message.partition("\n")[0], error)
+
+
+async def feed_watchdog(notifier: Notifier, healthy: Callable[[], bool]) -> None:
+    """Tell the watchdog that all is well, as long as it is, until cancelled."""
+    if notifier.watchdog_interval is None:
+        return
+    while True:
+        if healthy():
+            notifier.well()
+        await asyncio.sleep(notifier.watchdog_interval)
+
+
+LOOP_INTERVAL = 1.0
+"""Seconds between two looks, and two signs of life."""
+
+LIMIT = 30.0
+"""Seconds without a sign of life after which a loop stands still."""
+
+
+class LoopWatchdog:
+    """Looks at `beat` from a thread of its own, and calls `end` there, once."""
+
+    def __init__(self, end: Callable[[], None], *, limit: float, interval: float) -> None:
+        self.beat = 0
+        """Changes as long as the loop runs."""
+        self._end = end
+        self._looks = round(limit / interval)
+        self._interval = interval
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="loop watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    async def run(self) -> None:
+        """Give signs of life, until cancelled."""
+        while True:
+            self.beat += 1
+            await asyncio.sleep(self._interval)
+
+    def _watch(self) -> None:
+        seen, silent = self.beat, 0
+        while silent < self._looks:
+            if self._stopped.wait(self._interval):
+                return
+            seen, silent = self.beat, silent + 1 if self.beat == seen else 0
+        self._end()
+
+
+@asynccontextmanager
+async def watch_loop(end: Callable[[], None]) -> AsyncIterator[None]:
+    """Call `end`, in another thread, when the running loop stands still, until the context is left."""
+    watchdog = LoopWatchdog(end, limit=LIMIT, interval=LOOP_INTERVAL)
+    watchdog.start()
+    try:
+        async with background(watchdog.run(), "signs of life"):
+            yield
+    finally:
+        watchdog.stop()
+
 
 INTERVAL = 1.0
 """Seconds between two looks."""

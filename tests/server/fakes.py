@@ -45,7 +45,7 @@ from server.cli.config import ServeConfig
 from server.grammars.compiler import GrammarCompiler
 from server.grammars.trial import Outcome, Trial, try_grammars
 from server.http.service import Service
-from server.process import loop_watchdog
+from server.process import watchdog
 
 ANSWER = "Grüße, 世界 😀!"
 REFUSED = "{{refused}}"
@@ -336,7 +336,7 @@ async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
             case "mortal":
                 dispatcher.script = die
             case "standing still":
-                loop_watchdog.LIMIT, loop_watchdog.INTERVAL = 0.5, 0.05
+                watchdog.LIMIT, watchdog.LOOP_INTERVAL = 0.5, 0.05
                 dispatcher.script = stand_still
         with ThreadPoolExecutor(1) as pool:
             yield fake_service(pool, dispatcher, Limits())

@@ -22,8 +22,7 @@ from scheduler.observers import PlanObserver
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import Lesson
-from scheduler.serving_time.nearest import BatchLearning, estimate_error
-from scheduler.serving_time.served_batch import ServedBatch, served_batch
+from scheduler.serving_time.nearest import BatchLearning, ServedBatch, estimate_error, served_batch
 from scheduler.strategy import STRATEGIES
 
 SHARE, MINUTES = 3.0, 20

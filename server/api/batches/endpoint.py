@@ -8,8 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from server.api.batches.asker import PATHS
-from server.api.batches.keeping import ListPage, batches_of, page_of
+from server.api.batches.asker import PATHS, ListPage, batches_of, page_of
 from server.api.errors import ApiError, bad_request, busy, shutting_down
 from server.api.health import LIFE
 from server.api.input.body import read_body

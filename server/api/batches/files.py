@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import msgspec
 from aiohttp import BodyPartReader, web
 
-from server.api.batches.keeping import ListPage, batches_of, page_of
+from server.api.batches.asker import ListPage, batches_of, page_of
 from server.api.errors import ApiError, bad_request
 from server.api.input.body import refuse_packed
 from server.api.limits import LIMITS, Limits

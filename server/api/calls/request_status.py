@@ -14,7 +14,7 @@ import msgspec
 
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
-from scheduler.wait_estimate.explanation import Reason
+from scheduler.wait_estimate.places import Reason
 from server.api.output.expectation import Expectation
 from server.api.output.reply import Metrics
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.journal.file import BatchEntry, RequestEntry, connect, prune, read
-from scheduler.journal.schema import TABLES, VERSION, prepare
+from scheduler.journal.file import STATEMENTS, VERSION, BatchEntry, RequestEntry, connect, prepare, prune, read
 from tests.scheduler.entries import batch_entry, request_entry, written
 
 VERSION_1 = """
@@ -89,7 +88,7 @@ def test_tables_without_a_version_are_completed(old: Path) -> None:
 
 def test_a_take_over_that_fails_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "scheduler.journal.schema.TABLES", (*TABLES, "CREATE TABLE new (one)", "CREATE TABLE batches (one)")
+        "scheduler.journal.file.STATEMENTS", (*STATEMENTS, "CREATE TABLE new (one)", "CREATE TABLE batches (one)")
     )
     with closing(sqlite3.connect(old)) as connection, pytest.raises(sqlite3.OperationalError, match="already exists"):
         prepare(connection)

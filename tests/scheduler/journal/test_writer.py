@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from scheduler.journal.bounds import Bounds, trim
-from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, append, connect, prune, read
-from scheduler.journal.schema import VERSION
+from scheduler.journal.file import VERSION, BatchEntry, JournalError, RequestEntry, append, connect, prune, read
 from scheduler.journal.writer import Journal
 from scheduler.length.learning import ServedRow, served_rows
 from tests.scheduler.entries import batch_entry, request_entry, written

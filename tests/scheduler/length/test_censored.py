@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.length.censored import completed, median
+from scheduler.length.history import completed, median
 
 Answers = list[tuple[int, bool]]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler.length.forest import Examples, Growth, grow
-from scheduler.length.forest_file import ForestError, Manifest, load, read, save
+from scheduler.length.forest import Examples, ForestError, Growth, Manifest, grow, load, read, save
 from tests.scheduler.length.examples import linear
 
 ABOUT = Manifest("all-minilm-l6-v2", 64, Growth(trees=3))

@@ -17,14 +17,13 @@ import pytest
 
 from scheduler.length.distribution import COVERAGE, TAILS
 from scheduler.length.evaluation.ablation import covered
-from scheduler.length.features import LengthQuery
+from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Growth
 from scheduler.length.history import LengthHistory
 from scheduler.length.learning import ServedRow
 from scheduler.length.microbatch import BATCH, MicroBatcher
 from scheduler.length.online import FEWEST, MORE, PAUSE, CalibratedForest, OnlineForest, fit
 from scheduler.length.prediction import Estimate, Source
-from scheduler.length.token_features import TokenFeatures
 from scheduler.serving_time.machine import inline
 from tests.scheduler.fakes import VirtualClock
 from tests.scheduler.length.examples import linear

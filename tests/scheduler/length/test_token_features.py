@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.length.features import compress
-from scheduler.length.token_features import GROUPS, OPENING, TokenFeatures
+from scheduler.length.features import GROUPS, OPENING, TokenFeatures, compress
 
 EMBEDDINGS = np.random.default_rng(0).normal(size=(40, 50)).astype(np.float32)
 

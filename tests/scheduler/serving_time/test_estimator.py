@@ -7,8 +7,7 @@ import numpy as np
 from scheduler.assembly import SERVING_TIMES
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel
-from scheduler.serving_time.nearest import surprises
-from scheduler.serving_time.served_batch import ServedBatch
+from scheduler.serving_time.nearest import ServedBatch, surprises
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)
 

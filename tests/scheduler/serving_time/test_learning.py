@@ -12,8 +12,7 @@ import pytest
 from scheduler.plan import Assignment, Plan
 from scheduler.serving_time.bilinear import Bilinear, FloatArray
 from scheduler.serving_time.machine import Lesson, inline
-from scheduler.serving_time.nearest import BatchLearning, BatchTime, Nearest, estimate_error
-from scheduler.serving_time.served_batch import ServedBatch, served_batch
+from scheduler.serving_time.nearest import BatchLearning, BatchTime, Nearest, ServedBatch, estimate_error, served_batch
 from tests.scheduler.fakes import request
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)

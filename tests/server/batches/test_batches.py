@@ -18,7 +18,7 @@ from server.batches.batch import BatchFolder, BatchRecord
 from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import FileStore, NoSuchFile
 from server.batches.lines import LineReply, ResultFile
-from server.http.quota import Quota, Share
+from server.http.keys import Quota, Share
 
 LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.http.quota import NeverAllowed, Quota, QuotaExceeded
+from server.http.keys import NeverAllowed, Quota, QuotaExceeded
 
 
 def test_no_minute_sees_more_requests_than_allowed() -> None:

@@ -21,19 +21,16 @@ from models.errors import UserError
 from scheduler.clock import MonotonicClock
 from scheduler.journal.file import RequestEntry, read
 from scheduler.length.distribution import LengthDistribution
-from scheduler.length.features import FEATURES, LengthQuery
-from scheduler.length.forest import Growth
-from scheduler.length.forest_file import Manifest, save
+from scheduler.length.features import FEATURES, LengthQuery, TokenFeatures
+from scheduler.length.forest import Growth, Manifest, save
 from scheduler.length.learning import Learning
 from scheduler.length.prediction import Prediction, Source
-from scheduler.length.token_features import TokenFeatures
 from scheduler.request import Request, Times
 from scheduler.strategy import Length
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path
 from server.lengths import predictors
-from server.lengths.kinds import KINDS, fetch_predictor
-from server.lengths.lengths import Lengths
+from server.lengths.lengths import KINDS, Lengths, fetch_predictor
 from server.lengths.predictors import PredictorContext, open_lengths, open_predictor
 from server.lengths.process import Work
 from tests.scheduler.length.examples import linear

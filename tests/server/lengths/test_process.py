@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from models.embedder import Embedder
 from scheduler.length.features import FEATURES, LengthQuery
-from scheduler.length.forest import Examples, Growth, grow
-from scheduler.length.forest_file import Manifest, read, save
+from scheduler.length.forest import Examples, Growth, Manifest, grow, read, save
 from scheduler.length.learning import ServedRow
 from scheduler.length.online import fit
 from server.composition.devices import PREDICTOR_NICENESS

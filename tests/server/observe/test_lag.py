@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from server.observe import lag
+from server.observe.measures import LAG_INTERVAL, measure_lag
 
 
 async def test_what_blocks_the_event_loop_is_measured() -> None:
     seen: asyncio.Queue[float] = asyncio.Queue()
-    async with asyncio.timeout(20), lag.measure_lag(seen.put_nowait):
+    async with asyncio.timeout(20), measure_lag(seen.put_nowait):
         await asyncio.sleep(0)  # the first look begins
-        time.sleep(lag.INTERVAL + 0.2)
+        time.sleep(LAG_INTERVAL + 0.2)
         assert await seen.get() >= 0.15

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 from engine.messages import BatchShape, ExecutorDied, StepReport, Tally
-from server.observe import throughput
+from server.observe import measures
 from server.observe.logs import fields_of
-from server.observe.throughput import Throughput, log_throughput
+from server.observe.measures import Throughput, log_throughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ async def test_lines_come_while_something_runs(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(throughput, "INTERVAL", 0.001)
+    monkeypatch.setattr(measures, "INTERVAL", 0.001)
     told = asyncio.Event()
 
     class Told(Throughput):
-        def tell(self, load: throughput.Load, seconds: float) -> None:
+        def tell(self, load: measures.Load, seconds: float) -> None:
             assert seconds >= 0.001
             super().tell(load, seconds)
             told.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from server.process.loop_watchdog import LoopWatchdog
+from server.process.watchdog import LoopWatchdog
 
 
 def test_a_loop_without_a_sign_of_life_is_ended_once() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.clock import background
-from server.process.notify import Notifier, feed_watchdog
+from server.process.watchdog import Notifier, feed_watchdog
 
 
 @pytest.fixture

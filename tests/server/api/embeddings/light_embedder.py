@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from server.embeddings.worker import EmbeddingSetup, EmbeddingWorker, FloatMatrix
+from server.embeddings.embedder import EmbeddingSetup, EmbeddingWorker, FloatMatrix
 from server.process.worker_process import answer_all
 
 

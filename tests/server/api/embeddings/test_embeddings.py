@@ -19,17 +19,15 @@ import pytest
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog
 from models.embedder import Embedder
-from server.api.embeddings import body as bounds
+from server.api.embeddings import endpoint as bounds
 from server.api.health import LIFE
 from server.api.limits import Limits
 from server.composition.devices import PREDICTOR_NICENESS
 from server.embeddings import embedder as waiting
-from server.embeddings.embedder import TextEmbedder
-from server.embeddings.worker import EmbeddingSetup, embed_texts
+from server.embeddings.embedder import EmbeddingSetup, TextEmbedder, embed_texts
 from server.http.access import Access
 from server.http.front import OPEN, Front
-from server.http.keys import Keyring
-from server.http.quota import Quota
+from server.http.keys import Keyring, Quota
 from server.process.worker_process import WorkerProcess
 from tests.server.api.embeddings import light_embedder
 from tests.server.live import Live, live_server

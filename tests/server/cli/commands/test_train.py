@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scheduler.journal.writer import Journal
-from scheduler.length.forest_file import load
+from scheduler.length.forest import load
 from server.cli.commands import train as train_command
 from server.composition.cache_paths import forest_path
 from tests.scheduler.entries import request_entry

@@ -1,16 +1,64 @@
-"""A line in the log every few seconds while something runs: requests, tokens a second, memory of K and V."""
+"""Measures that the server keeps of itself: a weighted histogram, delays of the event loop, and throughput."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import accumulate
+from math import inf
 from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from engine.messages import Report, StepReport
 from scheduler.clock import background
 from server.observe.logs import with_fields
+
+
+class WeightedHistogram(Collector):
+    """Counts in buckets; the last one takes whatever is above the others."""
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
+        self._name = name
+        self._text = text
+        self._bounds = (*bounds, inf)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        bounds = ["+Inf" if bound == inf else str(float(bound)) for bound in self._bounds]
+        counts = [float(count) for count in accumulate(self._counts)]
+        yield HistogramMetricFamily(self._name, self._text, list(zip(bounds, counts, strict=True)), self._sum)
+
+
+LAG_INTERVAL = 0.25
+"""Seconds between two looks."""
+
+
+@asynccontextmanager
+async def measure_lag(observe: Callable[[float], object]) -> AsyncIterator[None]:
+    """Observe by how many seconds each look came too late, until the context is left."""
+    async with background(_measure(observe), "loop lag"):
+        yield
+
+
+async def _measure(observe: Callable[[float], object]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LAG_INTERVAL
+        await asyncio.sleep(LAG_INTERVAL)
+        observe(max(0.0, loop.time() - due))
+
 
 log = logging.getLogger(__name__)
 
