@@ -134,7 +134,7 @@ def statuses_of(url: str, operation: Operation, count: int) -> set[int]:
             error = response.json()["error"]
             told = f"the document allows {case.body!r}: {error['message']}"
             param = error.get("param")  # other APIs than OpenAI's name neither
-            assert error.get("code") not in FREE or param in ("replay_tokens", "best_of"), told
+            assert error.get("code") not in FREE or param in ("replay_tokens", "best_of", "top_logprobs"), told
 
     ask()
     return statuses

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice, takewhile
 
 from engine.messages import Cause, Entry
@@ -20,7 +19,10 @@ class ContinuousBatcher:
     def __init__(self, kit: Kit) -> None:
         self.waiting = kit.new_queue()
         self._background = Background(kit.limits.options.batch_slowdown, kit.machine)
-        self._kit = _without_waiting_rows(kit) if kit.terms.entry is not Entry.EMBED else kit
+        self._kit = kit
+        # Rows that make running ones wait neither wait in the executor nor are read as a padded group.
+        embeds = kit.terms.entry is Entry.EMBED
+        self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
 
     def add(self, request: Request, now: float) -> None:
         self.waiting.add(request)
@@ -45,10 +47,10 @@ class ContinuousBatcher:
         if not self.waiting:
             return None
         seen = worker.as_seen_by(self.waiting.best_priority)
-        slots = seen.info.max_rows + self._kit.limits.prefill_ahead - seen.rows
+        slots = seen.info.max_rows + self._ahead - seen.rows
         if slots < self._fewest() or not self._kit.memory(seen, 1, 1):  # none could join, so none need be ranked
             return None
-        group = similar_group(self._ranked_for(worker, now, slots), seen, self._kit, slots)
+        group = similar_group(self._ranked_for(worker, now, slots), seen, self._kit, slots, self._padding)
         for request in group:
             self.waiting.serve(request)
         return self._kit.plan(group) if group else None
@@ -60,7 +62,7 @@ class ContinuousBatcher:
         """
         if self.waiting.best_priority < BACKGROUND:
             return 1
-        return max(1, min(len(self.waiting), self._kit.limits.prefill_ahead))
+        return max(1, min(len(self.waiting), self._ahead))
 
     def _ranked_for(self, worker: Worker, now: float, slots: int) -> Iterator[Request]:
         """What waits, best first: as many requests as there are slots and no background ones among them, or else all
@@ -71,8 +73,12 @@ class ContinuousBatcher:
         return self._background.within(worker, ranked)
 
 
-def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit, most: int) -> tuple[Request, ...]:
+def similar_group(
+    ranked: Iterable[Request], worker: Worker, kit: Kit, most: int, padding: float
+) -> tuple[Request, ...]:
     """The best-ranked request, and after it in rank those that suit it in length and fit in memory, `most` in all.
+
+    `padding` is the most of it in the group, as a share of its cells.
 
     The best one is never passed over: when it does not fit, nothing is taken, so no long request starves.
     """
@@ -83,13 +89,8 @@ def similar_group(ranked: Iterable[Request], worker: Worker, kit: Kit, most: int
         if rows > most or not kit.memory(worker, rows, needed):
             break
         cells, read = rows * max(widest, request.tokens), tokens + request.tokens
-        fits = cells <= kit.limits.group_tokens and cells - read <= kit.limits.max_padding * cells
+        fits = cells <= kit.limits.group_tokens and cells - read <= padding * cells
         if fits or not group:
             group.append(request)
             longest, widest, tokens = needed, max(widest, request.tokens), read
     return tuple(group)
-
-
-def _without_waiting_rows(kit: Kit) -> Kit:
-    """The kit for rows that make running ones wait: none waits in the executor or is read as a padded group."""
-    return replace(kit, limits=replace(kit.limits, prefill_ahead=0, max_padding=1.0))

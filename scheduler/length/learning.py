@@ -87,11 +87,9 @@ class Lesson:
     """Error of the predictions that these rows were served with, in tokens."""
 
 
-def surprises(
-    rows: Sequence[ServedRow], *, tokens: float = SURPRISE_TOKENS, share: float = SURPRISE_SHARE
-) -> tuple[ServedRow, ...]:
+def surprises(rows: Sequence[ServedRow]) -> tuple[ServedRow, ...]:
     """The rows to add to the training set: error above 10 tokens, and above 10 % of what came (section III-B)."""
-    return tuple(row for row in rows if abs(row.error) > tokens and abs(row.error) > share * row.generated)
+    return tuple(row for row in rows if abs(row.error) > max(SURPRISE_TOKENS, SURPRISE_SHARE * row.generated))
 
 
 def rmse(rows: Sequence[ServedRow]) -> float:

@@ -39,7 +39,8 @@ from server.embeddings.embedder import EmbeddingSetup, TextEmbedder, embed_texts
 from server.grammars.trial import STACK
 from server.http.service import FilesPlace, Machine, Service
 from server.lengths.instruction import InstructionSplit
-from server.lengths.lengths import Lengths, fetch_predictor
+from server.lengths.kinds import fetch_predictor
+from server.lengths.lengths import Lengths
 from server.lengths.predictors import PredictorContext, open_lengths, open_predictor
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import signal
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +19,8 @@ from server.http.keys import Quota, load_keys
 from server.http.listener import ConnectionLimits
 from server.observe.tracing import Tracing, tracing_to
 from server.process.port import is_loopback
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +104,30 @@ def _explain(error: OSError, certificate: Path, key: Path | None) -> str:
     reason = getattr(error, "reason", None) or error.strerror or "unknown reason"
     remedy = "give PEM files, the certificate's chain and its key without a password, that this user may read"
     return f"--ssl-certfile/--ssl-keyfile: {files} cannot be used ({reason}): {remedy}"
+
+
+@contextmanager
+def reload_on_hangup(front: Front, config: ServeConfig, environ: Mapping[str, str]) -> Iterator[None]:
+    """Read keys and certificate anew at each SIGHUP; where they cannot be used, those from before stay.
+
+    On a terminal SIGHUP ends the process, as ever: it means that the terminal is gone. Event loop's thread only.
+    """
+    if os.isatty(0):
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, _reload, front, config, environ)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+def _reload(front: Front, config: ServeConfig, environ: Mapping[str, str]) -> None:
+    try:
+        reread(front, config, environ)
+    except ConfigError as error:
+        log.error("SIGHUP: keys and certificate stay as they were: %s", error)
+    else:
+        certificate = "no certificate" if front.tls is None else "the certificate"
+        log.info("SIGHUP: read %d keys and %s anew", len(front.access.keys), certificate)

@@ -33,16 +33,8 @@ from scheduler.request import Request
 from scheduler.serving_time.machine import Submit, inline
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import journal_path, model_key
-from server.lengths.lengths import (
-    IN_MODEL,
-    IN_PROCESS,
-    KINDS,
-    Lengths,
-    PredictorKind,
-    PredictorParts,
-    cache_size,
-    choose_predictor,
-)
+from server.lengths.kinds import IN_MODEL, IN_PROCESS, KINDS, PredictorKind, cache_size, choose_predictor
+from server.lengths.lengths import Lengths, PredictorParts
 from server.lengths.process import PredictorProcess, Work
 from server.lengths.records import EndedAnswer, OnAnswer, Origin, Records
 from server.lengths.worker import NICENESS, Setup

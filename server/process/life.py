@@ -31,13 +31,13 @@ from server.api.batches.asker import stop_batches
 from server.api.health import LIFE
 from server.api.served_model import ServedModel
 from server.cli.config import ServeConfig
-from server.http.front import OPEN, Front, build_front
+from server.http.front import OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.routes import build_app
 from server.http.service import Service
 from server.observe import logs
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
-from server.process.signals import SIGNALS, Signals, exit_on, reload_on_hangup
+from server.process.signals import SIGNALS, Signals, exit_on
 from server.process.summary import summarize
 from server.process.watchdog import Notifier, feed_watchdog, watch_loop
 

@@ -30,7 +30,8 @@ from scheduler.strategy import Length
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path
 from server.lengths import predictors
-from server.lengths.lengths import KINDS, Lengths, fetch_predictor
+from server.lengths.kinds import KINDS, fetch_predictor
+from server.lengths.lengths import Lengths
 from server.lengths.predictors import PredictorContext, open_lengths, open_predictor
 from server.lengths.process import Work
 from tests.scheduler.length.examples import linear

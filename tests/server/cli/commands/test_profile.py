@@ -23,7 +23,7 @@ from scheduler.serving_time.profile_file import (
     write_profile,
 )
 from server.cli import main as cli
-from server.cli.commands.profile import compare_learned, kept
+from server.cli.commands.profile_report import compare_learned, kept
 from server.cli.config import ServeConfig
 from server.composition.devices import conditions_of
 from server.composition.profiling import QUICK, make_profile, slice_cells

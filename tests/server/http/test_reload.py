@@ -13,8 +13,7 @@ import pytest
 
 from server.api.limits import Limits
 from server.cli.config import ServeConfig
-from server.http.front import build_front
-from server.process.signals import reload_on_hangup
+from server.http.front import build_front, reload_on_hangup
 from tests.certificates import make_certificate
 from tests.server.live import live_server
 
