@@ -88,9 +88,9 @@ SERVED = (
 
 def passes_table() -> str:
     """The architectures that are served and the pass that each runs on, as the documents show it."""
-    lines = ["| architecture | runs on |", "|---|---|"]
-    lines += [f"| {one} | {'own pass' if one.own else 'transformers'} |" for one in SERVED]
-    return "\n".join(lines) + "\n"
+    passes = (("own pass", True), ("transformers", False))
+    rows = [f"| {name} | {'; '.join(str(one) for one in SERVED if one.own == own)} |" for name, own in passes]
+    return "\n".join(["| runs on | architectures |", "|---|---|", *rows]) + "\n"
 
 
 def build(folder: Path, kind: str, sizes: Mapping[str, Any]) -> Path:
