@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from engine.messages import Entry
 from models.errors import UserError
@@ -20,11 +20,12 @@ from scheduler.batching.preemption import PREEMPTIONS, Background, Preemption
 from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
+from scheduler.learner import Learner, Submit, inline
 from scheduler.observers import PlanObserver, PlanObservers
 from scheduler.outside import StrategyError
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
-from scheduler.serving_time.machine import MachineModel, StepLearning, Submit, inline
+from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.orders.by_length import ByRank, Gittins, TailInflated
@@ -130,7 +131,7 @@ class Parts:
     """When running rows make way."""
     steps: StepLearning | None = None
     """Learns from the reports of steps; None where the machine's model is given."""
-    learning: BatchLearning | StepLearning | None = None
+    learning: Learner[Any] | None = None
     """Learns the serving times that the strategy goes by."""
     prices: PricesNow = device_prices
     """Prices of rows on this machine, as far as they are known."""
@@ -169,7 +170,7 @@ def assemble(
         PlanObservers(() if learning is None else (learning,)),
         tuple(one for one in (preemption, background) if one is not None),
         steps,
-        learning or steps,
+        learning.learner if learning is not None else steps.learner if steps is not None else None,
         partial(_prices, known, limits),
         strategy.name,
         strategy.calibrated,

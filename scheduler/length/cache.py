@@ -7,9 +7,9 @@ embedded nor how lengths are predicted.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,12 +145,8 @@ def _direction(embedding: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(embedding / norm, dtype=np.float32)
 
 
-class TextEmbedder(Protocol):
-    """Embeds texts elsewhere, a batch at a time; may raise anything."""
-
-    async def embed(self, texts: Sequence[str]) -> FloatMatrix:
-        """Texts -> (n, dim), in order."""
-        ...
+Embed: TypeAlias = Callable[[Sequence[str]], Awaitable[FloatMatrix]]
+"""Embeds texts elsewhere, a batch at a time: texts -> (n, dim), in order; may raise anything."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,9 +158,9 @@ class _Asked:
 class CachedPredictor:
     """A LengthPredictor with a cache before it, so that near-duplicates never reach the predictor. Event loop only."""
 
-    def __init__(self, predictor: LengthPredictor, embedder: TextEmbedder, cache: LengthCache) -> None:
+    def __init__(self, predictor: LengthPredictor, embed: Embed, cache: LengthCache) -> None:
         self._predictor = predictor
-        self._embedder = embedder
+        self._embed = embed
         self.cache = cache
         self._asked: OrderedDict[LengthQuery, _Asked] = OrderedDict()
 
@@ -179,7 +175,7 @@ class CachedPredictor:
     async def _embeddings(self, queries: Sequence[LengthQuery]) -> FloatMatrix:
         """(n, 3 dim): the instruction, and beginning and end of the user input, all of equal weight."""
         texts = [text for query in queries for text in (query.instruction, query.user_input, query.user_input[-END:])]
-        vectors = await self._embedder.embed(texts)
+        vectors = await self._embed(texts)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors / np.maximum(norms, LEAST_NORM), dtype=np.float32).reshape(len(queries), -1)
 

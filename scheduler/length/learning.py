@@ -7,21 +7,20 @@ The rule is a pure function. The loop knows when; how a forest is grown and put 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.clock import Clock
 from scheduler.journal.file import ANSWERED, CUT, RequestEntry
+from scheduler.learner import Learner, Lesson
 from scheduler.length.forest import Examples, Forest
 from scheduler.length.history import completed
-
-log = logging.getLogger(__name__)
+from scheduler.serving_time.bilinear import rmse
 
 INTERVAL = 180.0
 """Seconds between two lessons."""
@@ -41,9 +40,6 @@ MOST_JUDGES = 256
 
 FEWEST_JUDGES = 10
 """Number of these rows below which every new forest is taken: so few would tell nothing."""
-
-REMEMBERED = 10_000
-"""Lessons whose error is remembered: three weeks of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +71,14 @@ def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """Result of learning from the rows of an interval; figure 14 is `rmse` over `at`."""
-
-    at: float
-    """When it was, in seconds of the clock."""
-    rows: int
-    surprises: int
-    rmse: float
-    """Error of the predictions that these rows were served with, in tokens."""
-
-
 def surprises(rows: Sequence[ServedRow]) -> tuple[ServedRow, ...]:
     """The rows to add to the training set: error above 10 tokens, and above 10 % of what came (section III-B)."""
     return tuple(row for row in rows if abs(row.error) > max(SURPRISE_TOKENS, SURPRISE_SHARE * row.generated))
 
 
-def rmse(rows: Sequence[ServedRow]) -> float:
+def row_error(rows: Sequence[ServedRow]) -> float:
     """Root mean squared error of the predictions, in tokens; of one row at least."""
-    return float(np.sqrt(np.mean([row.error**2 for row in rows])))
+    return rmse([(row.predicted, float(row.generated)) for row in rows])
 
 
 def examples(rows: Sequence[ServedRow], known: Examples | None = None) -> Examples:
@@ -125,79 +109,57 @@ def _error(predicted: NDArray[np.float32], rows: Sequence[ServedRow]) -> float:
     return float(np.abs(np.where(cut, np.minimum(errors, 0), errors)).mean())
 
 
-class Trainer(Protocol):
-    """Grows a forest, in its own time and place, and puts it where predictions come from in one step, unless it is
-    worse than the present one (`is_worse`)."""
-
-    async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None: ...
+Train: TypeAlias = Callable[[Examples, Sequence[ServedRow]], Awaitable[None]]
+"""Grows a forest of examples, in its own time and place, and puts it where predictions come from in one step, unless it
+predicts the rows worse than the present one (`is_worse`)."""
 
 
 class Learning:
     """Trains the forest at each interval, on answers that have ended and surprised it. Event loop only."""
 
     def __init__(
-        self, trainer: Trainer, clock: Clock, training: Examples | None = None, interval: float = INTERVAL
+        self, train: Train, clock: Clock, training: Examples | None = None, interval: float = INTERVAL
     ) -> None:
         """`training` is what the present forest was grown from; None where there is no forest yet."""
-        self._ended: list[ServedRow] = []  # since the last lesson
-        self._trainer = trainer
+        self.learner = Learner[ServedRow]("lengths", self._choose)
+        self._train = train
         self._clock = clock
         self._training = training
         self._interval = interval
         self._judges: deque[ServedRow] = deque(maxlen=MOST_JUDGES)
         self._served = 0
-        self._lessons: deque[Lesson] = deque(maxlen=REMEMBERED)
-        self._failures = 0
-
-    @property
-    def lessons(self) -> Sequence[Lesson]:
-        """Lessons so far, oldest first."""
-        return self._lessons
-
-    @property
-    def failures(self) -> int:
-        """Lessons that brought no new forest because something went wrong."""
-        return self._failures
 
     def add(self, row: ServedRow) -> None:
         """Note an answer that has ended, for the next lesson; not one of a key or salt, since all share this forest."""
         if not row.scope:
-            self._ended.append(row)
+            self.learner.rows.append(row)
 
     async def run(self) -> None:
         """Learn at each interval until cancelled. A lesson that fails is logged, and the old forest stays."""
         never = asyncio.Event()
         while True:
             await self._clock.wait(never, self._clock.now() + self._interval)
-            try:
+            with self.learner.note_failures():
                 await self.learn()
-            except Exception:
-                self._failures += 1
-                log.exception("learning failed, predictions go on as before")
 
-    async def learn(self) -> Lesson | None:
-        """One lesson; None when no row has ended since the last. Raises what its parts raise."""
-        rows, self._ended = self._ended, []
-        if not rows:
-            return None
-        # Where there is no forest yet, nothing was predicted, so there is something to learn from every row.
-        training = self._hold_out(rows)
-        chosen = tuple(training) if self._training is None else surprises(training)
-        lesson = Lesson(self._clock.now(), len(rows), len(chosen), rmse(rows))
-        self._lessons.append(lesson)
-        if chosen:
-            await self._train(examples(chosen, self._training))
-        return lesson
+    async def learn(self) -> None:
+        """One lesson, where rows have ended since the last. Raises what training raises."""
+        before = self._training
+        if self.learner.rows:
+            self.learner.begin()
+        if self._training is not None and self._training is not before:
+            await self._train(self._training, tuple(self._judges))
 
-    def _hold_out(self, rows: Sequence[ServedRow]) -> list[ServedRow]:
-        """Put the judges among the rows aside, and return the others."""
+    def _choose(self, rows: Sequence[ServedRow]) -> Lesson:
+        """Put the judges among rows aside, and the surprises into the training set, where they stay also when no forest
+        can be grown: the next lesson tries again with all of them."""
         others: list[ServedRow] = []
         for row in rows:
             self._served += 1
             (others if self._served % JUDGE_EVERY else self._judges).append(row)
-        return others
-
-    async def _train(self, new: Examples) -> None:
-        training = new if self._training is None else self._training.joined(new, MOST_EXAMPLES)
-        self._training = training  # kept also when growing fails: the next lesson tries again with all of them
-        await self._trainer.train(training, tuple(self._judges))
+        # Where there is no forest yet, nothing was predicted, so there is something to learn from every row.
+        chosen = tuple(others) if self._training is None else surprises(others)
+        if chosen:
+            new = examples(chosen, self._training)
+            self._training = new if self._training is None else self._training.joined(new, MOST_EXAMPLES)
+        return Lesson(len(rows), len(chosen), row_error(rows))

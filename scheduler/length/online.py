@@ -11,17 +11,17 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from scheduler.clock import Clock
+from scheduler.learner import Learner, Lesson, Submit
 from scheduler.length.distribution import TAILS, LengthDistribution
 from scheduler.length.features import FloatMatrix, LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Forest, Growth, grow
-from scheduler.length.learning import Lesson, ServedRow, examples, rmse
+from scheduler.length.learning import ServedRow, examples, row_error
 from scheduler.length.prediction import Estimate, Source
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,10 @@ class _Scope:
     present: CalibratedForest | None = None
 
 
+_Work: TypeAlias = tuple[_Scope, Sequence[ServedRow], Sequence[ServedRow]]
+"""A scope, the rows to grow its forest from, and those that ended since the last one was grown."""
+
+
 class OnlineForest:
     """Predicts by forests over the model's own token embeddings, each scope's grown from its own newest answers. Event
     loop only, but for the work that it submits."""
@@ -100,7 +104,7 @@ class OnlineForest:
     def __init__(
         self,
         features: TokenFeatures,
-        submit: Callable[[Callable[[], None]], object],
+        submit: Submit,
         clock: Clock,
         known: Iterable[ServedRow] = (),
         fit: Fit = fit,
@@ -108,17 +112,13 @@ class OnlineForest:
         """`submit` runs work off the event loop, where `fit` is called; `known` are answers of before, oldest first, of
         which those count that have features of this kind."""
         self._features = features
-        self._submit = submit
+        self.learner = Learner[_Work]("lengths", self._regrow, submit)
         self._fit = fit
         self._clock = clock
         self._scopes: OrderedDict[str, _Scope] = OrderedDict()
         self._idle = threading.Event()  # set while no forest grows
         self._idle.set()
         self._rests_until = 0.0
-        self.lessons: deque[Lesson] = deque(maxlen=MOST)
-        """The error of predictions over time, oldest first."""
-        self.failures = 0
-        """Times that no forest could be grown."""
         for row in known:
             if row.features[-1:] == (features.digest,):
                 self._remember(row)
@@ -136,8 +136,6 @@ class OnlineForest:
         scope.served.append(row)
         rested = self._idle.is_set() and self._clock.now() >= self._rests_until
         if len(scope.served) >= scope.due and rested:
-            served, scope.served = scope.served, []
-            self.lessons.append(Lesson(self._clock.now(), len(served), len(served), rmse(served)))
             self._begin([scope])
 
     def _remember(self, row: ServedRow) -> _Scope:
@@ -149,27 +147,24 @@ class OnlineForest:
         return scope
 
     def _begin(self, scopes: Sequence[_Scope]) -> None:
-        work = [(one, tuple(one.rows)) for one in scopes]
         for scope in scopes:
-            scope.due = round(max(FEWEST, len(scope.rows)) * MORE)
+            self.learner.rows.append((scope, tuple(scope.rows), scope.served))
+            scope.due, scope.served = round(max(FEWEST, len(scope.rows)) * MORE), []
         self._idle.clear()
-        self._submit(lambda: self._regrow(work))
+        self.learner.begin()
 
-    def _regrow(self, work: Sequence[tuple[_Scope, Sequence[ServedRow]]]) -> None:
+    def _regrow(self, work: Sequence[_Work]) -> Lesson | None:
         """Grow forests and put each in place in one step. Off the event loop."""
         begun = self._clock.now()
         try:
-            for scope, rows in work:
+            for scope, rows, _ in work:
                 scope.present = self._fit(examples(rows), [row.cut for row in rows])
-        except CancelledError:
-            log.info("a forest that was growing is given up")
-        except Exception as error:
-            self.failures += 1
-            log.warning("no forest could be grown, lengths are predicted as before: %s", error)
         finally:
             ended = self._clock.now()
             self._rests_until = ended + PAUSE * (ended - begun)
             self._idle.set()
+        served = [row for *_, rows in work for row in rows]
+        return Lesson(len(served), len(served), row_error(served)) if served else None
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """How long answers may become, as a LengthPredictor; without distributions until the scope's first forest has

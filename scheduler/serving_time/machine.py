@@ -16,14 +16,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from math import inf, log2
 from statistics import median
 from typing import TypeAlias
 
 from engine.measure.timing import Timing, Timings
 from engine.messages import StepReport
+from scheduler.learner import Learner, Lesson, Submit, inline
 from scheduler.serving_time.bilinear import LEAST_SECONDS, Bilinear, FloatArray, fit_surfaces, rmse
 from scheduler.serving_time.step_timings import Phase, Step, StepTimings
 
@@ -61,30 +61,10 @@ UNKNOWN = Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.0, d1=0.0, d2=0.0, d3=0.0, d4=UN
 KEEP_INTERVAL = 60.0
 """Seconds between two times that what was learned is kept."""
 
-Submit: TypeAlias = Callable[[Callable[[], None]], object]
-"""Runs work off the event loop, one piece after another."""
-
 Keep: TypeAlias = Callable[[Bilinear, Timings], None]
 """Keeps a fitted model, and the timings that it was fitted to. Called off the event loop."""
 
 _Place: TypeAlias = tuple[Phase, int, int]
-
-
-def inline(work: Callable[[], None]) -> None:
-    """A Submit for tests and simulations: at once, and here."""
-    work()
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """Result of learning from what was served in an interval."""
-
-    served: int
-    """Steps or batches of the interval."""
-    learned: int
-    """Steps or batches that the estimates have learned from."""
-    rmse: float
-    """Error of the estimates before learning, in seconds (Magnus, figure 14)."""
 
 
 class MachineModel:
@@ -110,8 +90,8 @@ class MachineModel:
 
 
 class StepLearning:
-    """Learns a MachineModel from reports. `receive` belongs to the event loop; what it submits touches the cells and
-    the results only."""
+    """Learns a MachineModel from reports. `receive` belongs to the event loop; what it submits touches the cells
+    only."""
 
     def __init__(
         self,
@@ -123,17 +103,14 @@ class StepLearning:
     ) -> None:
         """`timings` were measured before; those of copies and slices are kept as they are."""
         self.machine = machine
-        self.latest: Lesson | None = None
-        self.changes = 0
-        """Fits that changed the model."""
-        self._submit = submit
+        self.learner = Learner[Step]("what steps take", self._learn, submit)
+        self.learner.next = 0.0
         self._keep = keep
         self._measured = timings
         self._cells: dict[_Place, deque[Timing]] = {}
         self._counts = {"prefill": 0, "decode": 0}
         self._readers: dict[int, StepTimings] = {}
-        self._fresh: list[Step] = []
-        self._next = 0.0
+        self._now = 0.0
         self._next_keep = 0.0
         self._unkept = False  # whether a fit has changed the model since it was kept last
         for phase, measured in (("prefill", timings.prefill), ("decode", timings.decode)):
@@ -142,41 +119,36 @@ class StepLearning:
     def receive(self, report: StepReport, now: float) -> None:
         """Learn from a report; `now` in seconds of the clock."""
         reader = self._readers.setdefault(report.executor, StepTimings())
-        self._fresh += reader.read(report, self.machine.model)
-        if now >= self._next and self._fresh:
-            self._next = now + (EAGER_INTERVAL if self.machine.model is None else INTERVAL)
-            fresh, self._fresh = self._fresh, []
-            self._submit(partial(self._learn, fresh, now))
+        self.learner.rows += reader.read(report, self.machine.model)
+        self._now = now
+        self.learner.learn_at_intervals(now, EAGER_INTERVAL if self.machine.model is None else INTERVAL)
 
     def close(self) -> None:
         """Learn from the last steps and keep what was learned, once all that was submitted has been done."""
-        if self._fresh or self._unkept:
-            self._learn(self._fresh, inf)
+        if self.learner.rows or self._unkept:
+            self._now = inf
+            self.learner.learn(self.learner.take())
 
-    def _learn(self, fresh: Sequence[Step], now: float) -> None:
-        try:
-            self._fit(fresh)
-            if now >= self._next_keep and self._unkept and self._keep is not None and self.machine.model is not None:
-                self._next_keep, self._unkept = now + KEEP_INTERVAL, False
-                self._keep(self.machine.model, self._timings())
-        except Exception:
-            log.exception("learning what steps take from %d of them failed; prices stay as they are", len(fresh))
+    def _learn(self, fresh: Sequence[Step]) -> Lesson | None:
+        lesson = self._fit(fresh)
+        if self._now >= self._next_keep and self._unkept and self._keep is not None and self.machine.model is not None:
+            self._next_keep, self._unkept = self._now + KEEP_INTERVAL, False
+            self._keep(self.machine.model, self._timings())
+        return lesson
 
-    def _fit(self, fresh: Sequence[Step]) -> None:
-        before = self.machine.model
+    def _fit(self, fresh: Sequence[Step]) -> Lesson | None:
+        before, usable = self.machine.model, self.machine.usable
         if before is not None and fresh:
-            self.latest = Lesson(
-                len(fresh), len(fresh), rmse([(_seconds(before, one), one.timing.seconds) for one in fresh])
-            )
             self._scale(self._change(fresh, before))
         self._add(fresh)
         if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
-            return
+            return None
         timings = self._timings()
         copies = () if before is None else (before.c1, before.c0)
         self.machine.model = fit_surfaces(timings.prefill, timings.decode, copies)
-        self.changes += 1
         self._unkept = True
+        error = rmse([(_seconds(usable, one), one.timing.seconds) for one in fresh]) if fresh else 0.0
+        return Lesson(len(fresh), len(fresh), error)
 
     def _timings(self) -> Timings:
         return replace(self._measured, prefill=self._medians("prefill"), decode=self._medians("decode"))

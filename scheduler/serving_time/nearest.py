@@ -8,17 +8,15 @@ nothing was learned, exactly, and one surprise tells of batches many times as la
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scheduler.learner import Learner, Lesson, Submit
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import LEAST_SECONDS, FloatArray, ServingTime, rmse
-from scheduler.serving_time.machine import Lesson, Submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,6 @@ def served_batch(assignment: Assignment) -> ServedBatch | None:
 if TYPE_CHECKING:
     from scipy.spatial import KDTree
 
-log = logging.getLogger(__name__)
-
 INTERVAL = 120.0
 """Seconds between two lessons, as in Magnus, section III-D."""
 
@@ -72,16 +68,6 @@ PROFILE_DISTANCE = 1.0
 
 EXACT = 1e-3
 """Distance below which all neighbours count alike."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchTime:
-    """How long one batch took: a training sample."""
-
-    rows: int
-    input_length: int
-    generation_length: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +98,7 @@ class Nearest:
         self._neighbours = neighbours
         self._regression: _Regression | None = None
 
-    def fit(self, batches: Sequence[BatchTime]) -> None:
+    def fit(self, batches: Sequence[ServedBatch]) -> None:
         """Learn from these batches alone; with fewer than `neighbours` of them, estimates are the profile's."""
         self._regression = _regression(batches, self._profile) if len(batches) >= self._neighbours else None
 
@@ -124,7 +110,7 @@ class Nearest:
         return seconds if regression is None else seconds * regression.regress(batches, self._neighbours)
 
 
-def _regression(batches: Sequence[BatchTime], profile: ServingTime) -> _Regression:
+def _regression(batches: Sequence[ServedBatch], profile: ServingTime) -> _Regression:
     from scipy.spatial import KDTree  # slow to import, and not every strategy learns
 
     features = np.array([[one.rows, one.input_length, one.generation_length] for one in batches], dtype=np.float64)
@@ -140,72 +126,42 @@ def _logarithms(batches: FloatArray) -> FloatArray:
     return logarithms
 
 
-class Learner(ServingTime, Protocol):
-    """An estimator that is fitted to batches while it is asked."""
-
-    def fit(self, batches: Sequence[BatchTime]) -> None: ...
-
-
 class BatchLearning:
-    """A PlanObserver that fits an estimator to surprises. `finished` belongs to the event loop; the work that it
-    submits touches the training set and the results only."""
+    """A PlanObserver that fits an estimator to surprises. `on_finish` belongs to the event loop; the work that it
+    submits touches the training set only."""
 
-    def __init__(self, estimator: Learner, submit: Submit, *, interval: float = INTERVAL) -> None:
-        """`interval` in seconds."""
-        self.latest: Lesson | None = None
-        self.changes = 0
-        """Lessons that changed the estimates."""
+    def __init__(self, estimator: Nearest, submit: Submit) -> None:
+        self.learner = Learner[ServedBatch]("serving times", self._learn, submit)
         self._estimator = estimator
-        self._submit = submit
-        self._interval = interval
-        self._surprises: list[BatchTime] = []
-        self._served: list[ServedBatch] = []
-        self._next: float | None = None
+        self._surprises: list[ServedBatch] = []
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         served = served_batch(assignment)
         if served is not None:
-            self._served.append(served)
-        if self._next is None:
-            self._next = now + self._interval
-        if now >= self._next and self._served:
-            self._next = now + self._interval
-            served_since, self._served = tuple(self._served), []
-            self._submit(partial(self._learn, served_since))
+            self.learner.rows.append(served)
+        self.learner.learn_at_intervals(now, INTERVAL)
 
-    def _learn(self, served: Sequence[ServedBatch]) -> None:
+    def _learn(self, served: Sequence[ServedBatch]) -> Lesson:
         """Add the surprises to the training set."""
-        try:
-            found = surprises(served, self._estimator)
-            lesson = Lesson(len(served), len(found), estimate_error(self._estimator, served))
-            if found:
-                times = (BatchTime(one.rows, one.input_length, one.generation_length, one.seconds) for one in found)
-                self._surprises = [*self._surprises, *times][-MOST_BATCHES:]
-                self._estimator.fit(self._surprises)
-        except Exception:
-            log.exception("learning serving times from %d batches failed; the estimates stay as they are", len(served))
-        else:
-            self.latest = lesson
-            self.changes += lesson.learned > 0
+        found = surprises(served, self._estimator)
+        lesson = Lesson(len(served), len(found), estimate_error(self._estimator, served))
+        if found:
+            self._surprises = [*self._surprises, *found][-MOST_BATCHES:]
+            self._estimator.fit(self._surprises)
+        return lesson
 
 
-def surprises(
-    served: Iterable[ServedBatch],
-    estimator: ServingTime,
-    *,
-    seconds: float = SURPRISE_SECONDS,
-    share: float = SURPRISE_SHARE,
-) -> tuple[ServedBatch, ...]:
+def surprises(served: Iterable[ServedBatch], estimator: ServingTime) -> tuple[ServedBatch, ...]:
     """The batches to add to an estimator's training set (Magnus, section III-D).
 
     Each is estimated again with its true generation length, so that a wrong length is not held against the estimator;
-    those remain that are wrong by more than `seconds` and by more than `share` of the measured time.
+    those remain that are wrong by more than SURPRISE_SECONDS and by more than SURPRISE_SHARE of the measured time.
     """
     return tuple(
         batch
         for batch in served
         if abs(estimator.estimate(batch.rows, batch.input_length, batch.generation_length) - batch.seconds)
-        > max(seconds, share * batch.seconds)
+        > max(SURPRISE_SECONDS, SURPRISE_SHARE * batch.seconds)
     )
 
 

@@ -15,8 +15,9 @@ from models.catalog.catalog import default_cache
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble, can_share
 from scheduler.batching.batcher import Limits
+from scheduler.learner import Submit
 from scheduler.serving_time.bilinear import Bilinear, fit_errors
-from scheduler.serving_time.machine import MachineModel, StepLearning, Submit
+from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.profile_file import Conditions, Profile, load_profile, write_profile
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig

@@ -5,7 +5,7 @@ It knows neither how lengths are predicted nor who learns from them; predictors.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -13,10 +13,11 @@ from typing import TypeAlias
 from engine.messages import FinishReason
 from engine.sampling.params import SamplingParams
 from scheduler.journal.writer import Journal
+from scheduler.learner import Lesson
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
 from scheduler.length.late import LateEstimates
-from scheduler.length.learning import Learning, Lesson
+from scheduler.length.learning import Learning
 from scheduler.length.microbatch import MicroBatcher
 from scheduler.length.online import OnlineForest
 from scheduler.length.oracle import oracle
@@ -49,9 +50,9 @@ class PredictorParts:
     late: LateEstimates = field(default_factory=LateEstimates)
 
     @property
-    def lessons(self) -> Sequence[Lesson]:
-        """The error of predictions over time, oldest first (Magnus, figure 14)."""
-        return () if self.learning is None else self.learning.lessons
+    def lesson(self) -> Lesson | None:
+        """The latest lesson on lengths; None before the first."""
+        return None if self.learning is None else self.learning.learner.latest
 
     @property
     def cached(self) -> CacheCounts | None:

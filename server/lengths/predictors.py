@@ -21,6 +21,7 @@ from scheduler.clock import Clock, background
 from scheduler.journal.bounds import Bounds
 from scheduler.journal.file import JournalError, RequestEntry, read
 from scheduler.journal.writer import Journal
+from scheduler.learner import Submit, inline
 from scheduler.length.cache import CachedPredictor, LengthCache
 from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.history import LengthHistory
@@ -30,7 +31,6 @@ from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.prediction import LengthPredictor, Prediction
 from scheduler.request import Request
-from scheduler.serving_time.machine import Submit, inline
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import journal_path, model_key
 from server.lengths.kinds import IN_MODEL, IN_PROCESS, KINDS, PredictorKind, cache_size, choose_predictor
@@ -174,7 +174,7 @@ def _learner(history: LengthHistory, parts: _Parts) -> OnAnswer:
 async def _process_parts(config: ServeConfig, predictor: Predictor, clock: Clock, stack: AsyncExitStack) -> _Parts:
     """The predictor in a process of its own; the loop that trains it is started."""
     process, size = predictor.process, cache_size(config, predictor.kind)
-    cached = CachedPredictor(process, process, LengthCache(size)) if size else None
+    cached = CachedPredictor(process, process.embed, LengthCache(size)) if size else None
     learning = await _open_learning(config, predictor, clock)
     if learning is not None:
         await stack.enter_async_context(background(learning.run(), "length learning"))
@@ -227,7 +227,7 @@ async def _open_learning(config: ServeConfig, predictor: Predictor, clock: Clock
         return None
     if training is None:
         log.info("there is no forest yet: lengths are guessed from earlier answers until one has grown")
-    return Learning(predictor.process, clock, training, config.learning_interval)
+    return Learning(predictor.process.train, clock, training, config.learning_interval)
 
 
 @asynccontextmanager

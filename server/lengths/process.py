@@ -48,7 +48,7 @@ Work: TypeAlias = "Callable[[Connection[Any, Any], Setup], None]"
 
 
 class PredictorProcess:
-    """A LengthPredictor and a Trainer. Event loop only; never blocks it."""
+    """A LengthPredictor that can be trained. Event loop only; never blocks it."""
 
     def __init__(self, setup: Setup, work: Work | None = None, timeout: float = TIMEOUT) -> None:
         """`work` is what the process does instead of growing and asking a forest: the proxy's, or a test's; `timeout`

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from engine.kv.prefix_cache import CHUNK
 from scheduler.dispatcher import Dispatcher
-from scheduler.serving_time.machine import Lesson
+from scheduler.learner import Learner
 from scheduler.worker import Worker
 from server.dashboard.feed import Feed
 from server.lengths.lengths import PredictorParts
@@ -46,13 +46,6 @@ class Prefixes(Protocol):
     def bytes(self) -> int: ...
 
 
-class ServingTimes(Protocol):
-    """The part of what learns serving times that is read."""
-
-    latest: Lesson | None
-    changes: int
-
-
 class Journal(Protocol):
     """The part of scheduler.journal.writer.Journal that is read."""
 
@@ -72,7 +65,7 @@ class Sources:
     learned: PredictorParts
     strategy: str
     feed: Feed
-    serving_times: ServingTimes | None = None
+    serving_times: Learner[Any] | None = None
     """None where serving times are not learned."""
     journal: Journal | None = None
     """None where nothing is recorded."""
@@ -133,9 +126,9 @@ class Gauges(Collector):
         yield "lengthwise:host_memory_rows", "Paused sequences with keys and values in host memory.", len(store)
         text = "Bytes of host memory with keys and values of earlier prompts."
         yield "lengthwise:prefix_cache_bytes", text, self._sources.prefixes.bytes
-        if learned.lessons:
+        if (lesson := learned.lesson) is not None:
             text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
-            yield "lengthwise:length_rmse_tokens", text, learned.lessons[-1].rmse
+            yield "lengthwise:length_rmse_tokens", text, lesson.rmse
         text = "Most seconds that an answer ended later than by order of arrival, as estimated."
         yield "lengthwise:order_latest_seconds", text, dispatcher.by_arrival.latest
         if (calibration := dispatcher.calibration) is not None:

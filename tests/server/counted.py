@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.kv.prefix_cache import PrefixCache
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
+from scheduler.learner import Learner, Lesson
 from scheduler.length.cache import LengthCache
 from scheduler.length.forest import Examples
 from scheduler.length.history import LengthHistory
 from scheduler.length.learning import Learning, ServedRow
 from scheduler.length.microbatch import MicroBatcher
-from scheduler.serving_time.machine import Lesson
 from scheduler.strategy import STRATEGIES
 from server.dashboard.feed import Feed
 from server.lengths.lengths import PredictorParts
@@ -43,17 +43,16 @@ class Recorded:
     lost: int = 3
 
 
-@dataclass(slots=True)
-class Taught:
-    """Who learned twice how long batches take."""
+def _taught() -> Learner[int]:
+    """What has learned twice how long batches take."""
+    learner = Learner[int]("serving times", lambda rows: Lesson(20, 12, 0.75))
+    learner.begin()
+    learner.begin()
+    return learner
 
-    latest: Lesson | None = field(default_factory=lambda: Lesson(20, 12, 0.75))
-    changes: int = 2
 
-
-class Trainer:
-    async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
-        pass
+async def _train(training: Examples, judges: Sequence[ServedRow]) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ async def counted() -> Counted:
     limits = Limits(group_tokens=100, prefill_ahead=0)
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, metrics)
     learned, store = await _learned(clock), Store()
-    sources = Sources(dispatcher, store, PrefixCache(0), learned, "baton-pd", Feed(), Taught(), Recorded())
+    sources = Sources(dispatcher, store, PrefixCache(0), learned, "baton-pd", Feed(), _taught(), Recorded())
     Gauges(metrics, sources)
     return Counted(metrics, dispatcher, ports, clock)
 
@@ -85,7 +84,7 @@ async def _learned(clock: VirtualClock) -> PredictorParts:
     front = MicroBatcher(FakePredictor(), LengthHistory(), time_limit=0.0)
     await front.predict(query())
     await front.predict(query())
-    learning = Learning(Trainer(), clock)
+    learning = Learning(_train, clock)
     learning.add(ServedRow((1.0,), predicted=13.0, generated=10))
     await learning.learn()
     return PredictorParts(front, learning, LengthCache(4))

@@ -18,11 +18,11 @@ from loadgen.simulate.presets import V100_CHATGLM_6B
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts, assemble
+from scheduler.learner import Learner, Lesson
 from scheduler.observers import PlanObserver
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.machine import Lesson
-from scheduler.serving_time.nearest import BatchLearning, ServedBatch, estimate_error, served_batch
+from scheduler.serving_time.nearest import ServedBatch, estimate_error, served_batch
 from scheduler.strategy import STRATEGIES
 
 SHARE, MINUTES = 3.0, 20
@@ -65,7 +65,7 @@ def _draw_factor(sigma: float, seed: int, rows: int) -> float:
 class LessonLog:
     """A PlanObserver that keeps an estimator's error at each of its lessons beside that of the profile alone."""
 
-    learning: BatchLearning
+    learning: Learner[ServedBatch]
     other: PlanObserver
     profile: Bilinear
     errors: list[tuple[float, float, float]] = field(default_factory=list)
@@ -108,7 +108,7 @@ def lesson_errors(
 ) -> list[tuple[float, float, float]]:
     """Errors at each lesson of serving requests on machines of this cost, as a LessonLog has them."""
     parts = _magnus_parts(cost.cost)
-    assert isinstance(parts.learning, BatchLearning), "magnus learns serving times"
+    assert parts.learning is not None, "magnus learns serving times"
     log = LessonLog(parts.learning, parts.observer, cost.cost)
     predict = stage.prediction.source(stage.setting.seed)
     simulate(

@@ -35,7 +35,7 @@ def query(text: str) -> LengthQuery:
 
 async def test_near_duplicates_of_what_has_ended_never_reach_the_predictor() -> None:
     fakes, cache = Fakes(), LengthCache()
-    predictor = CachedPredictor(fakes, fakes, cache)
+    predictor = CachedPredictor(fakes, fakes.embed, cache)
     assert [one.source for one in await predictor.estimate([query("aaaa"), query("bbbb")])] == [Source.PROXY] * 2
     predictor.ended(query("aaaa"), 7)
     found = await predictor.estimate([query("cccc"), query("aaaa"), query("bbbb")])
@@ -53,7 +53,7 @@ async def test_rounds_that_begin_alike_are_told_apart_by_their_ends() -> None:
     """The embedder here, as real ones do, reads the beginning of a text: its first 100 characters."""
     fakes, cache = Fakes(), LengthCache()
     fakes.read = 100
-    predictor = CachedPredictor(fakes, fakes, cache)
+    predictor = CachedPredictor(fakes, fakes.embed, cache)
     rounds = [query("a" * 2000 + letter * 190) for letter in "bc"]
     await predictor.estimate(rounds[:1])
     predictor.ended(rounds[0], 7)
@@ -62,7 +62,7 @@ async def test_rounds_that_begin_alike_are_told_apart_by_their_ends() -> None:
 
 async def test_a_scope_is_told_nothing_of_what_another_has_sent() -> None:
     fakes, cache = Fakes(), LengthCache()
-    predictor = CachedPredictor(fakes, fakes, cache)
+    predictor = CachedPredictor(fakes, fakes.embed, cache)
     own, other = replace(query("aaaa"), scope="a"), replace(query("aaaa"), scope="b")
     await predictor.estimate([own])
     predictor.ended(own, 7)
@@ -74,7 +74,7 @@ async def test_a_scope_is_told_nothing_of_what_another_has_sent() -> None:
 
 async def test_an_answer_to_what_was_never_asked_is_ignored() -> None:
     fakes, cache = Fakes(), LengthCache()
-    CachedPredictor(fakes, fakes, cache).ended(query("a"), 7)
+    CachedPredictor(fakes, fakes.embed, cache).ended(query("a"), 7)
     assert len(cache) == 0
 
 

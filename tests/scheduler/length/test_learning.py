@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scheduler.learner import Lesson
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.learning import (
     FEWEST_JUDGES,
@@ -19,7 +20,7 @@ from scheduler.length.learning import (
     ServedRow,
     examples,
     is_worse,
-    rmse,
+    row_error,
     surprises,
 )
 from tests.scheduler.fakes import VirtualClock
@@ -51,7 +52,7 @@ def test_surprising_is_an_error_above_10_tokens_and_above_10_percent(
 
 
 def test_rmse_by_hand() -> None:
-    assert rmse([row(13, 10), row(6, 10)]) == pytest.approx((25 / 2) ** 0.5)
+    assert row_error([row(13, 10), row(6, 10)]) == pytest.approx((25 / 2) ** 0.5)
 
 
 def test_a_runaway_answer_teaches_what_the_others_are_like() -> None:
@@ -71,6 +72,7 @@ class PredictorContext(VirtualClock):
         self.error: Exception | None = None
         self.done = asyncio.Event()
         self.learning: Learning | None = None
+        self.learned: list[tuple[float, Lesson | None]] = []
 
     async def wait(self, event: asyncio.Event, until: float | None) -> None:
         assert self.learning is not None
@@ -81,7 +83,9 @@ class PredictorContext(VirtualClock):
             self.learning.add(row)
         await super().wait(event, until)
 
-    async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
+    async def train(self, training: Examples, judges: Sequence[ServedRow]) -> None:
+        if self.learning is not None:
+            self.learned.append((self.time, self.learning.learner.latest))
         self.trained.append(training.lengths.tolist())
         self.judges.append([judge.generated for judge in judges])
         if self.error is not None:
@@ -103,18 +107,18 @@ async def run(learning: Learning, around: PredictorContext) -> None:
 
 async def test_every_three_minutes_surprises_join_the_training_set_and_a_forest_is_grown() -> None:
     around = PredictorContext([row(100, 50), row(52, 50)], [], [row(5, 70)])
-    learning = Learning(around, around, present(1, 2))
+    learning = Learning(around.train, around, present(1, 2))
     await run(learning, around)
     assert around.trained == [[1, 2, 50], [1, 2, 50, 70]]
-    assert [(one.at, one.rows, one.surprises) for one in learning.lessons] == [(INTERVAL, 2, 1), (3 * INTERVAL, 1, 1)]
-    assert learning.lessons[0].rmse == pytest.approx(((50**2 + 2**2) / 2) ** 0.5)
+    error = float(np.sqrt((50**2 + 2**2) / 2))
+    assert around.learned == [(INTERVAL, Lesson(2, 1, error)), (3 * INTERVAL, Lesson(1, 1, 65))]
     assert INTERVAL == 180
 
 
 async def test_every_fifth_row_is_held_out_for_good_so_that_forests_can_be_judged_by_it() -> None:
     rows = [row(500, length) for length in range(1, 13)]
     around = PredictorContext(rows[:7], rows[7:])
-    await run(Learning(around, around), around)
+    await run(Learning(around.train, around), around)
     assert around.trained == [[1, 2, 3, 4, 6, 7], [1, 2, 3, 4, 6, 7, 8, 9, 11, 12]]
     assert around.judges == [[5], [5, 10]]
 
@@ -140,15 +144,15 @@ def test_a_forest_that_foresees_more_of_an_answer_that_was_cut_is_not_worse_for_
 
 async def test_where_all_was_foreseen_no_forest_is_grown() -> None:
     around = PredictorContext([row(50, 50)])
-    learning = Learning(around, around, present(1))
+    learning = Learning(around.train, around, present(1))
     await run(learning, around)
     assert around.trained == []
-    assert [one.surprises for one in learning.lessons] == [0]
+    assert learning.learner.latest == Lesson(1, 0, 0.0)
 
 
 async def test_without_a_forest_every_row_is_learned_from_and_then_only_surprises() -> None:
     around = PredictorContext([row(50, 50)], [row(50, 50), row(90, 50)])
-    learning = Learning(around, around)
+    learning = Learning(around.train, around)
     await run(learning, around)
     assert around.trained == [[50], [50, 50]]
 
@@ -156,16 +160,16 @@ async def test_without_a_forest_every_row_is_learned_from_and_then_only_surprise
 async def test_a_lesson_that_fails_is_counted_and_its_rows_are_not_lost(caplog: pytest.LogCaptureFixture) -> None:
     around = PredictorContext([row(100, 50)], [row(100, 60)])
     around.error = RuntimeError("no memory")
-    learning = Learning(around, around, present(1))
+    learning = Learning(around.train, around, present(1))
     await run(learning, around)
     assert around.trained == [[1, 50], [1, 50, 60]]
-    assert learning.failures == 2
-    assert "learning failed, predictions go on as before" in caplog.text
+    assert learning.learner.failures == 2
+    assert "learning lengths failed, estimates stay as they are" in caplog.text
 
 
 async def test_the_training_set_keeps_the_newest_rows() -> None:
     around = PredictorContext()
-    learning = Learning(around, around, present(*[1.0] * MOST_EXAMPLES))
+    learning = Learning(around.train, around, present(*[1.0] * MOST_EXAMPLES))
     learning.add(row(100, 50))
     await learning.learn()
     assert len(around.trained[0]) == MOST_EXAMPLES

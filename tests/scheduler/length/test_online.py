@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scheduler.learner import inline
 from scheduler.length.distribution import COVERAGE, TAILS
 from scheduler.length.evaluation.ablation import covered
 from scheduler.length.features import LengthQuery, TokenFeatures
@@ -24,7 +25,6 @@ from scheduler.length.learning import ServedRow
 from scheduler.length.microbatch import BATCH, MicroBatcher
 from scheduler.length.online import FEWEST, MORE, PAUSE, CalibratedForest, OnlineForest, fit
 from scheduler.length.prediction import Estimate, Source
-from scheduler.serving_time.machine import inline
 from tests.scheduler.fakes import VirtualClock
 from tests.scheduler.length.examples import linear
 
@@ -82,16 +82,24 @@ def test_forests_grow_when_a_part_of_the_answers_is_new() -> None:
     learner = forest(work.append)
     serve(learner, 5 * FEWEST)
     assert len(work) == 1, "while one grows, no other does"
-    work.pop()()
+    learned = list[int]()
+
+    def learn() -> None:
+        work.pop()()
+        assert learner.learner.latest is not None
+        learned.append(learner.learner.latest.rows)
+
+    learn()
     serve(learner, 1)
     assert len(work) == 1
-    work.pop()()
+    learn()
     due = round((5 * FEWEST + 1) * MORE)
     serve(learner, due - 1)
     assert work == []
     serve(learner, 1)
     assert len(work) == 1
-    assert [one.rows for one in learner.lessons] == [FEWEST, 4 * FEWEST + 1, due]
+    learn()
+    assert learned == [FEWEST, 4 * FEWEST + 1, due]
 
 
 def test_growing_forests_takes_a_small_part_of_the_time_however_many_answers_end() -> None:
@@ -160,8 +168,8 @@ def test_where_no_forest_can_be_grown_the_last_one_stays_and_the_next_lesson_tri
 
     learner = OnlineForest(FEATURES, inline, VirtualClock(), fit=fit_later)
     serve(learner, FEWEST)
-    assert learner.failures == 1 and estimate(learner, 10)[0].distribution is None
-    assert "no forest could be grown" in caplog.text
+    assert learner.learner.failures == 1 and estimate(learner, 10)[0].distribution is None
+    assert "learning lengths failed" in caplog.text
     serve(learner, FEWEST)
     assert estimate(learner, 10)[0].distribution is not None
 
@@ -239,4 +247,4 @@ def test_a_forest_that_is_given_up_at_the_end_is_no_failure(caplog: pytest.LogCa
     learner = OnlineForest(FEATURES, inline, VirtualClock(), fit=give_up)
     with caplog.at_level(logging.WARNING):
         serve(learner, FEWEST)
-    assert learner.failures == 0 and not caplog.messages
+    assert learner.learner.failures == 0 and not caplog.messages

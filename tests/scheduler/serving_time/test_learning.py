@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
+from scheduler.learner import Lesson, Submit, inline
 from scheduler.plan import Assignment, Plan
-from scheduler.serving_time.bilinear import Bilinear, FloatArray
-from scheduler.serving_time.machine import Lesson, inline
-from scheduler.serving_time.nearest import BatchLearning, BatchTime, Nearest, ServedBatch, estimate_error, served_batch
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.nearest import INTERVAL, BatchLearning, Nearest, ServedBatch, estimate_error, served_batch
 from tests.scheduler.fakes import request
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
@@ -29,20 +28,22 @@ def ended(generated: int, seconds: float, *, length: int = 4, at: float = 0.0, i
     return assignment
 
 
-@dataclass
-class Pupil:
+class Pupil(Nearest):
     """Estimates a second an iteration, and remembers what it was taught."""
 
-    taught: list[list[BatchTime]] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__(SECOND_A_TOKEN)
+        self.taught: list[list[ServedBatch]] = []
 
-    def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
-        return float(generation_length)
-
-    def estimate_all(self, batches: FloatArray) -> FloatArray:
-        return batches[:, 2]
-
-    def fit(self, batches: Sequence[BatchTime]) -> None:
+    def fit(self, batches: Sequence[ServedBatch]) -> None:
         self.taught.append(list(batches))
+
+
+def learning_at_once(pupil: Pupil, submit: Submit = inline) -> BatchLearning:
+    """It learns from the first batch that ends, and an interval later again."""
+    learning = BatchLearning(pupil, submit)
+    learning.learner.next = 0.0
+    return learning
 
 
 def test_a_batch_is_known_by_its_rows_its_lengths_and_its_time() -> None:
@@ -55,9 +56,9 @@ def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
     unseen.began = None
     assert served_batch(unseen) is None
     pupil = Pupil()
-    learning = BatchLearning(pupil, inline, interval=0.0)
+    learning = learning_at_once(pupil)
     learning.on_finish(ended(10, 20.0, intact=False), 0.0)
-    assert learning.latest is None
+    assert learning.learner.latest is None
 
 
 def test_every_interval_brings_the_surprises_of_its_batches() -> None:
@@ -68,32 +69,32 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     learning.on_finish(ended(10, 20.0), 1000.0)
     learning.on_finish(ended(10, 11.0), 1060.0)
     learning.on_finish(ended(90, 100.0), 1119.0)
-    lessons.append(learning.latest)
+    lessons.append(learning.learner.latest)
     learning.on_finish(ended(30, 30.0), 1120.0)
-    lessons.append(learning.latest)
-    surprise = BatchTime(2, 7, 10, 20.0)
+    lessons.append(learning.learner.latest)
+    surprise = ServedBatch(2, 7, 9, 10, 7.0, 20.0)
     assert pupil.taught == [[surprise]]
     assert lessons == [None, Lesson(4, 1, np.sqrt((10**2 + 1 + 10**2) / 4))]
     learning.on_finish(ended(10, 30.0), 1239.0)
     assert len(pupil.taught) == 1
     learning.on_finish(ended(10, 10.0), 1240.0)
-    assert pupil.taught[1] == [surprise, BatchTime(2, 7, 10, 30.0)], "the set grows"
-    assert learning.changes == 2
+    assert pupil.taught[1] == [surprise, ServedBatch(2, 7, 9, 10, 7.0, 30.0)], "the set grows"
+    assert learning.learner.changes == 2
 
 
 def test_an_interval_without_surprises_changes_nothing() -> None:
     pupil = Pupil()
-    learning = BatchLearning(pupil, inline, interval=0.0)
+    learning = learning_at_once(pupil)
     learning.on_finish(ended(10, 10.0), 5.0)
-    assert learning.latest == Lesson(1, 0, 0.0) and pupil.taught == [] and learning.changes == 0
+    assert learning.learner.latest == Lesson(1, 0, 0.0) and pupil.taught == [] and learning.learner.changes == 0
 
 
 def test_the_work_is_done_where_it_is_submitted_to() -> None:
     pupil = Pupil()
     desk: list[Callable[[], None]] = []
-    learning = BatchLearning(pupil, desk.append, interval=0.0)
+    learning = learning_at_once(pupil, desk.append)
     learning.on_finish(ended(10, 20.0), 0.0)
-    learning.on_finish(ended(10, 30.0), 1.0)
+    learning.on_finish(ended(10, 30.0), INTERVAL)
     assert pupil.taught == [] and len(desk) == 2
     for work in desk:
         work()
@@ -102,13 +103,13 @@ def test_the_work_is_done_where_it_is_submitted_to() -> None:
 
 def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.LogCaptureFixture) -> None:
     class Stubborn(Pupil):
-        def fit(self, batches: Sequence[BatchTime]) -> None:
+        def fit(self, batches: Sequence[ServedBatch]) -> None:
             raise MemoryError("no room")
 
-    learning = BatchLearning(Stubborn(), inline, interval=0.0)
+    learning = learning_at_once(Stubborn())
     with caplog.at_level(logging.ERROR):
         learning.on_finish(ended(10, 20.0), 0.0)
-    assert "learning serving times from 1 batches failed" in caplog.text and learning.latest is None
+    assert "learning serving times failed" in caplog.text and learning.learner.latest is None
 
 
 def test_estimates_follow_a_machine_that_became_slower() -> None:
@@ -118,8 +119,8 @@ def test_estimates_follow_a_machine_that_became_slower() -> None:
     for minute in range(12):
         for generated in (20, 40, 60):
             learning.on_finish(ended(generated, 2.0 * generated), 60.0 * minute)
-        if learning.latest is not None:
-            errors.append(learning.latest.rmse)
+        if learning.learner.latest is not None:
+            errors.append(learning.learner.latest.rmse)
     assert errors[0] > 40 and errors[-1] < 1
     assert nearest.estimate(2, 7, 40) == pytest.approx(80, rel=0.05)
 

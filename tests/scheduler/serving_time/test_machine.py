@@ -142,7 +142,9 @@ def test_a_few_steps_tell_nothing() -> None:
     serving.now += INTERVAL
     assert learning.machine.estimate(1, 10, 10) == learning.machine.estimate(8, 90, 10) == UNKNOWN.d4 * 10
     serving.decode(2, 100)
-    assert learning.changes == 1 and learning.machine.estimate(1, 10, 10) != learning.machine.estimate(8, 90, 10)
+    assert learning.learner.changes == 1 and learning.machine.estimate(1, 10, 10) != learning.machine.estimate(
+        8, 90, 10
+    )
 
 
 def test_steps_of_one_kind_give_prices_that_are_neither_negative_nor_beyond_proportion() -> None:
@@ -193,7 +195,7 @@ def profiled(model: Bilinear) -> StepLearning:
 def test_a_profile_stays_where_it_is_right() -> None:
     learning = profiled(CPU)
     Serving(learning, CPU).serve(60.0, random.Random(0))
-    assert learning.changes > 1 and learning.latest is not None and learning.latest.rmse < 1e-3
+    assert learning.learner.changes > 1 and learning.learner.latest is not None and learning.learner.latest.rmse < 1e-3
     assert_near(learning.machine.model, CPU, 1e-3)
 
 
@@ -248,7 +250,7 @@ def test_a_fit_that_fails_is_logged_and_leaves_the_prices(caplog: pytest.LogCapt
     learning = StepLearning(MachineModel(CPU), timings=timings(CPU), keep=fail)
     with caplog.at_level(logging.ERROR):
         Serving(learning, CPU).serve(15.0, random.Random(0))
-    assert "prices stay as they are" in caplog.text and learning.machine.model is not None
+    assert "learning what steps take failed" in caplog.text and learning.machine.model is not None
 
 
 # Where prices are used

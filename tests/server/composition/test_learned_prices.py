@@ -13,8 +13,9 @@ import pytest
 from engine.measure.timing import Timing, Timings
 from engine.messages import BatchShape, RowUpdate, StepReport, Tally
 from models.errors import UserError
+from scheduler.learner import inline
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
-from scheduler.serving_time.machine import StepLearning, inline
+from scheduler.serving_time.machine import StepLearning
 from scheduler.serving_time.profile_file import VERSION, Conditions, Profile, load_profile, write_profile
 from server.composition import scheduling
 from server.composition.scheduling import learn_steps
@@ -77,7 +78,7 @@ def test_it_is_written_once_a_minute_at_most(cache: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(scheduling, "write_profile", lambda cache, profile, learned: written.append(profile))
     learning = learn_steps(CONDITIONS, inline)
     serve(learning, 150)
-    assert len(written) == 3 and learning.changes > 10
+    assert len(written) == 3 and learning.learner.changes > 10
 
 
 @pytest.mark.parametrize(

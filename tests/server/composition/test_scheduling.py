@@ -8,9 +8,9 @@ import pytest
 
 from engine.messages import ExecutorInfo
 from scheduler.batching.batcher import Batcher
+from scheduler.learner import inline
 from scheduler.request import State
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.machine import inline
 from scheduler.waiting.fair import FairQueue
 from server.cli.config import ServeConfig
 from server.composition.scheduling import parts_for

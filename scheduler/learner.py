@@ -1,0 +1,84 @@
+"""Learning from what is served: rows are gathered on the event loop, and lessons made of them elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+log = logging.getLogger(__name__)
+
+Row = TypeVar("Row")
+
+Submit: TypeAlias = Callable[[Callable[[], None]], object]
+"""Runs work off the event loop, one piece after another."""
+
+
+def inline(work: Callable[[], None]) -> None:
+    """A Submit for tests and simulations: at once, and here."""
+    work()
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Result of learning from what was served in an interval."""
+
+    rows: int  # served in the interval
+    learned: int  # that the estimates have learned from
+    rmse: float  # error of the estimates before learning, in their unit (Magnus, figure 14)
+
+
+class Learner(Generic[Row]):
+    """Gathers rows, and learns from those of an interval where `submit` runs the work."""
+
+    def __init__(self, subject: str, learn: Callable[[Sequence[Row]], Lesson | None], submit: Submit = inline) -> None:
+        """`learn` may raise anything: that is logged, and counts as a failure."""
+        self.rows: list[Row] = []  # since the last lesson
+        self.latest: Lesson | None = None
+        self.changes = 0  # lessons that changed the estimates
+        self.failures = 0  # lessons in which something went wrong
+        self.next: float | None = None  # when a lesson is due, in seconds of the clock
+        self._subject = subject
+        self._learn = learn
+        self._submit = submit
+
+    def learn_at_intervals(self, now: float, seconds: float) -> None:
+        """Begin a lesson where the interval is over, and there are rows. The first interval begins with the first call,
+        unless `next` is set."""
+        if self.next is None:
+            self.next = now + seconds
+        if now >= self.next and self.rows:
+            self.next = now + seconds
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin a lesson of the rows so far."""
+        self._submit(partial(self.learn, self.take()))
+
+    def take(self) -> list[Row]:
+        """The rows so far, which are forgotten here."""
+        rows, self.rows = self.rows, []
+        return rows
+
+    def learn(self, rows: Sequence[Row]) -> None:
+        """Make a lesson of rows, here."""
+        with self.note_failures():
+            lesson = self._learn(rows)
+            if lesson is not None:
+                self.latest = lesson
+                self.changes += lesson.learned > 0
+
+    @contextmanager
+    def note_failures(self) -> Iterator[None]:
+        """Count and log what goes wrong in a lesson; the estimates stay as they are."""
+        try:
+            yield
+        except CancelledError:
+            log.info("learning %s is given up, since the server ends", self._subject)
+        except Exception:
+            self.failures += 1
+            log.exception("learning %s failed, estimates stay as they are", self._subject)
