@@ -1,16 +1,15 @@
-"""How fast rows make tokens and work is done, depending on how many rows there are, and how long answers become, as
-measured recently.
+"""How fast rows make tokens and work is done, and how long answers become, as measured recently.
 
 It knows rows, tokens and work only; time is passed in. Work is counted in tokens (prices.py): a prompt's tokens count
-by their price. With numbers of rows that were not seen, the speed differs from what was measured as the machine's
-prices say that iterations differ.
+by their price. The machine's prices say how an iteration's time goes with the number of rows, and what was measured
+says how many times as long everything takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import exp
+from typing import NamedTuple
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
@@ -25,47 +24,24 @@ RECENT = 64
 """Answers that the running means of lengths and of reading go back."""
 
 
-@dataclass(slots=True)
-class _Level:
-    """Measurements while about so many rows were held, of which the older count less."""
+class _Sums(NamedTuple):
+    """What was measured, of which the older counts less."""
 
-    seconds: float = 0.0
-    weighted_rows: float = 0.0
-    """Rows times seconds."""
-    tokens: float = 0.0
-    """Tokens of rows that decode."""
-    decode_seconds: float = 0.0
-    """Seconds of each of these rows, those among them in which it stood still while a prompt was read."""
+    tokens: float = 0.0  # of rows that decode
+    token_rows: float = 0.0  # tokens times the rows that were held
+    decode_seconds: float = 0.0  # of rows that decode, those among them in which one stood still for a prompt
     work: float = 0.0
-
-    @property
-    def rows(self) -> float:
-        return self.weighted_rows / self.seconds
-
-    @property
-    def seconds_per_token(self) -> float:
-        return self.decode_seconds / self.tokens
-
-    @property
-    def seconds_of_work(self) -> float:
-        return self.seconds / self.work
-
-    def add(self, rows: int, decoding: int, tokens: int, work: float, seconds: float) -> None:
-        fade = exp(-seconds / MEMORY)
-        self.seconds = self.seconds * fade + seconds
-        self.weighted_rows = self.weighted_rows * fade + rows * seconds
-        self.tokens = self.tokens * fade + tokens
-        self.decode_seconds = self.decode_seconds * fade + decoding * seconds
-        self.work = self.work * fade + work
+    steps: float = 0.0  # work divided by the rows that were held
+    seconds: float = 0.0
 
 
 class Speed:
-    """Seconds of a token and of work, measured apart with 1, with 2 and 3, with 4 to 7 rows, and so on."""
+    """Seconds of a token and of work, with any number of rows."""
 
     def __init__(self, iteration: Callable[[float], float] = lambda rows: 0.0) -> None:
         """`iteration` tells the seconds of one with so many rows, by the machine's prices; 0 while they are unknown."""
         self._iteration = iteration
-        self._levels: dict[int, _Level] = {}
+        self._sums = _Sums()
         self._rows = self._decoding = 0  # held since `_now`, and those of them that decode
         self._now = 0.0
         self._answers = 0
@@ -77,9 +53,11 @@ class Speed:
 
         From now on there are `rows`, and `decoding` of them have had the token that their prompt brings.
         """
-        if self._rows:
-            level = self._levels.setdefault(self._rows.bit_length(), _Level())
-            level.add(self._rows, self._decoding, tokens, work, now - self._now)
+        if held := self._rows:
+            seconds = now - self._now
+            new = _Sums(tokens, tokens * held, self._decoding * seconds, work, work / held, seconds)
+            fade = exp(-seconds / MEMORY)
+            self._sums = _Sums(*(before * fade + one for before, one in zip(self._sums, new, strict=True)))
         self._rows, self._decoding, self._now = rows, decoding, now
 
     def ended(self, length: int) -> None:
@@ -101,32 +79,28 @@ class Speed:
 
     def seconds_per_token(self, rows: int) -> float | None:
         """Seconds that a row needs for a token when so many are held; None until that has been measured."""
-        return self._interpolate(
-            rows, lambda level: level.seconds_per_token, lambda count: self._iteration(count) or 1.0
-        )
+        sums = self._sums
+        if not self._is_measured:
+            return None
+        return sums.decode_seconds / sums.tokens * self._compare(rows, sums.token_rows / sums.tokens)
 
     def seconds_of_work(self, rows: int) -> float | None:
         """Seconds in which a token's worth of work is done when so many rows are held; None until that was measured."""
-        return self._interpolate(
-            rows, lambda level: level.seconds_of_work, lambda count: (self._iteration(count) or count) / max(1.0, count)
-        )
-
-    def _interpolate(
-        self, rows: int, value: Callable[[_Level], float], usual: Callable[[float], float]
-    ) -> float | None:
-        """The usual value times what was measured of it: on a straight line between the nearest numbers of rows that
-        were seen; beyond them, as at the nearest."""
-        measured = sorted(
-            (one.rows, value(one) / usual(one.rows))
-            for one in self._levels.values()
-            if one.tokens >= FEWEST_TOKENS and one.decode_seconds
-        )
-        if not measured:
+        sums = self._sums
+        if not self._is_measured:
             return None
-        below = max((one for one in measured if one[0] <= rows), default=measured[0])
-        above = min((one for one in measured if one[0] >= rows), default=measured[-1])
-        part = (rows - below[0]) / (above[0] - below[0]) if above[0] > below[0] else 0.0
-        return (below[1] + part * (above[1] - below[1])) * usual(rows)
+        usual = sums.work / sums.steps
+        shared = usual / max(1.0, rows) if self._iteration(usual) else 1.0
+        return sums.seconds / sums.work * shared * self._compare(rows, usual)
+
+    @property
+    def _is_measured(self) -> bool:
+        return self._sums.tokens >= FEWEST_TOKENS and self._sums.decode_seconds > 0
+
+    def _compare(self, rows: float, usual: float) -> float:
+        """How many times as long an iteration takes as with the usual rows; 1 while prices are unknown."""
+        seconds = self._iteration(usual)
+        return self._iteration(rows) / seconds if seconds else 1.0
 
     @property
     def mean_length(self) -> float | None:

@@ -162,13 +162,14 @@ def test_what_lies_back_fades() -> None:
     assert pace.seconds_per_token(1) == pytest.approx(0.25, rel=1e-3)
 
 
-def test_rows_are_faster_among_few_and_what_was_not_seen_lies_between_what_was() -> None:
+def test_rows_are_faster_among_few_as_prices_say_whatever_was_measured_how_often() -> None:
     """Measured under load alone, a single row would seem so slow that none would ever be let in to show otherwise."""
-    pace = Speed()
-    for rows, tokens in ((1, 20), (9, 90)):
+    pace = Speed(lambda rows: 0.07 + 0.01 * rows)
+    for rows, tokens in ((1, 20), (9, 90)):  # half a second and a second a token
         pace.observe(rows, rows, 0.0)
         pace.observe(0, 0, 10.0, tokens, tokens)
-    assert [pace.seconds_per_token(rows) for rows in (1, 5, 9, 30)] == pytest.approx([0.5, 0.75, 1.0, 1.0])
+    assert [pace.seconds_per_token(rows) for rows in (1, 5, 9, 17)] == pytest.approx([0.5, 0.75, 1.0, 1.5])
+    assert [pace.seconds_of_work(rows) for rows in (1, 5, 9)] == pytest.approx([0.5, 0.15, 1 / 9])
 
 
 def test_with_rows_that_were_not_seen_the_speed_is_told_by_prices() -> None:
