@@ -26,8 +26,6 @@ from engine.messages import (
     ExecutorHealth,
     ExecutorInfo,
     Pause,
-    RowUpdate,
-    StepReport,
     Stop,
 )
 from engine.pipeline import Pipeline
@@ -168,13 +166,13 @@ class Executor:
 
     def _turn(self) -> None:
         begin = time.perf_counter()
-        updates = self._pipeline.turn()
+        self._pipeline.turn()
         self._turns += 1
         self.beat += 1
         self._worn = self._pipeline.short and self.info.device == "cpu"
         lost, failures = self._pipeline.lost, max(self._pipeline.failures.values())
         self._health.note_turn(self._clock(), short=self._pipeline.short)
-        self._report(updates, time.perf_counter() - begin)
+        self._report(time.perf_counter() - begin)
         if self._health.is_suspect(failures, self._pipeline.capacity, lost=lost):
             self._report_moves(self._pipeline.hand_back_all)
             self._prove()
@@ -183,7 +181,7 @@ class Executor:
         """Report what happened to rows outside of any turn."""
         self._pipeline.clear()
         move()
-        self._report([], 0.0)
+        self._report(0.0)
 
     def _prove(self) -> None:
         """Let the device prove itself, alone; tell when that changes whether it takes rows."""
@@ -212,18 +210,7 @@ class Executor:
         if now >= self._health.resume:
             self._prove()
 
-    def _report(self, updates: list[RowUpdate], seconds: float) -> None:
-        pipeline = self._pipeline
-        self._shape = pipeline.shape()
-        report = StepReport(
-            self.info.index,
-            self._turns,
-            tuple(updates),
-            self._shape,
-            seconds,
-            begun=pipeline.begun,
-            handed_back=pipeline.take_handed_back(),
-            tally=pipeline.tally,
-            extracted=pipeline.extracted,
-        )
+    def _report(self, seconds: float) -> None:
+        report = self._pipeline.report(self.info.index, self._turns, seconds)
+        self._shape = report.shape
         self._deliver(report)

@@ -24,6 +24,7 @@ from engine.messages import (
     RowId,
     RowSpec,
     RowUpdate,
+    StepReport,
     Tally,
     Terms,
 )
@@ -131,6 +132,20 @@ class RowTable(Generic[RowT]):
         """Rows that were let go since the last call."""
         handed_back, self._handed_back = tuple(self._handed_back), []
         return handed_back
+
+    def report(self, executor: int, step: int, seconds: float) -> StepReport:
+        """All that has happened since `clear`, and the rows that were let go since the last report."""
+        return StepReport(
+            executor,
+            step,
+            tuple(self.updates),
+            self.shape(),
+            seconds,
+            begun=self.begun,
+            handed_back=self.take_handed_back(),
+            tally=self.tally,
+            extracted=self.extracted,
+        )
 
     # In
 

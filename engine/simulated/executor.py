@@ -14,7 +14,7 @@ from engine.device import HEADROOM, Action
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
-from engine.messages import Admit, Cancel, Command, Deliver, ExecutorInfo, Pause, StepReport, Stop, Tally
+from engine.messages import Admit, Cancel, Command, Deliver, ExecutorInfo, Pause, Stop, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.cost import Cost, Pace, Work, keep_pace
 from engine.simulated.device import SimulatedDevice
@@ -156,20 +156,9 @@ class SimulatedExecutor:
     def _report(self, seconds: float) -> None:
         """Report the work that has ended, or what rows got before the next begins."""
         rows = self._lifecycle
-        handed_back, shape = rows.take_handed_back(), rows.shape()
-        emptied = rows.idle and shape != self._shape
-        if seconds or rows.updates or rows.begun or handed_back or rows.tally != Tally() or emptied:
-            self._shape = shape
-            report = StepReport(
-                self.info.index,
-                self._turns,
-                tuple(rows.updates),
-                shape,
-                seconds,
-                begun=rows.begun,
-                handed_back=handed_back,
-                tally=rows.tally,
-                extracted=rows.extracted,
-            )
+        report = rows.report(self.info.index, self._turns, seconds)
+        emptied = rows.idle and report.shape != self._shape
+        if seconds or report.updates or report.begun or report.handed_back or report.tally != Tally() or emptied:
+            self._shape = report.shape
             rows.clear()
             self._deliver(report)

@@ -49,8 +49,8 @@ class ScriptedPipeline:
         self.during_turn: Callable[[], None] = lambda: None
         self.modes: set[bool] = set()
 
+    updates: tuple[RowUpdate, ...] = ()
     begun: tuple[RowId, ...] = ()
-    extracted: tuple[RowId, ...] = ()
     tally = Tally()
     short, lost, capacity, failures = False, False, 1.0, MappingProxyType({Action.DECODE: 0})
 
@@ -79,23 +79,23 @@ class ScriptedPipeline:
     def leave_store(self) -> None:
         self.events.put("leave store")
 
-    def take_handed_back(self) -> tuple[HandedBack, ...]:
+    def report(self, executor: int, step: int, seconds: float) -> StepReport:
         handed_back, self.handed_back = self.handed_back, ()
-        return handed_back
+        shape, begun, tally = self.shape(), self.begun, self.tally
+        return StepReport(executor, step, self.updates, shape, seconds, begun, handed_back, tally)
 
-    def turn(self) -> list[RowUpdate]:
+    def turn(self) -> None:
         self.events.put("turn")
         self.modes.add(torch.is_inference_mode_enabled())
         self.during_turn()
-        updates = [RowUpdate(row_id, (left,)) for row_id, left in self.left.items()]
+        self.updates = tuple(RowUpdate(row_id, (left,)) for row_id, left in self.left.items())
         self.left = {row_id: left - 1 for row_id, left in self.left.items() if left > 1}
-        return updates
 
     def shape(self) -> BatchShape:
         return BatchShape(rows=len(self.left))
 
     def clear(self) -> None:
-        self.begun, self.tally = (), Tally()
+        self.updates, self.begun, self.tally = (), (), Tally()
 
     def noted(self) -> list[str]:
         """Events so far, looks at `idle` aside."""

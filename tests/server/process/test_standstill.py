@@ -17,13 +17,11 @@ from engine.messages import (
     BatchShape,
     ExecutorInfo,
     FinishReason,
-    HandedBack,
     Report,
     RowId,
     RowSpec,
     RowUpdate,
     StepReport,
-    Tally,
     Terms,
 )
 from engine.pipeline import Pipeline
@@ -43,9 +41,7 @@ TOKENS = 3
 class FragilePipeline:
     """Makes a letter a row and turn. What `fault` does to a turn, after the first, the whole device suffers."""
 
-    begun: tuple[RowId, ...] = ()
-    extracted: tuple[RowId, ...] = ()
-    tally = Tally()
+    updates: tuple[RowUpdate, ...] = ()
     short, lost, capacity, failures = False, False, 1.0, MappingProxyType({Action.DECODE: 0})
 
     def __init__(self) -> None:
@@ -74,13 +70,13 @@ class FragilePipeline:
     def leave_store(self) -> None:
         pass
 
-    def take_handed_back(self) -> tuple[HandedBack, ...]:
-        return ()
+    def report(self, executor: int, step: int, seconds: float) -> StepReport:
+        return StepReport(executor, step, self.updates, self.shape(), seconds)
 
     def shape(self) -> BatchShape:
         return BatchShape(rows=len(self.made))
 
-    def turn(self) -> list[RowUpdate]:
+    def turn(self) -> None:
         self.turns += 1
         if self.turns > 1 and isinstance(self.fault, threading.Event):
             self.stuck.set()
@@ -88,7 +84,7 @@ class FragilePipeline:
         if self.turns > 1 and isinstance(self.fault, Exception):
             assert self.go.wait(60)
             raise self.fault
-        return [self._advance(row_id) for row_id in list(self.made)]
+        self.updates = tuple(self._advance(row_id) for row_id in list(self.made))
 
     def _advance(self, row_id: RowId) -> RowUpdate:
         self.made[row_id] += 1
