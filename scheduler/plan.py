@@ -55,8 +55,6 @@ class Assignment:
     """L(B) when it was sent: tokens of its longest row, with what that had generated before."""
     before: dict[Request, int] = field(init=False)
     """Tokens that each of its requests had generated before."""
-    fresh: frozenset[Request] = field(init=False)
-    """Requests whose tokens had all to be prefilled when the plan was sent."""
     open: set[Request] = field(default_factory=set)
     """Requests whose rows the executor has neither ended nor handed back."""
     held: dict[Request, RowUpdate] = field(default_factory=dict)
@@ -66,7 +64,6 @@ class Assignment:
         self.open.update(self.plan.requests)
         self.input_length = max((request.tokens for request in self.plan.requests), default=0)
         self.before = {request: request.generated for request in self.plan.requests}
-        self.fresh = frozenset(request for request in self.plan.requests if request.needs_prefill)
 
     @property
     def iterations(self) -> int:

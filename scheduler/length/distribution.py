@@ -79,10 +79,6 @@ class LengthDistribution:
         weights = np.diff(np.interp(reached / reached[-1], (0, *ranks, 1), (0, *onto, 1)), prepend=0.0)
         return LengthDistribution(self.lengths, weights.astype(np.float32))
 
-    def scaled(self, factor: float) -> LengthDistribution:
-        """The distribution of lengths that are so many times as long, and no length below 1."""
-        return LengthDistribution(np.maximum(factor * self.lengths, 1.0), self.weights)
-
     def remaining(self, generated: float) -> float | None:
         """E[G | G > generated] - generated, in tokens; None when no answer is known that became so long."""
         lengths, mass, expected = self._tails
