@@ -125,14 +125,6 @@ def test_a_row_of_better_priority_takes_a_slot(entry: Entry) -> None:
     assert device.ends == {2: 2.3, 1: 2.6}
 
 
-def test_an_equal_priority_takes_no_slot() -> None:
-    device = Device(rows=1)
-    device.executor.post(Admit((row(1, 3, 5),)))
-    device.executor.post(Admit((row(2, 3, 3),)))
-    device.run()
-    assert device.ends == {1: 2.4, 2: 2.6}
-
-
 def test_rows_that_others_may_join_report_from_time_to_time() -> None:
     device = Device()
     device.executor.post(Admit((row(1, 3, 200),)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine.kv.host_store import HostStore
-from engine.messages import EVERY_LENGTH, NO_LENGTH, Admit, Entry, FinishReason, Overflow, Tally, Terms
+from engine.messages import EVERY_LENGTH, NO_LENGTH, Admit, Entry, FinishReason, Tally, Terms
 from engine.simulated.batch import SimulatedRow
 from tests.engine.simulated.device import PER_COLUMN, STEADY, Device, row
 
@@ -124,19 +124,6 @@ def test_nobody_joins_a_closed_batch(terms: Terms) -> None:
         assert device.ends == {1: 3.0, 2: 3.2}
 
 
-def test_closed_batches_with_kept_rows_do_not_wait_for_each_other() -> None:
-    store: HostStore[SimulatedRow] = HostStore()
-    first = Device(store=store)
-    sliced = Terms(closed=True, iterations=1)
-    first.executor.post(Admit((row(1, 3, 4), row(2, 3, 4)), sliced))
-    first.run()
-    second = Device(store=store)
-    second.executor.post(Admit((row(1, 3, 4), row(3, 3, 1)), CLOSED))
-    second.executor.post(Admit((row(2, 3, 4), row(4, 3, 1)), CLOSED))
-    second.run()
-    assert second.ends.keys() == {1, 2, 3, 4}
-
-
 @pytest.mark.parametrize(("keep_kv", "second", "third"), [(EVERY_LENGTH, 0.3, 0.3), (NO_LENGTH, 1.3, 1.1)])
 def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(keep_kv: range, second: float, third: float) -> None:
     terms = Terms(closed=True, iterations=3, keep_kv=keep_kv)
@@ -191,13 +178,6 @@ def test_a_row_that_makes_way_on_its_device_is_copied_too() -> None:
     assert device.ends == {2: 2.4, 1: 3.56}
 
 
-def test_a_batch_that_ends_before_its_slice_hands_nothing_back() -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 2),), Terms(closed=True, iterations=3)))
-    device.run()
-    assert device.ends == {1: 1.1} and device.handed_back == []
-
-
 @pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])
 def test_the_worst_ranked_row_waits_when_memory_is_full(terms: Terms) -> None:
     device = Device(capacity=20)
@@ -209,14 +189,6 @@ def test_the_worst_ranked_row_waits_when_memory_is_full(terms: Terms) -> None:
     assert device.tally == Tally(prompt=8, generated=20, reads=reads)
 
 
-def test_a_split_batch_is_handed_back_whole() -> None:
-    device = Device(capacity=20)
-    device.executor.post(Admit((row(1, 4, 10), row(2, 4, 10)), Terms(closed=True, overflow=Overflow.SPLIT)))
-    device.run()
-    assert device.handed_back == [(1.6, "overflow", (1, 2))]
-    assert device.tokens == {1: 7, 2: 7}
-
-
 def test_a_batch_may_be_prefilled_in_groups_of_similar_length() -> None:
     rows = (row(1, 2, 2), row(2, 6, 2), row(3, 6, 2))
     device = Device(cost=PER_COLUMN, max_prefill_tokens=12)
@@ -225,17 +197,6 @@ def test_a_batch_may_be_prefilled_in_groups_of_similar_length() -> None:
     assert device.first_tokens == {1: 2.0, 2: 8.0, 3: 8.0}
     assert device.ends == dict.fromkeys((1, 2, 3), 8.1)
     assert device.tally.pad == 0
-
-
-def test_a_row_that_fits_nowhere_fails() -> None:
-    device = Device(capacity=4)
-    device.executor.post(Admit((row(1, 9, 2),)))
-    device.executor.post(Admit((row(2, 9, 2),), SHAPE))
-    device.executor.post(Admit((row(3, 2, 2),)))
-    device.run()
-    assert device.ends.keys() == {1, 2, 3}
-    errors = {update.row_id for _, update in device.updates if update.finish_reason is FinishReason.ERROR}
-    assert errors == {1, 2}
 
 
 @pytest.mark.parametrize(("capacity", "end"), [(40, 2.2), (39, 2.5)])
