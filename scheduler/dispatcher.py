@@ -77,18 +77,15 @@ class Dispatcher(SchedulerStatus):
         *,
         priority: int = 0,
         deadline: float | None = None,
-        first_token_by: float | None = None,
-        seconds_per_token: float | None = None,
         client: str = "",
         predicted_length: float | None = None,
         distribution: LengthDistribution | None = None,
         arrival: float | None = None,
         cache_scope: str = "",
     ) -> Request:
-        """Take a request in; its answer comes through `request.stream`. Raises Refused, and TooLate for its deadlines.
+        """Take a request in; its answer comes through `request.stream`. Raises Refused, and TooLate for its deadline.
 
-        `arrival` is when it came, in seconds of the clock; None for now. `first_token_by` is the latest moment for its
-        first token, `seconds_per_token` how far apart the others may be.
+        `arrival` is when it came, in seconds of the clock; None for now.
         """
         if not self.alive:
             raise self._refusal()
@@ -103,12 +100,12 @@ class Dispatcher(SchedulerStatus):
             distribution=distribution,
             cache_scope=cache_scope,
         )
-        request.row_id, request.deadline, request.first_token_by = next(self._row_ids), deadline, first_token_by
+        request.row_id, request.deadline = next(self._row_ids), deadline
         request.stream = TokenStream(self._wakeups)
         request.times.arrival = request.times.arrival if arrival is None else arrival
         self._table.queue(request)
         self._wake.set()
-        if not self._can_meet(request, seconds_per_token):
+        if not self._can_meet(request):
             self._table.refuse(request)
             raise TooLate
         self._empty.clear()
@@ -214,15 +211,10 @@ class Dispatcher(SchedulerStatus):
         self.abort_all("the scheduler failed", Failure.SCHEDULER)
         self._dead.set()
 
-    def _can_meet(self, request: Request, seconds_per_token: float | None) -> bool:
-        """Whether a waiting request may meet its deadlines; true where that cannot be estimated."""
-        now, expected = self._clock.now(), self._table.expected_wait
-        bounds = (
-            (request.deadline, expected.latency),
-            (request.first_token_by, expected.wait),
-            (None if seconds_per_token is None else now + seconds_per_token, expected.seconds_per_token),
-        )
-        return all(by is None or (now < by and now + (told(request, now) or 0.0) <= by) for by, told in bounds)
+    def _can_meet(self, request: Request) -> bool:
+        """Whether a waiting request may meet its deadline; true where that cannot be estimated."""
+        now, by = self._clock.now(), request.deadline
+        return by is None or (now < by and now + (self._table.expected_wait.latency(request, now) or 0.0) <= by)
 
     def _expire(self, now: float) -> None:
         """Fail the requests that have waited past their deadline."""

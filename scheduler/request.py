@@ -99,8 +99,6 @@ class Request:
     """When the answer is wanted, in seconds of the dispatcher's clock; None without one."""
     client: str = ""
     """The one who is served by it, among whom service is shared out; empty where clients are not told apart."""
-    first_token_by: float | None = None
-    """When the answer shall have begun, in seconds of the dispatcher's clock; None without such a bound."""
     state: State = State.WAITING
     generated: int = 0
     """Tokens made so far, the end token included."""
@@ -129,11 +127,6 @@ class Request:
     stream: TokenStream = field(default_factory=TokenStream)
     recorded: Future[bool] | None = None
     """Tells, some time after its end, whether it is in the journal; None where its reader need not wait for that."""
-
-    @property
-    def begin_by(self) -> float | None:
-        """When it is too late to begin: the earlier of the bounds that it has, None without any."""
-        return min((at for at in (self.deadline, self.first_token_by) if at is not None), default=None)
 
     @property
     def input_length(self) -> int:

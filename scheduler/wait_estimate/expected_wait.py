@@ -126,11 +126,6 @@ class ExpectedWait:
             return None
         return wait + self._entry_seconds(request, ahead) + self._speed.remaining(request) * seconds
 
-    def seconds_per_token(self, request: Request, now: float) -> float | None:
-        """Seconds between two tokens of its answer; None when it does not wait, or when nothing has been measured."""
-        ahead = self._places.ahead(request, now)
-        return None if ahead is None else self._token_seconds(ahead)
-
     def expect(self, request: Request, now: float) -> Expected:
         """Estimate of wait and latency for a request that comes now and is not in the queue yet."""
         ahead = self._places.before_newcomer(request, now)

@@ -18,21 +18,13 @@ again to wait for a slot."""
 
 
 def due_at(request: Request, aging: Aging) -> float:
-    """When a waiting request becomes due, in seconds of the clock; infinity where it has no deadline.
-
-    One whose first token has a deadline is due once half of the time until then has passed.
-    """
-    moments = []
-    if request.deadline is not None:
-        moments.append(request.deadline - SLACK * aging.seconds(request))
-    if request.first_token_by is not None:
-        moments.append((request.times.arrival + request.first_token_by) / 2)
-    return min(moments, default=inf)
+    """When a waiting request becomes due, in seconds of the clock; infinity where it has no deadline."""
+    return inf if request.deadline is None else request.deadline - SLACK * aging.seconds(request)
 
 
 def due_key(request: Request) -> Key:
     """The sorting key of a request that is due: the earliest deadline first."""
-    return (request.priority, 0, request.begin_by or 0.0, request.times.arrival, request.row_id)
+    return (request.priority, 0, request.deadline or 0.0, request.times.arrival, request.row_id)
 
 
 @dataclass(frozen=True)
@@ -51,13 +43,13 @@ class DueFirst(Order):
     def key(self, request: Request, now: float) -> Key:
         if request.in_background:
             return (request.priority, 0, request.times.arrival, request.row_id)
-        if request.begin_by is not None and now >= due_at(request, self.aging):
+        if request.deadline is not None and now >= due_at(request, self.aging):
             return due_key(request)
         return (request.priority, 1, *self.order.key(request, now)[1:])
 
     def changes_at(self, request: Request) -> tuple[float, ...]:
         others = self.order.changes_at(request)
-        return others if request.begin_by is None else (due_at(request, self.aging), *others)
+        return others if request.deadline is None else (due_at(request, self.aging), *others)
 
 
 class Deadlines:
@@ -69,8 +61,8 @@ class Deadlines:
 
     def add(self, request: Request) -> None:
         """Watch a request's deadline, if it has one."""
-        if request.begin_by is not None:
-            heapq.heappush(self._moments, (request.begin_by, request.row_id, request))
+        if request.deadline is not None:
+            heapq.heappush(self._moments, (request.deadline, request.row_id, request))
 
     def next(self) -> float | None:
         """When the next deadline passes, in seconds of the clock; None for never."""

@@ -1,4 +1,4 @@
-"""Expected ends: calibrated by those that came, and first tokens that have a deadline."""
+"""Expected ends: calibrated by those that came."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from math import exp
 import pytest
 
 from engine.sampling.params import SamplingParams
-from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
-from scheduler.dispatcher import Dispatcher
-from scheduler.request import TooLate
-from scheduler.strategy import STRATEGIES
 from scheduler.wait_estimate.completion import FEWEST, RECENT, Calibration, Expected
-from scheduler.waiting.deadlines import due_at
-from tests.scheduler.fakes import VirtualClock, port, request, token
-from tests.scheduler.waiting.predicted import AGING
 
 PARAMS = SamplingParams(max_tokens=100)
 
@@ -64,30 +56,3 @@ def test_intervals_of_uncertain_lengths_do_not_grow_with_errors_where_the_length
             assert high / low < 10_000
         calibration.add(Expected(0.0, 0, 0.0, 1.0, spread), seconds)
     assert 0.85 <= sum(inside) / len(inside) <= 0.95
-
-
-def test_an_objective_of_the_first_token_or_between_tokens_is_refused_where_it_cannot_be_met() -> None:
-    clock, one = VirtualClock(), port(rows=2, capacity=1000)
-    dispatcher = Dispatcher(assemble(STRATEGIES["fcfs-continuous"], Limits(100, 0)), [one], clock)
-    for _ in range(6):
-        dispatcher.submit(range(4), PARAMS, predicted_length=32.0)
-    dispatcher.dispatch()
-    for _ in range(12):
-        clock.time += 1.0
-        dispatcher.receive(one.report(token(0, 5), token(1, 5)))
-    dispatcher.dispatch()
-    with pytest.raises(TooLate):
-        dispatcher.submit(range(4), PARAMS, first_token_by=clock.time + 20.0)
-    with pytest.raises(TooLate):
-        dispatcher.submit(range(4), PARAMS, seconds_per_token=0.5)
-    taken = dispatcher.submit(range(4), PARAMS, first_token_by=clock.time + 500.0, seconds_per_token=2.0)
-    assert taken.expected is not None and taken.expected.place == 4
-    assert len(dispatcher.waiting) == 5
-
-
-def test_a_request_is_due_once_half_of_the_time_to_its_first_token_has_passed() -> None:
-    one = request(arrival=10.0)
-    one.first_token_by = 14.0
-    assert due_at(one, AGING) == 12.0
-    one.deadline = 11.0 + 2 * AGING.seconds(one)
-    assert due_at(one, AGING) == 11.0 and one.begin_by == 14.0
