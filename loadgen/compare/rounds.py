@@ -251,8 +251,9 @@ def _open_server(contestant: Contestant, plan: Plan, log: Path) -> Iterator[tupl
     if contestant.url is not None:
         yield Target(contestant.url, plan.headers, plan.timeout), None
         return
-    # A server may be set up to want keys. Given as a variable, this one is in no list of processes.
-    key = token_hex()
+    # A server may be set up to want keys. Given as a variable, this one is in no list of processes. A key that was
+    # asked for is each server's: lengths are learned by key, so a journal tells nothing to a new one.
+    key = plan.headers.get("Authorization", "").removeprefix("Bearer ") or token_hex()
     with run_server(plan.command(contestant), log, plan.ready_timeout, environ={KEYS: key}) as own:
         yield Target(own.url, {"Authorization": f"Bearer {key}"}, plan.timeout), own
 
