@@ -10,10 +10,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from loadgen.compare.record import LEAST_ROUNDS
 from loadgen.options import Access, Load, Sampling
 from loadgen.workload.flags import Workload
 from models.options import Natural, Positive, option, split_pair
+
+LEAST_ROUNDS = 3
+"""The fewest rounds whose spread means something."""
 
 
 def parse_url(text: str) -> tuple[str, str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-LEAST_ROUNDS = 3
-"""The fewest rounds whose spread means something."""
+from loadgen.compare.flags import CompareFlags
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +44,14 @@ class Plan:
 
     contestants: tuple[Contestant, ...]
     points: tuple[Point, ...]
-    rounds: int = LEAST_ROUNDS
+    flags: CompareFlags
     baseline: str
     """The contestant that the others are held against."""
-    seed: int = 0
     serve_command: tuple[str, ...] = ()
     """The command that starts a server of ours, without its strategy."""
-    model: str | None = None
-    """The model that servers at URLs are asked for; None takes the first that each lists."""
     fields: Mapping[str, object] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers of requests to servers at URLs."""
-    timeout: float = 600.0
-    ready_timeout: float = 600.0
-    max_concurrency: int | None = None
-    num_warmups: int = 4
 
     def command(self, contestant: Contestant) -> list[str]:
         """The command that starts a contestant of ours."""
@@ -68,14 +60,14 @@ class Plan:
 
     def find_seed(self, number: int) -> int:
         """The seed of a round, counted from 1, of whose requests and arrivals each contestant gets the same."""
-        return self.seed + number - 1
+        return self.flags.seed + number - 1
 
     def list_turns(self) -> Iterator[tuple[int, Contestant]]:
         """Each round, counted from 1, with each contestant.
 
         Every round begins with the next of them, so that slow changes of the machine meet all of them alike.
         """
-        for number in range(self.rounds):
+        for number in range(self.flags.rounds):
             for contestant in rotate(self.contestants, number):
                 yield number + 1, contestant
 

@@ -106,12 +106,12 @@ class CompareProgress:
     def __init__(self, plan: Plan, bars: Bars) -> None:
         self._plan = plan
         self._bars = bars
-        self._runs = bars.begin("runs", plan.rounds * len(plan.contestants) * len(plan.points))
+        self._runs = bars.begin("runs", plan.flags.rounds * len(plan.contestants) * len(plan.points))
         self._turn = ""
 
     def starting(self, contestant: Contestant, round: int) -> None:
         """Show that a contestant's turn begins."""
-        self._turn = f"round {round} of {self._plan.rounds}, {contestant.name}"
+        self._turn = f"round {round} of {self._plan.flags.rounds}, {contestant.name}"
         doing = "starting the server" if contestant.strategy else f"connecting to {hide(contestant.url or '')}"
         self._runs.rename(f"runs ({self._turn}: {doing})")
         self._bars.say(f"{self._turn}: {doing}")
@@ -207,7 +207,7 @@ class _Rounds:
 
     def _warm_up(self, runner: asyncio.Runner, contestant: Contestant, target: Target, number: int) -> None:
         """Send the first prompts at once, over and over if need be, without measuring; one at least must succeed."""
-        first = tuple(islice(cycle(self.prompts[number - 1]), self.comparison.plan.num_warmups))
+        first = tuple(islice(cycle(self.prompts[number - 1]), self.comparison.plan.flags.num_warmups))
         if not first:
             return
         options = _make_options(self.comparison.plan, contestant, target, number, Point(rate=float("inf")))
@@ -249,13 +249,13 @@ def _name_log(contestant: Contestant, round: int) -> str:
 def _open_server(contestant: Contestant, plan: Plan, log: Path) -> Iterator[tuple[Target, OwnServer | None]]:
     """The address of a contestant, and its process if it is ours."""
     if contestant.url is not None:
-        yield Target(contestant.url, plan.headers, plan.timeout), None
+        yield Target(contestant.url, plan.headers, plan.flags.timeout), None
         return
     # A server may be set up to want keys. Given as a variable, this one is in no list of processes. A key that was
     # asked for is each server's: lengths are learned by key, so a journal tells nothing to a new one.
     key = plan.headers.get("Authorization", "").removeprefix("Bearer ") or token_hex()
-    with run_server(plan.command(contestant), log, plan.ready_timeout, environ={KEYS: key}) as own:
-        yield Target(own.url, {"Authorization": f"Bearer {key}"}, plan.timeout), own
+    with run_server(plan.command(contestant), log, plan.flags.ready_check_timeout_sec, environ={KEYS: key}) as own:
+        yield Target(own.url, {"Authorization": f"Bearer {key}"}, plan.flags.timeout), own
 
 
 def _collect_figures(done: Benchmark) -> dict[str, object]:
@@ -265,11 +265,11 @@ def _collect_figures(done: Benchmark) -> dict[str, object]:
 def _make_options(plan: Plan, contestant: Contestant, target: Target, number: int, point: Point) -> BenchOptions:
     return BenchOptions(
         target=target,
-        model=plan.model if contestant.url else None,
+        model=plan.flags.ask_model if contestant.url else None,
         fields=plan.fields,
         arrivals=None if point.rate is None else Arrivals(point.rate, point.burstiness),
         seed=plan.find_seed(number),
-        max_concurrency=plan.max_concurrency,
+        max_concurrency=plan.flags.max_concurrency,
         num_warmups=0,
         metrics=METRICS,
         percentiles=PERCENTILES,

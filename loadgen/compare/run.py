@@ -47,17 +47,11 @@ def read_plan(args: argparse.Namespace, ignore_eos: bool = False, environ: Mappi
     return Plan(
         contestants=contestants,
         points=_points(asked.request_rates, asked.burstinesses),
-        rounds=asked.rounds,
+        flags=asked,
         baseline=_baseline(asked.baseline, contestants),
-        seed=asked.seed,
         serve_command=_serve_command(asked.model, asked.serve_args),
-        model=asked.ask_model,
         fields=asked.fields(ignore_eos),
         headers=asked.headers(environ),
-        timeout=asked.timeout,
-        ready_timeout=asked.ready_check_timeout_sec,
-        max_concurrency=asked.max_concurrency,
-        num_warmups=asked.num_warmups,
     )
 
 
@@ -132,7 +126,7 @@ def run_compare(args: argparse.Namespace) -> int:
     folder = args.output or Path(f"compare-{started:%Y%m%d-%H%M%S}")
     choice = choose(read_options(args, Workload), args.num_prompts)
     plan = read_plan(args, ignore_eos=workload.ignores_eos(choice))
-    seeds = [plan.find_seed(number) for number in range(1, plan.rounds + 1)]
+    seeds = [plan.find_seed(number) for number in range(1, plan.flags.rounds + 1)]
     prompts = [workload.load(replace(choice, seed=seed)) for seed in seeds]
     _prepare(folder)
     draws = can_draw()

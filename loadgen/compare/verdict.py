@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loadgen.columns import COLUMNS, Better, Column
-from loadgen.compare.record import LEAST_ROUNDS, Comparison, Contestant, Point
+from loadgen.compare.flags import LEAST_ROUNDS
+from loadgen.compare.record import Comparison, Contestant, Point
 
 COMPARED = tuple(
     COLUMNS[key]

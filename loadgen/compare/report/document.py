@@ -39,10 +39,10 @@ def make_document(comparison: Comparison, setting: Setting) -> dict[str, object]
     plan = comparison.plan
     return {
         **asdict(setting),
-        "seed": plan.seed,
-        "rounds": plan.rounds,
+        "seed": plan.flags.seed,
+        "rounds": plan.flags.rounds,
         "rounds_finished": {one.name: comparison.rounds_finished(one) for one in plan.contestants},
-        "num_warmups": plan.num_warmups,
+        "num_warmups": plan.flags.num_warmups,
         "interrupted": comparison.interrupted,
         "baseline": plan.baseline,
         "contestants": [_contestant_json(comparison, one) for one in plan.contestants],
@@ -140,7 +140,7 @@ def describe_judging(comparison: Comparison, judged: Sequence[Verdict]) -> dict[
         "one_in": f"{1 / (1 - CONFIDENCE):.0f}",
         "decided": decided,
         "by_chance": _round(decided * (1 - CONFIDENCE)),
-        "warm_up": warm_up(comparison.plan.num_warmups),
+        "warm_up": warm_up(comparison.plan.flags.num_warmups),
         "elsewhere": any(contestant.url for contestant in comparison.plan.contestants),
         "silent": [one.name for one in comparison.plan.contestants if _is_silent(comparison, one)],
     }
@@ -156,7 +156,7 @@ def warm_up(requests: int) -> str:
 
 def _count_planned(comparison: Comparison) -> int:
     plan = comparison.plan
-    return plan.rounds * len(plan.contestants) * len(plan.points)
+    return plan.flags.rounds * len(plan.contestants) * len(plan.points)
 
 
 def _warn_of_lost_requests(comparison: Comparison, contestant: Contestant) -> Iterator[str]:
@@ -226,7 +226,7 @@ SHOWN = ("request_throughput", "mean_jct_ms", "p99_jct_ms", "mean_ttft_ms", "mea
 def make_summary(comparison: Comparison) -> RenderableType:
     """The figures that matter most; the report has the others."""
     tables = (_table(comparison, point) for point in comparison.plan.points)
-    return Group(*tables, Text(warm_up(comparison.plan.num_warmups)), *_verdicts(comparison))
+    return Group(*tables, Text(warm_up(comparison.plan.flags.num_warmups)), *_verdicts(comparison))
 
 
 def _table(comparison: Comparison, point: Point) -> Table:

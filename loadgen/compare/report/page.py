@@ -166,7 +166,7 @@ def make_page(comparison: Comparison, setting: Setting) -> str:
 
 def _write_rounds(comparison: Comparison) -> str:
     """How many rounds were played to their end, by contestant where they differ."""
-    planned = comparison.plan.rounds
+    planned = comparison.plan.flags.rounds
     finished = {one.name: comparison.rounds_finished(one) for one in comparison.plan.contestants}
     if len(set(finished.values())) == 1:
         return f"{next(iter(finished.values()))} of {planned} rounds"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from loadgen.compare.flags import CompareFlags
 from loadgen.compare.record import Comparison, Contestant, Plan, Play, Point, Setting
 
 SETTING = Setting(
@@ -21,7 +22,7 @@ def plan(names: Sequence[str] = ("vs", "magnus"), points: Sequence[Point] = POIN
     return Plan(
         contestants=tuple(Contestant(name, look, strategy=name) for look, name in enumerate(names)),
         points=tuple(points),
-        rounds=rounds,
+        flags=CompareFlags(rounds=rounds),
         baseline=names[0],
         serve_command=("lengthwise", "serve", "tiny model"),
     )

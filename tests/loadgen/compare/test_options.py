@@ -32,7 +32,7 @@ def test_strategies_and_urls_are_contestants_in_the_order_given() -> None:
         ("vs (2)", "vs", None, 2),
         ("vllm", None, "http://gpu:8000", 3),
     ]
-    assert (made.baseline, made.rounds, made.points) == ("baton", 3, (Point(),))
+    assert (made.baseline, made.flags.rounds, made.points) == ("baton", 3, (Point(),))
 
 
 def test_every_server_gets_the_same_flags_and_its_strategy() -> None:

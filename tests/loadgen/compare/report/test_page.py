@@ -94,7 +94,7 @@ def test_it_names_the_machine_versions_seed_flags_and_commands() -> None:
 )
 def test_it_tells_how_servers_were_warmed_up(requests: int, expected: str) -> None:
     held = comparison(APART)
-    warmed = replace(held, plan=replace(held.plan, num_warmups=requests))
+    warmed = replace(held, plan=replace(held.plan, flags=replace(held.plan.flags, num_warmups=requests)))
     assert expected in read(warmed).said
 
 
