@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --n
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence test test-quick test-clients test-faults test-deploy test-ray check docs docs-clients site clean
+.PHONY: help install serve chat bench evidence test test-quick test-clients test-faults test-deploy test-ray check docs-clients site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,9 +84,6 @@ check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy lengthwise.py $(PACKAGES) tests
 	$(PYTEST) $(ARGS)
-
-docs: $(RUNTIME) ## write anew what in docs/ is made from the program
-	@$(BIN)/python -P -m server.cli.flags_document > docs/flags.md
 
 site: $(RUNTIME) ## build the documents as a site, in build/site
 	$(PIP) -e '.[docs]'
