@@ -14,7 +14,6 @@ from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
 from server.api.output.answer import Result, respond
 from server.api.output.call import Answer, Part
-from server.api.output.large_json import Lazy
 from server.api.output.logprobs import chat_logprobs, prompt_logprobs
 from server.api.output.reply import (
     FINGERPRINT,
@@ -29,6 +28,7 @@ from server.api.output.reply import (
     FunctionCall,
     FunctionDelta,
     Head,
+    Lazy,
     Metrics,
     ToolCall,
     ToolCallDelta,

@@ -13,7 +13,6 @@ from server.api.input.prompts import completion_prompts
 from server.api.input.schema import CompletionBody
 from server.api.output.answer import Result, respond
 from server.api.output.call import Answer, Part
-from server.api.output.large_json import Lazy
 from server.api.output.logprobs import characters, completion_logprobs, prompt_logprobs
 from server.api.output.reply import (
     FINGERPRINT,
@@ -21,6 +20,7 @@ from server.api.output.reply import (
     CompletionLogprobs,
     CompletionReply,
     Head,
+    Lazy,
     Metrics,
     Usage,
 )

@@ -16,7 +16,8 @@ from server.api.input.body import read_body
 from server.api.input.prompts import check_bytes, check_ids, refuse_unencodable, render_chat
 from server.api.input.schema import Messages, ModelName, TemplateVariables, TokenIds
 from server.api.models import model_name
-from server.api.output.large_json import LETTERS, Lazy, send_reply
+from server.api.output.large_json import LETTERS, send_reply
+from server.api.output.reply import Lazy
 from server.api.served_model import MODEL, ServedModel
 from server.api.ticket import TICKET
 

@@ -29,7 +29,6 @@ from server.api.input.schema import ChatBody, CompletionBody
 from server.api.models import model_name
 from server.api.output.answer import Form, gather_answers
 from server.api.output.call import open_call
-from server.api.output.large_json import encode_whole
 from server.api.output.reply import Head, encode
 from server.api.output.wanted import WantedAnswer, list_wanted
 from server.api.served_model import MODEL, ServedModel
@@ -98,7 +97,7 @@ class ModelAsker:
             log.exception("request %s failed", request_id)
             message = f"internal error; the server's log tells more under the request id {request_id}"
             return _failed(ApiError(500, message), request_id)
-        written = await self._app[MODEL].run_in_thread(encode_whole, reply)  # which may be large
+        written = await self._app[MODEL].run_in_thread(encode, reply)  # which may be large
         return LineReply(200, request_id, msgspec.Raw(written))
 
     async def _answer(self, endpoint: str, raw: bytes, caller: Caller, share: Share) -> msgspec.Struct:

@@ -19,7 +19,8 @@ from server.api.input.body import read_body
 from server.api.input.prompts import WrittenPrompt, separate
 from server.api.input.schema import ModelName, TokenIds, one_kind
 from server.api.models import unknown_model
-from server.api.output.large_json import Lazy, send_reply
+from server.api.output.large_json import send_reply
+from server.api.output.reply import Lazy
 from server.embeddings.embedder import Busy, Embedded, Ids, NotFetched, Refused, TextEmbedder
 from server.http.access import holder_of, spend_tokens
 from server.process.worker_process import ProcessFailed

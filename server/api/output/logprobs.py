@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from engine.messages import TokenLogprob
-from server.api.output.large_json import Lazy
 from server.api.output.reply import (
     Alternative,
     ChatLogprob,
     ChatLogprobs,
     CompletionLogprobs,
+    Lazy,
     PromptLogprob,
     PromptLogprobs,
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 import orjson
@@ -19,9 +19,34 @@ from server.version import VERSION
 FINGERPRINT = f"lengthwise-{VERSION}"
 
 
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Lazy(Sequence[T], Generic[S, T]):
+    """A list in a reply whose items are made and encoded one after the other: as JSON they take the least memory, and
+    other threads come to their turn between two of them."""
+
+    def __init__(self, make: Callable[[S], T], items: Sequence[S]) -> None:
+        self._make, self._items = make, items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._make(self._items[place])
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._make, self._items)
+
+
 def encode(body: object) -> bytes:
-    """JSON of a response or an event, or of a part of one."""
-    return orjson.dumps(msgspec.to_builtins(body, enc_hook=list))
+    """JSON of a response or an event."""
+    return orjson.dumps(msgspec.to_builtins(body, builtin_types=(orjson.Fragment,), enc_hook=_encode_items))
+
+
+def _encode_items(items: Lazy[Any, Any]) -> orjson.Fragment:
+    return orjson.Fragment(b"[%b]" % b",".join(map(encode, items)))
 
 
 def json_response(body: msgspec.Struct, status: int = 200) -> web.Response:

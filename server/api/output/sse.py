@@ -18,7 +18,8 @@ import msgspec
 from aiohttp import web
 
 from server.api.limits import Limits
-from server.api.output.large_json import DEPTH, LARGE, encode_pieces, in_thread
+from server.api.output.large_json import LARGE
+from server.api.output.reply import encode
 from server.api.served_model import MODEL
 
 log = logging.getLogger(__name__)
@@ -144,17 +145,13 @@ class EventStream:
         self._stack.close()
 
     async def send(self, events: Iterable[msgspec.Struct], weight: int = 0) -> None:
-        """Send what is ready now, in one write; events of a large weight as they are made, off the event loop."""
-        if weight < LARGE:
-            frames = b"".join(piece for event in events for piece in _frame(event, depth=0))
-            if frames:
-                await self._write(frames)
-            return
+        """Send what is ready now, in one write; events of a large weight are made off the event loop."""
         self._note(1)
         try:
-            pieces = (piece for event in events for piece in _frame(event, DEPTH + 1))
-            async for piece in in_thread(self._request.app[MODEL].tokenizer_pool, pieces):
-                await self._write(piece)
+            large = weight >= LARGE
+            frames = await self._request.app[MODEL].run_in_thread(_frame, events) if large else _frame(events)
+            if frames:
+                await self.response.write(frames)
         finally:
             self._note(-1)
 
@@ -205,7 +202,9 @@ class EventStream:
         return interval or stall
 
 
-def _frame(event: msgspec.Struct, depth: int) -> Iterator[bytes]:
-    yield b"event: %b\ndata: " % event.type.encode() if isinstance(event, NamedEvent) else b"data: "
-    yield from encode_pieces(event, depth)
-    yield b"\n\n"
+def _frame(events: Iterable[msgspec.Struct]) -> bytes:
+    return b"".join(_kind(event) + b"data: %b\n\n" % encode(event) for event in events)
+
+
+def _kind(event: msgspec.Struct) -> bytes:
+    return b"event: %b\n" % event.type.encode() if isinstance(event, NamedEvent) else b""

@@ -1,19 +1,15 @@
-"""Large replies in pieces are the replies that small ones are at once."""
+"""Large replies, encoded in a thread, are the replies that small ones are."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import msgspec
-import orjson
 import pytest
 
 from engine.messages import RowUpdate, TokenLogprob
-from server.api.output import large_json as pieces_module
+from server.api.output import large_json
 from server.api.output import sse as sse_module
-from server.api.output.large_json import LARGE, PIECE, Lazy, encode_pieces, in_thread, weigh
-from server.api.output.reply import Delta, FunctionDelta, ToolCallDelta, encode
+from server.api.output.large_json import LARGE, weigh
 from tests.server.live import Live, chat_body
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -36,7 +32,7 @@ def lasting(value: Any) -> Any:
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_reply_says_the_same_whatever_it_weighs(live: Live, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, small = await live.post(path, BODIES[path])
-    monkeypatch.setattr(pieces_module, "LARGE", 0)
+    monkeypatch.setattr(large_json, "LARGE", 0)
     status, large = await live.post(path, BODIES[path])
     assert (status, lasting(large)) == (200, lasting(small))
 
@@ -54,46 +50,6 @@ def told(events: list[Any]) -> dict[str, Any]:
     lists = [choice["logprobs"] for choice in choices if choice["logprobs"]]
     joined = {name: [item for one in lists for item in one[name]] for name in lists[0]}
     return joined | {"text": "".join(choice["text"] for choice in choices)}
-
-
-async def test_a_large_reply_comes_in_pieces_that_are_made_as_they_are_sent() -> None:
-    made = []
-
-    def make(number: int) -> str:
-        made.append(number)
-        return "x" * 1000
-
-    with ThreadPoolExecutor(1) as pool:
-        pieces = in_thread(pool, encode_pieces(Lazy(make, range(1000))))
-        first = await anext(pieces)
-        assert PIECE <= len(first) < 2 * PIECE and len(made) < 100
-        rest = [piece async for piece in pieces]
-    assert orjson.loads(b"".join([first, *rest])) == ["x" * 1000] * 1000
-
-
-class Loose(msgspec.Struct):
-    """Fields that are shown though they hold their defaults, or are not there."""
-
-    name: str | None = None
-    there: int | msgspec.UnsetType = msgspec.UNSET
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        Loose(),
-        Loose(there=1),
-        Delta(),
-        Delta(content=""),
-        Delta(tool_calls=[ToolCallDelta(0, FunctionDelta("{}"))]),
-        [],
-        [[], [Loose()], {"a": [1.5, None]}],
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize("depth", range(4))
-def test_pieces_are_what_is_encoded_at_once(value: object, depth: int) -> None:
-    assert b"".join(encode_pieces(value, depth)) == encode(value)
 
 
 def test_an_update_weighs_what_it_holds() -> None:
