@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --n
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence test test-quick test-clients test-faults test-deploy test-ray check docs-clients site clean
+.PHONY: help install serve chat bench evidence test test-quick test-clients test-faults test-native test-deploy test-ray check docs-clients site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ test-deploy: $(TESTING) ## check image, manifests and configurations by programs
 test-ray: $(TESTING) ## install Ray Serve and run two nodes behind it
 	$(PIP) -e '.[ray]'
 	@exec $(BIN)/python -m pytest -q tests/server/deploy/test_ray.py $(ARGS)
+
+test-native: $(TESTING) ## the compiled pass under the address, undefined-behaviour and thread sanitizers; wants g++
+	@LENGTHWISE_TEST_SANITIZERS=500 $(BIN)/python -m pytest -q tests/models/native/test_sanitized.py $(ARGS)
 
 check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff format --check .
