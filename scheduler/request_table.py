@@ -60,7 +60,7 @@ class RequestTable:
         """Executors by index, lost ones too."""
         self.expected_wait = ExpectedWait(batcher, self.workers.values(), prices)
         self.queued_tokens = QueuedTokens()
-        self.by_arrival = ByArrival(sum(port.info.max_rows for port in ports), prices)
+        self.by_arrival = ByArrival(lambda: sum(port.info.max_rows for port in ports), prices)
 
     @property
     def waiting(self) -> Collection[Request]:

@@ -116,6 +116,12 @@ class TokenFeatures:
         table = np.ascontiguousarray(np.concatenate(parts))
         return cls(table, float(zlib.crc32(table.tobytes()) & 0xFFFFFF))
 
+    @classmethod
+    def hashed(cls, size: int) -> TokenFeatures:
+        """Random numbers, always the same, for `size` hashes of words, where no model's embeddings are known."""
+        table = np.random.default_rng(0).standard_normal((size, GROUPS), dtype=np.float32)
+        return cls(table, float(zlib.crc32(table.tobytes()) & 0xFFFFFF))
+
     def read(self, tokens: Sequence[int]) -> tuple[float, ...]:
         """Features of a request whose text, without the chat template, has these tokens.
 

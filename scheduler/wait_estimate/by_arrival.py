@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from heapq import heapreplace
+from heapq import heappop, heappush, heapreplace
 
 from scheduler.request import Request, State
 from scheduler.waiting.prices import PricesNow
@@ -95,12 +95,13 @@ class _Came:
 class ByArrival:
     """All methods belong to the event loop's thread."""
 
-    def __init__(self, slots: int, prices: PricesNow) -> None:
+    def __init__(self, slots: Callable[[], int], prices: PricesNow) -> None:
+        """`slots` tells how many the executors have now."""
         self.comparison = Comparison()
         self._slots = slots
         self._prices = prices
         self._moments = _Moments()
-        self._free = [0.0] * slots  # heap: the work at which each slot is free
+        self._free = [0.0]  # heap: the work at which each slot is free
         self._open: OrderedDict[Request, _Came] = OrderedDict()
 
     def arrive(self, request: Request, now: float, *, idle: bool) -> None:
@@ -120,9 +121,14 @@ class ByArrival:
 
     def work(self, tokens: int, begun: Iterable[Request], rows: int, now: float, *, waiting: bool) -> None:
         """The executors have made tokens for `rows` rows and begun with prompts, while other requests waited or not."""
+        slots = max(1, self._slots())
+        while len(self._free) < slots:
+            heappush(self._free, self._moments.done[-1])
+        while len(self._free) > slots:
+            heappop(self._free)
         work = tokens / max(1, rows)
         if waiting:
-            work = (tokens + sum(map(self._begin, begun))) / self._slots
+            work = (tokens + sum(map(self._begin, begun))) / slots
         self._moments.add(work, now)
         while self._open and next(iter(self._open)).state.is_final:
             self._play(*self._open.popitem(last=False))

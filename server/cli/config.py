@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import Meta
 
@@ -20,7 +20,7 @@ from models.options import Count, Natural, NonNegative, Positive, option, option
 from scheduler.options import Scheduling
 from server.cli.settings import ConfigError, config_file, gather, given
 
-__all__ = ["ConfigError", "ServeConfig", "load_config", "read_config"]
+__all__ = ["ConfigError", "FrontConfig", "GatewayConfig", "ServeConfig", "load_config", "read_config"]
 
 
 def _strategies() -> Iterable[str]:
@@ -158,7 +158,7 @@ class StrategyChoice(Scheduling):
 
 @dataclass(frozen=True, kw_only=True)
 class LengthPrediction:
-    """Length prediction: how long answers become, and what is recorded to learn it."""
+    """Length prediction: how long answers become."""
 
     length_predictor: str | None = option(
         None, "predictor of the lengths of answers; default: the strategy's own", choices=_lengths
@@ -168,11 +168,17 @@ class LengthPrediction:
     instruction_split: str = option(
         "system", "where the instruction of a prompt without system message is", choices=_instruction_splits
     )
-    prediction_timeout: NonNegative = option(
-        0.01, "how long a request that has to queue is held back for its predicted length"
-    )
     length_cache_size: Natural | None = option(
         None, "prompts whose near-duplicates need no predictor; 0: no cache; default: 4096 with the proxy, else 0"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """Recording: what is kept of requests that have ended, and learned from it."""
+
+    prediction_timeout: NonNegative = option(
+        0.01, "how long a request that has to queue is held back for its predicted length"
     )
     learning_interval: NonNegative = option(180.0, "how often the forest learns from the requests served; 0: never")
     journal: Path | None = option(None, "file in which ended requests are recorded; default: in the cache folder")
@@ -187,7 +193,7 @@ class LengthPrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """Admission: which requests are accepted, and what they may ask for."""
+    """Admission: which requests are accepted."""
 
     max_num_queued_reqs: Natural = option(
         4096, "most requests that may wait; further calls are refused with 429 and Retry-After"
@@ -204,6 +210,12 @@ class Admission:
         None, "answers that a key may have under way at a time: requests, or n times their prompts"
     )
     max_body_bytes: Annotated[int, Meta(ge=1024)] = option(4 * 1024 * 1024, "largest request body")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Answers: what requests may ask for."""
+
     max_file_bytes: Annotated[int, Meta(ge=1024)] = option(
         100 * 1024 * 1024, "largest file that may be sent for a batch"
     )
@@ -213,6 +225,10 @@ class Admission:
     )
     stored_response_bytes: Natural = option(
         64 * 1024 * 1024, "responses that are kept, in memory, for previous_response_id; 0: none"
+    )
+    prefix_cache_shared: bool = option(
+        False,
+        "let prompts kept for one key serve other keys, which can tell so by their answers' times",
     )
     refuse_unknown_fields: bool = option(
         False, "answer 400 to a body with a field that the API does not have, in place of naming it in a header"
@@ -245,10 +261,6 @@ class Access:
     )
     api_key_file: Path | None = option(
         None, "file with API keys, one a line, each followed by its weight if it has one"
-    )
-    prefix_cache_shared: bool = option(
-        False,
-        "let prompts kept for one key serve other keys, which can tell so by their answers' times",
     )
     allowed_origins: tuple[str, ...] = option((), "origins whose pages may call the API from a browser; *: all")
     allowed_methods: tuple[str, ...] = option(("*",), "HTTP methods that pages of allowed origins may use")
@@ -291,21 +303,75 @@ class Observation:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrontConfig(Observation, Listening, Access, Admission, Recording, StrategyChoice):
+    """Settings of every server, whatever answers. Durations are seconds, sizes bytes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(Observation, Listening, Access, Admission, LengthPrediction, StrategyChoice, Execution, Model):
-    """All settings. Durations are seconds, sizes are bytes unless the name says otherwise."""
+class ServeConfig(FrontConfig, Answers, LengthPrediction, Execution, Model):
+    """All settings of `lengthwise serve`."""
 
 
-GROUPS = tuple(reversed(ServeConfig.__bases__))
-"""The parts of a ServeConfig, in the order of its fields."""
+@dataclass(frozen=True, kw_only=True)
+class Backends:
+    """Backends: the servers that answer."""
+
+    backend: tuple[str, ...] = option((), "base URL of a server with OpenAI's API, as http://127.0.0.1:8001/v1")
+    backend_api_key: str | None = option(
+        None, "key that the backends want; default: what each client sends", secret=True
+    )
+    slots: Count | None = option(
+        None, "calls that a backend answers at a time; default: what is seen, or llama.cpp tells"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig(FrontConfig, Backends):
+    """All settings of `lengthwise gateway`."""
+
+    @property
+    def name(self) -> str:
+        """The backends' addresses, by which the journal knows their answers."""
+        return ",".join(url.partition("://")[2] for url in self.backend)
+
+
+GROUPS = (
+    Model,
+    Execution,
+    StrategyChoice,
+    LengthPrediction,
+    Recording,
+    Admission,
+    Answers,
+    Access,
+    Listening,
+    Observation,
+)
+"""The parts of a ServeConfig, in the order of --help."""
+
+GATEWAY_GROUPS = (Backends, StrategyChoice, Recording, Admission, Access, Listening, Observation)
+"""The parts of a GatewayConfig, in the order of --help."""
+
+
+C = TypeVar("C", bound=FrontConfig)
 
 
 def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> ServeConfig:
     """The command line wins over the environment, that over the file, that over the defaults. Raises ConfigError."""
-    values: dict[str, Any] = gather(options_of(ServeConfig), given, environ, file)
-    return ServeConfig(**values)
+    return _load(ServeConfig, given, environ, file)
 
 
 def read_config(args: argparse.Namespace) -> ServeConfig:
     """The settings of a command line with the flags of `add_settings`. Raises ConfigError."""
-    return load_config(given(options_of(ServeConfig), args), os.environ, config_file(args, os.environ))
+    return read_settings(ServeConfig, args)
+
+
+def read_settings(kind: type[C], args: argparse.Namespace) -> C:
+    """The settings of a server of this kind, from a command line. Raises ConfigError."""
+    return _load(kind, given(options_of(kind), args), os.environ, config_file(args, os.environ))
+
+
+def _load(kind: type[C], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> C:
+    values: dict[str, Any] = gather(options_of(kind), given, environ, file)
+    return kind(**values)

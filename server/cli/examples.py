@@ -15,6 +15,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             ("models", "list the models that can be served by name, and their memory"),
             ("models pull smollm2-135m-instruct", "fetch a model; `models rm` deletes it"),
             ("systemd print", "print a systemd unit"),
+            ("gateway --backend http://127.0.0.1:8001/v1", "queue calls before a server that runs already"),
             ("ray -- smollm2-135m-instruct", "serve from several machines behind Ray Serve"),
             ("completion bash", "complete commands and flags in bash, zsh or fish"),
             ("openapi", "print the API as an OpenAPI document"),

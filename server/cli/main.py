@@ -20,6 +20,7 @@ from server.cli.commands import (
     completion,
     doctor,
     experiments,
+    gateway,
     journal,
     models,
     openapi,
@@ -75,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lengthwise {VERSION}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, models, chat, run, doctor, profile, train, journal, ray, systemd, openapi):
+    for command in (serve, models, chat, run, doctor, profile, train, journal, gateway, ray, systemd, openapi):
         command.add_parser(subparsers)
     add_bench(subparsers, (experiments.add_benchmarks,))
     add_compare(subparsers)

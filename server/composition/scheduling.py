@@ -20,7 +20,7 @@ from scheduler.serving_time.bilinear import Bilinear, fit_errors
 from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.profile_file import Conditions, Profile, load_profile, write_profile
 from scheduler.strategy import STRATEGIES
-from server.cli.config import ServeConfig
+from server.cli.config import FrontConfig, ServeConfig
 from server.http.keys import load_shares
 from server.version import VERSION
 
@@ -34,11 +34,11 @@ def parts_for(
     limits = Limits.of(config, config.max_num_batched_tokens, config.max_num_seqs)
     for info in executors:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)
-    limits = replace(limits, shares=_shares(config))
+    limits = replace(limits, shares=shares_of(config))
     return assemble(STRATEGIES[config.strategy], limits, machine, submit)
 
 
-def _shares(config: ServeConfig) -> Mapping[str, float] | None:
+def shares_of(config: FrontConfig) -> Mapping[str, float] | None:
     """The weights of clients; None where service is not shared out to them."""
     shares = load_shares(config.api_key, config.api_key_file, os.environ)
     by_default = len(shares) > 1 and can_share(STRATEGIES[config.strategy])

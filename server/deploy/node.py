@@ -21,14 +21,9 @@ import msgspec
 from scheduler.placement import NodeLoad
 from server.api.health import Load
 from server.api.output.expectation import Expectation
+from server.http.proxy import HOPS, PROXYS, without
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
-
-HOPS = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "content-length", "expect"})
-"""Headers of one connection, which the next has its own of; a body's length is known anew."""
-
-PROXYS = frozenset({"date", "server", "x-request-id"})
-"""Headers of an answer that the proxy gives it, the id from the request."""
 
 HOST = "http://lengthwise"
 """Stands in for a host where there is a socket."""
@@ -87,15 +82,15 @@ class Node:
         self, method: str, path: str, headers: Headers, body: bytes
     ) -> AsyncIterator[tuple[int, Headers] | bytes]:
         """The server's answer: first its status and headers, then its body as it comes. Raises aiohttp.ClientError."""
-        async with self._open().request(method, path, headers=_passed(headers), data=body or None) as answer:
-            yield answer.status, _passed(list(answer.headers.items()), HOPS | PROXYS)
+        async with self._open().request(method, path, headers=without(headers, HOPS), data=body or None) as answer:
+            yield answer.status, without(answer.headers.items(), HOPS | PROXYS)
             async for piece in answer.content.iter_any():
                 yield piece
 
     async def estimate(self, headers: Headers, body: bytes) -> tuple[int, float | None] | None:
         """Tokens of a call's prompts, and of its answers if they can be predicted; None where it cannot be told."""
         patience = aiohttp.ClientTimeout(PATIENCE)
-        asked = self._open().post("/v1/estimate", headers=_passed(headers), data=body, timeout=patience)
+        asked = self._open().post("/v1/estimate", headers=without(headers, HOPS), data=body, timeout=patience)
         try:
             async with asked as answer:
                 told = msgspec.json.decode(await answer.read(), type=Expectation) if answer.status == 200 else None
@@ -116,7 +111,3 @@ class Node:
     def _open(self) -> aiohttp.ClientSession:
         assert self._session is not None, "it has started"
         return self._session
-
-
-def _passed(headers: Headers, kept: frozenset[str] = HOPS) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in headers if name.lower() not in kept]

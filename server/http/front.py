@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from server.cli.config import ConfigError, ServeConfig
+from server.cli.config import ConfigError, FrontConfig
 from server.http.access import Access
 from server.http.cors import Hosts, Origins, local_hosts
 from server.http.keys import Quota, load_keys
@@ -40,7 +40,7 @@ class Front:
 OPEN = Front()
 
 
-def build_front(config: ServeConfig, environ: Mapping[str, str]) -> Front:
+def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
     """The front of a server with these settings; raises ConfigError."""
     keys = load_keys(config.api_key, config.api_key_file, environ)
     return Front(
@@ -60,7 +60,7 @@ def build_front(config: ServeConfig, environ: Mapping[str, str]) -> Front:
     )
 
 
-def reread(front: Front, config: ServeConfig, environ: Mapping[str, str]) -> None:
+def reread(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> None:
     """Take keys and certificate anew from where they came from, both or neither; raises ConfigError.
 
     Quotas stay, and so do the weights by which service is shared out. Connections that are open keep their certificate.
@@ -72,7 +72,7 @@ def reread(front: Front, config: ServeConfig, environ: Mapping[str, str]) -> Non
     front.access.keys.replace(keys)
 
 
-def _hosts(config: ServeConfig) -> Hosts | None:
+def _hosts(config: FrontConfig) -> Hosts | None:
     """Host names to answer as; None where other machines can reach the server, or no browser can."""
     if config.uds is not None or not is_loopback(config.host):
         return None
@@ -107,7 +107,7 @@ def _explain(error: OSError, certificate: Path, key: Path | None) -> str:
 
 
 @contextmanager
-def reload_on_hangup(front: Front, config: ServeConfig, environ: Mapping[str, str]) -> Iterator[None]:
+def reload_on_hangup(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> Iterator[None]:
     """Read keys and certificate anew at each SIGHUP; where they cannot be used, those from before stay.
 
     On a terminal SIGHUP ends the process, as ever: it means that the terminal is gone. Event loop's thread only.
@@ -123,7 +123,7 @@ def reload_on_hangup(front: Front, config: ServeConfig, environ: Mapping[str, st
         loop.remove_signal_handler(signal.SIGHUP)
 
 
-def _reload(front: Front, config: ServeConfig, environ: Mapping[str, str]) -> None:
+def _reload(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> None:
     try:
         reread(front, config, environ)
     except ConfigError as error:

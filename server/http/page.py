@@ -15,7 +15,6 @@ from aiohttp import web
 from aiohttp.hdrs import METH_HEAD
 
 from server.api.output.reply import json_response
-from server.api.served_model import MODEL
 from server.version import VERSION
 
 FOLDER = Path(__file__).parents[1] / "dashboard" / "static"
@@ -72,6 +71,8 @@ class Page:
 
 
 PAGE = web.AppKey("page", Page)
+NAME = web.AppKey("name", str)
+"""The name of what is served."""
 
 
 def wants_page(request: web.Request) -> bool:
@@ -94,7 +95,7 @@ async def index(request: web.Request) -> web.Response:
         return request.app[PAGE].front(request)
     routes = [(route.method, route.resource) for route in request.app.router.routes() if route.method != METH_HEAD]
     endpoints = [f"{method} {resource.canonical}" for method, resource in routes if resource is not None]
-    response = json_response(Index("Lengthwise", VERSION, request.app[MODEL].id, endpoints))
+    response = json_response(Index("Lengthwise", VERSION, request.app[NAME], endpoints))
     response.headers["Vary"] = "Accept"
     return response
 

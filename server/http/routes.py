@@ -15,7 +15,6 @@ from server.api.input.structured import give_up_compiling
 from server.api.models import remember_start
 from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, generates, note_operation, operation_of
-from server.api.operations import OPERATIONS
 from server.api.output.expectation import SHORT_FORM
 from server.api.ticket import admit
 from server.dashboard.feed import close_feed
@@ -50,15 +49,15 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         app[HOSTS] = front.hosts
     app[PAGE] = Page()
     app[PACE] = Pace()
-    app[DOCUMENT] = encode_document(OPERATIONS)
-    app[BY_HANDLER] = {operation.handler: operation for operation in OPERATIONS}
+    app[DOCUMENT] = encode_document(service.operations)
+    app[BY_HANDLER] = {operation.handler: operation for operation in service.operations}
     if front.tracing is not None:
         app[TRACING] = front.tracing
         app.on_cleanup.append(front.tracing.close)
     app.add_routes(
         [
             getattr(web, operation.method)(operation.path, operation.handler, expect_handler=meet_expectation)
-            for operation in OPERATIONS  # `web.get` answers HEAD too
+            for operation in service.operations  # `web.get` answers HEAD too
         ]
     )
     app.on_startup.append(remember_start)

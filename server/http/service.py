@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -17,12 +18,15 @@ from server.api.embeddings.endpoint import EMBEDDER
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
+from server.api.operation import Operation
+from server.api.operations import OPERATIONS
 from server.api.output.sse import TICKER, Ticker
 from server.api.responses.endpoint import STORE, ResponseStore
 from server.api.served_model import MODEL, ServedModel
 from server.batches.batches import Batches
 from server.dashboard.feed import FEED, Feed
 from server.embeddings.embedder import TextEmbedder
+from server.http.page import NAME
 from server.observe.metrics import METRICS, Metrics
 
 
@@ -48,10 +52,17 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One loaded model, ready to answer."""
+    """A server whose parts are loaded, ready to answer."""
 
     dispatcher: Dispatcher
-    model: ServedModel
+    served_model: ServedModel | None
+    """The model that this process computes; None where others do."""
+    title: str = ""
+    """The name of what is served, where that is no model of this process."""
+    operations: Sequence[Operation] = OPERATIONS
+    """Its paths."""
+    parts: Mapping[web.AppKey[Any], Any] = field(default_factory=dict)
+    """What handlers need besides, under their keys."""
     executors: int = 1
     limits: Limits = field(default_factory=Limits)
     lengths: AnswerLengths = field(default_factory=UnknownLengths)
@@ -68,6 +79,17 @@ class Service:
     machine: Machine | None = None
     """The machine that computes, which the server describes at its start."""
 
+    @property
+    def name(self) -> str:
+        """The name of what is served."""
+        return self.title if self.served_model is None else self.served_model.id
+
+    @property
+    def model(self) -> ServedModel:
+        """The model, of a service that computes one."""
+        assert self.served_model is not None
+        return self.served_model
+
     def _slots(self) -> int:
         """Rows that the executors can hold."""
         return sum(worker.info.max_rows for worker in self.dispatcher.workers if worker.serves)
@@ -75,7 +97,11 @@ class Service:
     def hand_to(self, app: web.Application) -> None:
         """Give each part to the handlers that need it, under its own key."""
         app[DISPATCHER] = self.dispatcher
-        app[MODEL] = self.model
+        app[NAME] = self.name
+        if self.served_model is not None:
+            app[MODEL] = self.served_model
+        for key, part in self.parts.items():
+            app[key] = part
         app[LIMITS] = self.limits
         app[LENGTHS] = self.lengths
         app[STORE] = ResponseStore(self.limits.stored_response_bytes)

@@ -31,7 +31,7 @@ from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.prediction import LengthPredictor, Prediction
 from scheduler.request import Request
-from server.cli.config import ServeConfig
+from server.cli.config import FrontConfig, ServeConfig
 from server.composition.cache_paths import journal_path, model_key
 from server.lengths.kinds import IN_MODEL, IN_PROCESS, KINDS, PredictorKind, cache_size, choose_predictor
 from server.lengths.lengths import Lengths, PredictorParts
@@ -124,6 +124,18 @@ async def open_lengths(
             yield Lengths(IN_PROCESS[choose_predictor(config)], records)
 
 
+@asynccontextmanager
+async def open_recorded_lengths(
+    config: FrontConfig, model: str, features: TokenFeatures, clock: Clock, context: PredictorContext
+) -> AsyncIterator[Lengths]:
+    """Lengths of the answers of a model elsewhere, predicted from features of its prompts, and recorded by its name."""
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(_open_journal(config))
+        origin = Origin(model, config.strategy, config.journal_prompts, config.journal_sync)
+        parts = await _own_parts(config, features, clock, journal, origin, context)
+        yield await _connect(config, parts, journal, origin, stack, context)
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """The parts that differ between kinds of predictors."""
@@ -134,7 +146,7 @@ class _Parts:
 
 
 async def _own_parts(
-    config: ServeConfig,
+    config: FrontConfig,
     features: TokenFeatures,
     clock: Clock,
     journal: Journal | None,
@@ -182,7 +194,7 @@ async def _process_parts(config: ServeConfig, predictor: Predictor, clock: Clock
 
 
 async def _connect(
-    config: ServeConfig,
+    config: FrontConfig,
     parts: _Parts,
     journal: Journal | None,
     origin: Origin,
@@ -231,7 +243,7 @@ async def _open_learning(config: ServeConfig, predictor: Predictor, clock: Clock
 
 
 @asynccontextmanager
-async def _open_journal(config: ServeConfig) -> AsyncIterator[Journal | None]:
+async def _open_journal(config: FrontConfig) -> AsyncIterator[Journal | None]:
     if config.no_journal:
         yield None
         return

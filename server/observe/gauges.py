@@ -60,11 +60,12 @@ class Sources:
     """Where the numbers come from."""
 
     dispatcher: Dispatcher
-    store: Store
-    prefixes: Prefixes
     learned: PredictorParts
     strategy: str
     feed: Feed
+    store: Store | None = None
+    prefixes: Prefixes | None = None
+    """None, as the store, where other servers hold keys and values."""
     serving_times: Learner[Any] | None = None
     """None where serving times are not learned."""
     journal: Journal | None = None
@@ -121,11 +122,13 @@ class Gauges(Collector):
         yield "vllm:kv_cache_usage_perc", "Share of all memory for keys and values in use, 0 to 1.", dispatcher.kv_usage
         yield "lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens
         yield "lengthwise:dashboard_viewers", "Open dashboards.", self._sources.feed.viewers
-        text = "Bytes of host memory with keys and values of sequences that are paused."
-        yield "lengthwise:host_memory_bytes", text, store.bytes
-        yield "lengthwise:host_memory_rows", "Paused sequences with keys and values in host memory.", len(store)
-        text = "Bytes of host memory with keys and values of earlier prompts."
-        yield "lengthwise:prefix_cache_bytes", text, self._sources.prefixes.bytes
+        if store is not None:
+            text = "Bytes of host memory with keys and values of sequences that are paused."
+            yield "lengthwise:host_memory_bytes", text, store.bytes
+            yield "lengthwise:host_memory_rows", "Paused sequences with keys and values in host memory.", len(store)
+        if (prefixes := self._sources.prefixes) is not None:
+            text = "Bytes of host memory with keys and values of earlier prompts."
+            yield "lengthwise:prefix_cache_bytes", text, prefixes.bytes
         if (lesson := learned.lesson) is not None:
             text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
             yield "lengthwise:length_rmse_tokens", text, lesson.rmse
@@ -143,8 +146,9 @@ class Gauges(Collector):
 
     def _counts(self) -> Iterator[Row]:
         learned, prefixes, journal = self._sources.learned, self._sources.prefixes, self._sources.journal
-        yield "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
-        yield "vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits
+        if prefixes is not None:
+            yield "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
+            yield "vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits
         if journal is not None:
             yield "lengthwise:journal_written", "Entries written to the journal.", journal.written
             yield "lengthwise:journal_lost", "Journal entries lost because they could not be written.", journal.lost

@@ -293,7 +293,7 @@ class Metrics:
         if report.seconds:
             self._step.observe(report.seconds)
             self._turn.observe(tally.prompt + tally.generated)
-        if not tally.prompt and tally.generated:
+        if report.seconds and not tally.prompt and tally.generated:
             self._rows.observe(tally.generated + tally.invalid)
         self._preempted.inc(len(report.extracted))
         for back in report.handed_back:

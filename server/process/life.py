@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import uvloop
 from aiohttp import web
@@ -30,7 +30,7 @@ from scheduler.clock import background
 from server.api.batches.asker import stop_batches
 from server.api.health import LIFE
 from server.api.served_model import ServedModel
-from server.cli.config import ServeConfig
+from server.cli.config import FrontConfig
 from server.http.front import OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.routes import build_app
@@ -57,14 +57,16 @@ SWITCH_INTERVAL = 0.001
 """Seconds for which a thread may keep the interpreter from another: an executor's would keep the event loop waiting for
 Python's 5 ms again and again."""
 
-Opener: TypeAlias = Callable[[ServeConfig], AbstractAsyncContextManager[Service]]
+C = TypeVar("C", bound=FrontConfig)
+
+Opener: TypeAlias = Callable[[C], AbstractAsyncContextManager[Service]]
 """Loads what the configuration names, and lets it go on leaving."""
 
 FAILED = 70
 """EX_SOFTWARE: what serves is gone, and a new process shall take over."""
 
 
-def serve(config: ServeConfig, fetch: Callable[[ServeConfig], None], open_service: Opener) -> int:
+def serve(config: C, fetch: Callable[[C], None], open_service: Opener[C]) -> int:
     """Serve until a signal comes; returns the process's exit code. Raises ConfigError."""
     logs.configure(config.log_level, config.log_format)
     if sys.stderr is not None:
@@ -89,9 +91,7 @@ def _warn_if_open(port: socket.socket, front: Front) -> None:
         log.warning("other machines can reach this server, and anyone there may use it: set --api-key-file")
 
 
-async def _serve(
-    config: ServeConfig, port: socket.socket, open_service: Opener, front: Front, notifier: Notifier
-) -> int:
+async def _serve(config: C, port: socket.socket, open_service: Opener[C], front: Front, notifier: Notifier) -> int:
     start = time.monotonic()
     with Signals(_end_soon) as signals:
         signals.on_first(partial(_leave_loading, config))
@@ -100,9 +100,10 @@ async def _serve(
             shorten_pauses()
             async with listen(service, port, front, config.uds, config.uds_mode) as app:
                 address = _address(config, port, front)
-                tell_limits(service.model)
+                if service.served_model is not None:
+                    tell_limits(service.served_model)
                 print(summarize(service, address, time.monotonic() - start), flush=True)
-                notifier.ready(f"serving {service.model.id} on {address}")
+                notifier.ready(f"serving {service.name} on {address}")
                 fed = background(feed_watchdog(notifier, lambda: service.dispatcher.alive), "watchdog")
                 reloads = reload_on_hangup(front, config, os.environ)
                 async with fed, watch_loop(_end_standstill):
@@ -138,11 +139,11 @@ async def _until_end(
     return 0
 
 
-def _address(config: ServeConfig, port: socket.socket, front: Front) -> str:
+def _address(config: FrontConfig, port: socket.socket, front: Front) -> str:
     return f"unix:{config.uds}" if config.uds else address_of(port, "https" if front.tls else "http")
 
 
-def _leave_loading(config: ServeConfig) -> None:
+def _leave_loading(config: FrontConfig) -> None:
     """Nothing is lost by leaving at once, and the thread that reads the weights cannot be interrupted otherwise."""
     if config.uds is not None:
         withdraw(config.uds)

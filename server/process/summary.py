@@ -18,7 +18,7 @@ def summarize(service: Service, address: str, seconds: float) -> str:
 
 def _lines(service: Service, address: str, seconds: float) -> Iterator[str]:
     executors = "1 executor" if service.executors == 1 else f"{service.executors} executors"
-    yield f"Lengthwise ready on {address} ({service.model.id}, {executors}, {seconds:.1f} s)"
+    yield f"Lengthwise ready on {address} ({service.name}, {executors}, {seconds:.1f} s)"
     if (machine := service.machine) is not None:
         infos = [worker.info for worker in service.dispatcher.workers]
         yield f"  weights   {_weights(machine)}"

@@ -75,7 +75,7 @@ async def counted() -> Counted:
     limits = Limits(group_tokens=100, prefill_ahead=0)
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, metrics)
     learned, store = await _learned(clock), Store()
-    sources = Sources(dispatcher, store, PrefixCache(0), learned, "baton-pd", Feed(), _taught(), Recorded())
+    sources = Sources(dispatcher, learned, "baton-pd", Feed(), store, PrefixCache(0), _taught(), Recorded())
     Gauges(metrics, sources)
     return Counted(metrics, dispatcher, ports, clock)
 

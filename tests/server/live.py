@@ -110,7 +110,7 @@ def changed(service: Service, values: dict[str, Any]) -> Service:
         return replace(part, **more, **own)
 
     model = replaced(service.model, defaults=replaced(service.model.defaults))
-    service = replaced(service, model=model)
+    service = replaced(service, served_model=model)
     assert not values, f"no part of a service has {', '.join(values)}"
     return service
 

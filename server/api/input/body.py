@@ -9,7 +9,8 @@ import asyncio
 import re
 import secrets
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Protocol, TypeVar, cast
 
@@ -82,6 +83,14 @@ async def read_body(request: web.Request, schema: type[T], choose: Callable[[byt
     if unknown:
         note_unknown(request, unknown, refused=refused)
     return body
+
+
+@asynccontextmanager
+async def hold_body(request: web.Request) -> AsyncIterator[bytes]:
+    """The body's bytes, unpacked, which take their room until the context is left; raises ApiError 400, 408, 413, 415
+    or 429."""
+    with _BodyRoom(request) as room:
+        yield await _receive(request, request.app[LIMITS], room)
 
 
 async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) -> T:

@@ -27,7 +27,7 @@ ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
 async def give_up_compiling(app: web.Application) -> None:
     """Let calls whose grammars are being tried be answered before the server ends."""
-    if (compiler := app[MODEL].grammars) is not None:
+    if MODEL in app and (compiler := app[MODEL].grammars) is not None:
         compiler.give_up()
 
 

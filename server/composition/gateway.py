@@ -1,0 +1,132 @@
+"""The composition root of a gateway: the queue, the predictor and the API of a server, before the engines of others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import replace
+from functools import partial
+
+import aiohttp
+
+from engine.messages import Report
+from models.errors import UserError
+from scheduler.assembly import Parts, assemble
+from scheduler.batching.batcher import Limits as Batching
+from scheduler.clock import MonotonicClock, background
+from scheduler.dispatcher import Dispatcher
+from scheduler.length.features import TokenFeatures
+from scheduler.length.online import fit
+from scheduler.observers import PlanObservers, RequestObservers
+from scheduler.strategy import STRATEGIES
+from server.api.limits import Limits
+from server.cli.config import GatewayConfig
+from server.composition.scheduling import shares_of
+from server.dashboard.feed import Feed
+from server.dashboard.scene import Scene
+from server.gateway.backend import ROOM, Backend
+from server.gateway.meta import TABLE
+from server.gateway.operations import OPERATIONS
+from server.gateway.passing import PASSAGES, SESSION, Passages
+from server.gateway.probe import watch_backends
+from server.gateway.slots import Slots
+from server.http.service import Service
+from server.lengths.predictors import PredictorContext, open_recorded_lengths
+from server.lengths.process import NicedProcess
+from server.observe.gauges import Gauges, Sources
+from server.observe.measures import Throughput, log_throughput, measure_lag
+from server.observe.metrics import Metrics
+
+CONNECTING = 10.0
+"""Seconds that a backend may take to accept a connection."""
+
+FIRST_SLOTS = 8
+"""Slots that orders reckon with before any were counted."""
+
+
+@asynccontextmanager
+async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
+    """Start the queue before the backends; on leaving, end all connections to them. Raises UserError."""
+    clock, passages = MonotonicClock(), Passages()
+    metrics, feed, throughput = Metrics(config.name), Feed(), Throughput()
+    async with AsyncExitStack() as stack:
+        niced = stack.enter_context(closing(NicedProcess()))
+        context = PredictorContext(
+            metrics.prediction.observe, metrics.late.observe, submit=niced.submit, fit=partial(niced.run, fit)
+        )
+        features = TokenFeatures.hashed(TABLE)
+        lengths = await stack.enter_async_context(open_recorded_lengths(config, config.name, features, clock, context))
+
+        def deliver(report: Report) -> None:
+            for receive in (metrics.receive, feed.receive, throughput.receive, dispatcher.receive):
+                receive(report)
+
+        backends = [
+            Backend(index, url.rstrip("/"), deliver, Slots(config.slots), passages.open, config.backend_api_key)
+            for index, url in enumerate(config.backend)
+        ]
+        parts = _parts_for(config)
+        parts = replace(parts, observer=PlanObservers((parts.observer, lengths, metrics)))
+        dispatcher = Dispatcher(parts, backends, clock, RequestObservers((metrics, lengths, feed, passages)))
+        session = await stack.enter_async_context(_open_session())
+        await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
+        await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))
+        await stack.enter_async_context(measure_lag(metrics.lag.observe))
+        await stack.enter_async_context(log_throughput(throughput, dispatcher))
+        feed.show(Scene(dispatcher, config.name, config.strategy, ROOM))
+        Gauges(metrics, Sources(dispatcher, lengths.learned, config.strategy, feed, journal=lengths.journal))
+        yield Service(
+            dispatcher,
+            None,
+            title=config.name,
+            operations=OPERATIONS,
+            parts={PASSAGES: passages, SESSION: session},
+            executors=len(backends),
+            limits=_limits(config),
+            lengths=lengths,
+            metrics=metrics,
+            feed=feed,
+        )
+
+
+def check_backends(config: GatewayConfig) -> None:
+    """Raise UserError for settings that no gateway can work with."""
+    if not config.backend:
+        raise UserError("name a server: --backend http://127.0.0.1:8001/v1")
+    for url in config.backend:
+        if not url.startswith(("http://", "https://")):
+            raise UserError(f"--backend {url}: is no http:// or https:// URL")
+    strategy = STRATEGIES[config.strategy]
+    if strategy.refill.closed or strategy.preemption != "none":
+        raise UserError(f"--strategy {config.strategy} pauses requests or closes batches, which no backend can do")
+    if strategy.length == "oracle":
+        raise UserError(f"--strategy {config.strategy} wants true lengths, which no backend tells")
+
+
+def _parts_for(config: GatewayConfig) -> Parts:
+    """The strategy's parts, without what learns from steps, since backends do not tell theirs."""
+    limits = Batching(group_tokens=ROOM, prefill_ahead=0, options=config, max_padding=1.0, shares=shares_of(config))
+    return replace(
+        assemble(STRATEGIES[config.strategy], limits.within(ROOM, ROOM, config.slots or FIRST_SLOTS)), steps=None
+    )
+
+
+@asynccontextmanager
+async def _open_session() -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECTING)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+        yield session
+        await asyncio.sleep(0)
+
+
+def _limits(config: GatewayConfig) -> Limits:
+    return Limits(
+        max_body_bytes=config.max_body_bytes,
+        body_timeout=config.body_timeout,
+        send_timeout=config.send_timeout,
+        sse_keep_alive_interval=config.sse_keep_alive_interval,
+        max_num_queued_reqs=config.max_num_queued_reqs,
+        max_num_queued_tokens=config.max_num_queued_tokens,
+    )

@@ -1,0 +1,140 @@
+"""A server of others as the scheduler sees it: an executor that takes calls, and reports how their answers go on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.messages import (
+    Admit,
+    BatchShape,
+    Cancel,
+    Cause,
+    Command,
+    Deliver,
+    ExecutorHealth,
+    ExecutorInfo,
+    FinishReason,
+    HandedBack,
+    RowId,
+    RowUpdate,
+    StepReport,
+    Tally,
+)
+from server.gateway.slots import Slots
+
+ROOM = 10**9
+"""Tokens of K and V, and of one call: the backend knows its own bounds."""
+
+PERIOD = 0.02
+"""Seconds between two reports of tokens; first tokens and ends are reported at once."""
+
+
+class Waiting(Protocol):
+    """A call that waits until a backend has room for it."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the first byte of its answer comes long before the last."""
+
+    def go(self, backend: Backend) -> None:
+        """Send it to this backend."""
+
+    def leave(self) -> None:
+        """Break it off wherever it is."""
+
+
+@dataclass(eq=False, slots=True)
+class Backend:
+    """A port of the dispatcher. Event loop only; no method waits or raises."""
+
+    index: int
+    url: str
+    """Of its API, as http://127.0.0.1:8001/v1."""
+    deliver: Deliver
+    slots: Slots
+    calls: dict[RowId, Waiting]
+    """All calls of the gateway that are under way, by their rows."""
+    key: str | None = None
+    """What it is sent as a bearer token; None for what the client sends."""
+    alive: bool = True
+    _updates: list[RowUpdate] = field(default_factory=list)
+    _begun: list[RowId] = field(default_factory=list)
+    _rows: set[RowId] = field(default_factory=set)
+    _step: int = 0
+    _due: asyncio.TimerHandle | None = None
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return ExecutorInfo(self.index, self.url, ROOM, self.slots.most, ROOM)
+
+    def post(self, command: Command) -> None:
+        """Let admitted calls go, and break cancelled ones off; nothing here can be paused."""
+        match command:
+            case Admit(rows):
+                for spec in rows:
+                    if (call := self.calls.get(spec.row_id)) is not None:
+                        self.slots.send(spec.row_id, streams=call.streams)
+                        call.go(self)
+            case Cancel(row_ids):
+                for row_id in row_ids:
+                    self._leave(row_id)
+                    if (call := self.calls.get(row_id)) is not None:
+                        call.leave()
+
+    def withdraw(self) -> tuple[Command, ...]:
+        """Take back nothing: what was posted was done at once."""
+        return ()
+
+    def begin(self, row: RowId) -> None:
+        """The first byte of an answer has come."""
+        self.slots.begin(row)
+        self._rows.add(row)
+        self._begun.append(row)
+        self._flush()
+
+    def made(self, row: RowId, tokens: int) -> None:
+        """More tokens of an answer have come."""
+        self._updates.append(RowUpdate(row, (0,) * tokens))
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush)
+
+    def end(self, row: RowId, tokens: int, error: str | None = None) -> None:
+        """An answer is over, with so many tokens that have not been counted."""
+        reason = FinishReason.STOP if error is None else FinishReason.ERROR
+        self._updates.append(RowUpdate(row, (0,) * tokens, finish_reason=reason, error=error))
+        self._leave(row)
+        self._flush()
+
+    def hand_back(self, row: RowId, fault: str) -> None:
+        """The backend fails, and a call of which nothing was sent to its client shall go elsewhere."""
+        self._leave(row)
+        self.deliver(ExecutorHealth(self.index, fault))
+        self._report(handed_back=(HandedBack((row,), Cause.FAULT),))
+
+    def _leave(self, row: RowId) -> None:
+        self.slots.end(row)
+        self._rows.discard(row)
+
+    def _flush(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        updates, begun = tuple(self._updates), tuple(self._begun)
+        self._updates.clear()
+        self._begun.clear()
+        if updates or begun:
+            self._report(updates, begun)
+
+    def _report(
+        self,
+        updates: tuple[RowUpdate, ...] = (),
+        begun: tuple[RowId, ...] = (),
+        handed_back: tuple[HandedBack, ...] = (),
+    ) -> None:
+        self._step += 1
+        shape, tally = BatchShape(rows=len(self._rows)), Tally(generated=sum(len(one.token_ids) for one in updates))
+        self.deliver(
+            StepReport(self.index, self._step, updates, shape, 0.0, begun=begun, handed_back=handed_back, tally=tally)
+        )

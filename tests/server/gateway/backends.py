@@ -1,0 +1,144 @@
+"""A backend that a test holds in its hand, and a gateway before it; both on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from server.cli.config import GatewayConfig
+from server.composition.gateway import open_gateway
+from server.http.routes import build_app
+from server.http.service import Service
+
+PATIENCE = 20.0
+
+
+def event(index: int) -> bytes:
+    """One token, with its white space as no JSON library of ours writes it."""
+    return b'data: {"choices": [{"delta": {"content": "t%d"}}],  "index": %d}\n\n' % (index, index)
+
+
+@dataclass(eq=False)
+class Backend:
+    """First come, first served in its slots; an answer's tokens behind the first wait for `go_on`."""
+
+    slots: int = 2
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    running: int = 0
+    most: int = 0
+    open: int = 0
+    seen: list[dict[str, str]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    break_off: bool = False
+    """Whether connections are cut behind the first token."""
+    refuses: bool = False
+    """Whether connections are cut before any byte."""
+
+    def __post_init__(self) -> None:
+        self._room = asyncio.Semaphore(self.slots)
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.answer)
+        app.router.add_get("/v1/models", self.models)
+        return app
+
+    async def models(self, request: web.Request) -> web.Response:
+        if self.refuses:
+            self._cut(request)
+        return web.json_response({"data": [{"id": "their-model"}]}, headers={"x-theirs": "1"})
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.seen.append(dict(request.headers))
+        self.bodies.append(body)
+        if self.refuses:
+            self._cut(request)
+        asked = orjson.loads(body)
+        if "bad" in asked:
+            return web.json_response({"error": {"message": "theirs"}}, status=422)
+        self.open += 1
+        try:
+            async with self._room:
+                self.running += 1
+                self.most = max(self.most, self.running)
+                try:
+                    return await self._generate(request, asked)
+                finally:
+                    self.running -= 1
+        finally:
+            self.open -= 1
+
+    async def _generate(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
+        tokens = asked["max_tokens"]
+        if not asked.get("stream"):
+            await self.go_on.wait()
+            return web.json_response({"id": "theirs", "usage": {"completion_tokens": tokens}})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(event(0))
+        if self.break_off:
+            self._cut(request)
+        await self.go_on.wait()
+        for index in range(1, tokens):
+            await response.write(event(index))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def _cut(self, request: web.Request) -> None:
+        assert request.transport is not None
+        request.transport.abort()
+        raise ConnectionResetError
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway under test, and a client of it."""
+
+    service: Service
+    client: aiohttp.ClientSession
+
+    async def ask(self, **fields: Any) -> tuple[int, bytes]:
+        async with self.client.post("/v1/chat/completions", json=chat(**fields)) as answer:
+            return answer.status, await answer.read()
+
+    async def get(self, path: str) -> Any:
+        async with self.client.get(path) as answer:
+            return await answer.json()
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "Say it"}], "max_tokens": 5, "stream": True} | fields
+
+
+@asynccontextmanager
+async def served(backend: Backend) -> AsyncIterator[TestServer]:
+    server = TestServer(backend.app(), handler_cancellation=True)
+    async with server:
+        yield server
+
+
+@asynccontextmanager
+async def gateway(*backends: TestServer | str, **settings: Any) -> AsyncIterator[Gateway]:
+    """A gateway before these backends, which keeps no journal."""
+    urls = tuple(one if isinstance(one, str) else str(one.make_url("/v1")) for one in backends)
+    config = GatewayConfig(backend=urls, no_journal=True, **settings)
+    async with open_gateway(config) as service, TestServer(build_app(service), handler_cancellation=True) as server:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(server.make_url("/"), connector=connector) as client:
+            yield Gateway(service, client)
+
+
+async def until(condition: Any) -> None:
+    """Wait until something is so; the event loop goes on meanwhile."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0)

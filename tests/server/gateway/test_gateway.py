@@ -1,0 +1,217 @@
+"""A gateway before backends: bytes unchanged, calls in turn, and none lost of which no byte was sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.messages import ExecutorHealth
+from models.errors import UserError
+from server.cli.config import GatewayConfig
+from server.composition.gateway import check_backends
+from server.gateway.passing import MOST_LOST
+from tests.server.gateway.backends import Backend, event, gateway, served, until
+
+WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
+
+
+async def test_bytes_are_passed_on_as_they_came_both_ways() -> None:
+    backend = Backend()
+    backend.go_on.set()
+    async with served(backend) as server, gateway(server) as gate:
+        body = b'{"messages":  [{"content": "\\u00e9"}], "max_tokens": 5, "stream": true, "their_own": [1.0]}'
+        async with gate.client.post("/v1/chat/completions?x=%20", data=body, headers={"x-mine": "1"}) as answer:
+            assert (answer.status, await answer.read()) == (200, WHOLE)
+            assert answer.headers["Content-Type"] == "text/event-stream"
+        assert backend.bodies == [body]
+        assert backend.seen[0]["x-mine"] == "1" and "x-lengthwise-place" in answer.headers
+        status, whole = await gate.ask(stream=False)
+        assert (status, whole) == (200, b'{"id": "theirs", "usage": {"completion_tokens": 5}}')
+        assert gate.service.dispatcher.requests_running == 0
+
+
+async def test_errors_of_the_backend_are_its_own() -> None:
+    backend = Backend()
+    async with served(backend) as server, gateway(server) as gate:
+        assert await gate.ask(bad=1) == (422, b'{"error": {"message": "theirs"}}')
+        status, told = await gate.ask(priority="high")
+        assert status == 400 and b"priority" in told
+
+
+async def test_other_paths_are_passed_on_and_the_gateway_tells_of_itself() -> None:
+    async with served(Backend()) as server, gateway(server) as gate:
+        assert await gate.get("/v1/models") == {"data": [{"id": "their-model"}]}
+        assert (await gate.get("/health"))["requests_waiting"] == 0
+        assert (await gate.get("/"))["model"] == gate.service.name
+        async with gate.client.get("/metrics") as answer:
+            assert "lengthwise:executor_slots" in await answer.text()
+        async with gate.client.get("/openapi.json") as answer:
+            assert "/v1/chat/completions" in (await answer.json())["paths"]
+
+
+async def test_a_key_of_the_backend_takes_the_place_of_the_clients() -> None:
+    backend = Backend()
+    backend.go_on.set()
+    async with served(backend) as server, gateway(server, backend_api_key="theirs") as gate:
+        await gate.client.post(
+            "/v1/chat/completions", json={"max_tokens": 1, "stream": True}, headers={"x-api-key": "o"}
+        )
+        assert backend.seen[0]["Authorization"] == "Bearer theirs" and "x-api-key" not in backend.seen[0]
+
+
+async def test_no_more_are_sent_than_the_backend_answers_and_one() -> None:
+    backend = Backend(slots=3)
+    async with served(backend) as server, gateway(server) as gate:
+        asked = [asyncio.ensure_future(gate.ask()) for _ in range(30)]
+        await until(lambda: backend.running == 3)
+        backend.go_on.set()
+        assert [answer for _, answer in await asyncio.gather(*asked)] == [WHOLE] * 30
+        (worker,) = gate.service.dispatcher.workers
+        assert worker.info.max_rows == 4
+        backend.go_on.clear()
+        more = [asyncio.ensure_future(gate.ask()) for _ in range(12)]
+        await until(
+            lambda: backend.open == 4 and gate.service.dispatcher.requests_waiting == 9
+        )  # one is at the backend
+        backend.go_on.set()
+        await asyncio.gather(*more)
+
+
+async def test_a_client_that_leaves_frees_its_place_everywhere() -> None:
+    backend = Backend(slots=1)
+    async with served(backend) as server, gateway(server, slots=1) as gate:
+        asked = [asyncio.ensure_future(gate.ask()) for _ in range(3)]
+        await until(lambda: backend.running == 1 and gate.service.dispatcher.requests_waiting == 2)
+        for call in asked:
+            call.cancel()
+        await until(lambda: backend.open == 0)
+        await until(lambda: gate.service.dispatcher.requests_waiting + gate.service.dispatcher.requests_running == 0)
+        backend.go_on.set()
+        assert (await gate.ask())[1] == WHOLE
+
+
+async def test_a_call_without_a_byte_goes_to_another_backend() -> None:
+    down, up = Backend(refuses=True), Backend()
+    up.go_on.set()
+    async with served(down) as first, served(up) as second, gateway(first, second) as gate:
+        answers = await asyncio.gather(*(gate.ask() for _ in range(6)))
+        assert [answer for _, answer in answers] == [WHOLE] * 6
+        assert down.bodies and len(up.bodies) == 6
+
+
+async def test_a_call_waits_until_its_only_backend_is_there_again() -> None:
+    backend = Backend(refuses=True)
+    backend.go_on.set()
+    async with served(backend) as server, gateway(server) as gate:
+        asked = asyncio.ensure_future(gate.ask())
+        await until(lambda: backend.bodies and not gate.service.dispatcher.alive)
+        assert gate.service.dispatcher.requests_waiting == 1
+        backend.refuses = False
+        assert await asked == (200, WHOLE)
+
+
+async def test_a_stream_that_breaks_ends_with_an_error() -> None:
+    backend = Backend(break_off=True)
+    async with served(backend) as server, gateway(server) as gate:
+        status, told = await gate.ask()
+        assert status == 200 and told.startswith(event(0)) and told.endswith(b"data: [DONE]\n\n")
+        assert b"backend_failed" in told
+        assert gate.service.dispatcher.requests_running == 0
+
+
+async def test_a_deadline_ends_a_call_that_waits() -> None:
+    backend = Backend(slots=1)
+    async with served(backend) as server, gateway(server, slots=1) as gate:
+        first = asyncio.ensure_future(gate.ask())
+        await until(lambda: backend.running == 1)
+        status, told = await gate.ask(deadline_ms=50)
+        assert status == 504 and b"deadline_exceeded" in told
+        backend.go_on.set()
+        assert await first == (200, WHOLE)
+
+
+async def test_a_call_can_be_cancelled_by_its_id() -> None:
+    backend = Backend(slots=1)
+    async with served(backend) as server, gateway(server, slots=1) as gate:
+        running, waiting = (asyncio.ensure_future(gate.ask()) for _ in range(2))
+        await until(lambda: backend.running == 1 and gate.service.dispatcher.requests_waiting == 1)
+        for call in (await gate.get("/v1/requests"))["data"]:
+            await gate.client.post(f"/v1/requests/{call['id']}/cancel")
+        assert {(await one)[0] for one in (running, waiting)} == {200, 499}
+        await until(lambda: backend.open == 0)
+
+
+async def test_a_whole_answer_can_be_cancelled_before_it_comes() -> None:
+    backend = Backend()
+    async with served(backend) as server, gateway(server) as gate:
+        asked = asyncio.ensure_future(gate.ask(stream=False))
+        await until(lambda: backend.running == 1)
+        (call,) = (await gate.get("/v1/requests"))["data"]
+        await gate.client.post(f"/v1/requests/{call['id']}/cancel")
+        assert (await asked)[0] == 499
+        await until(lambda: backend.open == 0)
+
+
+async def test_a_call_that_kills_every_backend_is_given_up() -> None:
+    backend = Backend(refuses=True)
+    async with served(backend) as server, gateway(server) as gate:
+        asked = asyncio.ensure_future(gate.ask())
+        (worker,) = gate.service.dispatcher.workers
+        for _ in range(MOST_LOST):
+            await until(lambda: worker.fault is not None)
+            gate.service.dispatcher.receive(ExecutorHealth(0, None))  # it is there again, and gets the call again
+        assert (await asked)[0] == 502
+        assert len(backend.bodies) == MOST_LOST + 1
+
+
+async def test_bodies_of_calls_that_wait_have_a_bound() -> None:
+    backend = Backend(slots=1)
+    async with served(backend) as server, gateway(server, slots=1, max_body_bytes=1024) as gate:
+        asked = [asyncio.ensure_future(gate.ask(filler="x" * 800)) for _ in range(19)]
+        await until(lambda: gate.service.dispatcher.requests_waiting >= 16)
+        assert (await gate.ask(filler="x" * 800))[0] == 429
+        backend.go_on.set()
+        assert {status for status, _ in await asyncio.gather(*asked)} <= {200, 429}
+
+
+async def test_where_no_backend_answers_a_call_is_told_so() -> None:
+    async with gateway("http://127.0.0.1:9/v1") as gate, gate.client.get("/v1/models") as answer:
+        assert answer.status == 503
+
+
+async def test_what_ends_the_gateway_ends_its_calls() -> None:
+    backend = Backend(slots=1)
+    async with served(backend) as server, gateway(server, slots=1) as gate:
+        asked = [asyncio.ensure_future(gate.ask()) for _ in range(2)]
+        await until(lambda: backend.running == 1 and gate.service.dispatcher.requests_waiting == 1)
+        gate.service.dispatcher.abort_all("the server is shutting down")
+        assert {status for status, _ in await asyncio.gather(*asked)} == {200, 503}
+        await until(lambda: backend.open == 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "--backend"),
+        ({"backend": ("localhost:1",)}, "no http"),
+        ({"backend": ("http://a/v1",), "strategy": "srpt"}, "pauses requests or closes batches"),
+        ({"backend": ("http://a/v1",), "strategy": "scls"}, "pauses requests or closes batches"),
+        ({"backend": ("http://a/v1",), "strategy": "sjf-oracle-continuous"}, "true lengths"),
+    ],
+)
+def test_what_no_gateway_can_do_is_refused_at_the_start(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        check_backends(GatewayConfig(**settings))  # type: ignore[arg-type]
+
+
+async def test_lengths_are_learned_from_what_is_served() -> None:
+    backend = Backend()
+    backend.go_on.set()
+    async with served(backend) as server, gateway(server, strategy="fair") as gate:
+        for tokens in (3, 9, 3):
+            await gate.ask(max_tokens=tokens)
+        listed = (await gate.get("/v1/requests"))["data"]
+        assert [one["generated_tokens"] for one in listed] == [3, 9, 3]
+        async with gate.client.get("/metrics") as answer:
+            assert "vllm:generation_tokens_total{" in await answer.text()
