@@ -13,7 +13,7 @@ COMMAND = Path(sys.executable).with_name("lengthwise")
 
 
 @contextmanager
-def serve(folder: Path, *flags: str) -> Iterator[str]:
+def serve(folder: Path | str, *flags: str) -> Iterator[str]:
     """Yields the server's URL once its ready line is out; ends it with SIGTERM and checks that it ends well."""
     command = [str(COMMAND), "serve", str(folder), "--port", "0", "--log-level", "warning", *flags]
     if "--journal" not in flags:
