@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --n
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve chat bench evidence test test-quick test-clients test-faults test-native test-deploy test-ray check docs-clients site clean
+.PHONY: help install serve chat bench evidence test test-quick test-clients test-faults test-native test-wheel test-deploy test-ray check docs-clients picture site clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ test-ray: $(TESTING) ## install Ray Serve and run two nodes behind it
 	$(PIP) -e '.[ray]'
 	@exec $(BIN)/python -m pytest -q tests/server/deploy/test_ray.py $(ARGS)
 
+test-wheel: ## build sdist and wheel, install them into an empty environment, and ask the default model there
+	@tests/wheel.sh $(PYTHON)
+
 test-native: $(TESTING) ## the compiled pass under the address, undefined-behaviour and thread sanitizers; wants g++
 	@LENGTHWISE_TEST_SANITIZERS=500 $(BIN)/python -m pytest -q tests/models/native/test_sanitized.py $(ARGS)
 
@@ -87,6 +90,9 @@ check: $(TESTING) ## formatting, lint, types and tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy lengthwise.py $(PACKAGES) tests
 	$(PYTEST) $(ARGS)
+
+picture: $(TESTING) ## make the dashboard's pictures in docs from a running server under load; wants Chromium
+	@exec $(BIN)/python -m tests.picture $(ARGS)
 
 site: $(RUNTIME) ## build the documents as a site, in build/site
 	$(PIP) -e '.[docs]'

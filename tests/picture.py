@@ -18,15 +18,17 @@ from tests.browser import chromium, opened_page
 from tests.live_server import serve
 
 ROOT = Path(__file__).parent.parent
-ASKED = (
-    ("Name a fruit.", 12),
+FORCED = (
     ("Translate to French: the house is small.", 20),
     ("Write one sentence about the sea.", 40),
     ("List five rules for a clean kitchen.", 90),
     ("Explain how a bicycle stays upright.", 160),
     ("Tell a story about a fox and a clockmaker.", 300),
 )
-"""Prompts, and about as many tokens as their answers have."""
+"""Prompts, and the mean number of tokens that their answers are made to have."""
+
+FREE = ("What is the capital of France?", "Name a fruit.", "How many legs has a spider?", "Who wrote Hamlet?")
+"""Prompts whose answers end by themselves, which predictions are judged by."""
 
 LIVE = "document.getElementById('link').dataset.state === 'live'"
 
@@ -71,11 +73,13 @@ async def _call(session: aiohttp.ClientSession, number: int) -> None:
     """One call of the load; they come in four waves, so that lanes show rows that join and leave."""
     draw = random.Random(number)
     await asyncio.sleep(number % 4 * 3.0)
-    prompt, tokens = draw.choice(ASKED)
+    free = number % 3 == 0
+    prompt, tokens = (draw.choice(FREE), 256) if free else draw.choice(FORCED)
     body = {
-        "messages": [{"role": "user", "content": f"{prompt} ({number})"}],
-        "max_tokens": max(4, int(tokens * draw.uniform(0.7, 1.3))) if number % 3 else 256,
-        "ignore_eos": number % 3 > 0,  # the others end by themselves, which predictions are judged by
+        "messages": [{"role": "user", "content": prompt if free else f"{prompt} ({number})"}],
+        "max_tokens": tokens if free else int(tokens * draw.uniform(0.8, 1.2)),
+        "ignore_eos": not free,
+        
         "user": draw.choice(("ada", "ben", "eve")),
         "stream": True,
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.strategy import STRATEGIES
+from tests import api_fields
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -81,6 +82,13 @@ def test_every_document_is_in_the_index() -> None:
     assert [path.name for path in ROOT.glob("docs/*.md") if path.name != "index.md" and path.name not in text] == []
 
 
+def test_tables_of_fields_are_those_of_the_types() -> None:
+    """`python -m tests.api_fields` writes them anew."""
+    page = api_fields.PAGE.read_text("utf-8")
+    assert api_fields.filled(page) == page
+    assert [name for name in api_fields.described() if f"`{name}`" not in page] == []
+
+
 def test_every_strategy_is_described() -> None:
     text = (ROOT / "docs" / "strategies.md").read_text("utf-8")
     described = re.findall(r"`([\w*-]+)`", text)
@@ -89,7 +97,7 @@ def test_every_strategy_is_described() -> None:
 
 def test_every_test_that_the_operators_are_told_of_exists() -> None:
     """Each is named by its file and the beginning of what it says, with `...` for what is left out."""
-    rows = (ROOT / "docs" / "operations.md").read_text().partition("**Faults**")[2].partition("\n## ")[0]
+    rows = (ROOT / "docs" / "promises.md").read_text().partition("## Faults")[2].partition("\n## ")[0]
     shown, missing = [row.split(" | ")[-1].strip(" |") for row in rows.splitlines() if row.startswith("| ")][1:], []
     for cell in shown:
         files: list[Path] = []
