@@ -1,7 +1,7 @@
 """README's picture of the dashboard: a real server under a bounded load, as Chromium shows it, light and dark.
 
-`make picture` writes docs/dashboard-light.png and docs/dashboard-dark.png; `--calls` and `--into` take others of 0, 40 or
-200 calls to look at.
+`make picture` writes docs/dashboard-light.png and docs/dashboard-dark.png; `--calls` and `--into` take others, of 0, 40
+or 200 calls, to look at.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ async def _call(session: aiohttp.ClientSession, number: int) -> None:
         "messages": [{"role": "user", "content": prompt if free else f"{prompt} ({number})"}],
         "max_tokens": tokens if free else int(tokens * draw.uniform(0.8, 1.2)),
         "ignore_eos": not free,
-        
         "user": draw.choice(("ada", "ben", "eve")),
         "stream": True,
     }
