@@ -76,7 +76,7 @@ export class Figures {
     this.ended = this.ended.slice(-KEPT);
     this.first = this.first.slice(-KEPT);
     this.say("requests", count(tick.running), `running; ${tick.waiting ? count(tick.waiting) : "none"} waiting`);
-    const note = made.all ? `${percent(made.pad / made.all)} padding, ${percent(made.invalid / made.all)} invalid` : "of all cells read";
+    const note = made.all ? `${percent(made.pad / made.all)} padding read, ${percent(made.invalid / made.all)} invalid` : "of all cells read";
     this.say("useful", percent(1 - made.wasted / made.all), note);
     this.say("order", signed(change(tick.order)), orderNote(tick.order));
     for (const [name, line] of Object.entries(this.lines)) line.draw(this.points[name], t, SPAN, name === "useful" ? 1 : 0);

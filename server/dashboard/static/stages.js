@@ -20,7 +20,7 @@ export const LEGEND = [
   ["prefill", "prefill: its prompt is read"],
   ["staged", "waits for a slot"],
   ["decode", "decode: its own tokens"],
-  ["padding", "padding that it reads too"],
+  ["padding", "padding to the longest row"],
   ["paused", "paused, in host memory"],
   ["invalid", "ended, still computed"],
 ];
