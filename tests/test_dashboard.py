@@ -205,7 +205,7 @@ async def test_figures_agree_with_the_pictures(played: Played) -> None:
     await page.until(f"{told}.startsWith('0 | running; 3 waiting | – | – |')")
     theatre.step(rows[0], begun=(rows[0],))
     # 5 cells of a prefill, 1 of them padding, and 6 that were read, 3 for padding and 2 for rows that had ended
-    useful = "45 % | 36 % padding, 18 % invalid"
+    useful = "45 % | 36 % padding read, 18 % invalid"
     await page.until(f"{told} === '1 | running; 2 waiting | 1.0 s | – | {useful}'")
 
 
