@@ -49,6 +49,10 @@ SMALLER: Mapping[str, str] = MappingProxyType(
             "--num-prompts 4 --max-input-len 100 --max-output-len 4"
         ),
         "lengthwise simulate --strategies scls,lengthwise": "--duration 20",
+        "lengthwise compare --strategies baton-pd,my_order.py:MY_ORDER --num-prompts 60 --request-rates inf "
+        "--max-output-len 128 --replay-lengths --serve-args='--max-num-seqs 8'": (
+            "TINY --num-prompts 4 --max-input-len 100 --max-output-len 4"
+        ),
         "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
         "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
         "lengthwise bench quality": "TINY --quantization int8 --num-texts 3 --max-len 20",
