@@ -77,6 +77,15 @@ def test_every_message_that_the_questions_explain_is_one_of_the_program() -> Non
     assert [one for one in messages if one not in source] == []
 
 
+PLACES = re.compile(r"\b(?:engine|loadgen|models|scheduler|server)(?:/\w+)+/?(?:\.py)?")
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "architecture.svg", "design.md", "lengthwise.md", "strategies.md"])
+def test_places_in_the_code_that_the_documents_name_exist(name: str) -> None:
+    places = set(PLACES.findall((ROOT / "docs" / name).read_text("utf-8")))
+    assert places and [place for place in sorted(places) if not (ROOT / place).exists()] == []
+
+
 def test_every_document_is_in_the_index() -> None:
     text = (ROOT / "docs/index.md").read_text("utf-8")
     assert [path.name for path in ROOT.glob("docs/*.md") if path.name != "index.md" and path.name not in text] == []
