@@ -185,7 +185,7 @@ class RunningBatch:
         return choose_view(arena.capacity_tokens, arena.max_rows, rows, needed, 2 * needed)
 
     def resize(self, capacity_tokens: int) -> None:
-        """Go on with another budget for K and V, and without graphs; no row may be left."""
+        """Go on with another budget for K and V; no row may be left."""
         if self._graphs is not None:
             self._graphs.release()
         self.arena.resize(capacity_tokens)
@@ -193,7 +193,7 @@ class RunningBatch:
     def reads(self) -> Tally:
         """Cells that the latest step read, as long as its rows are all here and none has taken its token."""
         lengths, window = self.arena.lengths, self.arena.window
-        apart = self._model.batch_invariant or self._model.reads_apart
+        apart = self._model.batch_invariant or self._model.reads_apart or self._graphs is not None
         read = [self.arena.end - origin if apart else window for origin in self.arena.origins]
         live = [place for place, row in enumerate(self.rows) if not row.ended]
         by_live = sum(read[place] for place in live)

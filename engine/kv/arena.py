@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from engine.kv.row_kv import RowKv, to_host
-from models.network.attention import Spans, multiplies_batches, reads_whole_pitch
+from models.network.attention import Spans, has_flash, multiplies_batches, reads_whole_pitch
 from models.network.kv_adapter import KvCells, KvShape
 
 ROOM = 64
@@ -44,6 +44,10 @@ class KvArena:
 
         flat    (layers, capacity_tokens * kv_heads * head_dim)
         view    (layers, rows, kv_heads, pitch, head_dim)     the first `rows * pitch` cells of each layer
+        tokens  (layers, capacity_tokens + 1, kv_heads, head_dim)     the same memory where it is `by_token`
+
+    By token, all heads of a token lie side by side, so that a row's tokens are one run of memory whatever the view, and
+    the last token belongs to no row. Else all tokens of a head lie side by side, as the kernels of CPUs like it.
 
     Invariants, asserted by `check`:
     - live rows are contiguous, 0..live-1, and `0 <= start <= origin[r] <= end <= pitch <= columns`
@@ -52,8 +56,10 @@ class KvArena:
     - the buffers are finite everywhere, and keep dtype, device and address
     """
 
-    def __init__(self, shape: KvShape, capacity_tokens: int, *, max_rows: int) -> None:
+    def __init__(self, shape: KvShape, capacity_tokens: int, *, max_rows: int, by_token: bool | None = None) -> None:
+        """by_token   None: where flash attention reads runs of memory"""
         self.shape = shape
+        self.by_token = has_flash(shape.dtype, shape.head_dim, shape.device) if by_token is None else by_token
         self._most_rows = max_rows
         # Columns that memory is laid out for beyond those needed; None: for all that there may be.
         self._room = ROOM if multiplies_batches(shape.dtype, shape.device) else None
@@ -100,9 +106,25 @@ class KvArena:
         asking = columns[-width:, None]
         return (valid & (columns <= asking)) | (columns == asking)
 
+    @property
+    def has_holes(self) -> bool:
+        """Whether a live row has columns, from its origin on, that hold no token of it."""
+        return any(self.end - origin != length for origin, length in zip(self.origins, self.lengths, strict=True))
+
+    def starts(self) -> list[int]:
+        """The first token of each live row, as an index into `tokens`."""
+        return [row * self.pitch + origin for row, origin in enumerate(self.origins)]
+
+    @property
+    def tokens(self) -> tuple[Tensor, Tensor]:
+        """K and V by token; they stay where they are until `resize`."""
+        assert self.by_token
+        layout = (self.shape.layers, -1, self.shape.kv_heads, self.shape.head_dim)
+        return self._flat_keys.view(layout), self._flat_values.view(layout)
+
     def spans(self) -> Spans | None:
         """Spans of columns that each live row's newest token may read, padding left out; None where a row has holes."""
-        if any(self.end - origin != length for origin, length in zip(self.origins, self.lengths, strict=True)):
+        if self.has_holes:
             return None
         first = self._read(1).start
         return Spans(tuple(origin - first for origin in self.origins), self.end - first)
@@ -235,10 +257,6 @@ class KvArena:
         self.origins = [origin + to - cells.start for origin in self.origins]
         self.end = target.stop
 
-    def slide(self) -> None:
-        """Move the live window to the first column."""
-        self._lay_out(self.rows, self.columns, 0)
-
     def check(self) -> None:
         """Assert the invariants; for tests, since it reads all of the memory."""
         assert self.live <= self.rows and self.rows * self.columns <= self.capacity_tokens
@@ -259,8 +277,8 @@ class KvArena:
         self.capacity_tokens = capacity_tokens
         self.max_rows = min(self._most_rows, capacity_tokens)
         token = self.shape.kv_heads * self.shape.head_dim
-        self._flat_keys = zeros(self.shape, capacity_tokens * token)
-        self._flat_values = zeros(self.shape, capacity_tokens * token)
+        cells = (capacity_tokens + self.by_token) * token
+        self._flat_keys, self._flat_values = zeros(self.shape, cells), zeros(self.shape, cells)
         self._flat_valid = torch.zeros(capacity_tokens, dtype=torch.bool, device=self.shape.device)
         self._view(self.max_rows, capacity_tokens // max(1, self.max_rows))
 
@@ -292,10 +310,11 @@ class KvArena:
         """
         self.rows, self.columns = rows, columns
         self.pitch = columns if self._room is None else min(needed + self._room, columns)
-        used = rows * self.pitch * self.shape.kv_heads * self.shape.head_dim
-        layout = (self.shape.layers, rows, self.shape.kv_heads, self.pitch, self.shape.head_dim)
-        self.keys = self._flat_keys[:, :used].view(layout)
-        self.values = self._flat_values[:, :used].view(layout)
+        layers, heads, dim = self.shape.layers, self.shape.kv_heads, self.shape.head_dim
+        inner = (self.pitch, heads) if self.by_token else (heads, self.pitch)
+        used = rows * self.pitch * heads * dim
+        views = [flat[:, :used].view(layers, rows, *inner, dim) for flat in (self._flat_keys, self._flat_values)]
+        self.keys, self.values = (view.transpose(2, 3) for view in views) if self.by_token else views
         self.valid = self._flat_valid[: rows * self.pitch].view(rows, self.pitch)
         self._flat_valid.zero_()
 

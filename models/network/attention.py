@@ -7,9 +7,10 @@ the group is folded into the query axis. It knows no rows, only a mask of what m
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -68,8 +69,72 @@ class Causal:
         return self._triangles[columns]
 
 
-Mask: TypeAlias = Tensor | Spans | Causal | None
-"""The cells that new tokens may read: a tensor as in `masked_attention`, spans, or None for causal attention."""
+class VarlenAttention(Protocol):
+    """Attention of one new token a row over the row's run of K and V."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
+        """query (rows, heads, dim); key, value (tokens, kv_heads, dim) -> (rows, heads, dim)"""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The cells that one new token of each row may read: a run of tokens in memory (tokens, kv_heads, dim).
+
+    Starts and lengths are read on the device, so that a captured pass serves any. K and V are handed to `attend` as all
+    of that memory.
+    """
+
+    starts: Tensor
+    """(rows + 1,) int32: the first token of each row's run; the last number is not read."""
+    lengths: Tensor
+    """(rows,) int32, each at least 1."""
+    places: Tensor
+    """(rows + 1,) int32: 0, 1 and so on, the place of each row's query."""
+    longest: int
+    """Bound of all lengths."""
+    attention: VarlenAttention
+
+    @staticmethod
+    def listed(
+        starts: Sequence[int], lengths: Sequence[int], longest: int, attention: VarlenAttention, device: torch.device
+    ) -> Runs:
+        """Runs of numbers that the host knows."""
+        numbers = ([*starts, 0], lengths, range(len(lengths) + 1))
+        first, count, places = (torch.tensor(each, dtype=torch.int32, device=device) for each in numbers)
+        return Runs(first, count, places, longest, attention)
+
+
+Mask: TypeAlias = Tensor | Spans | Causal | Runs | None
+"""The cells that new tokens may read: a tensor as in `masked_attention`, spans, runs, or None for causal attention."""
+
+
+def has_flash(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
+    """Whether `flash_attention` computes this."""
+    sized = dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256
+    return device.type == "cuda" and sized and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def flash_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
+    """torch's own flash attention of variable lengths: neither mask nor padding is read, and no head is copied."""
+    found: Tensor = torch.ops.aten._flash_attention_forward(
+        query, key, value, runs.places, runs.starts, 1, runs.longest, 0.0, False, False,
+        scale=scale, seqused_k=runs.lengths,
+    )[0]  # fmt: skip
+    return found
+
+
+def gather_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
+    """The same in plain torch, on any device and in any dtype: `longest` cells of each row are copied and masked.
+
+    They end where the run ends, so that with the longest row's length as the bound its numbers are those of a mask.
+    """
+    starts = runs.starts[:-1, None]
+    cells = starts + runs.lengths[:, None] + torch.arange(-runs.longest, 0, device=starts.device)
+    own = cells >= starts
+    keys, values = (each[cells.clamp(min=0)].transpose(1, 2) for each in (key, value))
+    mask = prepare_mask(own[:, None, None], 1, query.dtype, key.shape[1])
+    return attend(query.unsqueeze(2), keys, values, mask, scale).squeeze(2)
 
 
 def prepare_mask(mask: Mask, new: int, dtype: torch.dtype, kv_heads: int) -> Mask:
@@ -117,7 +182,8 @@ def masked_attention(
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float | None) -> Tensor:
-    """Scaled dot-product attention; shapes as in `masked_attention`, the mask being one that was prepared.
+    """Scaled dot-product attention; shapes as in `masked_attention`, the mask being one that was prepared. Where it is
+    runs, key and value are (tokens, kv_heads, dim).
 
     returns  (rows, heads, new, dim)
     """
@@ -129,6 +195,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float |
         )
     if isinstance(mask, Causal):
         return _causal(query, key, value, mask, scale)
+    if isinstance(mask, Runs):
+        return mask.attention(query.squeeze(2), key, value, mask, scale).unsqueeze(2)
     return _attend(query, key, value, mask, scale)
 
 

@@ -118,6 +118,8 @@ def load(
 ) -> LoadedModel:
     """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
     where = torch.device(device)
+    if where.type == "cuda":  # cuDNN's attention plans anew, for 22 to 37 ms, whenever a shape is new
+        torch.backends.cuda.enable_cudnn_sdp(False)
     chosen = choose_dtype(dtype, where)
     with translate_failures(partial(_word_failure, folder)):
         narrows = dtype == "auto"

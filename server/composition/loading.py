@@ -12,7 +12,7 @@ import torch
 
 from engine.executor import Executor
 from engine.forward.batch import RunningBatch
-from engine.forward.graphs import DecodeGraphs, GraphError
+from engine.forward.graphs import DecodeGraphs, capture_nothing, capture_on
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
@@ -199,16 +199,14 @@ def build_executor(
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:
-    """Decode steps captured on a CUDA device; None elsewhere, and where they cannot be had, which the log tells."""
-    if model.device.type != "cuda" or config.enforce_eager:
+    """Decode steps by flash attention, captured unless --enforce-eager; None where attention goes by a mask."""
+    if not (arena.by_token and isinstance(model.network, Decoder)):
+        if model.device.type == "cuda":
+            log.warning("decoding without CUDA graphs, which costs speed: flash attention does not compute this model")
         return None
     begin = time.monotonic()
-    graphs = DecodeGraphs(model, arena)
-    try:
-        with Bars() as bars:
-            graphs.prepare(bars.begin("capturing CUDA graphs", len(graphs)).advance)
-    except (GraphError, RuntimeError, torch.OutOfMemoryError) as error:
-        log.warning("decoding without CUDA graphs, which costs speed with few rows: %s", error)
-        return None
-    log.info("captured %d CUDA graphs in %.1f s", len(graphs), time.monotonic() - begin)
+    graphs = DecodeGraphs(model, arena, capture=capture_nothing if config.enforce_eager else capture_on)
+    with Bars() as bars:
+        graphs.prepare(bars.begin("preparing decode steps", len(graphs)).advance)
+    log.info("prepared %d decode steps in %.1f s", len(graphs), time.monotonic() - begin)
     return graphs

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from engine.forward.batch import RunningBatch
-from engine.forward.graphs import DecodeGraphs
+from engine.forward.graphs import Capture, DecodeGraphs, capture_nothing, capture_on
 from engine.kv.arena import KvArena
 from engine.messages import Terms
 from engine.pipeline import Pipeline
-from models.network.attention import masked_attention
+from models.network.attention import Runs, flash_attention, gather_attention, masked_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.text import Text
@@ -24,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and none is visible"),
 ]
 
+READERS = (flash_attention, gather_attention)
 SPECS = [spec(0, 300, max_tokens=5), spec(1, 3, max_tokens=60), spec(2, 40, max_tokens=30)]
 
 
@@ -34,11 +37,11 @@ def cuda_model(request: pytest.FixtureRequest, tiny_model: LoadedModel) -> Loade
     return load(tiny_model.folder, dtype="float32", device=request.param)
 
 
-def answers(model: LoadedModel, text: Text, *, graphs: bool) -> dict[int, list[int]]:
-    arena = KvArena(model.kv, 4096, max_rows=8)
-    made = DecodeGraphs(model, arena) if graphs else None
+def answers(model: LoadedModel, text: Text, capture: Callable[[torch.device], Capture] | None) -> dict[int, list[int]]:
+    arena = KvArena(model.kv, 4096, max_rows=8, by_token=True)
+    made = DecodeGraphs(model, arena, gather_attention, capture) if capture else None
     if made is not None:
-        made.prepare(lambda: None)
+        made.prepare()
     pipeline = Pipeline(model, text, RunningBatch(model, arena, headroom=0, graphs=made), max_prefill_tokens=64)
     pipeline.admit(SPECS, Terms())
     return tokens_of(finish(pipeline))
@@ -46,7 +49,39 @@ def answers(model: LoadedModel, text: Text, *, graphs: bool) -> dict[int, list[i
 
 @torch.inference_mode()
 def test_captured_steps_answer_as_eager_ones_do_on_every_device(cuda_model: LoadedModel, tiny_text: Text) -> None:
-    assert answers(cuda_model, tiny_text, graphs=True) == answers(cuda_model, tiny_text, graphs=False)
+    masked = answers(cuda_model, tiny_text, None)
+    assert answers(cuda_model, tiny_text, capture_on) == answers(cuda_model, tiny_text, capture_nothing) == masked
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("kv_heads", "head_dim"), [(2, 64), (8, 128), (1, 256)])
+def test_flash_attention_of_runs_is_the_gathered_one(kv_heads: int, head_dim: int) -> None:
+    lengths, pitch = [1, 700, 64, 129], 1000
+    keys, values = torch.randn(2, len(lengths) * pitch, kv_heads, head_dim, device="cuda", dtype=torch.bfloat16)
+    query = torch.randn(len(lengths), 8, head_dim, device="cuda", dtype=torch.bfloat16)
+    starts = [row * pitch + 900 - length for row, length in enumerate(lengths)]
+    found, expected = (
+        each(query, keys, values, Runs.listed(starts, lengths, 4096, each, query.device), None) for each in READERS
+    )
+    torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2)
+
+
+@torch.inference_mode()
+def test_nothing_in_a_captured_step_waits_for_the_device(tiny_folder: Path, tiny_text: Text) -> None:
+    model = load(tiny_folder, dtype="bfloat16", device="cuda:0")
+    arena = KvArena(model.kv, 4096, max_rows=8)
+    graphs = DecodeGraphs(model, arena)
+    graphs.prepare()
+    batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
+    pipeline = Pipeline(model, tiny_text, batch, max_prefill_tokens=512)
+    pipeline.admit(SPECS)
+    for _ in range(4):
+        pipeline.turn()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batch.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @torch.inference_mode()
@@ -59,10 +94,10 @@ def test_memory_is_given_back_after_a_shortage_with_graphs(cuda_model: LoadedMod
         return logits
 
     model = faulty(cuda_model, shortage)
-    arena = KvArena(model.kv, 600, max_rows=8)
+    arena = KvArena(model.kv, 600, max_rows=8, by_token=True)
     size = 2 * arena.keys.nbytes
-    graphs = DecodeGraphs(model, arena)
-    graphs.prepare(lambda: None)
+    graphs = DecodeGraphs(model, arena, gather_attention)
+    graphs.prepare()
     pipeline = Pipeline(model, tiny_text, RunningBatch(model, arena, headroom=0, graphs=graphs), max_prefill_tokens=64)
     before = torch.cuda.memory_allocated(device)
     pipeline.admit([replace(SPECS[0], row_id=9)])

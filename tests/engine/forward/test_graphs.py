@@ -1,8 +1,9 @@
-"""Decode steps in fixed shapes: the same tokens as without, whatever bucket a step falls into."""
+"""Decode steps in fixed shapes: the same tokens as without, in whatever proportions the arena looks at its memory."""
 
 from __future__ import annotations
 
 import gc
+import logging
 import mmap
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,28 +17,38 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.forward import graphs as decode
 from engine.forward.batch import RunningBatch
-from engine.forward.graphs import WARMUPS, DecodeGraphs, DecodeStep, GraphError, _capture_on
+from engine.forward.graphs import WARMUPS, Capture, DecodeGraphs, DecodeStep, capture_nothing, capture_on
 from engine.kv.arena import KvArena
 from engine.messages import Entry, Terms
 from engine.pipeline import Pipeline
 from models.native.kernels import Kernels
+from models.network.attention import gather_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.text import Text
+from tests.engine.forward.recorded import Recorder
+from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone
 from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
+from tests.reference import Reference
 
 SPECS = [
     replace(spec(row_id, length, max_tokens=40), row_id=row_id) for row_id, length in enumerate((3, 250, 17, 2, 9))
 ]
+Make = Callable[[torch.device], Capture]
 
 
-def with_graphs(model: LoadedModel, text: Text, capacity: int, rows: int) -> tuple[Pipeline, DecodeGraphs]:
-    arena = KvArena(model.kv, capacity, max_rows=rows)
-    graphs = DecodeGraphs(model, arena)
-    graphs.prepare(lambda: None)
+def graphs_of(model: LoadedModel, capacity: int, rows: int, capture: Make) -> tuple[KvArena, DecodeGraphs]:
+    arena = KvArena(model.kv, capacity, max_rows=rows, by_token=True)
+    return arena, DecodeGraphs(model, arena, gather_attention, capture)
+
+
+def with_graphs(model: LoadedModel, text: Text, capacity: int, rows: int, capture: Make = capture_nothing) -> Pipeline:
+    arena, graphs = graphs_of(model, capacity, rows, capture)
+    graphs.prepare()
     batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
-    return Pipeline(model, text, batch, max_prefill_tokens=64), graphs
+    return Pipeline(model, text, batch, max_prefill_tokens=64)
 
 
 @pytest.fixture(scope="module")
@@ -46,71 +57,158 @@ def tiny_model(tiny_folder: Path) -> LoadedModel:
     return load(tiny_folder, dtype="float32", kernels=Kernels.TORCH)
 
 
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("capacity", [600, 4096])
 @pytest.mark.parametrize("terms", [Terms(), Terms(entry=Entry.SHAPE), Terms(closed=True)])
-def test_answers_are_the_same_with_graphs(tiny_model: LoadedModel, tiny_text: Text, terms: Terms) -> None:
-    plain = pipeline_of(tiny_model, tiny_text, capacity=4096, rows=8)
-    graphed, _ = with_graphs(tiny_model, tiny_text, 4096, 8)
+def test_answers_are_the_same_with_graphs(
+    tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder, terms: Terms, capacity: int
+) -> None:
+    """With 600 tokens the arena is viewed in other proportions while rows run, which were steps without graphs."""
+    plain = pipeline_of(tiny_model, tiny_text, capacity=capacity, rows=8)
+    graphed = with_graphs(tiny_model, tiny_text, capacity, 8, recorder)
     for pipeline in (plain, graphed):
         pipeline.admit(SPECS, terms)
-    expected, found = tokens_of(finish(plain)), tokens_of(finish(graphed))
-    assert found == expected and all(len(tokens) == 40 for tokens in found.values())
+    expected, before = tokens_of(finish(plain)), recorder.replays
+    assert tokens_of(finish(graphed)) == expected and all(len(tokens) == 40 for tokens in expected.values())
+    assert len(recorder.graphs) == 4, "1, 2, 4 and 8 rows, each captured once"
+    assert recorder.replays > before
 
 
-def test_steps_are_replayed_where_a_bucket_holds_them(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+class GraphedSchedule(Schedule):
+    """A random schedule whose decode steps are replayed."""
+
+    def __init__(self, seed: int, model: LoadedModel, text: Text, capture: Make) -> None:
+        super().__init__(seed, model, text)
+        old = self.pipeline.batch.arena
+        self.pipeline = with_graphs(model, text, old.capacity_tokens, old.max_rows, capture)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("seed", "terms"), [(place % 2, terms) for place, terms in enumerate([[Terms()], *MIXED])])
+def test_rows_of_a_random_schedule_are_replayed_to_what_transformers_generates(
+    seed: int, terms: list[Terms], tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference,
+    recorder: Recorder,
+) -> None:  # fmt: skip
+    schedule = GraphedSchedule(seed, tiny_model, tiny_text, recorder)
+    schedule.terms, prepared = terms, recorder.replays
+    schedule.run(rows=10)
+    assert_as_if_alone(schedule, tiny_reference)
+    assert recorder.replays > prepared or all(each.entry is Entry.SHAPE for each in terms)
+
+
+@torch.inference_mode()
+def test_a_graph_holds_in_every_view_of_the_memory(
+    tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder
 ) -> None:
-    pipeline, _ = with_graphs(tiny_model, tiny_text, 4096, 8)
-    shapes: list[tuple[int, int]] = []
-    plain = DecodeStep._body
-
-    def noted(step: DecodeStep) -> None:
-        shapes.append((step.rows, step.columns))
-        plain(step)
-
-    monkeypatch.setattr(DecodeStep, "_body", noted)
-    again, graphs = with_graphs(tiny_model, tiny_text, 4096, 8)
-    prepared = set(shapes)
-    assert len(graphs) == len(prepared) == 8
-    shapes.clear()
-    again.admit(SPECS)
-    finish(again)
-    assert {(8, 256), (8, 512)} <= set(shapes) <= prepared
-
-
-def test_a_view_that_was_not_captured_is_stepped_without_graphs_until_the_batch_is_empty(
-    tiny_model: LoadedModel, tiny_text: Text
-) -> None:
-    pipeline, graphs = with_graphs(tiny_model, tiny_text, 600, 8)
-    arena = pipeline.batch.arena
+    """Steps ran without graphs from the first time on that the arena had other rows and columns."""
+    pipeline = with_graphs(tiny_model, tiny_text, 600, 8, recorder)
+    arena, before = pipeline.batch.arena, recorder.replays
     pipeline.admit([spec(0, 200, max_tokens=5)])
     for _ in range(6):
         pipeline.turn()
-    assert (arena.rows, arena.columns) == (1, 600) and graphs.step([5], [204]) is None
+    assert (arena.rows, arena.columns) == (1, 600)
     finish(pipeline)
-    assert (arena.rows, arena.columns) == (8, 75), "the empty arena has its first proportions again"
+    assert recorder.replays - before == 4, "the first token is prefill's"
 
 
-def test_a_replay_that_computes_something_else_is_found(tiny_model: LoadedModel) -> None:
-    graphs = DecodeGraphs(tiny_model, KvArena(tiny_model.kv, 1024, max_rows=2))
+@torch.inference_mode()
+def test_graphs_are_captured_anew_once_the_memory_has_moved(
+    tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder
+) -> None:
+    """After one lack of memory all steps ran without graphs for the life of the process."""
+    hits = iter([False] * 12 + [True] + [False] * 1000)
 
-    def forgetful(body: Callable[[], None]) -> Callable[[], None]:
-        passes = iter(range(100))
+    def shortage(store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, DecodeStep) and not gone and next(hits):
+            gone.append(len(recorder.graphs))
+            raise torch.OutOfMemoryError("injected")
+        return logits
 
-        def replay() -> None:
-            body()
-            step = next(one for one in graphs._steps if one._body == body)
-            step.logits = step.logits + next(passes) + 1
+    gone: list[int] = []
+    plain = pipeline_of(tiny_model, tiny_text)
+    made = with_graphs(faulty(tiny_model, shortage), tiny_text, 1024, 4, partial(pass_on, recorder))
+    for pipeline in (plain, made):
+        pipeline.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
+    assert tokens_of(finish(made)) == tokens_of(finish(plain))
+    assert made.shape().capacity_tokens < 1024 and gone == [3]
+    assert len(recorder.graphs) == 4, "of the bucket that was used again"
+    assert recorder.graphs[-1].replays > 10
 
-        return replay
 
-    with pytest.raises(GraphError, match="differ"):
-        graphs.prepare(lambda: None, forgetful)
+def pass_on(recorder: Recorder, device: torch.device) -> Capture:
+    """Bodies run as they are until a graph is gone, so that faults in them are met; replays would not see them."""
+
+    def capture(body: Callable[[], None]) -> Callable[[], None]:
+        replay = recorder(device)(body)
+        return replay if len(recorder.graphs) > 3 else body
+
+    return capture
+
+
+@torch.inference_mode()
+def test_rows_with_holes_are_stepped_under_a_mask(tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder) -> None:
+    pipeline = with_graphs(tiny_model, tiny_text, 1024, 4, recorder)
+    pipeline.admit([spec(0, max_tokens=30)], Terms(entry=Entry.SHAPE))
+    for _ in range(4):
+        pipeline.turn()
+    before = recorder.replays
+    assert before > 3
+    pipeline.admit([spec(1, 9, max_tokens=4)], Terms(entry=Entry.SHAPE))
+    for _ in range(3):
+        pipeline.turn()
+    assert pipeline.batch.arena.has_holes and recorder.replays == before
+    finish(pipeline)
+
+
+@pytest.mark.parametrize("replayed", [None, 1.5], ids=["nothing", "something else"])
+@torch.inference_mode()
+def test_a_replay_that_computes_something_else_is_found_and_not_used(
+    tiny_model: LoadedModel, tiny_text: Text, caplog: pytest.LogCaptureFixture, replayed: float | None
+) -> None:
+    """A graph captured on another device's stream is empty: the logits of the pass before it were taken for its own."""
+
+    def wrong(_: torch.device) -> Capture:
+        def capture(body: Callable[[], None]) -> Callable[[], None]:
+            step = body.__self__  # type: ignore[attr-defined]
+
+            def replay() -> None:
+                if replayed is not None:
+                    step.logits.fill_(replayed)
+
+            return replay
+
+        return capture
+
+    with caplog.at_level(logging.WARNING):
+        graphed = with_graphs(tiny_model, tiny_text, 1024, 2, wrong)
+    assert caplog.text.count("without a CUDA graph") == 2 and "replay differs" in caplog.text
+    plain = pipeline_of(tiny_model, tiny_text)
+    for pipeline in (plain, graphed):
+        pipeline.admit(SPECS[2:4])
+    assert tokens_of(finish(graphed)) == tokens_of(finish(plain))
+
+
+@torch.inference_mode()
+def test_few_rows_have_a_bucket_for_each_order_of_length(
+    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "LENGTHS", 8)
+    monkeypatch.setattr(decode, "FEW_ROWS", 2)
+    _, graphs = graphs_of(tiny_model, 4096, 5, capture_nothing)
+    shapes = [(step.rows, step.longest) for step in graphs._steps]
+    assert shapes == [(1, 8), (1, 64), (1, 512), (2, 8), (2, 64), (2, 512), (4, 512), (5, 512)]
 
 
 def test_preparing_leaves_nothing_that_a_row_could_read(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    pipeline, graphs = with_graphs(tiny_model, tiny_text, 1024, 4)
+    pipeline = with_graphs(tiny_model, tiny_text, 1024, 4)
     pipeline.check()
-    assert not pipeline.batch.arena.valid.any() and len(graphs) > 0
+    arena = pipeline.batch.arena
+    assert not arena.valid.any() and not arena.keys.any() and not arena.values.any()
 
 
 def test_a_step_that_fails_leaves_the_batch_as_it_was(tiny_model: LoadedModel, tiny_text: Text) -> None:
@@ -122,44 +220,12 @@ def test_a_step_that_fails_leaves_the_batch_as_it_was(tiny_model: LoadedModel, t
         return logits
 
     model = faulty(tiny_model, shortage)
-    pipeline, _ = with_graphs(model, tiny_text, 1024, 4)
+    pipeline = with_graphs(model, tiny_text, 1024, 4)
     pipeline.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
     plain = pipeline_of(tiny_model, tiny_text)
     plain.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
     assert tokens_of(finish(pipeline)) == tokens_of(finish(plain))
     assert pipeline.shape().capacity_tokens < 1024
-
-
-def test_a_replay_that_computes_nothing_is_found(tiny_model: LoadedModel) -> None:
-    """A graph captured on another device's stream is empty: the logits of the pass before it were taken for its own."""
-    graphs = DecodeGraphs(tiny_model, KvArena(tiny_model.kv, 1024, max_rows=2))
-
-    def empty(body: Callable[[], None]) -> Callable[[], None]:
-        body()
-        return lambda: None
-
-    with pytest.raises(GraphError, match="differ"):
-        graphs.prepare(lambda: None, empty)
-
-
-def test_a_bucket_is_as_wide_as_the_window_wherever_that_has_got_to(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A long row that has left had put all others behind it, and every step read its columns."""
-    plain, widths = DecodeStep._body, list[int]()
-
-    def noted(step: DecodeStep) -> None:
-        widths.append(step.columns)
-        plain(step)
-
-    monkeypatch.setattr(DecodeStep, "_body", noted)
-    graphed, _ = with_graphs(tiny_model, tiny_text, 4096, 8)
-    widths.clear()
-    eager = pipeline_of(tiny_model, tiny_text, capacity=4096)
-    for pipeline in (graphed, eager):
-        pipeline.admit([spec(0, 300, max_tokens=5), spec(1, 3, max_tokens=60)])
-    assert tokens_of(finish(graphed)) == tokens_of(finish(eager))
-    assert set(widths) == {256, 512} and widths.count(512) < 6 and widths[-1] == 256
 
 
 def test_memory_is_given_back_before_other_is_taken_after_a_shortage(
@@ -186,7 +252,7 @@ def test_memory_is_given_back_before_other_is_taken_after_a_shortage(
             raise torch.OutOfMemoryError(f"injected beside {len(kept)} views")
         return logits
 
-    pipeline, graphs = with_graphs(faulty(tiny_model, shortage), tiny_text, 1024, 4)
+    pipeline = with_graphs(faulty(tiny_model, shortage), tiny_text, 1024, 4)
     pipeline.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
     gc.disable()
     try:
@@ -194,7 +260,6 @@ def test_memory_is_given_back_before_other_is_taken_after_a_shortage(
     finally:
         gc.enable()
     assert alive == [0, 1, 0, 1], "keys, then values; then both anew, with nothing left of the old ones"
-    assert len(graphs) == 0
 
 
 def test_capture_is_on_the_executors_own_device_and_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,8 +278,8 @@ def test_capture_is_on_the_executors_own_device_and_stream(monkeypatch: pytest.M
     for name, found in (("CUDAGraph", graph), ("graph_pool_handle", "pool"), ("current_stream", MagicMock())):
         monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
     device = torch.device("cuda:1")
-    replay = _capture_on(device)(lambda: log.append("body"))
+    replay = capture_on(device)(lambda: log.append("body"))
     made.assert_called_once_with(device)
-    graphed = (("graph", graph), {"pool": "pool", "stream": stream})
+    flags = {"pool": "pool", "stream": stream, "capture_error_mode": "thread_local"}
     warm: list[object] = [(("stream", stream), {}), *["body"] * WARMUPS]
-    assert log == [(("device", device), {}), *warm, graphed, "body"] and replay is graph.replay
+    assert log == [(("device", device), {}), *warm, (("graph", graph), flags), "body"] and replay is graph.replay

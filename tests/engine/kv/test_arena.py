@@ -284,6 +284,27 @@ class TightMachine(ArenaMachine):
         self.arena._view(self.arena.rows, self.arena.columns)
 
 
+class ByTokenMachine(ArenaMachine):
+    """An arena machine whose tokens are runs of memory, which are read where `starts` says in whatever view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arena = KvArena(SHAPE, 60, max_rows=5, by_token=True)
+        self.addresses = (self.arena.keys.data_ptr(), self.arena.values.data_ptr())
+
+    @invariant()
+    def rows_without_holes_are_runs(self) -> None:
+        keys, values = (cells[0, :, 0, 0].tolist() for cells in self.arena.tokens)
+        assert keys[60] == values[60] == 0, "the last token is no row's"
+        if not self.arena.has_holes:
+            for start, row in zip(self.arena.starts(), self.rows, strict=True):
+                assert keys[start : start + len(row)] == row
+                assert values[start : start + len(row)] == [-mark for mark in row]
+
+
+TestByTokenMachine = ByTokenMachine.TestCase
+TestByTokenMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
 TestTightMachine = TightMachine.TestCase
 TestTightMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 

@@ -16,16 +16,21 @@ from transformers import AttentionInterface
 from models.network.attention import (
     ATTENTION,
     Causal,
+    Runs,
     _folded,
     _grouped,
     _multiply_batches,
     attend,
+    flash_attention,
+    gather_attention,
+    has_flash,
     masked_attention,
     prepare_mask,
     register,
 )
 
 MODULE = nn.Identity()
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,63 @@ def test_many_cells_in_bfloat16_are_read_beside_their_gaps_and_without_them() ->
     for keys in (key, wide):
         found = attend(query, keys, value, mask, 0.3)
         torch.testing.assert_close(found.double(), expected, atol=4e-2, rtol=4e-2)
+
+
+@st.composite
+def ragged(draw: st.DrawFn) -> tuple[list[int], list[int], int, int]:
+    """Lengths of rows and what they begin with of memory, rows' pitch, and the columns that are there before them."""
+    lengths = draw(st.lists(st.integers(1, 40), min_size=1, max_size=6))
+    front, behind = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+    pitch = front + max(lengths) + behind
+    return lengths, [row * pitch + pitch - behind - length for row, length in enumerate(lengths)], pitch, behind
+
+
+@given(batch=ragged(), kv_heads=st.integers(1, 3), group=st.integers(1, 4), seed=st.integers(0, 2**32))
+def test_rows_read_as_runs_have_the_bits_that_they_have_under_a_mask(
+    batch: tuple[list[int], list[int], int, int], kv_heads: int, group: int, seed: int
+) -> None:
+    lengths, starts, pitch, behind = batch
+    rows, longest = len(lengths), max(lengths)
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randn(2, rows * pitch, kv_heads, 8, generator=generator)
+    query = torch.randn(rows, kv_heads * group, 1, 8, generator=generator)
+    columns = slice(pitch - behind - longest, pitch - behind)
+    keys, values = tokens.view(2, rows, pitch, kv_heads, 8).transpose(2, 3)[:, :, :, columns]
+    valid = torch.arange(longest) >= longest - torch.tensor(lengths)[:, None]
+    mask = prepare_mask(valid[:, None, None], 1, torch.float32, kv_heads)
+    expected = attend(query, keys, values, mask, 0.3)
+    exact, loose = (
+        attend(query, tokens[0], tokens[1], Runs.listed(starts, lengths, bound, gather_attention, CPU), 0.3)
+        for bound in (longest, longest + 30)
+    )
+    assert torch.equal(exact, expected)
+    torch.testing.assert_close(loose, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_flash_attention_is_called_as_torch_declares_it() -> None:
+    """On a CPU its kernel is missing; the arguments are checked against the schema of the operation all the same."""
+    runs = Runs.listed([0, 9], [4, 1], 9, flash_attention, torch.device("meta"))
+    query, key = torch.empty(2, 4, 64, device="meta"), torch.empty(18, 2, 64, device="meta")
+    assert flash_attention(query, key, key, runs, 0.3).shape == query.shape
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "capability", "there"),
+    [
+        (torch.bfloat16, 128, (9, 0), True),
+        (torch.float16, 64, (8, 0), True),
+        (torch.float32, 128, (9, 0), False),
+        (torch.bfloat16, 100, (9, 0), False),
+        (torch.bfloat16, 512, (9, 0), False),
+        (torch.float16, 64, (7, 5), False),
+    ],
+)
+def test_flash_attention_is_for_short_numbers_and_heads_on_recent_devices(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int, capability: tuple[int, int], there: bool
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
+    assert has_flash(dtype, head_dim, torch.device("cuda:0")) is there
+    assert not has_flash(dtype, head_dim, torch.device("cpu"))
 
 
 def test_triangles_of_a_prompt_are_made_once_a_pass() -> None:
