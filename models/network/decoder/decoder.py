@@ -50,7 +50,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(layer, spec, self.rotary) for layer in taken)
         weight = norm_weight(body.get_submodule("norm"))
         # Not part of the head's product: the head may share its memory with the embeddings.
-        self.register_buffer("norm_weight", weight.float() * math.sqrt(weight.numel()))
+        self.register_buffer("norm_weight", weight.float() * spec.root(weight.numel()))
         self.register_buffer("offset", weight.new_tensor(math.sqrt(spec.eps * weight.numel())))
 
     @property
@@ -87,7 +87,7 @@ class Decoder(nn.Module):
             flat = layer.forward(flat, (rows, new), rotation, prepared, kv, index)
         hidden = flat[:count].view(rows, new, -1)
         chosen = hidden if select is None else hidden[select]
-        logits = self._read_out(normalize(chosen, self.offset, self.norm_weight))
+        logits = self._read_out(normalize(chosen, self._spec, self.offset, self.norm_weight))
         return logits if self._spec.logits_divisor == 1 else logits / self._spec.logits_divisor
 
     def _read_out(self, hidden: Tensor) -> Tensor:

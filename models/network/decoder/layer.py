@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.network.attention import Mask, attend
@@ -48,13 +49,13 @@ class DecoderLayer(nn.Module):
         self.turns = bool(getattr(attention, "use_rope", True))  # SmolLM3 has layers without positions
         order = rotary.pair_order(spec.head_dim) if self.turns else None
         before, between = (norm_weight(layer.get_submodule(name)) for name in NORMS)
-        folded = (before, between) if spec.folds_norms else (None, None)
+        factors = [weight.float() * spec.root(weight.numel()) for weight in (before, between)]
+        folded = factors if spec.folds_norms else (None, None)
         self.qkv = _fuse(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", folded[0])
         _reorder_heads(self.qkv, spec, order)
         self.gate_up = _fuse(mlp, ("gate_proj", "up_proj"), "gate_up_proj", folded[1])
-        root = math.sqrt(before.numel())
-        self.register_buffer("before", None if spec.folds_norms else before.float() * root)
-        self.register_buffer("between", None if spec.folds_norms else between.float() * root)
+        self.register_buffer("before", None if spec.folds_norms else factors[0])
+        self.register_buffer("between", None if spec.folds_norms else factors[1])
         scale = float(getattr(layer, "residual_multiplier", 1.0))
         self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
         self._activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
@@ -74,7 +75,7 @@ class DecoderLayer(nn.Module):
             return
         counts = {"q_norm": spec.heads, "k_norm": spec.kv_heads}
         weights = [norm_weight(attention.get_submodule(name)).expand(count, -1) for name, count in counts.items()]
-        weight = torch.cat(weights) * math.sqrt(spec.head_dim)
+        weight = torch.cat(weights) * spec.root(spec.head_dim)
         self.head_weight = (weight if order is None else weight[:, order])[:, None]
         self.register_buffer("head_offset", weight.new_tensor(math.sqrt(spec.eps * spec.head_dim)))
 
@@ -84,27 +85,30 @@ class DecoderLayer(nn.Module):
         """(tokens, width) -> (tokens, width), those of `shape` (rows, new) first; `mask` as in `attend`."""
         rows, new = shape
         spec = self._spec
-        products = self.qkv.forward(normalize(hidden, self.offset, self.before))
+        products = self.qkv.forward(normalize(hidden, spec, self.offset, self.before))
         heads = products[: rows * new].view(rows, new, -1, spec.head_dim).transpose(1, 2)
         turning, values = torch.split(heads, [spec.heads + spec.kv_heads, spec.kv_heads], dim=1)
         if self.head_weight is not None:
-            turning = normalize(turning, self.head_offset, self.head_weight)
+            turning = normalize(turning, spec, self.head_offset, self.head_weight)
         if self.turns:
             turning = rotation.turn(turning)
         queries, keys = torch.split(turning, [spec.heads, spec.kv_heads], dim=1)
         keys, values = kv.write(layer, keys, values)
         read = attend(queries, keys, values, mask, spec.attention_scale).transpose(1, 2)
         hidden = add_product(self.out, pad_tokens(read.reshape(rows * new, -1), len(hidden)), hidden)
-        gate, up = self.gate_up.forward(normalize(hidden, self.offset, self.between)).chunk(2, dim=-1)
+        gate, up = self.gate_up.forward(normalize(hidden, spec, self.offset, self.between)).chunk(2, dim=-1)
         return add_product(self.down, self._activate(gate).mul_(up), hidden)
 
 
-def normalize(hidden: Tensor, offset: Tensor, weight: Tensor | None = None) -> Tensor:
-    """RMSNorm over the last dimension. `offset` is sqrt(eps n); `weight` has the factor sqrt(n), None where both are
-    part of the product that follows.
+def normalize(hidden: Tensor, spec: DecoderSpec, offset: Tensor, weight: Tensor | None = None) -> Tensor:
+    """RMSNorm over the last dimension. `offset` is sqrt(eps n); `weight` has the factor `spec.root(n)`, None where both
+    are part of the product that follows.
 
     Computed in float32: a length that is rounded to 16 bits makes all of its vector too long or too short.
     """
+    if spec.fuses_norms:
+        fused = F.rms_norm(hidden, hidden.shape[-1:], eps=spec.eps)
+        return fused if weight is None else (fused * weight).to(hidden.dtype)
     wide = hidden.float()
     length: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     normed = wide / length.hypot_(offset)
@@ -125,15 +129,14 @@ def norm_weight(norm: nn.Module) -> Tensor:
     return weight.detach()
 
 
-def _fuse(parent: nn.Module, names: Sequence[str], fused: str, weight: Tensor | None) -> nn.Linear:
+def _fuse(parent: nn.Module, names: Sequence[str], fused: str, factor: Tensor | None) -> nn.Linear:
     """One layer for the product of a normed input with several layers, or with one that is fused already.
 
-    weight   (width,) of the norm; it and the factor sqrt(width) become part of the product, unless it is None
+    factor   (width,) float32: the norm's, which becomes part of the product, unless it is None
     """
     parts = [_take(parent, name) for name in ((fused,) if hasattr(parent, fused) else names)]
     whole = torch.cat([part.weight.detach() for part in parts])
-    if weight is not None:
-        factor = weight.float() * math.sqrt(weight.numel())
+    if factor is not None:
         for outputs in torch.split(whole, OUTPUTS):
             outputs.copy_(outputs.float() * factor)
     biases: list[Tensor | None] = [part.bias for part in parts]

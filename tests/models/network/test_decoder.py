@@ -25,6 +25,7 @@ from models.native.kernels import Kernels
 from models.network import loader
 from models.network.decoder import decoder
 from models.network.decoder.decoder import Decoder
+from models.network.decoder.family import DecoderSpec
 from models.network.decoder.layer import DecoderLayer, normalize
 from models.network.decoder.takeover import take_over
 from models.network.foreign import ForeignNetwork
@@ -54,6 +55,23 @@ def test_each_architecture_runs_on_its_pass_and_computes_what_transformers_does(
     network = load(folder, dtype="float32", kernels=Kernels.TORCH).network
     assert isinstance(network, Decoder if served.own else ForeignNetwork)
     torch.testing.assert_close(network.read(TEXT), plain(folder)(TEXT).logits, atol=5e-5, rtol=5e-5)
+
+
+@pytest.mark.parametrize("fuses", [False, True])
+@pytest.mark.parametrize("served", [one for one in SERVED if one.own], ids=str)
+def test_norms_of_one_operation_or_of_its_parts_are_transformers(tmp_path: Path, served: Served, fuses: bool) -> None:
+    """The one operation is what CUDA computes; its factor sqrt(n) is left out of the products that follow."""
+    network = plain(build(tmp_path, served.kind, served.sizes))
+    with torch.no_grad():
+        for name, weight in network.named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 2.0)
+    expected = network(TEXT).logits
+    decoder = take_over(network, 128, fuse_norms=fuses)
+    torch.testing.assert_close(decoder.read(TEXT), expected, atol=2e-4, rtol=5e-5)
+    with torch.no_grad(), Operations() as seen:
+        decoder.read(TEXT)
+    assert ("aten.hypot_.default" in seen.counts) is not fuses
 
 
 @pytest.mark.parametrize("served", [one for one in SERVED if one.own], ids=str)
@@ -236,7 +254,7 @@ def test_a_step_takes_eighteen_operations_a_layer(tmp_path: Path, tiny_text: Tex
 def test_a_norm_in_bfloat16_is_rounded_once(weight: Tensor | None) -> None:
     """Lengths that were rounded too were off by up to 0.4 %, each in one direction for the whole vector."""
     hidden = 3 * torch.randn(50, 576, generator=torch.Generator().manual_seed(1)).bfloat16()
-    found = normalize(hidden, torch.tensor(0.0), weight)
+    found = normalize(hidden, DecoderSpec(1, 1, 576, 0.0, 1.0, 1.0, 1.0), torch.tensor(0.0), weight)
     exact = hidden.double() / hidden.double().norm(dim=-1, keepdim=True) * (1 if weight is None else weight.double())
     assert float((found.double() / exact - 1).abs().max()) < 1.01 * 2**-8
 
