@@ -24,6 +24,7 @@ from torch import Tensor
 
 from engine.kv.arena import KvArena
 from models.network.attention import Runs, VarlenAttention, flash_attention
+from models.network.decoder.decoder import Decoder
 from models.network.loader import LoadedModel
 
 WARMUPS = 3
@@ -211,3 +212,12 @@ def _ladder(first: int, factor: int, last: int) -> list[int]:
     while sizes[-1] < last:
         sizes.append(min(factor * sizes[-1], last))
     return sizes
+
+
+def graphs_for(
+    model: LoadedModel, arena: KvArena, capture: Callable[[torch.device], Capture] = capture_on
+) -> DecodeGraphs | None:
+    """The decode steps of an arena that flash attention reads; None where attention goes by a mask."""
+    if not (arena.by_token and isinstance(model.network, Decoder)):
+        return None
+    return DecodeGraphs(model, arena, capture=capture)

@@ -1,4 +1,4 @@
-"""The experiments' commands: `lengthwise bench engine`, `bench quality` and `bench grid`, `paper` and `arena`.
+"""The experiments' commands: `lengthwise bench engine`, `gpu`, `quality` and `grid`, `paper` and `arena`.
 
 What they need besides flags, torch, numpy or the scheduler, is imported when one runs: `--help` does without.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from loadgen.experiments.engine.options import EngineBench, QualityBench
+from loadgen.experiments.engine.options import EngineBench, GpuBench, QualityBench
 from loadgen.experiments.paper.options import Experiments
 from models.errors import INTERRUPTED, UserError
 from models.flags import Subparsers, add_command, add_options, read_options
@@ -30,6 +31,16 @@ def add_benchmarks(subparsers: Subparsers) -> None:
         "the same prompts, transformers' continuous batching, and the least that memory bandwidth allows. "
         "Nothing else should run on the machine meanwhile.",
     )
+    gpu = add_command(
+        subparsers,
+        "gpu",
+        GpuBench,
+        run_gpu,
+        help="find out what this engine does on a GPU, in some minutes and without a download",
+        description="On a network of random weights, of an 8B's sizes as far as memory goes: whether graphs, flash "
+        "attention and masks give the same tokens, what a decode step takes to the floor of memory bandwidth, prefill, "
+        "copies, and transformers' generate beside. Without a GPU a dry run of the same on a tiny network.",
+    )
     quality = add_command(
         subparsers,
         "quality",
@@ -38,7 +49,7 @@ def add_benchmarks(subparsers: Subparsers) -> None:
         help="compare how well a model foretells text with its weights in fewer bits",
         description="Perplexity of the same texts in float32, and with weights kept as --quantization says.",
     )
-    for command in (engine, quality):
+    for command in (engine, gpu, quality):
         command.set_defaults(computes=True)
     _add_grid(subparsers)
 
@@ -80,6 +91,17 @@ def run_engine(asked: EngineBench) -> int:
     if troubles := results.troubles(ours=True):
         raise UserError(next(iter(troubles.values())))
     return 0
+
+
+def run_gpu(asked: GpuBench) -> int:
+    """Measure, print and save; returns the exit code, 1 where a part failed. Raises UserError."""
+    from loadgen.experiments.engine.gpu import run_first
+    from loadgen.result_file import require_writable, save_json
+
+    require_writable(asked.save_result)
+    found = run_first(asked, partial(print, flush=True))
+    save_json(asked.save_result, found)
+    return int(any("failed" in part for part in found.values()))
 
 
 def run_quality(asked: QualityBench) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from engine.executor import Executor
 from engine.forward.batch import RunningBatch
-from engine.forward.graphs import DecodeGraphs, capture_nothing, capture_on
+from engine.forward.graphs import DecodeGraphs, capture_nothing, capture_on, graphs_for
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
@@ -200,12 +200,12 @@ def build_executor(
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:
     """Decode steps by flash attention, captured unless --enforce-eager; None where attention goes by a mask."""
-    if not (arena.by_token and isinstance(model.network, Decoder)):
+    begin = time.monotonic()
+    graphs = graphs_for(model, arena, capture_nothing if config.enforce_eager else capture_on)
+    if graphs is None:
         if model.device.type == "cuda":
             log.warning("decoding without CUDA graphs, which costs speed: flash attention does not compute this model")
         return None
-    begin = time.monotonic()
-    graphs = DecodeGraphs(model, arena, capture=capture_nothing if config.enforce_eager else capture_on)
     with Bars() as bars:
         graphs.prepare(bars.begin("preparing decode steps", len(graphs)).advance)
     log.info("prepared %d decode steps in %.1f s", len(graphs), time.monotonic() - begin)

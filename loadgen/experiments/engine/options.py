@@ -1,4 +1,4 @@
-"""The flags of `lengthwise bench engine` and `lengthwise bench quality`."""
+"""The flags of `lengthwise bench engine`, `bench gpu` and `bench quality`."""
 
 from __future__ import annotations
 
@@ -54,6 +54,15 @@ class EngineBench(BenchedModel):
     max_len: Several = option(256, "with --ragged: longest prompt and output")
     slots: Count = option(32, "with --ragged: rows at a time")
     save_result: Path | None = option(None, "write the figures as JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuBench:
+    """What is measured on a GPU."""
+
+    rows: tuple[Count, ...] = option((), "rows of decode steps (default: 1 8 64 256)", nargs="+")
+    length: Count | None = option(None, "tokens of the longest row; the shortest has half of them (default: 1024)")
+    save_result: Path = option(Path("gpu.json"), "the file with all figures")
 
 
 @dataclass(frozen=True, kw_only=True)

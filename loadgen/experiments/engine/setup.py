@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from engine.device import HEADROOM
 from engine.forward.batch import RunningBatch
+from engine.forward.graphs import graphs_for
 from engine.kv.arena import KvArena
 from engine.pipeline import Pipeline
 from loadgen.experiments.engine.options import BenchedModel
@@ -57,7 +58,8 @@ class Subject:
         """A pipeline whose K and V hold `slots` rows of `columns` tokens, and the headroom that joining wants."""
         chosen = self.model if model is None else model
         arena = KvArena(chosen.kv, slots * (columns + HEADROOM + 1), max_rows=slots)
-        return Pipeline(chosen, self.text, RunningBatch(chosen, arena), max_prefill_tokens=CHUNK_TOKENS)
+        batch = RunningBatch(chosen, arena, graphs=graphs_for(chosen, arena))
+        return Pipeline(chosen, self.text, batch, max_prefill_tokens=CHUNK_TOKENS)
 
     def require_context(self, columns: int) -> None:
         """Make sure that the model can read so many tokens; raises UserError."""
