@@ -36,7 +36,7 @@ class Pipeline(Lifecycle[Row]):
         self.device = TorchDevice(model, text, batch, max_prefill_tokens, made, prefixes)
         self.batch = batch
         super().__init__(self.device, HostStore() if store is None else store, max_prefill_tokens)
-        self._keeps_all = model.batch_invariant
+        self._keeps_all = model.batch_invariant and not model.reads_exactly
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
         """Take in rows on the given terms; where their numbers must not tell, K and V of all that are handed back stay:

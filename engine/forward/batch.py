@@ -137,7 +137,7 @@ class RunningBatch:
         positions = torch.tensor([_padded(part, width) for part in places], device=device)
         rows = torch.arange(len(fed), device=device)
         mask: Mask = self.arena.mask(width)
-        if mask is not None and width == 1 and (self._model.batch_invariant or self._model.reads_apart):
+        if mask is not None and width == 1 and self._model.batch_invariant:
             mask = self.arena.spans() or mask
         return self._model.forward(tokens, positions, mask, self.arena, (rows, torch.full_like(rows, width - 1)))
 
@@ -193,7 +193,7 @@ class RunningBatch:
     def reads(self) -> Tally:
         """Cells that the latest step read, as long as its rows are all here and none has taken its token."""
         lengths, window = self.arena.lengths, self.arena.window
-        apart = self._model.batch_invariant or self._model.reads_apart or self._graphs is not None
+        apart = self._model.batch_invariant or self._graphs is not None
         read = [self.arena.end - origin if apart else window for origin in self.arena.origins]
         live = [place for place, row in enumerate(self.rows) if not row.ended]
         by_live = sum(read[place] for place in live)

@@ -49,7 +49,7 @@ class Prefill:
     def __init__(self, model: LoadedModel, rows: Iterable[Row], prefixes: PrefixCache[RowKv] | None = None) -> None:
         """`prefixes`: what is kept of prompts; without one chunks end anywhere, unless numbers shall not tell."""
         self._model = model
-        self._block = QUERY_BLOCK if model.batch_invariant and not model.reads_apart else 1
+        self._block = QUERY_BLOCK if model.batch_invariant and not model.reads_exactly else 1
         self._prefixes = PrefixCache[RowKv](0, chunk=self._block) if prefixes is None else prefixes
         self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
         for row in self.rows:

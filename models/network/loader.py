@@ -73,11 +73,11 @@ class LoadedModel:
     quantization: Quantization = Quantization.NONE
     """The way in which the weights of its linear layers are kept."""
     batch_invariant: bool = False
-    """Whether a row's numbers shall be the same bits whatever rows it is computed with."""
+    """Whether a row's numbers are the same bits whatever rows it is computed with; always in the compiled pass."""
 
     @property
-    def reads_apart(self) -> bool:
-        """Whether a row reads no columns but its own, and has the same bits whatever is computed beside it."""
+    def reads_exactly(self) -> bool:
+        """Whether a token has the same bits in prompts and in steps, however many tokens are computed with it."""
         return isinstance(self.network, NativeDecoder)
 
     @property
@@ -178,7 +178,7 @@ def _load(
         end_token_ids=ends,
         sampling_defaults=defaults,
         quantization=kept,
-        batch_invariant=batch_invariant,
+        batch_invariant=batch_invariant or isinstance(network, NativeDecoder),
     )
 
 

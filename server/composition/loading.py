@@ -195,7 +195,7 @@ def build_executor(
     if model.device.type == "cuda":
         return Executor(info, pipeline, deliver)
     # Two pools of threads that wait by spinning take the cores from each other.
-    return Executor(info, pipeline, deliver, threads=1 if model.reads_apart else threads(config))
+    return Executor(info, pipeline, deliver, threads=1 if model.reads_exactly else threads(config))
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:

@@ -344,7 +344,7 @@ def test_rows_enter_by_shape_in_one_step_with_those_that_run(pipeline: Pipeline,
     assert pipeline.begun == (1, 2)
     assert pipeline.batch.arena.lengths == [3, 5, 3] and pipeline.batch.arena.window == 7, "row 0 has holes"
     pipeline.turn()
-    reads = 8 + 6 + 4 if tiny_model.reads_apart else 3 * 8
+    reads = 8 + 6 + 4 if tiny_model.batch_invariant else 3 * 8
     assert (pipeline.tally.reads, pipeline.tally.pad_reads) == (reads, reads - (4 + 6 + 4)), "holes are padding"
     finish(pipeline)
 
