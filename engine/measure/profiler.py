@@ -31,6 +31,10 @@ REPEATS = 5
 """Times that a cell is measured when there is time enough, after one that warms up; odd, so that one is the middle."""
 
 
+QUICK_REPEATS = 3
+"""Iterations of a quick measurement, after one that warms up."""
+
+
 class Profiler:
     """Runs batches on a device and tells what they took. Rows are greedy and end by nothing.
 
@@ -80,6 +84,15 @@ class Profiler:
         seconds = [self._iterate() for _ in range(1 + REPEATS)]
         self._clear()
         return Timing(rows, length - REPEATS // 2, statistics.median(seconds[1:]))
+
+    @torch.inference_mode()
+    def quickest_step(self, rows: int, length: int) -> float:
+        """Seconds of the quickest of a few iterations, after one that warms up: what else the machine does troubles
+        the quickest least."""
+        self._fill(rows, length - 2 - QUICK_REPEATS)
+        seconds = [self._iterate() for _ in range(1 + QUICK_REPEATS)]
+        self._clear()
+        return min(seconds[1:])
 
     @torch.inference_mode()
     def copies(self, rows: int, length: int) -> float:

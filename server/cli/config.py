@@ -119,7 +119,9 @@ class Execution:
     executors: Annotated[int, Meta(ge=0, le=1024)] = option(
         0, "executor threads; 0: one per CUDA device, else one; on a CPU they share its cores"
     )
-    max_num_seqs: Annotated[int, Meta(ge=1, le=65536)] = option(32, "sequences that run at a time on one executor")
+    max_num_seqs: Annotated[int, Meta(ge=1, le=65536)] | None = option(
+        None, "sequences that run at a time on one executor; default: as many as this machine gains by, measured once"
+    )
     max_num_batched_tokens: Count = option(512, "prompt tokens that are read between two decode steps")
     kv_cache_memory: Annotated[float, Meta(ge=0.001)] | None = option(
         None, "memory for keys and values per executor, in GiB; default: what the device leaves"
@@ -143,6 +145,11 @@ class Execution:
     stall_timeout: NonNegative = option(
         120.0, "how long an executor that has work may report nothing before it counts as lost; 0: for ever"
     )
+
+    @property
+    def expected_slots(self) -> int:
+        """Sequences that run at a time on one executor, where the machine was not measured: 32 unless given."""
+        return self.max_num_seqs or 32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,12 @@ def threads(config: ServeConfig) -> int:
     return max(1, cores() // max(1, config.executors))
 
 
+def torch_threads(config: ServeConfig, model: LoadedModel) -> int:
+    """Threads of torch in an executor on a CPU: one beside compiled kernels, which have threads of their own. Two pools
+    that wait by spinning take the cores from each other."""
+    return 1 if model.reads_exactly else threads(config)
+
+
 def run_beside_executors(device: str) -> None:
     """Set this process, which predicts lengths, to the threads and the niceness that executors on a --device leave it.
 
@@ -159,7 +165,7 @@ def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None
             f"{free:.1f} GiB that are free: give less"
         )
     if given - wanted > 0.05 * given:
-        rows = f"--max-num-seqs {config.max_num_seqs} rows of the longest context"
+        rows = f"--max-num-seqs {config.expected_slots} rows of the longest context"
         log.warning("--kv-cache-memory %g: %s need no more than %.1f GiB, which is what is used", given, rows, wanted)
 
 

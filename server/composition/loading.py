@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from engine.messages import Deliver, Entry, ExecutorInfo
 from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Grammars
+from models.catalog.catalog import default_cache
 from models.catalog.checkpoint import count_values
 from models.native.kernels import Kernels
 from models.network.decoder.decoder import Decoder
@@ -44,8 +45,10 @@ from server.composition.devices import (
     require_room,
     swap_bytes,
     threads,
+    torch_threads,
 )
 from server.composition.fetching import fetch_model
+from server.composition.slots import choose_slots
 from server.grammars.compiler import GrammarCompiler
 from server.grammars.process import TrialProcess
 from server.grammars.trial import run_trials
@@ -78,6 +81,9 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
     Raises CatalogError, LoadError and TextError with the remedy.
     """
     models, text = load_models(config)
+    config = replace(config, max_num_seqs=choose_slots(config, models[0], text, default_cache()))
+    if config.batch_invariant:
+        probe_invariance(models[0], text, config.expected_slots)
     store: HostStore[Row] = HostStore(swap_bytes(config))
     prefixes: PrefixCache[RowKv] = PrefixCache(prefix_cache_bytes(config))
     grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
@@ -111,9 +117,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     models = _networks(config, folder)
     probe(models[0], text)
     if isinstance(network := models[0].network, Decoder):
-        network.warm_up(config.max_num_batched_tokens, min(config.max_num_seqs, WARM_ROWS))
-    if config.batch_invariant:
-        probe_invariance(models[0], text, config.max_num_seqs)
+        network.warm_up(config.max_num_batched_tokens, min(config.expected_slots, WARM_ROWS))
     return models, text
 
 
@@ -180,22 +184,21 @@ def build_executor(
 ) -> Executor:
     """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
     context = context_length(config, model)
-    capacity = min(capacity_tokens(config, model), config.max_num_seqs * context)
+    capacity = min(capacity_tokens(config, model), config.expected_slots * context)
     require_room(config, model, capacity)
     if config.max_model_len is not None and capacity < context:
         raise LoadError(
             f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
             "lower it, or give more with --kv-cache-memory or --gpu-memory-utilization"
         )
-    arena = KvArena(model.kv, capacity, max_rows=config.max_num_seqs)
+    arena = KvArena(model.kv, capacity, max_rows=config.expected_slots)
     batch = RunningBatch(model, arena, graphs=_graphs(config, model, arena))
     chunk = config.max_num_batched_tokens
     pipeline = Pipeline(model, text, batch, max_prefill_tokens=chunk, store=store, grammars=grammars, prefixes=prefixes)
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
     if model.device.type == "cuda":
         return Executor(info, pipeline, deliver)
-    # Two pools of threads that wait by spinning take the cores from each other.
-    return Executor(info, pipeline, deliver, threads=1 if model.reads_exactly else threads(config))
+    return Executor(info, pipeline, deliver, threads=torch_threads(config, model))
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:

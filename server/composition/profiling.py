@@ -70,13 +70,13 @@ def make_profile(
     profiler = Profiler(
         model,
         text,
-        capacity_tokens=min(capacity_tokens(config, model) // COPIES, config.max_num_seqs * (longest + SLICE)),
-        max_rows=config.max_num_seqs,
+        capacity_tokens=min(capacity_tokens(config, model) // COPIES, config.expected_slots * (longest + SLICE)),
+        max_rows=config.expected_slots,
         chunk_tokens=config.max_num_batched_tokens,
         clock=clock,
     )
     try:
-        cells = grid(config.max_num_seqs, longest, points=effort.points)
+        cells = grid(config.expected_slots, longest, points=effort.points)
         timings = _survey(profiler, cells, time_limit * (1 - SLICES_SHARE), watch)
         fitted = fit(timings.prefill, timings.decode, timings.copies)
     except ValueError as error:

@@ -31,8 +31,9 @@ def parts_for(
     config: ServeConfig, executors: Iterable[ExecutorInfo], machine: Bilinear | StepLearning | None, submit: Submit
 ) -> Parts:
     """The parts of the strategy that the flags name; raises UserError where something of it is missing here."""
-    limits = Limits.of(config, config.max_num_batched_tokens, config.max_num_seqs)
-    for info in executors:
+    infos = tuple(executors)
+    limits = Limits.of(config, config.max_num_batched_tokens, min(info.max_rows for info in infos))
+    for info in infos:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)
     limits = replace(limits, shares=shares_of(config))
     return assemble(STRATEGIES[config.strategy], limits, machine, submit)

@@ -80,7 +80,7 @@ def _check_memory(config: ServeConfig) -> str:
         return f"{free}; what the model needs is known once it is here"
     need, dtype = read_need(folder), choose_dtype(config.dtype, device)
     require_memory(need.weights, dtype, device, config.model)
-    told = need.tell(dtype.itemsize, config.max_num_seqs, config.max_model_len)
+    told = need.tell(dtype.itemsize, config.expected_slots, config.max_model_len)
     return f"{free}; {told}, of which the server takes what fits"
 
 

@@ -59,7 +59,7 @@ def _pull(args: argparse.Namespace) -> int:
     config = read_config(args)
     folder = fetch_model(config)
     need = next((one.need for one in Catalog().known() if one.folder == folder), None) or read_need(folder)
-    told = need.tell(_width(config), config.max_num_seqs, config.max_model_len)
+    told = need.tell(_width(config), config.expected_slots, config.max_model_len)
     print(f"{config.model}: {told}", file=sys.stderr)
     print(folder)
     return 0
@@ -76,7 +76,7 @@ def _width(config: ServeConfig) -> int:
 
 
 def _table(models: Sequence[ModelStatus], config: ServeConfig) -> str:
-    head = ("NAME", "CACHED", "SIZE", "WEIGHTS", f"{config.max_num_seqs} SLOTS", "LICENCE", "FOLDER", "ABOUT")
+    head = ("NAME", "CACHED", "SIZE", "WEIGHTS", f"{config.expected_slots} SLOTS", "LICENCE", "FOLDER", "ABOUT")
     rows = [head, *(_row(model, config) for model in models)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -85,7 +85,7 @@ def _table(models: Sequence[ModelStatus], config: ServeConfig) -> str:
 
 def _row(model: ModelStatus, config: ServeConfig) -> tuple[str, ...]:
     width, need = _width(config), model.need
-    kept = config.max_num_seqs * (config.max_model_len or need.context) * need.kv * width
+    kept = config.expected_slots * (config.max_model_len or need.context) * need.kv * width
     memory = (f"{need.weights * width / 2**30:.1f} GiB", f"{kept / 2**30:.1f} GiB" if kept else "-")
     folder = str(model.folder) if model.cached else "-"
     size = f"{model.size / 1e6:.0f} MB"

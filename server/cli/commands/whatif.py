@@ -108,11 +108,11 @@ def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
 
     prices = read_profile(latest_profile(default_cache(), replay.model)).model
     context = max(config.max_model_len or 0, replay.longest, replay.max_tokens)
-    capacity = asked.capacity_tokens or config.max_num_seqs * context
+    capacity = asked.capacity_tokens or config.expected_slots * context
     machine = Machine(
         cost=prices,
         capacity_tokens=capacity,
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=config.expected_slots,
         context_length=context,
         workers=config.executors or 1,
         max_prefill_tokens=config.max_num_batched_tokens,
