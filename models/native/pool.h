@@ -1,25 +1,50 @@
 // Threads that share the phases of a pass. The items of a phase come from a counter, and a phase ends when its items are
 // done, not when every thread has come: a thread that the system does not run costs its share and holds up nobody else.
 #pragma once
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <atomic>
+#include <climits>
 #include <memory>
-#include <new>
 #include <thread>
 #include <vector>
 
 constexpr int SPINS = 2000;  // looks at a counter, some 30 us, before a thread sleeps
 constexpr int PASSES = 2;    // one under way, and the one before it, which a thread may still be about to leave
 
-inline void wait_while(const std::atomic<int>& value, int old) {
-    for (int i = 0; value.load(std::memory_order_acquire) == old; i++) {
-        if (i < SPINS) _mm_pause();
-        else value.wait(old, std::memory_order_acquire);
+// A number that threads wait for. std::atomic::wait yields before it sleeps, after which whatever else runs on the core
+// keeps it for milliseconds; a thread that sleeps in a futex mostly has its core back as soon as it is woken.
+class Counter {
+public:
+    int load() const { return value_.load(); }
+    void store_alone(int value) { value_.store(value, std::memory_order_relaxed); }  // where nobody waits
+    int add(int some) { return value_.fetch_add(some) + some; }
+
+    void wake_all() {
+        if (sleepers_.load() > 0) futex(FUTEX_WAKE_PRIVATE, INT_MAX);
     }
-}
+
+    void wait_while(int old) {
+        for (int i = 0; i < SPINS; i++) {
+            if (value_.load(std::memory_order_acquire) != old) return;
+            _mm_pause();
+        }
+        sleepers_.fetch_add(1);  // before the system looks at the value: who changes it after that sees a sleeper
+        while (value_.load() == old) futex(FUTEX_WAIT_PRIVATE, old);
+        sleepers_.fetch_sub(1);
+    }
+
+private:
+    void futex(int operation, int number) { syscall(SYS_futex, &value_, operation, number, nullptr, nullptr, 0); }
+
+    std::atomic<int> value_{0}, sleepers_{0};
+    static_assert(sizeof(std::atomic<int>) == sizeof(int));
+};
 
 struct alignas(64) Phase {
     std::atomic<int> next{0};
-    std::atomic<int> done{0};
+    Counter done;
 };
 
 class Pool;
@@ -36,8 +61,8 @@ public:
         Phase& phase = *phase_++;
         int mine = 0;
         for (int i; (i = phase.next.fetch_add(1, std::memory_order_relaxed)) < items; mine++) item(i);
-        if (mine && phase.done.fetch_add(mine, std::memory_order_acq_rel) + mine == items) phase.done.notify_all();
-        for (int done; (done = phase.done.load(std::memory_order_acquire)) < items;) wait_while(phase.done, done);
+        if (mine && phase.done.add(mine) == items) phase.done.wake_all();
+        for (int done; (done = phase.done.load()) < items;) phase.done.wait_while(done);
     }
 
 private:
@@ -59,23 +84,23 @@ public:
 
     ~Pool() {
         stop_ = true;
-        begun_.fetch_add(1);
-        begun_.notify_all();
+        begun_.add(1);
+        begun_.wake_all();
         for (auto& thread : threads_) thread.join();
     }
 
     // Compute a pass, of which a copy is kept as long as a thread may look at it.
     void run(const void* pass) {
         Slot& slot = slots_[(begun_.load() + 1) % PASSES];
-        for (int inside; (inside = slot.inside.load()) > 0;) wait_while(slot.inside, inside);
+        for (int inside; (inside = slot.inside.load()) > 0;) slot.inside.wait_while(inside);
         std::memcpy(slot.pass.data(), pass, slot.pass.size());
         for (int i = 0; i < phases_; i++) {
             slot.phases[i].next.store(0, std::memory_order_relaxed);
-            slot.phases[i].done.store(0, std::memory_order_relaxed);
+            slot.phases[i].done.store_alone(0);
         }
         slot.open.store(true);
-        begun_.fetch_add(1);
-        begun_.notify_all();
+        begun_.add(1);
+        begun_.wake_all();
         Turn turn(slot.phases.get(), 0);
         work_(turn, slot.pass.data());
         slot.open.store(false);
@@ -86,29 +111,29 @@ private:
         std::unique_ptr<Phase[]> phases;
         std::vector<char> pass;
         std::atomic<bool> open{false};
-        std::atomic<int> inside{0};
+        Counter inside;
     };
 
     void serve(int thread) {
         for (int seen = 0;;) {
-            wait_while(begun_, seen);
+            begun_.wait_while(seen);
             seen = begun_.load();
             if (stop_) return;
             Slot& slot = slots_[seen % PASSES];
-            slot.inside.fetch_add(1);
+            slot.inside.add(1);
             if (slot.open.load()) {  // a pass that is over is not begun: its memory may be another's soon
                 Turn turn(slot.phases.get(), thread);
                 work_(turn, slot.pass.data());
             }
-            slot.inside.fetch_sub(1);
-            slot.inside.notify_all();
+            slot.inside.add(-1);
+            slot.inside.wake_all();
         }
     }
 
     const int phases_;
     const Work work_;
     Slot slots_[PASSES];
-    std::atomic<int> begun_{0};
+    Counter begun_;
     std::atomic<bool> stop_{false};
     std::vector<std::thread> threads_;
 };

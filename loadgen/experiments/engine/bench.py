@@ -16,7 +16,16 @@ from transformers import PreTrainedModel
 from loadgen.experiments.engine.feed import GREEDY, Job, draw_jobs, draw_ragged_shapes, longest
 from loadgen.experiments.engine.measure import Floor, apart, measure_bandwidth, weight_bytes
 from loadgen.experiments.engine.options import ROWS, EngineBench
-from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner, Standing, contest
+from loadgen.experiments.engine.runners import (
+    NEIGHBOUR,
+    BesideNeighbour,
+    Generate,
+    GenerateBatch,
+    Lengthwise,
+    Runner,
+    Standing,
+    contest,
+)
 from loadgen.experiments.engine.setup import Subject, describe_machine, load_beside, load_plain, load_subject
 from models.network.generation_config import SamplingDefaults
 from models.progress import Bars
@@ -91,6 +100,11 @@ def show(results: Results, console: Console) -> None:
             table.add_row(part.name, "floor", rate, "", step, "1.00", "")
         table.add_section()
     console.print(table)
+    for part in results.parts:
+        rates = {one.name: one.rates for one in part.standings}
+        if NEIGHBOUR in rates:
+            told = ", ".join(f"{here / alone:.2f}" for here, alone in zip(rates[NEIGHBOUR], rates[OURS], strict=False))
+            console.print(f"{part.name}: tokens/s {NEIGHBOUR} to those alone, by round: {told}", highlight=False)
     for name, trouble in results.troubles(ours=False).items():
         console.print(f"{name} cannot run here: {trouble}", markup=False, highlight=False)
 
@@ -166,8 +180,10 @@ class Bench:
     def _contest(
         self, plain: PreTrainedModel, title: str, slots: int, draw: Callable[[int], Sequence[Job]]
     ) -> tuple[Standing, ...]:
+        ours = Lengthwise(self.subject, slots, self.clock)
         runners: tuple[Runner, ...] = (
-            Lengthwise(self.subject, slots, self.clock),
+            ours,
+            *([BesideNeighbour(ours)] if self.options.neighbour else []),
             *(Lengthwise(one, slots, self.clock, f"lengthwise {kind}") for kind, one in self.beside.items()),
             Generate(plain, slots, self.clock),
             GenerateBatch(plain, slots, self.clock),

@@ -8,7 +8,8 @@ import ctypes
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,17 @@ def apart(work: Callable[[threading.Event], T]) -> T:
     """Return or raise the same as `work`, which is given an event that asks it to stop; an interrupt sets it."""
     stop = threading.Event()
     return run_in_own_thread(partial(work, stop), stop)
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch compute with this many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 STATUS = Path("/proc/self/status")

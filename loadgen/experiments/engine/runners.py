@@ -5,6 +5,8 @@ rounds in which they take turns at the same jobs, so that what else the machine 
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +27,7 @@ from transformers.generation.continuous_batching.requests import GenerationOutpu
 
 from engine.pipeline import Pipeline
 from loadgen.experiments.engine.feed import Job, Turn, feed, longest, make_requests
-from loadgen.experiments.engine.measure import Interrupted, apart, measured
+from loadgen.experiments.engine.measure import Interrupted, apart, measured, torch_threads
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
 from models.errors import UserError
 from scheduler.assembly import assemble
@@ -63,13 +65,36 @@ class Lengthwise:
         if self._pipeline is None:
             self._pipeline = self.subject.pipeline(self.slots, longest(jobs))
         requests, steps, end = make_requests(jobs), [], 0.0
-        for moment in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
-            if stop.is_set():
-                raise Interrupted
-            end = moment.at
-            if moment.tally.generated and not moment.tally.prompt:
-                steps.append(moment.seconds)
+        with torch_threads(1 if self.subject.model.reads_exactly else torch.get_num_threads()):  # as the server has it
+            for moment in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
+                if stop.is_set():
+                    raise Interrupted
+                end = moment.at
+                if moment.tally.generated and not moment.tally.prompt:
+                    steps.append(moment.seconds)
         return Turn(end, tuple(steps), tuple(request.generated for request in requests))
+
+
+NEIGHBOUR = "beside a neighbour"
+BUSY = "import os; os.nice(10); print(flush=True)\nwhile True: pass"
+"""A program that keeps a core busy, as another program of a person's machine may; it says when it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class BesideNeighbour:
+    """A runner while a process of nice 10 keeps a core busy."""
+
+    alone: Runner
+    name: str = NEIGHBOUR
+
+    def run(self, jobs: Sequence[Job]) -> Turn:
+        with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as neighbour:
+            assert neighbour.stdout is not None
+            neighbour.stdout.readline()
+            try:
+                return self.alone.run(jobs)
+            finally:
+                neighbour.kill()
 
 
 @dataclass(slots=True)
