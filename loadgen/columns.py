@@ -77,6 +77,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
         for one in (
             Column("completed", "Completed requests", "done"),
             Column("failed", "Failed requests", "failed", better="lower"),
+            Column("rejected", "Rejected requests", "rejected", better="lower"),
             Column("duration", "Duration", "duration", "s"),
             Column("request_throughput", "Request throughput", "throughput", "requests/s", "higher"),
             Column("output_throughput", "Output token throughput", "throughput", "tokens/s", "higher"),
@@ -136,6 +137,13 @@ def tabulate(
         for name, found in results.items()
     ]
     return Table(caption, ("", *(one.axis for one in columns)), tuple(rows))
+
+
+def set_upright(table: Table, columns: Sequence[Column]) -> Table:
+    """A table of these columns with a line a column and a name above each of its lines."""
+    names, *lines = zip(*table.rows, strict=True)
+    rows = tuple((column.label, *cells) for column, cells in zip(columns, lines, strict=True))
+    return Table(table.caption, ("", *map(str, names)), rows)
 
 
 def _write_cell(column: Column, results: Sequence[Figures], base: Sequence[Figures]) -> str:

@@ -55,8 +55,6 @@ class Cell:
     text: str
     kind: str = ""
     """A class of the style sheet."""
-    note: str = ""
-    """A second, fainter line."""
 
 
 @dataclass(frozen=True, slots=True)

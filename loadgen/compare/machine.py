@@ -7,8 +7,7 @@ import platform
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -74,28 +73,6 @@ def find_versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
-
-
-def measure_theft() -> Callable[[], float | None]:
-    """Start to measure the time that the host takes from a virtual machine.
-
-    Returns a function that gives it as a share of all processors' time since then, from 0 to 1; None where the system
-    does not say.
-    """
-    begun, before = time.monotonic(), _read_stolen()
-
-    def share() -> float | None:
-        now = _read_stolen()
-        capacity = (time.monotonic() - begun) * (os.cpu_count() or 1)
-        return None if before is None or now is None or not capacity else max(0.0, now - before) / capacity
-
-    return share
-
-
-def _read_stolen() -> float | None:
-    """Seconds that the host has taken since the machine started, of all processors together."""
-    seconds: float | None = getattr(psutil.cpu_times(), "steal", None)
-    return seconds
 
 
 def collect_settings(environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,8 +13,6 @@ class Contestant:
     """A server of ours with one strategy, which is started for each turn, or one at a URL that runs already."""
 
     name: str
-    look: int
-    """Selects its colour and mark in every plot."""
     strategy: str | None = None
     url: str | None = None
 

@@ -26,7 +26,7 @@ from loadgen.bench.report import client_json, figures_json, list_errors, run_jso
 from loadgen.bench.run import Benchmark, BenchOptions, bench
 from loadgen.client.client import ServerError, Target
 from loadgen.client.request import Prompt
-from loadgen.compare.machine import hide, measure_theft
+from loadgen.compare.machine import hide
 from loadgen.compare.record import Comparison, Contestant, Plan, Play, Point, Trouble
 from loadgen.compare.server import OwnServer, ServerFailure, run_server
 from loadgen.console import format_number
@@ -218,17 +218,16 @@ class _Rounds:
             raise ServerError(f"every warm-up request failed: {list_errors(done.run.outcomes)[0]}")
 
     async def _play_load(self, contestant: Contestant, target: Target, number: int, point: Point) -> Play:
-        before, stolen = await scrape(target), measure_theft()
+        before = await scrape(target)
         options = _make_options(self.comparison.plan, contestant, target, number, point)
         done = await bench(options, self.prompts[number - 1], lambda _, total: self.progress.watch(point.label, total))
-        taken = {"stolen_share": stolen()}
         # A run that was interrupted does not count, so its figures are not worth waiting for.
         told = {} if done.run.interrupted else compute_figures(before, await scrape(target))
         return Play(
             contestant=contestant.name,
             round=number,
             point=point,
-            figures=_collect_figures(done) | taken | told,
+            figures=_collect_figures(done) | told,
             latencies=tuple(sorted(one.end - one.scheduled for one in done.run.outcomes if one.completed)),
             predictions=tuple(
                 (one.predicted_tokens, one.output_tokens)

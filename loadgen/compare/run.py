@@ -19,7 +19,7 @@ from rich.console import Console
 from loadgen.compare.flags import CompareFlags
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions
 from loadgen.compare.record import Comparison, Contestant, Plan, Point, Setting
-from loadgen.compare.report.document import collect_flags, make_document, make_summary
+from loadgen.compare.report import collect_flags, make_document, make_page, make_summary
 from loadgen.compare.rounds import CompareProgress, play_rounds
 from loadgen.console import table_console
 from loadgen.html.plot import INSTALL, can_draw
@@ -63,10 +63,7 @@ def _contestants(strategies: Sequence[str], urls: Sequence[tuple[str, str]]) -> 
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"--urls: the name {twice[0]} is taken: choose another")
     sources = chain(((name, None) for name in strategies), ((None, url) for _, url in urls))
-    return tuple(
-        Contestant(name, look, strategy, url)
-        for look, (name, (strategy, url)) in enumerate(zip(names, sources, strict=True))
-    )
+    return tuple(Contestant(name, strategy, url) for name, (strategy, url) in zip(names, sources, strict=True))
 
 
 def _numbered(strategies: Sequence[str]) -> list[str]:
@@ -192,8 +189,6 @@ def _save_data(folder: Path, known: Comparison, setting: Setting) -> None:
 
 
 def _save_page(folder: Path, known: Comparison, setting: Setting) -> None:
-    from loadgen.compare.report.page import make_page  # Jinja2, and what draws plots
-
     if known.plays:
         _write(folder / PAGE, make_page(known, setting).encode())
 

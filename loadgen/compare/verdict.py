@@ -38,36 +38,6 @@ Outcome: TypeAlias = Literal["better", "worse", "not shown", "no verdict"]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """The values of a figure in the rounds."""
-
-    values: tuple[float, ...]
-    """A value a round, in the order of the rounds; at least one."""
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-    @property
-    def low(self) -> float:
-        return min(self.values)
-
-    @property
-    def high(self) -> float:
-        return max(self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A quantity of a contestant under a load, in all rounds: what every page and file of a comparison is made of."""
-
-    quantity: Column
-    contestant: Contestant
-    point: Point
-    spread: Spread
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     """How far a contestant is from another, and between which bounds that is with a probability of CONFIDENCE."""
 
@@ -95,33 +65,11 @@ class Verdict:
     text: str
 
 
-def find_spread(comparison: Comparison, contestant: Contestant, point: Point, quantity: Column) -> Spread | None:
-    """A contestant's figures in the quantity's unit; None where there are none."""
-    values = comparison.values(contestant, point, quantity.key)
-    return Spread(tuple(value * quantity.scale for value in values)) if values else None
-
-
-def list_rows(comparison: Comparison) -> list[Row]:
-    """Every figure that a contestant has under a load: by quantity, contestant and load, in their orders."""
-    plan = comparison.plan
-    return [
-        Row(quantity, contestant, point, spread)
-        for quantity in COMPARED
-        for contestant in plan.contestants
-        for point in plan.points
-        if (spread := find_spread(comparison, contestant, point, quantity))
-    ]
-
-
 def judge_all(comparison: Comparison) -> list[Verdict]:
     """The verdicts on every pair of contestants once: those with the baseline first."""
-    plan = comparison.plan
-    (base,) = (one for one in plan.contestants if one.name == plan.baseline)
-    others = [one for one in plan.contestants if one is not base]
-    found = judge_against(comparison, base, others)
-    for place, one in enumerate(others):
-        found += judge_against(comparison, one, others[place + 1 :])
-    return found
+    ordered = sorted(comparison.plan.contestants, key=lambda one: one.name != comparison.plan.baseline)
+    pairs = ((one, ordered[place + 1 :]) for place, one in enumerate(ordered))
+    return [verdict for one, others in pairs for verdict in judge_against(comparison, one, others)]
 
 
 def judge_against(comparison: Comparison, baseline: Contestant, others: Sequence[Contestant]) -> list[Verdict]:

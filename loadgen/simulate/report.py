@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from loadgen.columns import BRIEF, COLUMNS, Column, Figures, read_all, tabulate
+from loadgen.columns import BRIEF, COLUMNS, Column, Figures, read_all, set_upright, tabulate
 from loadgen.console import Table
 from loadgen.html.plot import SUMMARY, Plot, Point, Series, render_page, specify_lines, specify_named_points
 from loadgen.result_file import Json
@@ -37,9 +37,9 @@ class Axis:
     name: str
     texts: tuple[str, ...]
     """The values as the user wrote them, ranges written out."""
-    flag: str
+    flag: str = ""
     """The name of the flag among the arguments."""
-    values: tuple[object, ...]
+    values: tuple[object, ...] = ()
 
     @property
     def numbers(self) -> tuple[float, ...] | None:
@@ -166,9 +166,7 @@ def make_table(swept: Swept, *, everything: bool) -> Table:
     table = _join(swept.axes, swept.points(), keys)
     if not everything or len(table.rows) > SIDE_BY_SIDE:
         return table
-    lines = zip(*table.rows, strict=True)
-    names = tuple(str(name) for name in next(lines))
-    return Table("", ("", *names), tuple((COLUMNS[key].label, *cells) for key, cells in zip(keys, lines, strict=True)))
+    return set_upright(table, [COLUMNS[key] for key in keys])
 
 
 def _join(
@@ -207,7 +205,7 @@ def make_page(swept: Swept, caption: str) -> str:
     tables: list[Table] = []
     for texts, points in groups.items():
         name = name_values(swept.axes[1:], texts)
-        plots += _draw(swept.axes, points, f" at {name}" if name else "")
+        plots += draw(swept.axes, points, f" at {name}" if name else "")
         marked = [(texts, mark_best(found)) for texts, found in points]
         tables.append(replace(_join(swept.axes[:1], ((texts[:1], one) for texts, one in marked), PAGE), caption=name))
     lines = [caption, READING]
@@ -232,8 +230,8 @@ def mark_best(found: Mapping[str, Sequence[Figures]]) -> dict[str, Sequence[Figu
     return {f"▲ {name}" if name in alone else name: one for name, one in found.items()}
 
 
-def _draw(
-    axes: Sequence[Axis], points: Sequence[tuple[tuple[str, ...], Mapping[str, Sequence[Json]]]], at: str
+def draw(
+    axes: Sequence[Axis], points: Sequence[tuple[tuple[str, ...], Mapping[str, Sequence[Figures]]]], at: str
 ) -> list[Plot]:
     """Figures over the first axis where its values are numbers, and else mean against p99 at each of them."""
     if not axes or axes[0].numbers is None:
@@ -249,13 +247,13 @@ def _draw(
             _trace(column, [(numbers[texts[0]], found[name]) for texts, found in points if name in found], name, look)
             for look, name in enumerate(points[0][1])
         ]
-        spec = specify_lines(series, axes[0].name, column.axis, bands=True)
-        described = "A line a strategy: the mean over the seeds, in the band from the lowest to the highest of them."
+        spec = specify_lines(series, axes[0].name, column.axis)
+        described = "A line a strategy: the mean, in the band from the lowest to the highest."
         plots.append(Plot(f"{column.axis} over {axes[0].name}{at}", described, spec))
     return plots
 
 
-def _trace(column: Column, found: Sequence[tuple[float, Sequence[Json]]], name: str, look: int) -> Series:
+def _trace(column: Column, found: Sequence[tuple[float, Sequence[Figures]]], name: str, look: int) -> Series:
     known = [(x, values) for x, results in found if (values := read_all(column, results))]
     ranges = [(min(values), max(values)) for _, values in known]
     return Series(name, [Point(x, sum(values) / len(values)) for x, values in known], look, ranges)

@@ -80,7 +80,7 @@ BUSY = "import os; os.nice(10); print(flush=True)\nwhile True: pass"
 """A program that keeps a core busy, as another program of a person's machine may; it says when it begins."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BesideNeighbour:
     """A runner while a process of nice 10 keeps a core busy."""
 

@@ -1,4 +1,4 @@
-"""A row computes the same bits whatever is computed with it: with `batch_invariant`, and always in the compiled pass."""
+"""A row computes the same bits whatever is computed with it: with `batch_invariant`, always in the compiled pass."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ POINTS = (Point(1.0), Point(2.0), Point(4.0))
 def plan(names: Sequence[str] = ("vs", "magnus"), points: Sequence[Point] = POINTS, rounds: int = 3) -> Plan:
     """One strategy for each name, the first of which is the baseline."""
     return Plan(
-        contestants=tuple(Contestant(name, look, strategy=name) for look, name in enumerate(names)),
+        contestants=tuple(Contestant(name, strategy=name) for name in names),
         points=tuple(points),
         flags=CompareFlags(rounds=rounds),
         baseline=names[0],

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from loadgen.compare.flags import GROUPS
-from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide, is_secret, measure_theft
+from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide, is_secret
 from loadgen.compare.record import Comparison, Setting
-from loadgen.compare.report.document import collect_flags, make_document
-from loadgen.compare.report.page import make_page
+from loadgen.compare.report import collect_flags, make_document, make_page
 from loadgen.compare.run import read_plan
 from models.flags import add_groups
 from tests.loadgen.compare.results import SETTING
@@ -24,19 +21,6 @@ def test_the_machine_and_the_versions_are_named() -> None:
     assert all(describe_machine().values())
     found = find_versions()
     assert found["python"].startswith("3.") and found["lengthwise"][0].isdigit() and found["torch"][0].isdigit()
-
-
-def test_what_the_host_took_is_a_share_of_all_processors_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    times, stolen = iter([100.0, 110.0]), iter([7.0, 9.0])
-    monkeypatch.setattr("loadgen.compare.machine.time.monotonic", lambda: next(times))
-    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(steal=next(stolen)))
-    monkeypatch.setattr("loadgen.compare.machine.os.cpu_count", lambda: 4)
-    assert measure_theft()() == 2.0 / (10 * 4)
-
-
-def test_where_the_system_does_not_say_what_the_host_took_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(user=1.0))
-    assert measure_theft()() is None
 
 
 def test_only_settings_are_told_and_no_secrets() -> None:

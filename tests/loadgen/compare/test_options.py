@@ -26,11 +26,11 @@ def plan(*flags: str, environ: dict[str, str] | None = None) -> Plan:
 
 def test_strategies_and_urls_are_contestants_in_the_order_given() -> None:
     made = plan("tiny", "--strategies", "vs,baton,vs", "--urls", "vllm=http://gpu:8000", "--baseline", "baton")
-    assert [(one.name, one.strategy, one.url, one.look) for one in made.contestants] == [
-        ("vs", "vs", None, 0),
-        ("baton", "baton", None, 1),
-        ("vs (2)", "vs", None, 2),
-        ("vllm", None, "http://gpu:8000", 3),
+    assert [(one.name, one.strategy, one.url) for one in made.contestants] == [
+        ("vs", "vs", None),
+        ("baton", "baton", None),
+        ("vs (2)", "vs", None),
+        ("vllm", None, "http://gpu:8000"),
     ]
     assert (made.baseline, made.flags.rounds, made.points) == ("baton", 3, (Point(),))
 

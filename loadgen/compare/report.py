@@ -1,0 +1,275 @@
+"""What a comparison found: report.json, with every figure of every round and the verdicts; report.html and the summary
+on a terminal, in tables and plots as those of simulations; and what must be known before the figures are believed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from shlex import join
+from statistics import median
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from loadgen.columns import BRIEF, COLUMNS, Figures, set_upright, tabulate
+from loadgen.compare.machine import HIDDEN, hide, hide_all
+from loadgen.compare.record import Comparison, Contestant, Play, Point, Setting
+from loadgen.compare.verdict import COMPARED, CONFIDENCE, COUNTS, Verdict, judge_all
+from loadgen.console import Cell, Table, show_table
+from loadgen.html.plot import SUMMARY, Plot, render_page
+from loadgen.simulate.report import Axis, draw
+
+SECRET_FLAGS = frozenset({"api_key", "header"})
+NOT_FLAGS = frozenset({"run"})
+
+
+def collect_flags(args: argparse.Namespace) -> dict[str, object]:
+    """Every flag with its value, whether given or not; keys stay out."""
+    return {
+        name: HIDDEN if name in SECRET_FLAGS and value else _plain(hide_all(value))
+        for name, value in sorted(vars(args).items())
+        if name not in NOT_FLAGS
+    }
+
+
+def make_document(comparison: Comparison, setting: Setting) -> dict[str, object]:
+    """The content of report.json."""
+    plan = comparison.plan
+    return {
+        **asdict(setting),
+        "seed": plan.flags.seed,
+        "rounds": plan.flags.rounds,
+        "rounds_finished": {one.name: comparison.rounds_finished(one) for one in plan.contestants},
+        "num_warmups": plan.flags.num_warmups,
+        "interrupted": comparison.interrupted,
+        "baseline": plan.baseline,
+        "contestants": [_contestant_json(comparison, one) for one in plan.contestants],
+        "troubles": [asdict(one) for one in comparison.troubles],
+        "summary": list(_summary_json(comparison)),
+        "verdicts": [_verdict_json(one) for one in judge_all(comparison)],
+        "plays": [_play_json(play) for play in comparison.plays],
+    }
+
+
+def _contestant_json(comparison: Comparison, one: Contestant) -> dict[str, object]:
+    command = hide(join(comparison.plan.command(one))) if one.strategy else None
+    url = None if one.url is None else hide(one.url)
+    return {"name": one.name, "strategy": one.strategy, "url": url, "command": command}
+
+
+def _summary_json(comparison: Comparison) -> Iterator[dict[str, object]]:
+    """Each figure of a contestant under a load, in the column's unit."""
+    plan = comparison.plan
+    for contestant, point in ((one, point) for one in plan.contestants for point in plan.points):
+        for column in COMPARED:
+            values = [value * column.scale for value in comparison.values(contestant, point, column.key)]
+            if values:
+                of = {"contestant": contestant.name, **_load_json(point), "quantity": column.key, "unit": column.unit}
+                yield of | {"median": median(values), "lowest": min(values), "highest": max(values), "rounds": values}
+
+
+def _verdict_json(one: Verdict) -> dict[str, object]:
+    named = {"contestant": one.contestant, "baseline": one.baseline, **_load_json(one.point)}
+    return {**named, "quantity": one.quantity.key, "outcome": one.outcome, "text": one.text}
+
+
+def _play_json(play: Play) -> dict[str, object]:
+    return {
+        "contestant": play.contestant,
+        "round": play.round,
+        **_load_json(play.point),
+        **play.figures,
+        "errors": play.errors,
+        "jcts_s": play.latencies,
+        "predicted_and_actual_tokens": play.predictions,
+    }
+
+
+def _load_json(point: Point) -> dict[str, object]:
+    return {"request_rate": _plain(point.rate), "burstiness": _plain(point.burstiness)}
+
+
+def _plain(value: object) -> object:
+    """A value as JSON can hold it, which knows neither infinity nor paths."""
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value
+
+
+def find_warnings(comparison: Comparison) -> Iterator[str]:
+    """The faults of this comparison, the gravest first."""
+    plan = comparison.plan
+    if comparison.interrupted:
+        played, planned = len(comparison.plays), plan.flags.rounds * len(plan.contestants) * len(plan.points)
+        yield f"It was interrupted: {played} of {planned} runs were begun, and one that was cut short does not count."
+    for trouble in comparison.troubles:
+        yield f"{trouble.contestant} was left out from round {trouble.round} on: {trouble.message}"
+    for contestant in plan.contestants:
+        yield from _warn_of_lost_requests(comparison, contestant)
+    for point in plan.points:
+        yield from _warn_of_uneven_work(comparison, point)
+    if slow := [play for play in comparison.plays if play.figures.get("client_warning")]:
+        yield (
+            f"In {len(slow)} of {len(comparison.plays)} runs the load generator was short of CPU itself, such as: "
+            f"{slow[0].figures['client_warning']}"
+        )
+    fewest = min((play.figure("completed") or 0.0 for play in comparison.plays if play.whole), default=100.0)
+    if fewest < 100:
+        yield f"Runs have as few as {fewest:g} completed requests, so the 99th percentile is the slowest of them."
+
+
+def _warn_of_lost_requests(comparison: Comparison, contestant: Contestant) -> Iterator[str]:
+    own = [play for play in comparison.plays if play.contestant == contestant.name and play.whole]
+    failed, rejected = (sum(play.figure(key) or 0.0 for play in own) for key in ("failed", "rejected"))
+    if failed or rejected:
+        first = next((line for play in own for line in play.errors), "")
+        yield f"{contestant.name}: {failed:g} requests failed and {rejected:g} were rejected, such as: {first}"
+
+
+def _warn_of_uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
+    """A warning where answers differ in length, since their latencies then say little about schedulers."""
+    made = {
+        contestant.name: max(tokens)
+        for contestant in comparison.plan.contestants
+        if (tokens := comparison.values(contestant, point, "total_output_tokens"))
+        and not any(comparison.values(contestant, point, key) != (0.0,) * len(tokens) for key in ("failed", "rejected"))
+    }
+    if made and max(made.values()) > min(made.values()) * 1.01:
+        told = ", ".join(f"{name} {tokens:,.0f}" for name, tokens in made.items())
+        yield f"At {point.label} contestants did not generate equally many tokens ({told}), so they did unequal work."
+
+
+READING = (
+    "Rounds are compared in pairs, since both contestants play the same requests in each: the mean change over rounds, "
+    f"and in brackets where it lies with a confidence of {CONFIDENCE:.0%}. A difference counts as shown when that "
+    f"leaves no doubt about its direction; equal contestants would be told apart in 1 of {1 / (1 - CONFIDENCE):.0f} "
+    "comparisons. More --rounds make the brackets narrower. Other figures are means of the rounds, and the lowest and "
+    "the highest of them. Flags, environment and every round's figures: report.json."
+)
+MARKS = {"better": "▲ ", "worse": "▼ "}
+
+
+def make_page(comparison: Comparison, setting: Setting) -> str:
+    """The text of report.html."""
+    plan = comparison.plan
+    *first, last = (one.name for one in plan.contestants)
+    seeds = f"seeds {plan.flags.seed} to {plan.flags.seed + plan.flags.rounds - 1}"
+    lines = [
+        f"{setting.date}. {_write_rounds(comparison)}; {seeds}, one a round. {warm_up(plan.flags.num_warmups)}",
+        *(f"Warning: {line}" for line in find_warnings(comparison)),
+        READING,
+    ]
+    verdicts = list(_tabulate_verdicts(comparison))
+    return render_page(
+        SUMMARY,
+        title=f"Lengthwise: {', '.join(first)} and {last} compared",
+        lines=lines if verdicts else [*lines, "Nothing can be said: no two contestants have played a load to its end."],
+        plots=_draw_loads(comparison),
+        tables=[*verdicts, *_tabulate_figures(comparison), _tabulate_setting(comparison, setting)],
+    )
+
+
+def make_summary(comparison: Comparison) -> RenderableType:
+    """The figures that matter most, for a terminal; the report has the others."""
+    plan = comparison.plan
+    tables = (
+        show_table(tabulate(f"{point.label}: mean of the rounds (lowest–highest)", found, BRIEF))
+        for point in plan.points
+        if (found := _find_results(comparison, point))
+    )
+    verdicts = (
+        Text(f"{one.contestant} against {one.baseline}, {one.point.label}, {one.quantity.short}: {one.text}")
+        for one in judge_all(comparison)
+        if one.baseline == plan.baseline and one.quantity.key in BRIEF
+    )
+    return Group(*tables, Text(warm_up(plan.flags.num_warmups)), *verdicts)
+
+
+def warm_up(requests: int) -> str:
+    """How servers were warmed up, given the requests for that in each turn."""
+    if not requests:
+        return "No server was warmed up (--num-warmups 0): what is slow at first is part of the figures."
+    sent = "1 request" if requests == 1 else f"{requests} requests"
+    return f"Each server was warmed up with {sent} before each of its turns, which the figures leave out."
+
+
+def _find_results(comparison: Comparison, point: Point) -> dict[str, list[Figures]]:
+    """The figures of each round that was played to its end, by contestant, the baseline first."""
+    ordered = sorted(comparison.plan.contestants, key=lambda one: one.name != comparison.plan.baseline)
+    found = {one.name: [play.figures for play in comparison.whole_plays(one, point)] for one in ordered}
+    return {name: figures for name, figures in found.items() if figures}
+
+
+def _write_rounds(comparison: Comparison) -> str:
+    """How many rounds were played to their end, by contestant where they differ."""
+    planned = comparison.plan.flags.rounds
+    finished = {one.name: comparison.rounds_finished(one) for one in comparison.plan.contestants}
+    if len(set(finished.values())) == 1:
+        return f"{next(iter(finished.values()))} of {planned} rounds"
+    told = ", ".join(f"{count} by {name}" for name, count in finished.items())
+    return f"Of {planned} rounds were finished: {told}"
+
+
+def _draw_loads(comparison: Comparison) -> list[Plot]:
+    """Figures over the rates of one burstiness; mean against p99 at loads that stand alone."""
+    plots: list[Plot] = []
+    played = [(point, found) for point in comparison.plan.points if (found := _find_results(comparison, point))]
+    for _, group in groupby(played, key=lambda pair: (pair[0].burstiness, pair[0].rate in (None, math.inf))):
+        loads = list(group)
+        rates = tuple(f"{point.rate:g}" for point, _ in loads if point.rate is not None)
+        if len(loads) == 1:
+            plots += draw((), [((), loads[0][1])], f" at {loads[0][0].label}")
+            continue
+        bursts = loads[0][0].burstiness
+        over = [((rate,), results) for rate, (_, results) in zip(rates, loads, strict=True)]
+        plots += draw((Axis("requests/s", rates),), over, "" if bursts == 1 else f" at burstiness {bursts:g}")
+    return plots
+
+
+def _tabulate_verdicts(comparison: Comparison) -> Iterator[Table]:
+    """A table for every baseline and load: quantities below each other, contestants side by side."""
+    judged = judge_all(comparison)
+    for baseline, point in dict.fromkeys((one.baseline, one.point) for one in judged):
+        own = [one for one in judged if (one.baseline, one.point) == (baseline, point)]
+        names = tuple(dict.fromkeys(one.contestant for one in own))
+        cells = {(one.quantity, one.contestant): _show_verdict(one) for one in own}
+        rows = tuple(
+            (quantity.title, *(cells.get((quantity, name), "-") for name in names))
+            for quantity in dict.fromkeys(one.quantity for one in own)
+        )
+        yield Table(f"At {point.label}, against {baseline}", ("", *names), rows, "verdicts")
+
+
+def _show_verdict(one: Verdict) -> Cell:
+    mark = MARKS.get(one.outcome, "")
+    return Cell(f"{mark}{one.text}", one.outcome if mark else "")
+
+
+def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
+    """A table for every load: quantities below each other, contestants side by side."""
+    for point in comparison.plan.points:
+        if found := _find_results(comparison, point):
+            told = {key for figures in found.values() for one in figures for key in one if one[key] is not None}
+            keys = [key for key in (*(one.key for one in COMPARED), *COUNTS) if key in told]
+            yield set_upright(tabulate(f"At {point.label}", found, keys), [COLUMNS[key] for key in keys])
+
+
+def _tabulate_setting(comparison: Comparison, setting: Setting) -> Table:
+    """Where the comparison ran, and whom it compared."""
+    contestants = {
+        one.name: hide(join(comparison.plan.command(one)))
+        if one.strategy
+        else f"{hide(one.url or '')}, which ran before"
+        for one in comparison.plan.contestants
+    }
+    pairs: Mapping[str, str] = {**contestants, **setting.machine, **setting.versions}
+    return Table("Where and how", (), tuple(pairs.items()), "setting")
