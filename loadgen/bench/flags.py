@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -62,9 +62,6 @@ class Arriving:
         "gaps follow Gamma(shape=N, scale=1/(RPS*N)): 1 is a Poisson process, less is burstier, inf is a metronome",
         infinite=True,
     )
-    ramp_up_strategy: Literal["linear", "exponential"] | None = option(None, "how the rate changes")
-    ramp_up_start_rps: Positive | None = option(None, "rate of the first request", metavar="RPS")
-    ramp_up_end_rps: Positive | None = option(None, "rate of the last request", metavar="RPS")
     turns: Count = option(1, "requests that make a conversation: each is sent after the answer to the one before")
     think_time: NonNegative = option(0.0, "how long after that answer", metavar="SECONDS")
     cancel_rate: Share = option(0.0, "share of the requests whose client leaves, 0 to 1", metavar="SHARE")

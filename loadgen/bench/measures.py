@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from loadgen.client.request import Foretold, Outcome
+from loadgen.result_file import Json
 
 Samples: TypeAlias = Callable[[Outcome], Sequence[float]]
 """Samples of a completed request in seconds: none where the metric is not defined for it."""
@@ -108,30 +109,27 @@ DEFAULT_METRICS = ("ttft", "tpot", "itl", "e2el", "jct", "normalized_latency")
 GOODPUT_METRICS = ("ttft", "tpot", "e2el", "jct")
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """Figures of at least one sample, in seconds."""
+def spread(
+    name: str, samples: Sequence[float], percentiles: Sequence[float] = (), unit: str = "ms", scale: float = 1000.0
+) -> Json:
+    """The figures of samples in seconds under names such as `p99_ttft_ms`; null where there are none.
 
-    count: int
-    mean: float
-    std: float
-    """The deviation of these samples, not an estimate for what they were drawn from."""
-    median: float
-    percentiles: Mapping[float, float]
-
-
-def summarize(samples: Sequence[float], percentiles: Sequence[float]) -> Distribution | None:
-    """The figures of samples in seconds; None when there are none. Percentiles are in (0, 100]."""
+    percentiles   in (0, 100]
+    scale         units in a second
+    """
+    name = f"{name}_{unit}" if unit else name
     if not samples:
-        return None
+        return {f"{figure}_{name}": None for figure in ("mean", "median", "std")}
     ordered, mean = sorted(samples), fmean(samples)
-    return Distribution(
-        count=len(samples),
-        mean=mean,
-        std=math.sqrt(fmean((sample - mean) ** 2 for sample in samples)),
-        median=find_percentile(ordered, 50.0),
-        percentiles={percentile: find_percentile(ordered, percentile) for percentile in percentiles},
-    )
+    deviation = math.sqrt(fmean((sample - mean) ** 2 for sample in samples))  # of these, no estimate for others
+    values = {"mean": mean, "median": find_percentile(ordered, 50.0), "std": deviation}
+    values |= {name_percentile(percentile): find_percentile(ordered, percentile) for percentile in percentiles}
+    return {f"{figure}_{name}": value * scale for figure, value in values.items()}
+
+
+def name_percentile(percentile: float) -> str:
+    """The name of a percentile in keys, such as p99 or p99.9."""
+    return f"p{percentile:g}"
 
 
 def find_percentile(ordered: Sequence[float], percentile: float) -> float:
@@ -150,30 +148,19 @@ class Ending:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Errors are medians of the distance from the true time, as shares of that."""
-
-    answers: int
-    error: float
-    error_with_lengths: float | None
-    """The error had lengths been known: what the wait and the speed make of it. None where no length was foretold."""
-    inside: float
-    """Share of the answers that ended within the interval."""
-
-
-def judge(endings: Sequence[Ending]) -> Accuracy | None:
-    """How well ends were foretold; None where none was."""
+def judge(endings: Sequence[Ending]) -> Json:
+    """How well ends were foretold; nothing where none was. Errors are medians of the distance from the true time, as
+    shares of that; with lengths: had they been known, so what the wait and the speed make of it."""
     ended = [one for one in endings if one.seconds > 0]
     if not ended:
-        return None
+        return {}
     known = [(one, end) for one in ended if (end := one.foretold.with_length(one.tokens)) is not None]
-    return Accuracy(
-        answers=len(ended),
-        error=median(_error(one, one.foretold.median) for one in ended),
-        error_with_lengths=median(_error(one, end) for one, end in known) if known else None,
-        inside=sum(one.foretold.low <= one.seconds <= one.foretold.high for one in ended) / len(ended),
-    )
+    return {
+        "foretold_answers": len(ended),
+        "foretold_error": median(_error(one, one.foretold.median) for one in ended),
+        "foretold_error_with_lengths": median(_error(one, end) for one, end in known) if known else None,
+        "foretold_inside": sum(one.foretold.low <= one.seconds <= one.foretold.high for one in ended) / len(ended),
+    }
 
 
 def _error(one: Ending, expected: float) -> float:
@@ -183,75 +170,49 @@ def _error(one: Ending, expected: float) -> float:
 NO_GOALS: Mapping[str, float] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The figures of a run. Throughputs are per second of its duration, distributions in seconds."""
-
-    duration: float
-    completed: int
-    failed: int
-    rejected: int
-    cancelled: int
-    uncounted: int
-    """Completed requests whose tokens were counted as chunks, since the server told no usage."""
-    total_input_tokens: int
-    total_cached_tokens: int
-    """Input tokens that the server had kept from earlier prompts."""
-    total_output_tokens: int
-    request_throughput: float
-    request_goodput: float | None
-    """Completed requests per second that met every goal; None without goals."""
-    output_throughput: float
-    total_token_throughput: float
-    max_output_tokens_per_s: float
-    """The tokens of the best second, counted in whole seconds from the first request."""
-    max_concurrent_requests: int
-    ttft_by_turn: Sequence[float]
-    """Median seconds to the first token, by the turn of a conversation; empty without conversations."""
-    jain_fairness_index: float | None
-    foretold: Accuracy | None
-    """How well the server foretold when answers would be complete; None where it did not."""
-    distributions: Mapping[str, Distribution | None]
-    """The distribution of each metric; None where there was nothing to measure."""
-
-
 def measure(
     outcomes: Sequence[Outcome],
     duration: float,
     percentiles: Sequence[float] = (),
     metrics: Iterable[str] = tuple(METRICS),
     goals: Mapping[str, float] = NO_GOALS,
-) -> Figures:
-    """The figures of a run that took `duration` seconds; goals are upper bounds in seconds by metric name."""
+) -> Json:
+    """The figures of a run that took `duration` seconds; goals are upper bounds in seconds by metric name.
+
+    Throughputs are a second of the duration; the goodput, of requests that met every goal, is null without goals.
+    `uncounted` answers had their chunks counted for tokens, since the server told no usage. The best second's tokens
+    are counted in whole seconds from the first request.
+    """
     completed = [outcome for outcome in outcomes if outcome.completed]
     statuses = Counter(outcome.status for outcome in outcomes)
     read = sum(outcome.prompt_tokens or 0 for outcome in completed)
     made = sum(outcome.output_tokens for outcome in completed)
-    return Figures(
-        duration=duration,
-        completed=len(completed),
-        failed=statuses["failed"],
-        rejected=statuses["rejected"],
-        cancelled=statuses["cancelled"],
-        uncounted=sum(not outcome.counted for outcome in completed),
-        total_input_tokens=read,
-        total_cached_tokens=sum(outcome.cached_tokens for outcome in completed),
-        total_output_tokens=made,
-        request_throughput=_divide(len(completed), duration),
-        request_goodput=_divide(sum(meets(one, goals) for one in completed), duration) if goals else None,
-        output_throughput=_divide(made, duration),
-        total_token_throughput=_divide(read + made, duration),
-        max_output_tokens_per_s=_find_peak_tokens(completed),
-        max_concurrent_requests=_find_peak_requests(outcomes),
-        ttft_by_turn=_median_ttfts(completed),
-        jain_fairness_index=measure_fairness(  # of output tokens per second of job completion time
+    found: Json = {
+        "duration": duration,
+        "completed": len(completed),
+        "failed": statuses["failed"],
+        "rejected": statuses["rejected"],
+        "cancelled": statuses["cancelled"],
+        "uncounted": sum(not outcome.counted for outcome in completed),
+        "total_input_tokens": read,
+        "total_cached_tokens": sum(outcome.cached_tokens for outcome in completed),
+        "total_output_tokens": made,
+        "request_throughput": _divide(len(completed), duration),
+        "request_goodput": _divide(sum(meets(one, goals) for one in completed), duration) if goals else None,
+        "output_throughput": _divide(made, duration),
+        "total_token_throughput": _divide(read + made, duration),
+        "max_output_tokens_per_s": _find_peak_tokens(completed),
+        "max_concurrent_requests": _find_peak_requests(outcomes),
+        "jain_fairness_index": measure_fairness(  # of output tokens per second of job completion time
             [one.output_tokens / (one.end - one.scheduled) for one in completed if one.end > one.scheduled]
         ),
-        foretold=judge(
-            [Ending(one.foretold, one.end - one.sent, one.output_tokens) for one in completed if one.foretold]
-        ),
-        distributions={name: _summarize_metric(name, completed, percentiles) for name in metrics},
-    )
+        "median_ttft_by_turn_ms": [1000 * seconds for seconds in _median_ttfts(completed)],
+        **judge([Ending(one.foretold, one.end - one.sent, one.output_tokens) for one in completed if one.foretold]),
+    }
+    for metric in map(METRICS.__getitem__, metrics):
+        samples = [sample for outcome in completed for sample in metric.samples(outcome)]
+        found |= spread(metric.name, samples, percentiles, metric.unit, metric.scale)
+    return found
 
 
 def _median_ttfts(completed: Sequence[Outcome]) -> list[float]:
@@ -275,11 +236,6 @@ def measure_fairness(shares: Sequence[float]) -> float | None:
     """
     squares = math.fsum(share * share for share in shares)
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else None
-
-
-def _summarize_metric(name: str, completed: Sequence[Outcome], percentiles: Sequence[float]) -> Distribution | None:
-    samples = METRICS[name].samples
-    return summarize([sample for outcome in completed for sample in samples(outcome)], percentiles)
 
 
 def _divide(amount: float, duration: float) -> float:

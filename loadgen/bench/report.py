@@ -5,49 +5,16 @@ of our own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.bench.measures import METRICS, Accuracy, Distribution, Figures, itl, ttft
+from loadgen.bench.measures import METRICS, itl, name_percentile, ttft
 from loadgen.client.request import Outcome
 from loadgen.load.load import ClientLoad, Run
 from loadgen.result_file import Json
-
-
-def figures_json(figures: Figures) -> Json:
-    """All figures under their flat names, such as `p99_ttft_ms`; null where there was nothing to measure."""
-    plain: Json = asdict(figures)
-    del plain["distributions"]
-    del plain["foretold"]
-    plain |= accuracy_json(figures.foretold)
-    del plain["ttft_by_turn"]
-    plain["median_ttft_by_turn_ms"] = [1000 * seconds for seconds in figures.ttft_by_turn]
-    for name, spread in figures.distributions.items():
-        plain |= spread_json(name, spread, METRICS[name].unit, METRICS[name].scale)
-    return plain
-
-
-def spread_json(name: str, spread: Distribution | None, unit: str = "ms", scale: float = 1000.0) -> Json:
-    """A distribution under names such as `p99_ttft_ms`; `scale` units are a second."""
-    name = f"{name}_{unit}" if unit else name
-    if spread is None:
-        return {f"{figure}_{name}": None for figure in ("mean", "median", "std")}
-    values = {"mean": spread.mean, "median": spread.median, "std": spread.std}
-    values |= {name_percentile(percentile): value for percentile, value in spread.percentiles.items()}
-    return {f"{figure}_{name}": value * scale for figure, value in values.items()}
-
-
-def accuracy_json(accuracy: Accuracy | None) -> Json:
-    """How well ends were foretold, under names such as `foretold_error`; nothing where none was."""
-    return {} if accuracy is None else {f"foretold_{name}": value for name, value in asdict(accuracy).items()}
-
-
-def name_percentile(percentile: float) -> str:
-    """The name of a percentile in keys, such as p99 or p99.9."""
-    return f"p{percentile:g}"
 
 
 def client_json(load: ClientLoad) -> Json:
@@ -89,84 +56,76 @@ def details_json(outcomes: Sequence[Outcome]) -> Json:
 
 
 MAX_ERRORS = 10
+COUNTS: tuple[tuple[str, str, float, int], ...] = (
+    ("Successful requests", "completed", 1, 0),
+    ("Failed requests", "failed", 1, 0),
+    ("Rejected requests", "rejected", 1, 0),
+    ("Cancelled requests", "cancelled", 1, 0),
+    ("Warm-up requests (not counted)", "num_warmups", 1, 0),
+    ("Maximum request concurrency", "max_concurrency", 1, 0),
+    ("Request rate configured (RPS)", "request_rate", 1, 2),
+    ("Benchmark duration (s)", "duration", 1, 2),
+    ("Total input tokens", "total_input_tokens", 1, 0),
+    ("... of them kept from earlier prompts", "total_cached_tokens", 1, 0),
+    ("Total generated tokens", "total_output_tokens", 1, 0),
+    ("Request throughput (req/s)", "request_throughput", 1, 2),
+    ("Request goodput (req/s)", "request_goodput", 1, 2),
+    ("Output token throughput (tok/s)", "output_throughput", 1, 2),
+    ("Peak output token throughput (tok/s)", "max_output_tokens_per_s", 1, 2),
+    ("Peak concurrent requests", "max_concurrent_requests", 1, 0),
+    ("Total token throughput (tok/s)", "total_token_throughput", 1, 2),
+    ("Jain fairness index", "jain_fairness_index", 1, 3),
+    ("Answers whose end was foretold", "foretold_answers", 1, 0),
+    ("Median error of that (%)", "foretold_error", 100, 1),
+    ("... had their lengths been known (%)", "foretold_error_with_lengths", 100, 1),
+    ("Ends within the interval (%)", "foretold_inside", 100, 1),
+)
+"""Lines of the table: name, key, factor to the unit, digits. A figure that there is not has none."""
+CLIENT = (
+    ("CPU (% of a core)", "client_cpu_percent", 1, 1),
+    ("P99 event-loop lag (ms)", "client_loop_lag_p99_ms", 1, 2),
+    ("Maximum event-loop lag (ms)", "client_loop_lag_max_ms", 1, 2),
+)
 
 
-def make_table(
-    figures: Figures, client: ClientLoad, max_concurrency: int | None, rate: float | None, warmups: int
-) -> Table:
-    """A table of names and values. `rate` is None when arrivals have no single rate."""
+def make_table(figures: Json, client: ClientLoad, metrics: Sequence[str], percentiles: Sequence[float]) -> Table:
+    """A table of names and values, of some metrics; `figures` may have `num_warmups` and the like besides."""
     result = Table("", "", title="Serving Benchmark Result", show_header=False, title_style="bold")
     result.columns[1].justify = "right"
-    for line in _list_counts(figures, max_concurrency, rate, warmups):
-        result.add_row(*line)
-    for turn, seconds in enumerate(figures.ttft_by_turn, start=1):
-        result.add_row(f"Median TTFT of turn {turn} (ms):", f"{1000 * seconds:.2f}")
-    for name in figures.distributions:
+
+    def add(lines: Iterable[tuple[str, str, float, int]], told: Json) -> None:
+        for name, key, factor, digits in lines:
+            value = told.get(key)
+            if isinstance(value, int | float):
+                result.add_row(f"{name}:", f"{value * factor:.{digits}f}")
+
+    add(COUNTS, figures)
+    by_turn = figures["median_ttft_by_turn_ms"]
+    for turn, value in enumerate(by_turn if isinstance(by_turn, list) else (), start=1):
+        result.add_row(f"Median TTFT of turn {turn} (ms):", f"{value:.2f}")
+    for metric in map(METRICS.__getitem__, metrics):
         result.add_section()
-        result.add_row(f"[bold]{METRICS[name].title}[/]", "")
-        for line in _list_metric(name, figures):
-            result.add_row(*line)
+        result.add_row(f"[bold]{metric.title}[/]", "")
+        kinds = ("mean", "median", *map(name_percentile, percentiles))
+        shown = f"{metric.short} ({metric.unit})"
+        digits = 2 if metric.unit == "ms" else 4
+        keys = {kind: f"{kind}_{metric.name}_{metric.unit}" for kind in kinds}
+        add(((f"{kind.capitalize()} {shown}", key, 1, digits) for kind, key in keys.items()), figures)
+        if figures[keys["mean"]] is None:
+            result.add_row(f"{shown}:", "-")
     result.add_section()
     result.add_row("[bold]Load Generator[/]", "")
-    result.add_row("CPU (% of a core):", f"{client.cpu:.1%}".removesuffix("%"))
-    result.add_row("P99 event-loop lag (ms):", f"{client.p99_lag * 1000:.2f}")
-    result.add_row("Maximum event-loop lag (ms):", f"{client.max_lag * 1000:.2f}")
+    add(CLIENT, client_json(client))
     return result
 
 
-def _list_counts(
-    figures: Figures, max_concurrency: int | None, rate: float | None, warmups: int
-) -> Iterator[tuple[str, str]]:
-    yield "Successful requests:", str(figures.completed)
-    yield "Failed requests:", str(figures.failed)
-    yield "Rejected requests:", str(figures.rejected)
-    yield "Cancelled requests:", str(figures.cancelled)
-    yield "Warm-up requests (not counted):", str(warmups)
-    if max_concurrency is not None:
-        yield "Maximum request concurrency:", str(max_concurrency)
-    if rate is not None:
-        yield "Request rate configured (RPS):", f"{rate:.2f}"
-    yield "Benchmark duration (s):", f"{figures.duration:.2f}"
-    yield "Total input tokens:", str(figures.total_input_tokens)
-    if figures.total_cached_tokens:
-        yield "... of them kept from earlier prompts:", str(figures.total_cached_tokens)
-    yield "Total generated tokens:", str(figures.total_output_tokens)
-    yield "Request throughput (req/s):", f"{figures.request_throughput:.2f}"
-    if figures.request_goodput is not None:
-        yield "Request goodput (req/s):", f"{figures.request_goodput:.2f}"
-    yield "Output token throughput (tok/s):", f"{figures.output_throughput:.2f}"
-    yield "Peak output token throughput (tok/s):", f"{figures.max_output_tokens_per_s:.2f}"
-    yield "Peak concurrent requests:", str(figures.max_concurrent_requests)
-    yield "Total token throughput (tok/s):", f"{figures.total_token_throughput:.2f}"
-    fairness = figures.jain_fairness_index
-    yield "Jain fairness index:", "-" if fairness is None else f"{fairness:.3f}"
-    if (told := figures.foretold) is not None:
-        yield "Answers whose end was foretold:", str(told.answers)
-        yield "Median error of that (%):", f"{100 * told.error:.1f}"
-        if told.error_with_lengths is not None:
-            yield "... had their lengths been known (%):", f"{100 * told.error_with_lengths:.1f}"
-        yield "Ends within the interval (%):", f"{100 * told.inside:.1f}"
-
-
-def _list_metric(name: str, figures: Figures) -> Iterator[tuple[str, str]]:
-    metric, spread = METRICS[name], figures.distributions[name]
-    if spread is None:
-        yield f"{metric.short} ({metric.unit}):", "-"
-        return
-    digits = 2 if metric.unit == "ms" else 4
-    values = {"Mean": spread.mean, "Median": spread.median}
-    values |= {name_percentile(percentile).upper(): value for percentile, value in spread.percentiles.items()}
-    for figure, value in values.items():
-        yield f"{figure} {metric.short} ({metric.unit}):", f"{value * metric.scale:.{digits}f}"
-
-
-def find_warnings(figures: Figures, client: ClientLoad) -> Iterable[str]:
+def find_warnings(figures: Json, client: ClientLoad) -> Iterable[str]:
     """Warnings that a reader must know before believing the figures."""
     if client.warning:
         yield client.warning
-    if figures.uncounted:
+    if figures["uncounted"]:
         yield (
-            f"{figures.uncounted} answers came without token counts: their chunks were counted as tokens, "
+            f"{figures['uncounted']} answers came without token counts: their chunks were counted as tokens, "
             "and their prompts as none"
         )
 

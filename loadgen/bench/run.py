@@ -23,12 +23,12 @@ from rich.console import Console
 
 from loadgen.bench import report
 from loadgen.bench.flags import Arriving, BenchFlags
-from loadgen.bench.measures import DEFAULT_METRICS, Figures, measure
+from loadgen.bench.measures import DEFAULT_METRICS, measure
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.request import Prompt, RequestForm
 from loadgen.load.load import Observer, Run, play, show_run
-from loadgen.load.schedule import NO_CANCELLATIONS, Arrivals, Cancellations, Ramp, schedule
-from loadgen.result_file import explain_unwritable, save_json
+from loadgen.load.schedule import NO_CANCELLATIONS, Arrivals, Cancellations, schedule
+from loadgen.result_file import Json, explain_unwritable, save_json
 from loadgen.workload import requests as workload
 from loadgen.workload.flags import choose
 from loadgen.workload.requests import join_turns
@@ -73,7 +73,7 @@ class Benchmark:
 
     model: str
     run: Run
-    figures: Figures
+    figures: Json
 
 
 async def bench(options: BenchOptions, prompts: Sequence[Prompt], watch: Watch) -> Benchmark:
@@ -139,7 +139,7 @@ def options(asked: BenchFlags, ignore_eos: bool = False, environ: Mapping[str, s
         model=asked.model,
         endpoint=asked.endpoint,
         fields=asked.fields(ignore_eos),
-        arrivals=_arrivals(asked),
+        arrivals=None if asked.request_rate is None else Arrivals(asked.request_rate, asked.burstiness),
         seed=asked.seed,
         max_concurrency=asked.max_concurrency,
         num_warmups=asked.num_warmups,
@@ -151,19 +151,6 @@ def options(asked: BenchFlags, ignore_eos: bool = False, environ: Mapping[str, s
         keep_text=asked.save_detailed or asked.turns > 1,
         think_time=asked.think_time,
     )
-
-
-def _arrivals(one: Arriving) -> Arrivals | None:
-    start, end = one.ramp_up_start_rps, one.ramp_up_end_rps
-    if one.ramp_up_strategy is None:
-        if (start, end) != (None, None):
-            raise UserError("--ramp-up-start-rps and --ramp-up-end-rps need a --ramp-up-strategy")
-        return None if one.request_rate is None else Arrivals(one.request_rate, one.burstiness)
-    if start is None or end is None:
-        raise UserError("--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps")
-    if one.request_rate is not None:
-        raise UserError("--ramp-up-strategy sets the rate: leave out --request-rate")
-    return Arrivals(burstiness=one.burstiness, ramp=Ramp(one.ramp_up_strategy, start, end))
 
 
 FOLDER_FLAG = "--result-dir"
@@ -184,13 +171,15 @@ def run_bench(asked: BenchFlags) -> int:
         _save(asked, done, what)
     if done.run.interrupted:
         return INTERRUPTED
-    return 0 if done.figures.completed else 1
+    return 0 if done.figures["completed"] else 1
 
 
 def _print(done: Benchmark, what: BenchOptions) -> None:
-    rate = what.arrivals.rate if what.arrivals and what.arrivals.ramp is None else math.inf
-    shown = None if math.isinf(rate) else rate
-    Console().print(report.make_table(done.figures, done.run.client, what.max_concurrency, shown, what.num_warmups))
+    rate = what.arrivals.rate if what.arrivals else math.inf
+    told = done.figures | {"num_warmups": what.num_warmups, "max_concurrency": what.max_concurrency}
+    told |= {"request_rate": None if math.isinf(rate) else rate}
+    told["total_cached_tokens"] = told["total_cached_tokens"] or None
+    Console().print(report.make_table(told, done.run.client, what.metrics, what.percentiles))
     errors = Console(stderr=True)
     if done.run.interrupted:
         ended, planned = len(done.run.outcomes), done.run.planned
@@ -213,7 +202,7 @@ def _find_folder(asked: BenchFlags) -> Path:
 def _save(asked: BenchFlags, done: Benchmark, what: BenchOptions) -> None:
     date = datetime.now().strftime("%Y%m%d-%H%M%S")
     document = {"date": date, "label": asked.label, **_list_setting(asked, done, what)}
-    document |= dict(asked.metadata) | report.run_json(done.run) | report.figures_json(done.figures)
+    document |= dict(asked.metadata) | report.run_json(done.run) | done.figures
     document |= report.client_json(done.run.client)
     if asked.save_detailed:
         document |= report.details_json(done.run.outcomes)
@@ -247,7 +236,5 @@ def _write_rate(asked: BenchFlags) -> float | str | None:
 def _name_file(asked: BenchFlags, model: str, date: str) -> str:
     """The name of the result file, as `vllm bench serve` forms it: label-rate-model-date.json."""
     rate = f"{_write_rate(asked) or 'inf'}qps"
-    if asked.ramp_up_strategy:
-        rate = f"ramp-up-{asked.ramp_up_strategy}-{asked.ramp_up_start_rps:g}qps-{asked.ramp_up_end_rps:g}qps"
     concurrency = f"-concurrency{asked.max_concurrency}" if asked.max_concurrency else ""
     return f"{asked.label}-{rate}{concurrency}-{model.rpartition('/')[2]}-{date}.json"

@@ -22,7 +22,7 @@ import aiohttp
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.bench.report import client_json, figures_json, list_errors, run_json
+from loadgen.bench.report import client_json, list_errors, run_json
 from loadgen.bench.run import Benchmark, BenchOptions, bench
 from loadgen.client.client import ServerError, Target
 from loadgen.client.request import Prompt
@@ -214,7 +214,7 @@ class _Rounds:
         done = runner.run(bench(options, first, lambda _, total: self.progress.watch("warm-up", total)))
         if done.run.interrupted:
             raise KeyboardInterrupt
-        if not done.figures.completed:
+        if not done.figures["completed"]:
             raise ServerError(f"every warm-up request failed: {list_errors(done.run.outcomes)[0]}")
 
     async def _play_load(self, contestant: Contestant, target: Target, number: int, point: Point) -> Play:
@@ -258,7 +258,7 @@ def _open_server(contestant: Contestant, plan: Plan, log: Path) -> Iterator[tupl
 
 
 def _collect_figures(done: Benchmark) -> dict[str, object]:
-    return {"model": done.model} | run_json(done.run) | figures_json(done.figures) | client_json(done.run.client)
+    return {"model": done.model} | run_json(done.run) | done.figures | client_json(done.run.client)
 
 
 def _make_options(plan: Plan, contestant: Contestant, target: Target, number: int, point: Point) -> BenchOptions:

@@ -13,10 +13,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Protocol, TypeAlias
 
-import numpy as np
-
+from loadgen.bench.measures import find_percentile
 from loadgen.client.request import Outcome, PreparedRequest
 from models.progress import Bar, Bars
 
@@ -55,12 +55,12 @@ async def watch_load() -> AsyncIterator[Callable[[], ClientLoad]]:
     begin, begin_cpu = time.perf_counter(), time.process_time()
 
     def measure() -> ClientLoad:
-        wall, late = time.perf_counter() - begin, np.array(lags or [0.0])
+        wall, late = time.perf_counter() - begin, sorted(lags or [0.0])
         return ClientLoad(
             cpu=(time.process_time() - begin_cpu) / wall if wall > 0 else 0.0,
-            mean_lag=float(late.mean()),
-            p99_lag=float(np.percentile(late, 99)),
-            max_lag=float(late.max()),
+            mean_lag=fmean(late),
+            p99_lag=find_percentile(late, 99.0),
+            max_lag=late[-1],
         )
 
     task = asyncio.create_task(_note_lags(lags))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,45 +19,26 @@ from loadgen.client.request import PreparedRequest, Prompt, RequestForm
 from models.errors import UserError
 
 Seconds: TypeAlias = NDArray[np.float64]
-RampStrategy: TypeAlias = Literal["linear", "exponential"]
-
-
-@dataclass(frozen=True, slots=True)
-class Ramp:
-    """A rate that changes from the first request to the last, both in requests per second and above 0."""
-
-    strategy: RampStrategy
-    start: float
-    end: float
-
-    def rates(self, count: int) -> Seconds:
-        """The rate at which each request arrives: `count` figures from `start` to `end`."""
-        progress = np.arange(count) / max(count - 1, 1)
-        if self.strategy == "linear":
-            return np.asarray(self.start + (self.end - self.start) * progress)
-        return np.asarray(self.start * (self.end / self.start) ** progress)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """A process: requests per second (infinity: all at once) and burstiness, both above 0. A ramp replaces the rate."""
+    """A process: requests per second (infinity: all at once) and burstiness, both above 0."""
 
     rate: float = math.inf
     burstiness: float = 1.0
-    ramp: Ramp | None = None
 
 
 def arrival_times(arrivals: Arrivals, count: int, rng: np.random.Generator) -> Seconds:
     """When each of `count` requests arrives: seconds after the start, ascending.
 
-    Without a ramp, times are scaled so that the last request arrives at count / rate: that is also what
+    Times are scaled so that the last request arrives at count / rate: that is also what
     `vllm bench serve` does, and without it the rate offered differs by some percent from seed to seed.
     """
-    if arrivals.ramp is None and math.isinf(arrivals.rate):
+    if math.isinf(arrivals.rate):
         return np.zeros(count)
-    rates = arrivals.ramp.rates(count) if arrivals.ramp else np.full(count, arrivals.rate)
-    times = np.cumsum(_unit_gaps(arrivals.burstiness, count, rng) / rates)
-    if arrivals.ramp is None and count and times[-1] > 0:
+    times = np.cumsum(_unit_gaps(arrivals.burstiness, count, rng) / arrivals.rate)
+    if count and times[-1] > 0:
         times *= count / arrivals.rate / times[-1]
     return np.asarray(times)
 

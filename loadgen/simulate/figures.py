@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from engine.simulated.cost import Cost
-from loadgen.bench.measures import Ending, judge, summarize
-from loadgen.bench.report import accuracy_json, spread_json
+from loadgen.bench.measures import Ending, judge, spread
 from loadgen.simulate.simulation import Served, Simulation
 from models.errors import UserError
 
@@ -32,14 +31,14 @@ def measure_latencies(requests: Sequence[Served], cost: Cost | None = None) -> F
     normalized = [seconds / count for seconds, count in zip(jct, tokens, strict=True)]
     found: Figures = {
         "request_throughput": _rate(len(done), max(one.end for one in done) - min(one.arrival for one in done)),
-        **spread_json("jct", summarize(jct, PERCENTILES)),
-        **spread_json("ttft", summarize(ttft, PERCENTILES)),
-        **spread_json("tpot", summarize(tpot, PERCENTILES)),
-        **spread_json("normalized_latency", summarize(normalized, PERCENTILES), "s", 1.0),
+        **spread("jct", jct, PERCENTILES),
+        **spread("ttft", ttft, PERCENTILES),
+        **spread("tpot", tpot, PERCENTILES),
+        **spread("normalized_latency", normalized, PERCENTILES, "s", 1.0),
     }
     if cost is not None:
         slowdowns = [measure_slowdown(one, cost) for one in done]
-        found |= spread_json("slowdown", summarize(slowdowns, PERCENTILES), "", 1.0)
+        found |= spread("slowdown", slowdowns, PERCENTILES, "", 1.0)
     return found
 
 
@@ -60,7 +59,7 @@ def measure_simulation(simulation: Simulation, cost: Cost | None = None) -> Figu
     done = [one for one in requests if one.completed]
     decode = sum(worker.decode for worker in workers)
     endings = [Ending(one.foretold, one.end - one.arrival, one.output_length) for one in done if one.foretold]
-    latencies = measure_latencies(done, cost) if done else spread_json("jct", None) | spread_json("ttft", None)
+    latencies = measure_latencies(done, cost) if done else spread("jct", ()) | spread("ttft", ())
     return latencies | {
         "duration": duration,
         "completed": len(done),
@@ -72,7 +71,7 @@ def measure_simulation(simulation: Simulation, cost: Cost | None = None) -> Figu
         "invalid_tokens": sum(worker.tally.invalid for worker in workers) / len(requests),
         "slices": sum(one.runs for one in requests) / len(requests),
         "completion_std": float(np.std([worker.completion for worker in workers])),
-        **accuracy_json(judge(endings)),
+        **judge(endings),
     }
 
 

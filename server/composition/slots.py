@@ -1,4 +1,4 @@
-"""How many sequences an executor runs at a time, unless a flag says: measured at the first start and kept in the cache."""
+"""How many sequences an executor runs at a time where no flag says: measured at the first start, kept in the cache."""
 
 from __future__ import annotations
 

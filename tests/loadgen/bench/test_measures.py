@@ -7,55 +7,49 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.bench.measures import Ending, judge, measure, measure_fairness, meets, summarize
+from loadgen.bench.measures import Ending, judge, measure, measure_fairness, meets, spread
 from loadgen.client.request import Foretold
 from tests.loadgen.bench.outcomes import completed, ended
 
 
 def test_small_sets_by_hand() -> None:
-    figures = summarize([0.4, 0.1, 0.2, 0.3], [25.0, 75.0, 100.0])
-    assert figures is not None
-    assert figures.count == 4
-    assert figures.mean == pytest.approx(0.25)
-    assert figures.std == pytest.approx(0.0125**0.5)
-    assert figures.median == pytest.approx(0.2)
-    assert figures.percentiles == pytest.approx({25.0: 0.1, 75.0: 0.3, 100.0: 0.4})
+    figures = spread("x", [0.4, 0.1, 0.2, 0.3], [25.0, 75.0, 100.0], "ms", 1000.0)
+    assert figures == pytest.approx(
+        {
+            **{"mean_x_ms": 250, "std_x_ms": 1000 * 0.0125**0.5, "median_x_ms": 200},
+            **{"p25_x_ms": 100, "p75_x_ms": 300, "p100_x_ms": 400},
+        }
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_percentiles_are_measured_values(scale: float) -> None:
     samples = np.random.default_rng(0).lognormal(sigma=2.0, size=2000) * scale
-    figures = summarize(samples.tolist(), [1.0, 50.0, 90.0, 99.0, 99.9])
-    assert figures is not None
-    ordered = np.sort(samples)
-    for percentile, value in figures.percentiles.items():
-        exact = ordered[round(percentile / 100 * samples.size) - 1]
-        assert value == exact, percentile
+    percentiles = [1.0, 50.0, 90.0, 99.0, 99.9]
+    figures, ordered = spread("x", samples.tolist(), percentiles, "", 1.0), np.sort(samples)
+    for percentile in percentiles:
+        assert figures[f"p{percentile:g}_x"] == ordered[round(percentile / 100 * samples.size) - 1], percentile
 
 
 def test_nothing_has_no_figures_and_zeros_have_zeros() -> None:
-    assert summarize([], [99.0]) is None
-    figures = summarize([0.0, 0.0], [99.0])
-    assert figures is not None
-    assert (figures.mean, figures.median, figures.percentiles[99.0]) == (0, 0, 0)
+    assert set(spread("x", [], [99.0]).values()) == {None}
+    assert set(spread("x", [0.0, 0.0], [99.0]).values()) == {0}
 
 
 def test_kinds_of_outcomes_are_counted_apart_and_only_completed_ones_measured() -> None:
     run = [completed((1.0, 2.0), tokens=2), ended("failed"), ended("rejected"), ended("rejected"), ended("cancelled")]
     figures = measure(run, 4.0)
-    counts = (figures.completed, figures.failed, figures.rejected, figures.cancelled)
-    assert counts == (1, 1, 2, 1)
-    assert (figures.total_input_tokens, figures.total_output_tokens, figures.request_throughput) == (10, 2, 0.25)
-    spread = figures.distributions["e2el"]
-    assert spread is not None and (spread.count, spread.mean) == (1, 2)
+    assert [figures[name] for name in ("completed", "failed", "rejected", "cancelled")] == [1, 1, 2, 1]
+    totals = ("total_input_tokens", "total_output_tokens", "request_throughput", "mean_e2el_ms")
+    assert [figures[name] for name in totals] == [10, 2, 0.25, 2000]
 
 
 def test_nothing_completed_has_no_latency_rather_than_none() -> None:
     figures = measure([ended("failed")], 2.0, [99.0], goals={"ttft": 1.0})
-    assert (figures.completed, figures.request_throughput, figures.request_goodput) == (0, 0, 0)
-    assert set(figures.distributions.values()) == {None}
-    assert figures.jain_fairness_index is None
-    assert measure([], 0.0).output_throughput == 0
+    assert [figures[name] for name in ("completed", "request_throughput", "request_goodput")] == [0, 0, 0]
+    assert {value for name, value in figures.items() if name.startswith("mean_")} == {None}
+    assert figures["jain_fairness_index"] is None
+    assert measure([], 0.0)["output_throughput"] == 0
 
 
 def test_goodput_needs_every_goal_and_is_absent_without_goals() -> None:
@@ -64,8 +58,8 @@ def test_goodput_needs_every_goal_and_is_absent_without_goals() -> None:
     slow = completed((0.1, 0.5, 0.9), tokens=3)
     goals = {"ttft": 0.5, "tpot": 0.2}
     assert [meets(one, goals) for one in (fast, late, slow)] == [True, False, False]
-    assert measure([fast, late, slow], 2.0, goals=goals).request_goodput == 0.5
-    assert measure([fast], 2.0).request_goodput is None
+    assert measure([fast, late, slow], 2.0, goals=goals)["request_goodput"] == 0.5
+    assert measure([fast], 2.0)["request_goodput"] is None
 
 
 def test_a_goal_on_tpot_does_not_hurt_single_tokens() -> None:
@@ -74,15 +68,14 @@ def test_a_goal_on_tpot_does_not_hurt_single_tokens() -> None:
 
 def test_waiting_in_the_client_counts_for_jct_but_not_for_e2el() -> None:
     figures = measure([completed((5.0,), tokens=1, scheduled=1.0, sent=4.0)], 5.0)
-    means = {name: spread.mean for name, spread in figures.distributions.items() if spread}
-    assert (means["e2el"], means["jct"], means["ttft"], means["scheduled_ttft"]) == (1, 4, 1, 4)
-    assert (means["client_queue_time"], means["normalized_latency"]) == (3, 4)
+    names = ("e2el_ms", "jct_ms", "ttft_ms", "scheduled_ttft_ms", "client_queue_time_ms", "normalized_latency_s")
+    assert [figures[f"mean_{name}"] for name in names] == [1000, 4000, 1000, 4000, 3000, 4]
 
 
 def test_answers_without_output_have_an_end_but_no_first_token() -> None:
     silent = replace(completed((1.0,), tokens=1), token_times=(), output_tokens=0, end=2.0)
-    spreads = measure([silent], 2.0).distributions
-    assert {name for name, spread in spreads.items() if spread} == {"e2el", "jct", "client_queue_time"}
+    known = {name for name, value in measure([silent], 2.0).items() if name.startswith("mean_") and value is not None}
+    assert known == {"mean_e2el_ms", "mean_jct_ms", "mean_client_queue_time_ms"}
 
 
 def test_fairness_is_jains_index_of_speeds_counted_from_the_schedule() -> None:
@@ -90,7 +83,7 @@ def test_fairness_is_jains_index_of_speeds_counted_from_the_schedule() -> None:
     assert measure_fairness([2.0, 0.0, 0.0, 0.0]) == pytest.approx(1 / 4)
     assert measure_fairness([]) is None
     late = [completed((2.0,), tokens=2), completed((2.0,), tokens=6)]
-    assert measure(late, 2.0).jain_fairness_index == pytest.approx((1 + 3) ** 2 / (2 * (1 + 9)))
+    assert measure(late, 2.0)["jain_fairness_index"] == pytest.approx((1 + 3) ** 2 / (2 * (1 + 9)))
 
 
 def test_the_peak_second_spreads_tokens_over_chunks() -> None:
@@ -98,22 +91,25 @@ def test_the_peak_second_spreads_tokens_over_chunks() -> None:
     other = completed((2.5, 2.6), tokens=3, sent=1.5)
     figures = measure([one, other], 3.0)
     # Second 0 has three of the first's four chunks; second 1 the last of them and both of the other's.
-    assert figures.max_output_tokens_per_s == pytest.approx(max(8 * 3 / 4, 8 / 4 + 3))
+    assert figures["max_output_tokens_per_s"] == pytest.approx(max(8 * 3 / 4, 8 / 4 + 3))
 
 
 def test_peak_concurrency_counts_all_and_lets_an_end_make_room() -> None:
     run = [completed((2.0,), tokens=1, sent=0.0), ended("failed", 1.0, 3.0), completed((3.0,), tokens=1, sent=2.0)]
-    assert measure(run, 3.0).max_concurrent_requests == 2
+    assert measure(run, 3.0)["max_concurrent_requests"] == 2
 
 
 def test_uncounted_answers_are_told() -> None:
-    assert measure([replace(completed((1.0,), tokens=1), counted=False)], 1.0).uncounted == 1
+    assert measure([replace(completed((1.0,), tokens=1), counted=False)], 1.0)["uncounted"] == 1
 
 
 def test_ends_that_were_foretold_are_judged_by_shares_of_the_true_time_and_as_if_lengths_had_been_known() -> None:
     told = Foretold(low=2.0, median=5.0, high=6.0, wait=1.0, tokens=20.0)
     endings = [Ending(told, 10.0, 40), Ending(told, 4.0, 10), Ending(told, 5.0, 20), Ending(told, 0.0, 1)]
-    accuracy = judge(endings)
-    assert accuracy is not None and (accuracy.answers, accuracy.error, accuracy.inside) == (3, 0.25, 2 / 3)
-    assert accuracy.error_with_lengths == pytest.approx(0.1), "9 of 10 s, 3 of 4 and 5 of 5"
-    assert judge([]) is None
+    assert judge(endings) == {
+        "foretold_answers": 3,
+        "foretold_error": 0.25,
+        "foretold_error_with_lengths": pytest.approx(0.1),  # 9 of 10 s, 3 of 4 and 5 of 5
+        "foretold_inside": 2 / 3,
+    }
+    assert judge([]) == {}

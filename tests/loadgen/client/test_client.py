@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 import pytest
 
-from loadgen.bench.measures import measure
+from loadgen.bench.measures import METRICS, measure
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.request import CHAT, Outcome, PreparedRequest
 from tests.loadgen.scripted import (
@@ -110,7 +110,8 @@ async def test_figures_of_scripted_streams_by_hand() -> None:
             server.clock.now = sent
             outcomes.append(await client.send(SHOT, scheduled, server.clock))
     figures = measure(outcomes, 8.0, [100.0], goals={"ttft": 1.0, "jct": 3.0})
-    assert (figures.completed, figures.total_input_tokens, figures.total_output_tokens) == (3, 60, 8)
+    counts = ("completed", "total_input_tokens", "total_output_tokens")
+    assert [figures[name] for name in counts] == [3, 60, 8]
     expected = {
         "ttft": [1.0, 0.5, 1.0],
         "tpot": [(3 - 1) / 4, (4.5 - 4) / 1],
@@ -122,14 +123,14 @@ async def test_figures_of_scripted_streams_by_hand() -> None:
         "scheduled_ttft": [1.0, 3.0, 1.0],
     }
     for name, samples in expected.items():
-        spread = figures.distributions[name]
-        assert spread is not None
-        assert spread.count == len(samples), name
-        assert spread.mean == pytest.approx(sum(samples) / len(samples)), name
-        assert spread.percentiles[100.0] == pytest.approx(max(samples), rel=1e-3), name
-    assert figures.distributions["queue_time"] is None
-    assert figures.request_goodput == 2 / 8  # the second was due long before it went out
-    assert (figures.request_throughput, figures.output_throughput, figures.total_token_throughput) == (3 / 8, 1, 68 / 8)
+        key = f"{name}_{METRICS[name].unit}"
+        mean, longest = (value * METRICS[name].scale for value in (sum(samples) / len(samples), max(samples)))
+        assert figures[f"mean_{key}"] == pytest.approx(mean), name
+        assert figures[f"p100_{key}"] == pytest.approx(longest, rel=1e-3), name
+    assert figures["mean_queue_time_ms"] is None
+    assert figures["request_goodput"] == 2 / 8  # the second was due long before it went out
+    rates = ("request_throughput", "output_throughput", "total_token_throughput")
+    assert [figures[name] for name in rates] == [3 / 8, 1, 68 / 8]
 
 
 @pytest.mark.parametrize("cut", range(1, len("世猫😀".encode())))

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from loadgen.client.request import CHAT, COMPLETIONS, Prompt, RequestForm
-from loadgen.load.schedule import Arrivals, Cancellations, Ramp, arrival_times, schedule
+from loadgen.load.schedule import Arrivals, Cancellations, arrival_times, schedule
 from models.errors import UserError
 
 COUNT = 5000
@@ -63,20 +63,6 @@ def test_infinite_rate_is_all_at_once_and_infinite_burstiness_a_metronome() -> N
 def test_a_seed_repeats_and_another_differs() -> None:
     one, again, other = (arrival_times(Arrivals(4.0), 10, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert one.tolist() == again.tolist() != other.tolist()
-
-
-def test_ramps_go_from_their_first_rate_to_their_last() -> None:
-    assert Ramp("linear", 1.0, 5.0).rates(5).tolist() == pytest.approx([1, 2, 3, 4, 5])
-    assert Ramp("exponential", 1.0, 16.0).rates(5).tolist() == pytest.approx([1, 2, 4, 8, 16])
-    assert Ramp("linear", 3.0, 5.0).rates(1).tolist() == [3]
-
-
-@pytest.mark.parametrize("ramp", [Ramp("linear", 1.0, 50.0), Ramp("exponential", 50.0, 1.0)])
-def test_gaps_of_a_ramp_follow_its_rate_at_each_request(ramp: Ramp) -> None:
-    seen = gaps(Arrivals(burstiness=2.0, ramp=ramp)) * ramp.rates(COUNT)
-    assert stats.kstest(seen, stats.gamma(2.0, scale=0.5).cdf).pvalue > LIKELY
-    metronome = gaps(Arrivals(burstiness=math.inf, ramp=ramp))
-    assert metronome == pytest.approx(1 / ramp.rates(COUNT))
 
 
 FORM = RequestForm("m")
