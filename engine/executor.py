@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import torch
 
 from engine.health import FIRST_CAPACITY, LEAST_CAPACITY, Health
+from engine.lifecycle import Lifecycle
 from engine.messages import (
     Admit,
     Cancel,
@@ -28,7 +30,6 @@ from engine.messages import (
     Pause,
     Stop,
 )
-from engine.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Executor:
     def __init__(
         self,
         info: ExecutorInfo,
-        pipeline: Pipeline,
+        pipeline: Lifecycle[Any],
         deliver: Deliver,
         *,
         threads: int | None = None,

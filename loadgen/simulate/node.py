@@ -8,7 +8,6 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
@@ -17,8 +16,8 @@ from engine.kv.prefix_cache import CHUNK, PrefixCache
 from engine.messages import ExecutorInfo, Report, StepReport, Tally
 from engine.sampling.params import SamplingParams
 from engine.simulated.batch import SimulatedKv, SimulatedRow
-from engine.simulated.cost import Cost, Pace, keep_pace
 from engine.simulated.executor import SimulatedExecutor, Usage
+from engine.simulated.machine import Machine
 from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
@@ -47,34 +46,6 @@ class VirtualClock:
             await event.wait()
         elif not event.is_set():
             self.move_to(until)
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The executors to simulate, all alike."""
-
-    cost: Cost
-    capacity_tokens: int
-    """Tokens of K and V that each can hold."""
-    max_num_seqs: int
-    """Rows that each can run at once."""
-    context_length: int
-    """Longest prompt plus answer, in tokens."""
-    workers: int = 1
-    max_prefill_tokens: int | None = None
-    """Cells of a chunk of prefill; None reads every group at once."""
-    prefix_cache_tokens: int = 0
-    """Tokens of prompts whose K and V are kept in host memory, for all executors."""
-    pace: Pace = keep_pace
-    """How its speed changes about that of `cost`, in seconds after the simulation's begin."""
-    runs_ahead: bool = False
-    """Whether executors begin their next step before the scheduler has answered the last, as threads do: what is sent
-    when a row ends finds an iteration under way. Else the scheduler takes no time at all."""
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest request that an executor can hold, prompt and answer together."""
-        return min(self.context_length, self.capacity_tokens)
 
 
 Note = Callable[[Report, float], None]

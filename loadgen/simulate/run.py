@@ -10,15 +10,15 @@ from typing import Any
 
 from rich.console import Console
 
+from engine.simulated.machine import Machine
 from loadgen.console import show_table, table_console
 from loadgen.html.plot import require_drawing
 from loadgen.result_file import Json, require_writable, save, save_json, stoppable
 from loadgen.simulate.figures import Figures, measure_simulation
 from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulated_load
-from loadgen.simulate.node import ROUTERS, Machine
+from loadgen.simulate.node import ROUTERS
 from loadgen.simulate.prediction import Predict, Prediction, read_lengths
-from loadgen.simulate.presets import PRESETS
 from loadgen.simulate.report import (
     Axis,
     Ran,
@@ -37,6 +37,7 @@ from scheduler.assembly import assemble, find_strategies
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
 from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.presets import PRESETS
 from scheduler.serving_time.profile_file import latest_profile, read_profile
 from scheduler.strategy import STRATEGIES, Length, Strategy
 

@@ -16,8 +16,9 @@ from engine.kv.prefix_cache import CHUNK
 from engine.messages import FinishReason, RowUpdate, Tally
 from engine.sampling.params import SamplingParams
 from engine.simulated.executor import Usage
+from engine.simulated.machine import Machine
 from loadgen.client.request import Foretold
-from loadgen.simulate.node import Machine, Node, Note, RoundRobin, Router, VirtualClock
+from loadgen.simulate.node import Node, Note, RoundRobin, Router, VirtualClock
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError

@@ -11,8 +11,8 @@ from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 
+from engine.simulated.machine import Machine
 from loadgen.simulate.figures import Figures, measure_latencies
-from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction, replay_forecasts
 from loadgen.simulate.simulation import Served, simulate
 from loadgen.workload.lengths import Lengths

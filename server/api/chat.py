@@ -16,7 +16,6 @@ from server.api.output.answer import Result, respond
 from server.api.output.call import Answer, Part
 from server.api.output.logprobs import chat_logprobs, prompt_logprobs
 from server.api.output.reply import (
-    FINGERPRINT,
     ChatChoice,
     ChatChunk,
     ChatFinish,
@@ -75,7 +74,7 @@ class ChatForm:
             choices=Lazy(self._choice, results),
             usage=usage,
             metrics=metrics,
-            system_fingerprint=FINGERPRINT,
+            system_fingerprint=self.head.fingerprint,
             prompt_logprobs=prompt_logprobs(
                 results[0].updates[0].prompt_logprobs, self.text, self.body.prompt_logprobs
             ),
@@ -95,7 +94,7 @@ class ChatForm:
             created=self.head.created,
             model=self.head.model,
             choices=choices,
-            system_fingerprint=FINGERPRINT,
+            system_fingerprint=self.head.fingerprint,
             usage=usage,
             metrics=metrics,
         )

@@ -15,7 +15,6 @@ from server.api.output.answer import Result, respond
 from server.api.output.call import Answer, Part
 from server.api.output.logprobs import characters, completion_logprobs, prompt_logprobs
 from server.api.output.reply import (
-    FINGERPRINT,
     CompletionChoice,
     CompletionLogprobs,
     CompletionReply,
@@ -65,7 +64,7 @@ class CompletionForm:
             created=self.head.created,
             model=self.head.model,
             choices=choices,
-            system_fingerprint=FINGERPRINT,
+            system_fingerprint=self.head.fingerprint,
             usage=usage,
             metrics=metrics,
         )

@@ -98,6 +98,8 @@ class ServedModel:
     grammars: GrammarCompiler | None
     """Compiles grammars for the executors; None where answers are not constrained."""
     defaults: AnswerDefaults
+    virtual: str | None = None
+    """The device that makes filler in place of the model's text; None where the model answers."""
     accepts_any_name: bool = False
     """Whether a request may name any model, and gets this one."""
 

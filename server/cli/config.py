@@ -60,6 +60,16 @@ def _check_mode(mode: str) -> None:
         raise ValueError(f"{mode!r} is no mode such as 0660, for an owner and a group, or 0666, for every user")
 
 
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def _check_device(name: str) -> None:
+    from scheduler.serving_time.presets import find_virtual
+
+    if name not in DEVICES and find_virtual(name) is None:
+        raise ValueError(f"{name!r} is none of {', '.join(DEVICES)}, virtual:PRESET")
+
+
 NO_EMBEDDINGS = "none"  # the --embedding-model that is none
 
 
@@ -113,8 +123,12 @@ class Model:
 class Execution:
     """Execution: devices, rows and memory."""
 
-    device: Literal["auto", "cpu", "cuda"] = option(
-        "auto", "where to run; auto: CUDA where there is a device, else the CPU"
+    device: str = option(
+        "auto",
+        "where to run; auto: CUDA where there is a device, else the CPU; virtual:PRESET: nowhere, at the speed of that "
+        "machine and with filler for text, to see what it would serve",
+        choices=lambda: (*DEVICES, "virtual:PRESET"),
+        check=_check_device,
     )
     executors: Annotated[int, Meta(ge=0, le=1024)] = option(
         0, "executor threads; 0: one per CUDA device, else one; on a CPU they share its cores"

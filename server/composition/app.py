@@ -24,6 +24,7 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
 from scheduler.observers import PlanObserver, PlanObservers, RequestObservers
 from scheduler.serving_time.machine import StepLearning
+from scheduler.serving_time.presets import find_virtual
 from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
@@ -32,6 +33,7 @@ from server.composition.cache_paths import batches_path
 from server.composition.fetching import fetch_model
 from server.composition.loading import Loaded, load_engine
 from server.composition.scheduling import learn_steps, parts_for
+from server.composition.virtual import load_virtual
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.embeddings.embedder import TIMEOUT as EMBEDDING_TIMEOUT
@@ -63,6 +65,8 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     Raises UserError with the remedy.
     """
     threading.stack_size(2 * STACK)  # of threads that are started from now on
+    if find_virtual(config.device) is not None:
+        config = replace(config, no_journal=True)  # no model has filler's lengths
     relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
     metrics, feed, throughput = Metrics(_model_names(config)[0]), Feed(), Throughput()
     async with AsyncExitStack() as stack:
@@ -116,12 +120,14 @@ async def _load_beside_predictor(
     """Load the model while the predictor's process starts; returns it, and the predictor as it works beside it."""
     predictor = await stack.enter_async_context(open_predictor(config))
     niced = stack.enter_context(closing(NicedProcess()))
+    machine = find_virtual(config.device)
+    load = load_engine if machine is None else partial(load_virtual, machine)
     with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start: models/own_thread.py tells why
-        loaded = await asyncio.get_running_loop().run_in_executor(loader, load_engine, config, relay.deliver)
+        loaded = await asyncio.get_running_loop().run_in_executor(loader, load, config, relay.deliver)
     context = PredictorContext(
         held=metrics.prediction.observe,
         late=metrics.late.observe,
-        shared_cores=loaded.model.device.type == "cpu",
+        shared_cores=loaded.shares_cores,
         token_features=loaded.token_features,
         submit=niced.submit,
         fit=partial(niced.run, fit),
@@ -163,7 +169,8 @@ async def _open_embedder(config: ServeConfig) -> AsyncIterator[TextEmbedder | No
 @contextmanager
 def _files(config: ServeConfig) -> Iterator[FilesPlace | None]:
     """Where files and batches are kept; None for nowhere."""
-    folder = batches_path(default_cache(), config.model)
+    virtual = find_virtual(config.device) is not None  # which must not answer what was sent for a model
+    folder = batches_path(default_cache(), config.device if virtual else config.model)
     if not config.files_size:
         yield None
         return
@@ -197,14 +204,15 @@ def _run_executors(executors: Sequence[Executor]) -> Iterator[None]:
 def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecutor) -> ServedModel:
     return ServedModel(
         names=_model_names(config),
+        virtual=None if find_virtual(config.device) is None else config.device,
         root=config.model,
         context_length=min(executor.info.context_length for executor in loaded.executors),
-        vocab_size=min(loaded.text.vocab_size, loaded.model.vocab_size),
+        vocab_size=loaded.vocab_size,
         text=loaded.text,
         tokenizer_pool=pool,
         grammars=loaded.grammars,
         defaults=AnswerDefaults(
-            sampling=loaded.model.sampling_defaults.override(config.override_generation_config or {}),
+            sampling=loaded.sampling_defaults.override(config.override_generation_config or {}),
             max_tokens=config.default_max_tokens or Catalog().default_max_tokens(config.model),
             stop_repetition=_stops_repetition(config),
             next_seed=seed_source(config.seed),
@@ -237,7 +245,8 @@ def _limits(config: ServeConfig) -> Limits:
 
 
 def _model_names(config: ServeConfig) -> tuple[str, ...]:
-    """Names that the API knows the model by: those given, or a path's last part."""
+    """Names that the API knows the model by: those given, or a path's last part; a virtual device has its own."""
     path = Path(config.model).expanduser()
     own = path.resolve().name.removesuffix(".gguf") if path.exists() else config.model
+    own = own if find_virtual(config.device) is None else config.device
     return config.served_model_name or (own,)

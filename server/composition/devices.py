@@ -95,10 +95,11 @@ def run_beside_executors(device: str) -> None:
     os.nice(PREDICTOR_NICENESS)
 
 
-def context_length(config: ServeConfig, model: LoadedModel) -> int:
-    if config.max_model_len is not None and config.max_model_len > model.context_length:
-        raise LoadError(f"--max-model-len {config.max_model_len} exceeds the model's context of {model.context_length}")
-    return config.max_model_len or model.context_length
+def context_length(config: ServeConfig, longest: int) -> int:
+    """Tokens of the longest request; `longest`: the model's context. Raises LoadError."""
+    if config.max_model_len is not None and config.max_model_len > longest:
+        raise LoadError(f"--max-model-len {config.max_model_len} exceeds the model's context of {longest}")
+    return config.max_model_len or longest
 
 
 def swap_bytes(config: ServeConfig) -> int:

@@ -7,6 +7,7 @@ import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ from models.catalog.catalog import default_cache
 from models.catalog.checkpoint import count_values
 from models.native.kernels import Kernels
 from models.network.decoder.decoder import Decoder
+from models.network.generation_config import SamplingDefaults
 from models.network.loader import LoadedModel, LoadError, choose_dtype, load
 from models.progress import Bars
 from models.text import Text
@@ -65,14 +67,18 @@ class Loaded:
     """All that executors and the API have of the model."""
 
     text: Text
-    model: LoadedModel
+    vocab_size: int
+    """Token ids that both the tokenizer and the network know."""
+    sampling_defaults: SamplingDefaults
     executors: tuple[Executor, ...]
-    store: HostStore[Row]
-    prefixes: PrefixCache[RowKv]
+    store: HostStore[Any]
+    prefixes: PrefixCache[Any]
     grammars: GrammarCompiler | None
     conditions: Conditions
     """The conditions under which the executors run."""
     token_features: TokenFeatures | None
+    shares_cores: bool
+    """Whether executors compute on the cores on which lengths are predicted."""
 
 
 def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
@@ -92,8 +98,19 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         build_executor(config, index, model, text, store, deliver, grammars, prefixes)
         for index, model in enumerate(models)
     ]
-    conditions, features = conditions_of(config, models[0]), token_features(config, models[0])
-    return Loaded(text, models[0], tuple(executors), store, prefixes, compiler, conditions, features)
+    first = models[0]
+    return Loaded(
+        text=text,
+        vocab_size=min(text.vocab_size, first.vocab_size),
+        sampling_defaults=first.sampling_defaults,
+        executors=tuple(executors),
+        store=store,
+        prefixes=prefixes,
+        grammars=compiler,
+        conditions=conditions_of(config, first),
+        token_features=token_features(config, first),
+        shares_cores=first.device.type == "cpu",
+    )
 
 
 def _open_grammars(grammars: Grammars, text: Text, model: LoadedModel) -> GrammarCompiler:
@@ -112,7 +129,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     hush_transformers()
     _require_rows_apart(config)
     folder = fetch_model(config)
-    text = Text.load(folder, chat_template=_chat_template(config))
+    text = Text.load(folder, chat_template=chat_template(config))
     text.warm_up()
     models = _networks(config, folder)
     probe(models[0], text)
@@ -163,7 +180,8 @@ def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
     )
 
 
-def _chat_template(config: ServeConfig) -> str | None:
+def chat_template(config: ServeConfig) -> str | None:
+    """The chat template of the file that the flags name; None where they name none. Raises LoadError."""
     if config.chat_template is None:
         return None
     try:
@@ -183,7 +201,7 @@ def build_executor(
     prefixes: PrefixCache[RowKv] | None = None,
 ) -> Executor:
     """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
-    context = context_length(config, model)
+    context = context_length(config, model.context_length)
     capacity = min(capacity_tokens(config, model), config.expected_slots * context)
     require_room(config, model, capacity)
     if config.max_model_len is not None and capacity < context:

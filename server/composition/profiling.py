@@ -66,7 +66,7 @@ def make_profile(
     Raises UserError, also when there was too little time.
     """
     model, text = _load(config)
-    longest = min(context_length(config, model), config.max_model_len or LONGEST)
+    longest = min(context_length(config, model.context_length), config.max_model_len or LONGEST)
     profiler = Profiler(
         model,
         text,

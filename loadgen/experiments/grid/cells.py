@@ -9,10 +9,10 @@ from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
+from engine.simulated.machine import Machine
 from loadgen.experiments.grid.loads import SHAPES, TASKS
-from loadgen.simulate.node import Machine
-from loadgen.simulate.presets import PRESETS
 from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.presets import PRESETS
 from scheduler.strategy import STRATEGIES, Strategy
 
 FAST_GPU = Bilinear(p1=3.2e-5, p2=0.0, p3=0.0, p4=0.006, d1=4.9e-8, d2=0.0, d3=0.0, d4=0.006)

@@ -15,12 +15,12 @@ from statistics import fmean
 import numpy as np
 
 from engine.sampling.params import SamplingParams
+from engine.simulated.machine import Machine
 from loadgen.bench.measures import measure_fairness
 from loadgen.experiments.grid.cells import BASE, MACHINES, REQUESTS, Cell
 from loadgen.experiments.grid.loads import load_lengths
 from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.simulate.figures import measure_latencies, measure_slowdown
-from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Forecast, Predict, read_prediction, replay_forecasts
 from loadgen.simulate.run import GROUP_TOKENS
 from loadgen.simulate.simulation import Served, Simulation, simulate

@@ -10,11 +10,11 @@ from itertools import cycle, islice
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.plan import Plan, Stage, limits
 from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Published, Row
 from loadgen.experiments.paper.trial import Line, Point
-from loadgen.simulate.node import Machine
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 

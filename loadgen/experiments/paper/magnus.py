@@ -29,12 +29,12 @@ from loadgen.experiments.paper.row import (
 )
 from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.presets import V100_CHATGLM_6B
 from loadgen.workload.lengths import Lengths, clip
 from loadgen.workload.sample import Sample, read_jsonl
 from loadgen.workload.tokens import estimate
 from models.errors import UserError
 from scheduler.options import Scheduling
+from scheduler.serving_time.presets import V100_CHATGLM_6B
 
 RMSE = 15.649  # tokens: the error of the paper's predictor for ChatGLM-6B (III-B, Table II, USIN)
 ABLATION = ("vs", "glp", "abp", "magnus")

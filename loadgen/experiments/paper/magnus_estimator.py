@@ -14,7 +14,6 @@ from loadgen.experiments.paper.load import Load
 from loadgen.experiments.paper.plan import Plan, Stage, limits
 from loadgen.experiments.paper.row import Row, chain, claim
 from loadgen.experiments.paper.trial import bilinear
-from loadgen.simulate.presets import V100_CHATGLM_6B
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts, assemble
@@ -23,6 +22,7 @@ from scheduler.observers import PlanObserver
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.nearest import ServedBatch, estimate_error, served_batch
+from scheduler.serving_time.presets import V100_CHATGLM_6B
 from scheduler.strategy import STRATEGIES
 
 SHARE, MINUTES = 3.0, 20

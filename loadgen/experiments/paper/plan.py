@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
+from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool, outputs
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.row import Row, round_figure
 from loadgen.experiments.paper.trial import SLICE_MEMORY, Course, Line, Point, Trial, pool_trials, run_trial
 from loadgen.result_file import Json
-from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
 from scheduler.batching.batcher import Limits

@@ -10,6 +10,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
+from engine.simulated.machine import Machine
 from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
 from loadgen.experiments.paper.row import (
     PERCENT,
@@ -29,8 +30,7 @@ from loadgen.experiments.paper.row import (
     skip,
 )
 from loadgen.experiments.paper.trial import SLICE_MEMORY, Line, Point, bilinear
-from loadgen.simulate.node import Machine
-from loadgen.simulate.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
+from scheduler.serving_time.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
 RATES, RATE = (10.0, 15.0, 20.0, 25.0), 20.0  # requests a second of the main experiment, and of all others

@@ -29,7 +29,7 @@ from loadgen.experiments.paper.row import (
 )
 from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.presets import SSJF
+from scheduler.serving_time.presets import SSJF
 
 ORDERS, MODES = ("fcfs", "ssjf", "sjf-oracle"), ("none", "dynamic", "continuous")
 SIZE = 4  # rows of a batch (4.2)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 
+from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.simulate.figures import measure_simulation
-from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths

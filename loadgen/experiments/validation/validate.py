@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from engine.messages import ExecutorInfo
+from engine.simulated.machine import Machine
 from loadgen.compare.machine import describe_machine
 from loadgen.console import table_console
 from loadgen.experiments.validation.play import Engine, Recorder, load_engine, new_executors, random_prompts
@@ -23,7 +24,6 @@ from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.figures import measure_latencies
 from loadgen.simulate.flags import ValidateFlags
 from loadgen.simulate.load import simulated_load
-from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths

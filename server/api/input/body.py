@@ -23,7 +23,7 @@ from server.api.generator import DISPATCHER
 from server.api.input.fields import list_unknown, note_unknown, without_unknown
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.models import model_name
-from server.api.output.reply import Head
+from server.api.output.reply import FINGERPRINT, Head
 from server.api.served_model import MODEL
 from server.api.ticket import TICKET
 from server.http.access import sender_of
@@ -62,8 +62,10 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
     Raises ApiError 400, 404, 408, 413 or 429.
     """
     body = await read_body(request, schema)
-    name = model_name(body.model, request.app[MODEL])
-    return body, Head(f"{prefix}{secrets.token_hex(16)}", name, request.app[DISPATCHER].now())
+    model = request.app[MODEL]
+    name, now = model_name(body.model, model), request.app[DISPATCHER].now()
+    head = Head(f"{prefix}{secrets.token_hex(16)}", name, now, fingerprint=model.virtual or FINGERPRINT)
+    return body, head
 
 
 async def read_body(request: web.Request, schema: type[T], choose: Callable[[bytes], type[T]] | None = None) -> T:

@@ -63,6 +63,8 @@ class Head:
     arrival: float
     """When the call's own body was there, in seconds of the dispatcher's clock."""
     created: int = field(default_factory=lambda: int(time.time()))
+    fingerprint: str = FINGERPRINT
+    """The `system_fingerprint`: this program and its version, or the virtual device that makes filler."""
 
 
 class PromptDetails(msgspec.Struct, frozen=True):

@@ -101,7 +101,7 @@ def _begin(bars: Bars, trials: int, each: float) -> Callable[[], None]:
 
 
 def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
-    from loadgen.simulate.node import Machine
+    from engine.simulated.machine import Machine
     from loadgen.simulate.prediction import Prediction
     from loadgen.whatif.trials import Setting
     from scheduler.serving_time.profile_file import latest_profile, read_profile

@@ -9,7 +9,8 @@ from math import inf
 import pytest
 
 from engine.sampling.params import SamplingParams
-from loadgen.simulate.node import Machine, Node, VirtualClock
+from engine.simulated.machine import Machine
+from loadgen.simulate.node import Node, VirtualClock
 from loadgen.workload.lengths import Lengths
 from scheduler.request import BACKGROUND, Request, TooLate
 from scheduler.wait_estimate.by_arrival import Comparison

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from engine.messages import Tally
 from engine.sampling.params import SamplingParams
+from engine.simulated.machine import Machine
 from loadgen.simulate.figures import measure_simulation
-from loadgen.simulate.node import ROUTERS, Machine, Node, VirtualClock
+from loadgen.simulate.node import ROUTERS, Node, VirtualClock
 from loadgen.simulate.simulation import Cluster, Conversations, Served, Simulation, WorkerRecord, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError

@@ -10,7 +10,8 @@ import pytest
 
 from engine.messages import Cause, FinishReason, HandedBack, Pause, StepReport
 from engine.sampling.params import SamplingParams
-from loadgen.simulate.node import Machine, Node, VirtualClock
+from engine.simulated.machine import Machine
+from loadgen.simulate.node import Node, VirtualClock
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.preemption import Background

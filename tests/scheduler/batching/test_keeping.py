@@ -8,7 +8,7 @@ import pytest
 
 from engine.messages import Admit, Cause, ExecutorDied, HandedBack
 from engine.sampling.params import SamplingParams
-from loadgen.simulate.node import Machine
+from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble

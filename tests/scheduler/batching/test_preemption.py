@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.messages import Cause, HandedBack, Pause, StepReport
-from loadgen.simulate.node import Machine
+from engine.simulated.machine import Machine
 from loadgen.simulate.prediction import read_prediction
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.measure.timing import SliceTiming, Timing, Timings
 from engine.messages import BatchShape, RowUpdate, StepReport, Tally
-from loadgen.simulate.node import Machine
+from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts, assemble

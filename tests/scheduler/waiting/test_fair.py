@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.simulate.node import Machine
+from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import Served, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError

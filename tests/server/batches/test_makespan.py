@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from engine.sampling.params import SamplingParams
-from loadgen.simulate.node import Machine, Node, VirtualClock
+from engine.simulated.machine import Machine
+from loadgen.simulate.node import Node, VirtualClock
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.request import BACKGROUND, Request

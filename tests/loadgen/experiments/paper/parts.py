@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.plan import Stage, limits
 from loadgen.experiments.paper.trial import Line, Point, Trial
-from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear

@@ -13,8 +13,8 @@ from loadgen.experiments.paper.magnus import EXPERIMENTS, read_pool
 from loadgen.experiments.paper.magnus_estimator import RoughCost, lesson_errors
 from loadgen.experiments.paper.plan import carry_out
 from loadgen.experiments.paper.trial import bilinear
-from loadgen.simulate.presets import V100_CHATGLM_6B
 from models.errors import UserError
+from scheduler.serving_time.presets import V100_CHATGLM_6B
 from tests.loadgen.experiments.paper.parts import COST, stage_of
 
 

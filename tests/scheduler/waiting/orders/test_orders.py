@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from loadgen.simulate.node import Machine
+from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import Served, simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import ORDERS, assemble

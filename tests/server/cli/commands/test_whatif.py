@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from engine.measure.timing import Timings
+from engine.simulated.machine import Machine
 from loadgen.load.schedule import Arrivals, arrival_times
-from loadgen.simulate.node import Machine
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import simulate
 from loadgen.whatif.report import find_better, make_page, tabulate, write_sentences

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.simulate.node import Machine
-from loadgen.simulate.presets import (
+from engine.simulated.machine import Machine
+from scheduler.serving_time.presets import (
     A100_LLAMA2_13B_DS,
     A100_LLAMA2_13B_HF,
     CPU_SMOLLM2_135M,
