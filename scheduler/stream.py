@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
+from typing import TypeAlias
 
 from engine.messages import RowUpdate
 
@@ -24,27 +26,35 @@ class Wakeups:
     """
 
     def __init__(self) -> None:
-        self._due: deque[asyncio.Future[None]] = deque()
+        self._due: deque[Callable[[], None]] = deque()
 
-    def add(self, reader: asyncio.Future[None]) -> None:
-        """Wake a reader, which waits for this future, after those that were added before."""
+    def add(self, wake: Callable[[], None]) -> None:
+        """Wake a reader by this call after those that were added before."""
         if not self._due:
-            reader.get_loop().call_soon(self._wake)
-        self._due.append(reader)
+            asyncio.get_running_loop().call_soon(self._wake)
+        self._due.append(wake)
 
     async def turn(self) -> None:
         """Go on after those that were added before."""
         reader = asyncio.get_running_loop().create_future()
-        self.add(reader)
+        self.add(partial(_resume, reader))
         await reader
 
     def _wake(self) -> None:
         woken = [self._due.popleft() for _ in range(min(AT_ONCE, len(self._due)))]
-        for reader in woken:
-            if not reader.done():  # else it was cancelled
-                reader.set_result(None)
         if self._due:
-            woken[0].get_loop().call_soon(self._wake)
+            asyncio.get_running_loop().call_soon(self._wake)
+        for wake in woken:
+            wake()
+
+
+def _resume(reader: asyncio.Future[None]) -> None:
+    if not reader.done():  # else it was cancelled
+        reader.set_result(None)
+
+
+Shortcut: TypeAlias = Callable[[RowUpdate], bool]
+"""Takes an update in place of a reader that waits for one, so that no task is woken; False leaves it to the reader."""
 
 
 class TokenStream:
@@ -55,20 +65,38 @@ class TokenStream:
         self._wakeups = wakeups or Wakeups()
         self._backlog: list[RowUpdate] = []
         self._reader: asyncio.Future[None] | None = None  # the one that waits, or has waited last
+        self.shortcut: Shortcut | None = None
 
     def put(self, update: RowUpdate) -> None:
         """Add an update; never blocks."""
         self._backlog.append(update)
         if len(self._backlog) == 1 and self._reader is not None:
-            self._wakeups.add(self._reader)
+            self._wakeups.add(self._hand_on)
+
+    def _hand_on(self) -> None:
+        """Hand what has come to the reader, should it wait."""
+        if self._reader is None or self._reader.done():  # it is busy, or was cancelled
+            return
+        try:
+            taken = self.shortcut is not None and self.shortcut(self._join())
+        except Exception:  # the reader, which meets it as well, tells its client
+            taken = False
+        if taken:
+            self._backlog.clear()
+        else:
+            self._reader.set_result(None)
+
+    def _join(self) -> RowUpdate:
+        """The backlog as one update."""
+        return self._backlog[0] if len(self._backlog) == 1 else join_updates(self._backlog)
 
     async def __aiter__(self) -> AsyncIterator[RowUpdate]:
         while True:
             if not self._backlog:
                 self._reader = asyncio.get_running_loop().create_future()
                 await self._reader
-            updates, self._backlog = self._backlog, []
-            update = updates[0] if len(updates) == 1 else join_updates(updates)
+            update = self._join()
+            self._backlog.clear()
             yield update
             if update.finish_reason is not None:
                 return

@@ -151,7 +151,7 @@ VIRTUAL = "virtual"
 
 
 def find_virtual(device: str) -> Machine | None:
-    """The machine of a `--device virtual:PRESET`; None for another device. Raises ValueError with the presets' names."""
+    """The machine of a `--device virtual:PRESET`; None for another device. Raises ValueError, naming the presets."""
     kind, _, preset = device.partition(":")
     if kind != VIRTUAL:
         return None

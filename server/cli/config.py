@@ -125,8 +125,7 @@ class Execution:
 
     device: str = option(
         "auto",
-        "where to run; auto: CUDA where there is a device, else the CPU; virtual:PRESET: nowhere, at the speed of that "
-        "machine and with filler for text, to see what it would serve",
+        "where to run; auto: CUDA if there, else the CPU; virtual:PRESET: nowhere, filler at that machine's speed",
         choices=lambda: (*DEVICES, "virtual:PRESET"),
         check=_check_device,
     )

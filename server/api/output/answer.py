@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+import orjson
 from aiohttp import web
 
 from engine.messages import RowUpdate
-from scheduler.stream import join_updates
+from scheduler.stream import Shortcut, join_updates
 from server.api.calls.register import CALL, REGISTER, Caller, Record
 from server.api.errors import ApiError, error_body, internal_error
 from server.api.generator import DISPATCHER
@@ -27,11 +28,11 @@ from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
 from server.api.output.large_json import send_reply, weigh
 from server.api.output.progress import FIRST_LOOK, HEADER, PlaceNotes, is_asked
 from server.api.output.reply import Head, Metrics, Usage
-from server.api.output.sse import TICKER, EventStream
+from server.api.output.sse import TICKER, EventStream, frame
 from server.api.output.wanted import list_wanted
 from server.api.served_model import MODEL
 from server.api.ticket import TICKET
-from server.api.tools.reading import Piece
+from server.api.tools.reading import Piece, PlainText, TextPiece
 from server.http.access import client_of, holder_of
 from server.http.request_id import request_id
 
@@ -171,7 +172,7 @@ class FormWriter:
     options: StreamOptions
 
     async def write(self, stream: EventStream) -> None:
-        async with Updates(self.call.requests) as updates:
+        async with Updates(self.call.requests, self._shortcut(stream)) as updates:
             async for arrivals in updates:
                 parts = [self.call.receive(place, update) for place, update in arrivals.items()]
                 await stream.send(self._events(parts), sum(part.answer.take_weight() for part in parts))
@@ -183,9 +184,41 @@ class FormWriter:
         await stream.send([error_body(error)])
         await stream.done()
 
+    def _shortcut(self, stream: EventStream) -> Shortcut | None:
+        """Sends what only adds text; None where events tell more, or of several answers."""
+        first, *others = self.call.answers
+        plain = isinstance(first.reader, PlainText) and not self.call.scoring
+        if others or not plain or self.options.continuous_usage_stats:
+            return None
+        return TextFrames(first, self.form, stream).send
+
     def _events(self, parts: Sequence[Part]) -> Iterator[msgspec.Struct]:
         usage = self.call.usage() if self.options.continuous_usage_stats else None
         return (event for part in parts for event in self.form.events(part, usage))
+
+
+MARK = "the text of an event, of which all others of its answer differ in nothing else"
+
+
+class TextFrames:
+    """Events that only add text to an answer: the frame of the first one, each with another text in it."""
+
+    def __init__(self, answer: Answer, form: Form, stream: EventStream) -> None:
+        self._answer, self._form, self._stream = answer, form, stream
+        self._around: tuple[bytes, ...] = ()  # the bytes before and behind the text
+
+    def send(self, update: RowUpdate) -> bool:
+        """Send an update at once, as a Shortcut; False for an answer's first, and one that brings more than text."""
+        if not update.text or not self._answer.begun or update.finish_reason is not None or update.logprobs:
+            return False
+        if not self._around:
+            part = Part(self._answer, RowUpdate(update.row_id, text=MARK), [TextPiece(MARK)])
+            self._around = tuple(frame(self._form.events(part, None)).split(orjson.dumps(MARK)))
+        before, after = self._around
+        if not self._stream.send_now(before + orjson.dumps(update.text) + after):
+            return False
+        self._answer.tokens += len(update.token_ids)
+        return True
 
 
 class ItemWords(Protocol):

@@ -20,7 +20,7 @@ from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
-from scheduler.stream import join_updates
+from scheduler.stream import Shortcut, join_updates
 from server.api.calls.register import Record
 from server.api.calls.request_status import measure
 from server.api.errors import ApiError, bad_request, busy, failure_error
@@ -213,8 +213,10 @@ class Updates:
     Use as an asynchronous context. Raises ApiError 503 when that cannot be kept.
     """
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[Request], shortcut: Shortcut | None = None) -> None:
+        """`shortcut` takes updates of a single request past the reader."""
         self._requests = requests
+        self._shortcut = shortcut
         self._arrivals: dict[int, RowUpdate] = {}
         self._arrived = asyncio.Event()
         self._pumps: list[asyncio.Task[None]] = []
@@ -223,6 +225,8 @@ class Updates:
         # A single stream is read directly: a task between would cost a switch per token.
         if len(self._requests) > 1:
             self._pumps = [asyncio.create_task(self._pump(*pair)) for pair in enumerate(self._requests)]
+        else:
+            self._requests[0].stream.shortcut = self._shortcut
         return self
 
     async def __aexit__(

@@ -149,11 +149,25 @@ class EventStream:
         self._note(1)
         try:
             large = weight >= LARGE
-            frames = await self._request.app[MODEL].run_in_thread(_frame, events) if large else _frame(events)
+            frames = await self._request.app[MODEL].run_in_thread(frame, events) if large else frame(events)
             if frames:
                 await self.response.write(frames)
         finally:
             self._note(-1)
+
+    def send_now(self, frames: bytes) -> bool:
+        """Send what is framed already, in one write; False, and nothing is sent, where that might have to wait."""
+        if self._writing or self._request.protocol.writing_paused or not self._request.protocol.connected:
+            return False
+        write = self.response.write(frames)
+        try:
+            write.send(None)
+        except StopIteration:
+            pass
+        else:
+            write.close()  # all is written, and it would wait until less is left unread: the next write will
+        self._changed = self._loop.time()
+        return True
 
     async def forward(self, frames: bytes) -> None:
         """Send what is framed already."""
@@ -202,7 +216,8 @@ class EventStream:
         return interval or stall
 
 
-def _frame(events: Iterable[msgspec.Struct]) -> bytes:
+def frame(events: Iterable[msgspec.Struct]) -> bytes:
+    """The bytes of events on the wire."""
     return b"".join(_kind(event) + b"data: %b\n\n" % encode(event) for event in events)
 
 

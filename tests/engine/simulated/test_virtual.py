@@ -1,0 +1,174 @@
+"""The device that only takes time: the simulator's times and counts, step by step, on a clock that the test turns."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from engine.device import HEADROOM
+from engine.kv.host_store import HostStore
+from engine.lifecycle import Lifecycle
+from engine.messages import Admit, ExecutorInfo, FinishReason, Report, RowId, RowSpec, RowUpdate, StepReport, Terms
+from engine.simulated.batch import SimulatedBatch, SimulatedRow
+from engine.simulated.executor import SimulatedExecutor
+from engine.simulated.virtual import VirtualDevice
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.presets import H100_8B
+from tests.engine.rows import spec
+
+COST = Bilinear(p1=0.001, p2=0.0, p3=0.0, p4=0.02, d1=0.0, d2=0.0, d3=0.0, d4=0.009)
+CHUNK, ROWS = 2048, 256
+
+
+@dataclass
+class Clock:
+    """Sleeping moves it by what was asked for."""
+
+    time: float = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+@dataclass
+class Virtual:
+    """The rows of a virtual device, whose steps are asked for one by one."""
+
+    cost: Bilinear = COST
+    rows: int = 4
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        batch = SimulatedBatch(100_000, self.rows, HEADROOM)
+        device = VirtualDevice("virtual:x", batch, self.cost, CHUNK, clock=self.clock.now, sleep=self.clock.sleep)
+        self.lifecycle: Lifecycle[SimulatedRow] = Lifecycle(device, HostStore(), CHUNK)
+
+    def finish(self) -> Iterator[tuple[float, RowUpdate]]:
+        """Each update until nothing is left, and when it came."""
+        while not self.lifecycle.idle:
+            for update in self.lifecycle.turn():
+                yield self.clock.time, update
+
+
+def test_steps_take_what_the_cost_says_and_bring_a_token_each() -> None:
+    virtual = Virtual()
+    virtual.lifecycle.admit([spec(0, 10, 4)])
+    told = list(virtual.finish())
+    assert [time for time, _ in told] == pytest.approx([0.03, 0.039, 0.048, 0.057])
+    assert all(len(update.token_ids) == 1 for _, update in told)
+    assert [update.finish_reason for _, update in told] == [None, None, None, FinishReason.LENGTH]
+
+
+def test_the_text_names_the_device_from_its_first_token_on() -> None:
+    virtual = Virtual()
+    virtual.lifecycle.admit([spec(0, 10, 12)])
+    text = "".join(update.text for _, update in virtual.finish())
+    words = "virtual:x takes time and computes nothing: this text is filler. virtual:x takes "
+    assert text == words and len(text.split()) == 12
+
+
+def test_host_work_between_two_steps_counts_outside_of_them() -> None:
+    virtual = Virtual()
+    virtual.lifecycle.admit([spec(0, 10, 3)])
+    virtual.lifecycle.turn()
+    virtual.clock.time += 0.5
+    virtual.lifecycle.turn()
+    assert virtual.clock.time == pytest.approx(0.03 + 0.5 + 0.009)
+
+
+def test_rows_of_a_closed_batch_get_nothing_after_their_end() -> None:
+    virtual = Virtual()
+    virtual.lifecycle.admit([spec(0, 10, 2), spec(1, 10, 5)], Terms(closed=True))
+    told = [update.row_id for _, update in virtual.finish()]
+    assert (told.count(0), told.count(1)) == (2, 5)
+
+
+def test_a_row_that_is_cancelled_while_its_prompt_is_read_leaves_the_others_as_they_were() -> None:
+    virtual = Virtual()
+    virtual.lifecycle.admit([spec(0, 10, 3)])
+    assert virtual.lifecycle.next() is not None
+    virtual.lifecycle.cancel([0])
+    virtual.lifecycle.admit([spec(1, 10, 3)])
+    assert [update.row_id for _, update in virtual.finish()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("wanted", ["logprobs", "prompt_logprobs"])
+def test_numbers_that_only_a_network_computes_are_refused_and_others_go_on(wanted: str) -> None:
+    virtual = Virtual()
+    virtual.lifecycle.admit([spec(0, 10, 3, **{wanted: 1}), spec(1, 10, 3)])
+    updates = [update for _, update in virtual.finish()]
+    (refused,) = [update for update in updates if update.row_id == 0]
+    assert refused.error == "a virtual device has no log-probabilities" and refused.by_client
+    assert sum(len(update.token_ids) for update in updates if update.row_id == 1) == 3
+
+
+# Beside the simulator
+
+
+@dataclass(frozen=True)
+class Times:
+    """When each token of each row came, less when the row did."""
+
+    first: list[float]
+    gaps: list[float]
+    counts: list[int]
+
+
+def judge(arrivals: Sequence[tuple[float, RowSpec]], came: dict[RowId, list[float]]) -> Times:
+    first = [came[row.row_id][0] - at for at, row in arrivals]
+    gaps = [gap for times in came.values() for gap in np.diff(times).tolist()]
+    return Times(first, gaps, [len(came[row.row_id]) for _, row in arrivals])
+
+
+def play_virtual(arrivals: Sequence[tuple[float, RowSpec]], cost: Bilinear) -> Times:
+    virtual, came, left = Virtual(cost, ROWS), defaultdict[RowId, list[float]](list), list(arrivals)
+    while left or not virtual.lifecycle.idle:
+        if virtual.lifecycle.idle:
+            virtual.clock.time = max(virtual.clock.time, left[0][0])
+        while left and left[0][0] <= virtual.clock.time:
+            virtual.lifecycle.admit([left.pop(0)[1]])
+        for update in virtual.lifecycle.turn():
+            came[update.row_id] += [virtual.clock.time] * len(update.token_ids)
+    return judge(arrivals, came)
+
+
+def play_simulated(arrivals: Sequence[tuple[float, RowSpec]], cost: Bilinear) -> Times:
+    clock, came, left = Clock(), defaultdict[RowId, list[float]](list), list(arrivals)
+
+    def deliver(report: Report) -> None:
+        assert isinstance(report, StepReport)
+        for update in report.updates:
+            came[update.row_id] += [clock.time] * len(update.token_ids)
+
+    info = ExecutorInfo(0, "simulated", 100_000, ROWS, 8192)
+    executor = SimulatedExecutor(info, cost, clock.now, deliver, max_prefill_tokens=CHUNK)
+    while left or executor.due < float("inf"):
+        clock.time = min(executor.due, left[0][0] if left else float("inf"))
+        while left and left[0][0] <= clock.time:
+            executor.post(Admit((left.pop(0)[1],)))
+        if executor.due <= clock.time:
+            executor.advance()
+    return judge(arrivals, came)
+
+
+def test_first_tokens_and_gaps_are_as_the_simulator_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 5 % on a light load; counts are equal. The simulator tells each step's tokens for once."""
+    monkeypatch.setattr("engine.simulated.device.GLANCE", 1)
+    draw, at, arrivals = random.Random(0), 0.0, list[tuple[float, RowSpec]]()
+    for row_id in range(150):
+        at += draw.expovariate(4)
+        arrivals.append((at, spec(row_id, draw.randrange(16, 1000), draw.randrange(8, 200))))
+    assert isinstance(H100_8B.cost, Bilinear)
+    virtual, simulated = play_virtual(arrivals, H100_8B.cost), play_simulated(arrivals, H100_8B.cost)
+    assert virtual.counts == simulated.counts == [row.sampling.max_tokens for _, row in arrivals]
+    for ours, theirs in ((virtual.first, simulated.first), (virtual.gaps, simulated.gaps)):
+        assert np.mean(ours) == pytest.approx(np.mean(theirs), rel=0.05)
+        assert np.percentile(ours, 99) == pytest.approx(np.percentile(theirs, 99), rel=0.05)

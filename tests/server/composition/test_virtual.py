@@ -1,0 +1,74 @@
+"""A whole server on a virtual device: every reply says that its text is filler, and counts are what was asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from server.cli.config import ConfigError, load_config
+from tests.live_server import serve
+
+NAME = "virtual:h100-8b"
+
+
+@pytest.fixture(scope="module")
+def url(tiny_folder: Path) -> Iterator[str]:
+    with serve(tiny_folder, "--device", NAME) as url:
+        yield url
+
+
+def post(url: str, path: str, body: dict[str, object]) -> bytes:
+    with urlopen(Request(f"{url}{path}", json.dumps(body).encode()), timeout=30) as response:
+        read: bytes = response.read()
+        return read
+
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 5}),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 5}),
+        ("/v1/messages", {"model": NAME, "messages": MESSAGES, "max_tokens": 5}),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 5}),
+    ],
+)
+def test_every_reply_says_that_it_is_filler(url: str, path: str, body: dict[str, object]) -> None:
+    whole: Any = json.loads(post(url, path, body))
+    assert whole["model"] == NAME and f"{NAME} takes time and computes " in json.dumps(whole)
+    usage = whole["usage"]
+    assert 5 in (usage.get("completion_tokens"), usage.get("output_tokens"))
+    if "choices" in whole:
+        assert whole["system_fingerprint"] == NAME
+
+
+def test_every_chunk_says_so_too_and_counts_are_as_asked(url: str) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 20, "stream": True, "stream_options": {"include_usage": True}}
+    *lines, end = post(url, "/v1/chat/completions", body).decode().split("\n\n")[:-1]
+    *chunks, last = (json.loads(line.removeprefix("data: ")) for line in lines)
+    assert end == "data: [DONE]"
+    assert {(one["model"], one["system_fingerprint"]) for one in (*chunks, last)} == {(NAME, NAME)}
+    assert len("".join(one["choices"][0]["delta"]["content"] for one in chunks).split()) == 20
+    assert last["usage"]["completion_tokens"] == 20
+
+
+def test_what_only_a_network_computes_is_refused(url: str) -> None:
+    with pytest.raises(HTTPError) as refused:
+        post(url, "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 5, "logprobs": True})
+    assert refused.value.code == 400 and b"no log-probabilities" in refused.value.read()
+
+
+@pytest.mark.parametrize("device", ["virtual", "virtual:", "virtual:none"])
+def test_an_unknown_preset_names_those_that_there_are(device: str) -> None:
+    with pytest.raises(ConfigError, match="virtual:a100-8b, virtual:h100-8b"):
+        load_config({}, {"LENGTHWISE_DEVICE": device}, None)
+    with pytest.raises(ConfigError, match="none of auto, cpu, cuda, virtual:PRESET"):
+        load_config({}, {"LENGTHWISE_DEVICE": "tpu"}, None)
