@@ -33,7 +33,7 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
     text = Text.load(fetch_model(config), chat_template=chat_template(config))
     text.warm_up()
     context = context_length(config, machine.longest)
-    machine = replace(machine, max_num_seqs=config.max_num_seqs, context_length=context)
+    machine = replace(machine, max_num_seqs=config.max_num_seqs or machine.max_num_seqs, context_length=context)
     kept = machine.prefix_cache_tokens
     store: HostStore[SimulatedRow] = HostStore()
     prefixes: PrefixCache[SimulatedKv] = PrefixCache(kept, chunk=CHUNK if kept else 1)
