@@ -143,6 +143,22 @@ def test_help_brings_in_neither_a_tensor_library_nor_a_server() -> None:
     assert imported & {*SLOW, "aiohttp", "numpy"} == set()
 
 
+def test_a_gateway_that_serves_has_loaded_no_tensor_library() -> None:
+    program = """
+import asyncio
+from server.cli.config import GatewayConfig
+from server.composition.gateway import open_gateway
+import server.process.life
+
+async def serve() -> None:
+    async with open_gateway(GatewayConfig(backend=("http://127.0.0.1:9/v1",), no_journal=True)):
+        await asyncio.sleep(0)
+
+asyncio.run(serve())"""
+    imported = run_python(program)
+    assert "aiohttp" in imported and imported & SLOW == set()
+
+
 def test_no_module_leads_back_to_itself() -> None:
     paths = {module_name(path): path for package in PACKAGES for path in sources(package)}
 

@@ -43,7 +43,8 @@ from server.http.service import FilesPlace, Machine, Service
 from server.lengths.instruction import InstructionSplit
 from server.lengths.kinds import fetch_predictor
 from server.lengths.lengths import Lengths
-from server.lengths.predictors import PredictorContext, open_lengths, open_predictor
+from server.lengths.in_process import PredictorContext
+from server.lengths.predictors import open_lengths, open_predictor
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources
 from server.observe.measures import Throughput, log_throughput, measure_lag

@@ -32,7 +32,7 @@ from server.gateway.passing import PASSAGES, SESSION, Passages
 from server.gateway.probe import watch_backends
 from server.gateway.slots import Slots
 from server.http.service import Service
-from server.lengths.predictors import PredictorContext, open_recorded_lengths
+from server.lengths.in_process import PredictorContext, open_recorded_lengths
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources
 from server.observe.measures import Throughput, log_throughput, measure_lag
