@@ -40,10 +40,10 @@ from server.embeddings.embedder import TIMEOUT as EMBEDDING_TIMEOUT
 from server.embeddings.embedder import EmbeddingSetup, TextEmbedder, embed_texts
 from server.grammars.trial import STACK
 from server.http.service import FilesPlace, Machine, Service
+from server.lengths.in_process import PredictorContext
 from server.lengths.instruction import InstructionSplit
 from server.lengths.kinds import fetch_predictor
 from server.lengths.lengths import Lengths
-from server.lengths.in_process import PredictorContext
 from server.lengths.predictors import open_lengths, open_predictor
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources
