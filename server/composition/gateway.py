@@ -28,8 +28,10 @@ from server.dashboard.scene import Scene
 from server.gateway.backend import ROOM, Backend
 from server.gateway.meta import TABLE
 from server.gateway.operations import OPERATIONS
-from server.gateway.passing import PASSAGES, SESSION, Passages
+from server.gateway.passage import PASSAGES, Passages
+from server.gateway.passing import SESSION
 from server.gateway.probe import watch_backends
+from server.gateway.relay import BURSTS, Bursts
 from server.gateway.slots import Slots
 from server.http.service import Service
 from server.lengths.in_process import PredictorContext, open_recorded_lengths
@@ -81,7 +83,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             None,
             title=config.name,
             operations=OPERATIONS,
-            parts={PASSAGES: passages, SESSION: session},
+            parts={PASSAGES: passages, SESSION: session, BURSTS: Bursts()},
             executors=len(backends),
             limits=_limits(config),
             lengths=lengths,

@@ -25,7 +25,7 @@ from engine.messages import (
 from server.gateway.slots import Slots
 
 ROOM = 10**9
-"""Tokens of K and V, and of one call: the backend knows its own bounds."""
+"""Tokens of one call, and of K and V where the backend does not tell: it knows its own bounds."""
 
 PERIOD = 0.02
 """Seconds between two reports of tokens; first tokens and ends are reported at once."""
@@ -59,7 +59,12 @@ class Backend:
     key: str | None = None
     """What it is sent as a bearer token; None for what the client sends."""
     alive: bool = True
-    _updates: list[RowUpdate] = field(default_factory=list)
+    merges: bool = True
+    """Whether whole answers can be made of its streams; false once one could not."""
+    room: int = ROOM
+    """Tokens of K and V that it holds."""
+    _made: dict[RowId, int] = field(default_factory=dict)
+    """Tokens that came since the last report."""
     _begun: list[RowId] = field(default_factory=list)
     _rows: set[RowId] = field(default_factory=set)
     _step: int = 0
@@ -67,7 +72,7 @@ class Backend:
 
     @property
     def info(self) -> ExecutorInfo:
-        return ExecutorInfo(self.index, self.url, ROOM, self.slots.most, ROOM)
+        return ExecutorInfo(self.index, self.url, self.room, self.slots.most, ROOM)
 
     def post(self, command: Command) -> None:
         """Let admitted calls go, and break cancelled ones off; nothing here can be paused."""
@@ -75,8 +80,8 @@ class Backend:
             case Admit(rows):
                 for spec in rows:
                     if (call := self.calls.get(spec.row_id)) is not None:
-                        self.slots.send(spec.row_id, streams=call.streams)
                         call.go(self)
+                        self.slots.send(spec.row_id, streams=call.streams)
             case Cancel(row_ids):
                 for row_id in row_ids:
                     self._leave(row_id)
@@ -96,16 +101,16 @@ class Backend:
 
     def made(self, row: RowId, tokens: int) -> None:
         """More tokens of an answer have come."""
-        self._updates.append(RowUpdate(row, (0,) * tokens))
+        self._made[row] = self._made.get(row, 0) + tokens
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush)
 
     def end(self, row: RowId, tokens: int, error: str | None = None) -> None:
         """An answer is over, with so many tokens that have not been counted."""
         reason = FinishReason.STOP if error is None else FinishReason.ERROR
-        self._updates.append(RowUpdate(row, (0,) * tokens, finish_reason=reason, error=error))
+        tokens += self._made.pop(row, 0)
         self._leave(row)
-        self._flush()
+        self._flush(RowUpdate(row, (0,) * tokens, finish_reason=reason, error=error))
 
     def hand_back(self, row: RowId, fault: str) -> None:
         """The backend fails, and a call of which nothing was sent to its client shall go elsewhere."""
@@ -115,14 +120,16 @@ class Backend:
 
     def _leave(self, row: RowId) -> None:
         self.slots.end(row)
+        self._made.pop(row, None)
         self._rows.discard(row)
 
-    def _flush(self) -> None:
+    def _flush(self, *ended: RowUpdate) -> None:
         if self._due is not None:
             self._due.cancel()
             self._due = None
-        updates, begun = tuple(self._updates), tuple(self._begun)
-        self._updates.clear()
+        updates = (*(RowUpdate(row, (0,) * tokens) for row, tokens in self._made.items()), *ended)
+        begun = tuple(self._begun)
+        self._made.clear()
         self._begun.clear()
         if updates or begun:
             self._report(updates, begun)

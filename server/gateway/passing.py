@@ -7,32 +7,31 @@ backend fails goes to another as long as no byte of its answer has come.
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 
 import aiohttp
 from aiohttp import web
 
-from engine.messages import FinishReason, RowId
 from engine.sampling.params import SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
-from scheduler.request import Refused, Request, TooLate
+from scheduler.request import Refused, TooLate
 from server.api.calls.register import CALL, REGISTER, Caller, Record
-from server.api.errors import ApiError, busy, error_body, failure_error
+from server.api.errors import ApiError, busy, failure_error
 from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input.body import hold_body
 from server.api.limits import LIMITS
 from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
-from server.api.output.reply import encode
 from server.api.output.wanted import length_scope
 from server.api.ticket import TICKET, check_tokens
-from server.gateway.backend import Backend, Waiting
+from server.gateway.backend import Backend
+from server.gateway.merged import as_stream
 from server.gateway.meta import CallMeta, read_deadline, read_meta, read_priority
+from server.gateway.passage import PASSAGES, Passage
+from server.gateway.relay import NotWhole, relay
 from server.http.access import client_of, holder_of, spend_tokens
 from server.http.proxy import passed_headers, replied_headers
 from server.http.request_id import request_id
@@ -43,78 +42,6 @@ MOST_LOST = 5
 UNSTATED = 4096
 """Tokens that an answer may have where its call does not say."""
 
-TAIL = 4096
-"""Bytes of an answer's end in which its token counts are looked for."""
-
-COUNTED = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d+)')
-EVENT = b"data: "
-DONE = b"data: [DONE]"
-
-
-@dataclass(eq=False, slots=True)
-class Passage:
-    """A call under way: where it may go, and its connection to there."""
-
-    admitted: asyncio.Future[Backend]
-    request: Request
-    record: Record
-    asking: asyncio.Future[aiohttp.ClientResponse] | None = None
-    """The backend's answer, whose headers may not have come yet."""
-    over: bool = False
-    """Whether the dispatcher has ended it."""
-
-    @property
-    def streams(self) -> bool:
-        """Whether the first byte of its answer comes long before the last."""
-        return self.record.stream
-
-    def go(self, backend: Backend) -> None:
-        """Send it to this backend."""
-        if not self.admitted.done():
-            self.admitted.set_result(backend)
-
-    def leave(self) -> None:
-        """Break it off: the backend sees its connection close."""
-        if self.asking is None:
-            return
-        if self.asking.done():
-            if not self.asking.cancelled() and self.asking.exception() is None:
-                self.asking.result().close()
-        else:
-            self.asking.cancel()
-
-    def end(self) -> None:
-        """The dispatcher is done with it; if nothing was sent, its client gets the reason."""
-        self.over = True
-        if not self.admitted.done():
-            self.admitted.set_exception(self.failure())
-        self.leave()
-
-    def failure(self) -> ApiError:
-        """The error of a call that was ended from this side."""
-        with suppress(ApiError):
-            self.record.check()
-            return failure_error(self.request.failure, "the request was given up, or its backend is gone")
-        return ApiError(499, "the request was cancelled by its id")
-
-
-@dataclass(frozen=True, slots=True)
-class Passages:
-    """All calls under way, by their rows; an observer of the scheduler's requests. Event loop only."""
-
-    open: dict[RowId, Waiting] = field(default_factory=dict)
-
-    def on_first_token(self, request: Request, now: float) -> None:
-        return
-
-    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        """Break off what has not come to its own end."""
-        passage = self.open.get(request.row_id)
-        if isinstance(passage, Passage) and reason in (None, FinishReason.ERROR):
-            passage.end()
-
-
-PASSAGES = web.AppKey("passages", Passages)
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 
 
@@ -141,6 +68,7 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
         expected = most if prediction is None else min(most, int(prediction.length))
         check_tokens(meta.prompt_tokens + expected, app[LIMITS], app[DISPATCHER])
         with _submitted(request, meta, record, sampling, prediction) as passage:
+            passage.as_stream = as_stream(request.path, meta, body)
             app[LENGTHS].note(passage.request, query, prediction, app[DISPATCHER].revise)
             ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,)))
@@ -204,10 +132,13 @@ async def _serve(request: web.Request, body: bytes, passage: Passage) -> web.Str
     while True:
         backend = await passage.admitted
         passage.admitted = asyncio.get_running_loop().create_future()
-        passage.asking = asyncio.ensure_future(_ask(request, body, backend))
+        passage.asking = asyncio.ensure_future(_ask(request, passage.as_stream or body, backend))
         try:
             async with await passage.asking as answer:
-                return await _pass_back(request, answer, backend, passage)
+                return await relay(request, answer, backend, passage)
+        except NotWhole:
+            passage.as_stream = None
+            passage.go(backend)
         except asyncio.CancelledError:
             if passage.over:
                 raise passage.failure() from None
@@ -227,49 +158,6 @@ async def _ask(request: web.Request, body: bytes, backend: Backend) -> aiohttp.C
     url = backend.url + request.rel_url.raw_path_qs.removeprefix("/v1")
     headers = passed_headers(request.headers, backend.key)
     return await request.app[SESSION].request(request.method, url, data=body or None, headers=headers)
-
-
-async def _pass_back(
-    request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: Passage
-) -> web.StreamResponse:
-    """Send the client what the backend answers. Raises aiohttp.ClientError before the first byte only."""
-    row, streams = passage.request.row_id, "event-stream" in answer.headers.get("Content-Type", "")
-    piece = await answer.content.readany()  # until here another backend may answer
-    response = web.StreamResponse(status=answer.status, headers=replied_headers(answer.headers))
-    if not streams:
-        response.content_length = answer.content_length
-    backend.begin(row)
-    told, tail = 0, b""
-    try:
-        await response.prepare(request)
-        while piece:
-            tail = (tail + piece)[-TAIL:]
-            if streams and (events := piece.count(EVENT) - piece.count(DONE)):
-                backend.made(row, events)
-                told += events
-            await response.write(piece)
-            piece = await answer.content.readany()
-    except aiohttp.ClientError as error:
-        failure = passage.failure() if passage.over else ApiError(502, "the backend broke off", code="backend_failed")
-        backend.end(row, 0, f"the backend broke off: {error}")
-        await _break_off(response, failure, streams=streams)
-        return response
-    counts = COUNTED.findall(tail)
-    rest = max(0, int(counts[-1]) - told) if counts else 0
-    backend.end(row, rest, None if answer.status == 200 else f"status {answer.status}")
-    await response.write_eof()
-    return response
-
-
-async def _break_off(response: web.StreamResponse, error: ApiError, *, streams: bool) -> None:
-    """End an answer of which a part was sent: a stream by an event with the error, any other by closing."""
-    if streams:
-        with suppress(ConnectionError):
-            await response.write(b"data: %b\n\ndata: [DONE]\n\n" % encode(error_body(error)))
-            await response.write_eof()
-    else:
-        response.force_close()
-        raise ConnectionResetError(error.message)
 
 
 async def pass_through(request: web.Request) -> web.StreamResponse:

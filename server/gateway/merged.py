@@ -1,0 +1,103 @@
+"""The whole answer of OpenAI's chat and text completions, from the events of a stream of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+
+from server.gateway.meta import CallMeta
+
+PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+
+HARMLESS = frozenset(
+    {
+        *("model", "messages", "prompt", "suffix", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos"),
+        *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "n", "logit_bias", "stream"),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "top_logprobs", "user"),
+        *("tools", "tool_choice", "parallel_tool_calls", "response_format", "structured_outputs", "reasoning_effort"),
+        *("chat_template_kwargs", "priority", "deadline_ms", "prompt_cache_key", "metadata", "skip_special_tokens"),
+    }
+)
+"""Fields of a call whose answer has the same in a stream as when it comes whole; any other may ask for more."""
+
+GROWING = frozenset({"content", "reasoning_content", "reasoning", "refusal", "text", "arguments"})
+"""Texts that come in pieces; of others that come again the last counts."""
+
+
+def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
+    """The body that asks for a call's whole answer as a stream; None where it asks for one, or something could be lost."""
+    if path not in PATHS or meta.stream not in (None, False):
+        return None
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    if not fields.keys() <= HARMLESS:
+        return None
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    return msgspec.json.encode(fields | {name: msgspec.Raw(orjson.dumps(one)) for name, one in options.items()})
+
+
+class Merged:
+    """A whole answer that grows with each piece of its stream."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._answer: dict[str, Any] = {}
+        self._choices: dict[int, dict[str, Any]] = {}
+
+    def add(self, piece: bytes) -> None:
+        """Take in more bytes; raises ValueError for an event that is no JSON object."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
+                event = orjson.loads(data)
+                for choice in event.pop("choices", ()):
+                    _grow(self._choices.setdefault(choice["index"], {}), choice)
+                self._answer |= {name: one for name, one in event.items() if one is not None}
+
+    @property
+    def failed(self) -> bool:
+        """Whether an event told of an error."""
+        return "error" in self._answer
+
+    def whole(self) -> bytes | None:
+        """The answer as JSON; None where its end or its usage did not come."""
+        choices = [self._choices[index] for index in sorted(self._choices)]
+        if not choices or "usage" not in self._answer or any(one.get("finish_reason") is None for one in choices):
+            return None
+        for choice in choices:
+            if "delta" in choice:
+                choice["message"] = _message(choice.pop("delta"))
+        kind = str(self._answer.get("object", "")).removesuffix(".chunk")
+        return orjson.dumps(self._answer | {"object": kind, "choices": choices})
+
+
+def _message(delta: dict[str, Any]) -> dict[str, Any]:
+    calls = [{name: one for name, one in call.items() if name != "index"} for call in delta.get("tool_calls") or ()]
+    message = {"role": "assistant", "content": None} | delta
+    if calls:
+        message |= {"content": message["content"] or None, "tool_calls": calls}
+    return message
+
+
+def _grow(own: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add what an event has more of a choice, or of a part of one."""
+    for name, value in more.items():
+        old = own.get(name)
+        if old is None or old == "":
+            own[name] = value if not _has_index(value) else [dict(one) for one in value]
+        elif isinstance(value, dict):
+            _grow(old, value)
+        elif _has_index(value):
+            for part in value:
+                known = next((one for one in old if one["index"] == part["index"]), None)
+                _grow(known, part) if known is not None else old.append(part)
+        elif isinstance(value, list):
+            old += value
+        elif value is not None and value != "":
+            own[name] = old + value if name in GROWING else value
+
+
+def _has_index(value: Any) -> bool:
+    """Whether a list's parts come in pieces, as calls of tools do."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "index" in value[0]
