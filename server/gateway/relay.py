@@ -1,4 +1,4 @@
-"""A backend's answer on its way to the client: as bytes that came, or as one whole answer where it was asked as a stream.
+"""A backend's answer on its way to the client: the bytes as they came, or one whole answer that is made of a stream.
 
 What has come of all answers is passed on every BURST seconds, each in one write: a task that wakes for each token would
 cost as much as the token's way through both connections.
@@ -33,6 +33,8 @@ TAIL = 4096
 COUNTED = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d+)')
 EVENT = b"data: "
 DONE = b"data: [DONE]"
+EMPTY = 3
+"""Events of a stream that may bring no token: with the role, the end, and the usage."""
 OF_STREAMS = frozenset({"content-type", "cache-control", "x-accel-buffering"})
 """Headers of a stream that its whole answer does not have."""
 
@@ -69,24 +71,28 @@ BURSTS = web.AppKey("bursts", Bursts)
 
 
 class Counter:
-    """The tokens of an answer, by its events and what it tells at its end."""
+    """The tokens of an answer: its events, and where it tells its usage exactly as many as that."""
 
     def __init__(self, backend: Backend, row: int, *, streams: bool) -> None:
         self._backend, self._row, self._streams = backend, row, streams
-        self._told, self._tail = 0, b""
+        self._events = self._told = 0
+        self._tail = b""
 
     def add(self, piece: bytes) -> None:
         """More bytes of the answer."""
         self._tail = (self._tail + piece)[-TAIL:]
-        if self._streams and (events := piece.count(EVENT) - piece.count(DONE)):
-            self._backend.made(self._row, events)
-            self._told += events
+        if self._streams:
+            self._events += piece.count(EVENT) - piece.count(DONE)
+            more = self._events - self._told - EMPTY if self._told else min(1, self._events)
+            if more > 0:
+                self._backend.made(self._row, more)
+                self._told += more
 
     @property
     def rest(self) -> int:
-        """Tokens that the answer tells at its end, less those of its events."""
+        """Tokens that have not been told to the backend's port, once the answer is over."""
         counts = COUNTED.findall(self._tail)
-        return max(0, int(counts[-1]) - self._told) if counts else 0
+        return max(0, (int(counts[-1]) if counts else self._events) - self._told)
 
 
 async def relay(

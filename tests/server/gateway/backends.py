@@ -23,7 +23,7 @@ PATIENCE = 20.0
 
 def event(index: int) -> bytes:
     """One token, with its white space as no JSON library of ours writes it."""
-    return b'data: {"choices": [{"delta": {"content": "t%d"}}],  "index": %d}\n\n' % (index, index)
+    return b'data: {"choices": [{"index": 0, "delta": {"content": "t%d"}}],  "n": %d}\n\n' % (index, index)
 
 
 @dataclass(eq=False)
@@ -37,6 +37,8 @@ class Backend:
     open: int = 0
     seen: list[dict[str, str]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    usage: bool = False
+    """Whether streams tell how they ended, and their usage where it is asked for."""
     break_off: bool = False
     """Whether connections are cut behind the first token."""
     refuses: bool = False
@@ -90,6 +92,10 @@ class Backend:
         await self.go_on.wait()
         for index in range(1, tokens):
             await response.write(event(index))
+        if self.usage:
+            end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}
+            usage = {"choices": [], "usage": {"completion_tokens": tokens}}
+            await response.write(b"data: %b\n\ndata: %b\n\n" % (orjson.dumps(end), orjson.dumps(usage)))
         await response.write(b"data: [DONE]\n\n")
         return response
 

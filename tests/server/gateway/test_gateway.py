@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import orjson
 import pytest
 
 from engine.messages import ExecutorHealth
@@ -11,7 +12,7 @@ from models.errors import UserError
 from server.cli.config import GatewayConfig
 from server.composition.gateway import check_backends
 from server.gateway.passing import MOST_LOST
-from tests.server.gateway.backends import Backend, event, gateway, served, until
+from tests.server.gateway.backends import Backend, chat, event, gateway, served, until
 
 WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
 
@@ -215,3 +216,50 @@ async def test_lengths_are_learned_from_what_is_served() -> None:
         assert [one["generated_tokens"] for one in listed] == [3, 9, 3]
         async with gate.client.get("/metrics") as answer:
             assert "vllm:generation_tokens_total{" in await answer.text()
+
+
+async def test_a_whole_answer_is_asked_as_a_stream_and_counts_as_a_slot() -> None:
+    backend = Backend(slots=1, usage=True)
+    async with served(backend) as server, gateway(server) as gate:
+        asked = [asyncio.ensure_future(gate.ask(stream=False)) for _ in range(3)]
+        await until(lambda: backend.running == 1 and gate.service.dispatcher.requests_running == 1)
+        (worker,) = gate.service.dispatcher.workers
+        assert worker.info.max_rows == 2
+        backend.go_on.set()
+        for status, told in await asyncio.gather(*asked):
+            answer = orjson.loads(told)
+            assert status == 200 and answer["usage"] == {"completion_tokens": 5}
+            assert answer["choices"][0]["message"] == {"role": "assistant", "content": "t0t1t2t3t4"}
+        assert all(orjson.loads(body)["stream"] for body in backend.bodies) and len(backend.bodies) == 3
+        assert [one["generated_tokens"] for one in (await gate.get("/v1/requests"))["data"]] == [5] * 3
+
+
+async def test_a_backend_that_tells_no_usage_in_streams_is_asked_for_whole_answers() -> None:
+    backend = Backend()
+    backend.go_on.set()
+    async with served(backend) as server, gateway(server) as gate:
+        for _ in range(3):
+            assert (await gate.ask(stream=False))[1] == b'{"id": "theirs", "usage": {"completion_tokens": 5}}'
+        assert [orjson.loads(body)["stream"] for body in backend.bodies] == [True, False, False, False]
+
+
+async def test_a_whole_answer_that_broke_off_is_asked_of_another_backend() -> None:
+    breaks, good = Backend(break_off=True), Backend(usage=True)
+    good.go_on.set()
+    async with served(breaks) as first, served(good) as second, gateway(first, second) as gate:
+        answers = await asyncio.gather(*(gate.ask(stream=False) for _ in range(4)))
+        assert {status for status, _ in answers} == {200} and len(good.bodies) == 4 and breaks.bodies
+
+
+async def test_a_client_that_reads_nothing_is_not_read_for() -> None:
+    """All of a long answer used to be at hand of whoever reads; the backend waits for its reader as it would alone."""
+    backend = Backend(slots=1)
+    backend.go_on.set()
+    async with served(backend) as server, gateway(server) as gate:
+        async with gate.client.post("/v1/chat/completions", json=chat(max_tokens=200_000)) as answer:
+            await answer.content.readany()
+            await until(lambda: backend.running == 1)
+            for _ in range(50):
+                await asyncio.sleep(0.01)
+            assert backend.running == 1  # some 14 MB are more than all buffers on the way
+        await until(lambda: backend.open == 0)

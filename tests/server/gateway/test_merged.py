@@ -1,0 +1,151 @@
+"""Whole answers that are made of streams have what the backend's own whole answers have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from server.gateway.merged import Merged, as_stream
+from server.gateway.meta import read_meta
+
+CHAT = "/v1/chat/completions"
+
+
+def merged(*events: Any) -> Any:
+    """The answer of a stream that comes in pieces of seven bytes; None where it is not whole."""
+    stream = b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in events) + b"data: [DONE]\n\n"
+    answer = Merged()
+    for start in range(0, len(stream), 7):
+        answer.add(stream[start : start + 7])
+    whole = answer.whole()
+    return None if whole is None else json.loads(whole)
+
+
+def event(*choices: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": "c1", "object": "chat.completion.chunk", "created": 3, "model": "m", "choices": [*choices]} | more
+
+
+def delta(index: int = 0, reason: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"index": index, "delta": fields, "logprobs": None, "finish_reason": reason}
+
+
+USAGE = {"prompt_tokens": 4, "completion_tokens": 5, "prompt_tokens_details": None}
+
+
+def test_two_chats_with_reasoning_are_put_together() -> None:
+    assert merged(
+        event(delta(0, role="assistant", content="")),
+        event(delta(1, role="assistant", content="")),
+        event(delta(1, content="b"), system_fingerprint="f"),
+        event(delta(0, reasoning_content="be"), delta(0, reasoning_content="cause")),
+        event(delta(0, content="a "), delta(1, "length", content="")),
+        event(delta(0, "stop", content="\u00e9") | {"stop_reason": 7}),
+        event(usage=USAGE),
+    ) == {
+        **{"id": "c1", "object": "chat.completion", "created": 3, "model": "m", "system_fingerprint": "f"},
+        "usage": USAGE,
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "a \u00e9", "reasoning_content": "because"},
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": 7,
+            },
+            {
+                "index": 1,
+                "message": {"role": "assistant", "content": "b"},
+                "logprobs": None,
+                "finish_reason": "length",
+            },
+        ],
+    }
+
+
+def test_calls_of_tools_come_in_pieces_which_may_begin_together() -> None:
+    def call(index: int, arguments: str, **more: Any) -> dict[str, Any]:
+        named = {"name": more.pop("name")} if "name" in more else {}
+        return {"index": index, "function": named | {"arguments": arguments}} | more
+
+    (choice,) = merged(
+        event(delta(role="assistant", content=None, tool_calls=[call(0, "", id="t0", type="function", name="f")])),
+        event(delta(tool_calls=[call(0, '{"a"'), call(1, "{", id="t1", type="function", name="g")])),
+        event(delta(tool_calls=[call(1, "}"), call(0, ": 1}", name=None)])),
+        event(delta(reason="tool_calls")),
+        event(usage=USAGE),
+    )["choices"]
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "t0", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
+            {"id": "t1", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+        ],
+    }
+
+
+def test_log_probabilities_are_joined_in_both_apis() -> None:
+    def one(token: str) -> dict[str, Any]:
+        return {"content": [{"token": token, "logprob": -0.1, "top_logprobs": []}]}
+
+    (chat,) = merged(
+        event(delta(content="a") | {"logprobs": one("a")}),
+        event(delta(content="b") | {"logprobs": one("b")}),
+        event(delta(reason="stop")),
+        event(usage=USAGE),
+    )["choices"]
+    assert [part["token"] for part in chat["logprobs"]["content"]] == ["a", "b"]
+
+    def text(token: str, offset: int, reason: str | None = None) -> dict[str, Any]:
+        logprobs = {"tokens": [token], "token_logprobs": [-1.5], "text_offset": [offset], "top_logprobs": [{token: -1}]}
+        return {"index": 0, "text": token, "logprobs": logprobs, "finish_reason": reason}
+
+    answer = merged(
+        event(text("x", 0), object="text_completion"),
+        event(text("yz", 1, "stop"), object="text_completion", usage=USAGE),
+    )
+    assert (answer["object"], answer["choices"][0]["text"]) == ("text_completion", "xyz")
+    assert answer["choices"][0]["logprobs"]["text_offset"] == [0, 1]
+    assert answer["choices"][0]["logprobs"]["tokens"] == ["x", "yz"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (event(delta(reason="stop", content="a")),),  # without usage, which the whole answer would have
+        (event(delta(content="a")), event(usage=USAGE)),  # without its end
+        (event(delta(content="a")), {"error": {"message": "it broke"}}),
+        (),
+    ],
+)
+def test_a_stream_that_lacks_something_makes_no_whole_answer(events: tuple[Any, ...]) -> None:
+    assert merged(*events) is None
+
+
+def test_a_call_is_asked_as_a_stream_where_nothing_can_be_lost() -> None:
+    body = b'{"messages":  [{"content": "\\u00e9"}], "n": 2, "temperature": 0.10}'
+    asked = as_stream(CHAT, read_meta(body), body)
+    assert asked is not None
+    assert b'[{"content": "\\u00e9"}]' in asked and b"0.10" in asked
+    assert json.loads(asked) == json.loads(body) | {"stream": True, "stream_options": {"include_usage": True}}
+    as_it_was = json.dumps({"stream": False, "max_tokens": 3}).encode()
+    assert json.loads(as_stream("/v1/completions", read_meta(as_it_was), as_it_was) or b"")["stream"] is True
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"stream": True}),
+        (CHAT, {"stream": "yes"}),
+        (CHAT, {"return_token_ids": True}),
+        (CHAT, {"prompt_logprobs": 1}),
+        ("/v1/completions", {"echo": True}),
+        ("/v1/responses", {}),
+        ("/v1/messages", {}),
+    ],
+)
+def test_any_other_call_is_passed_as_it_is(path: str, fields: dict[str, Any]) -> None:
+    body = json.dumps(fields).encode()
+    assert as_stream(path, read_meta(body), body) is None
