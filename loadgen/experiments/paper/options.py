@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from models.errors import UserError
-from models.options import Count, Natural, Positive, option
+from models.options import Count, Natural, NonNegative, Positive, option
+from scheduler.options import Scheduling
 
-MAGNUS_ONLY = frozenset(("wma_threshold", "tasks", "answers"))
+ONLY = MappingProxyType(
+    {"wma_threshold": "magnus", "tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"}
+)  # flags for one paper alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,9 @@ class Experiments:
         metavar="X",
     )
     wma_threshold: Count | None = option(None, "Φ of magnus, as for serve (default: the paper's 50000)")
+    aging_factor: NonNegative = option(
+        Scheduling.aging_factor, "of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"
+    )
     save_result: Path | None = option(None, "write all runs and rows as JSON")
     report: Path | None = option(None, "write a page with each figure beside the published one, as HTML")
 
@@ -68,8 +75,9 @@ class Experiments:
     def refuse(self) -> None:
         """Raise UserError for the first flag that cannot be followed."""
         given = {one.name for one in fields(self) if getattr(self, one.name) != one.default}
-        for name in given & MAGNUS_ONLY if self.paper != "magnus" else ():
-            raise UserError(f"--{name.replace('_', '-')} is for magnus: leave it out")
+        for name in sorted(given):
+            if ONLY.get(name, self.paper) != self.paper:
+                raise UserError(f"--{name.replace('_', '-')} is for {ONLY[name]}: leave it out")
         if "tasks" in given and "trace" in given:
             raise UserError("--tasks and --trace both tell the lengths: leave one out")
         if "answers" in given and "tasks" not in given:

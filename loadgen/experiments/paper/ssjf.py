@@ -29,6 +29,7 @@ from loadgen.experiments.paper.row import (
 )
 from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.prediction import Prediction
+from scheduler.options import Scheduling
 from scheduler.serving_time.presets import SSJF
 
 ORDERS, MODES = ("fcfs", "ssjf", "sjf-oracle"), ("none", "dynamic", "continuous")
@@ -147,7 +148,7 @@ def make_point(
         label,
         replace(SSJF, max_num_seqs=size),
         Load(rate, count, variation**-2, seed, sorted_gaps, own_times),
-        limits(max_batch_size=size, prefill_ahead=0),
+        limits(max_batch_size=size, prefill_ahead=0, aging_factor=stage.setting.aging_factor),
         x=size,
         prediction=None if right is None else Prediction(sigma_for_accuracy(lengths, CUTS, right)),
         repeats=_repeats(stage),
@@ -176,10 +177,16 @@ def _plan(
     setting = (
         f"0.1 s a request and 0.02 s a token, 1 executor, at most {SIZE} rows unless said; means of {_repeats(stage)} "
         f"runs of {last}, as in the simulator that the authors publish; predictions fall into the right one of "
-        f"{len(CUTS) + 1} classes in {right}; {counting.told}"
+        f"{len(CUTS) + 1} classes in {right}; {_tell_aging(stage.setting.aging_factor)}{counting.told}"
     )
     names = [f"{order}-{mode}" for mode in modes for order in ORDERS]
     return Plan(f"{counting.title}: {title}", setting, SHOWN, points, names, rows)
+
+
+def _tell_aging(factor: float) -> str:
+    if factor == Scheduling.aging_factor:
+        return ""
+    return f"aging after {factor:g} times the predicted time; " if factor else "no aging; "
 
 
 def sjf_rows(lines: Sequence[Line], published: Sequence[Any], throughput: str) -> list[Row]:

@@ -43,6 +43,13 @@ def test_ssjf_counts_as_its_authors_do_on_request() -> None:
     assert "first quarter to be answered" in rates.setting
 
 
+@pytest.mark.parametrize(("factor", "told"), [(10.0, ""), (0.0, "no aging; "), (2.5, "aging after 2.5 times")])
+def test_ssjf_ages_as_its_authors_do_unless_told_otherwise(factor: float, told: str) -> None:
+    made = ssjf.rates(stage_of(aging_factor=factor))
+    assert {point.limits.aging.factor for point in made.points} == {factor}
+    assert told in made.setting and ("aging" in made.setting) == bool(told)
+
+
 def test_ssjf_takes_a_traces_times_where_there_are_any() -> None:
     [row] = ssjf.azure_times(stage_of()).others
     assert "give --trace" in row.measured

@@ -103,6 +103,7 @@ def test_ctrl_c_leaves_tables_and_file(
         (("baton", "--trace", "some.csv"), "leave --trace and"),
         (("scls", "--wma-threshold", "9"), "--wma-threshold is for magnus: leave it out"),
         (("ssjf", "--tasks", "folder"), "--tasks is for magnus: leave it out"),
+        (("magnus", "--aging-factor", "0"), "--aging-factor is for ssjf: leave it out"),
         (("magnus", "--tasks", "folder", "--trace", "a.csv"), "--tasks and --trace both tell the lengths"),
         (("magnus", "--answers", "reference"), "name them with --tasks"),
         (("magnus", "--tasks", "missing"), "missing has no file *.jsonl"),
