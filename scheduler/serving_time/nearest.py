@@ -63,6 +63,9 @@ SURPRISE_SHARE = 0.2
 MOST_BATCHES = 10_000
 """Batches that are remembered; the latest count, since machines and their load change."""
 
+LEAST_CHECKED = 20
+"""Batches of either half that lessons are checked on; all of the interval where these are more."""
+
 PROFILE_DISTANCE = 1.0
 """Distance at which the profile counts as one more neighbour: as far as e times as many rows or tokens."""
 
@@ -98,6 +101,12 @@ class Nearest:
         self._neighbours = neighbours
         self._regression: _Regression | None = None
 
+    def fitted(self, batches: Sequence[ServedBatch]) -> Nearest:
+        """A new estimator beside the same profile that has learned from these batches alone."""
+        pupil = Nearest(self._profile, neighbours=self._neighbours)
+        pupil.fit(batches)
+        return pupil
+
     def fit(self, batches: Sequence[ServedBatch]) -> None:
         """Learn from these batches alone; with fewer than `neighbours` of them, estimates are the profile's."""
         self._regression = _regression(batches, self._profile) if len(batches) >= self._neighbours else None
@@ -128,12 +137,16 @@ def _logarithms(batches: FloatArray) -> FloatArray:
 
 class BatchLearning:
     """A PlanObserver that fits an estimator to surprises. `on_finish` belongs to the event loop; the work that it
-    submits touches the training set only."""
+    submits touches the training set only.
+
+    Where times only scatter, surprises are outliers, and an estimator fitted to them is worse than the profile. So it
+    is fitted to them only while that makes estimates better of batches whose surprises it was not fitted to.
+    """
 
     def __init__(self, estimator: Nearest, submit: Submit) -> None:
         self.learner = Learner[ServedBatch]("serving times", self._learn, submit)
         self._estimator = estimator
-        self._surprises: list[ServedBatch] = []
+        self._halves = (_Half(), _Half())
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         served = served_batch(assignment)
@@ -142,13 +155,40 @@ class BatchLearning:
         self.learner.learn_at_intervals(now, INTERVAL)
 
     def _learn(self, served: Sequence[ServedBatch]) -> Lesson:
-        """Add the surprises to the training set."""
-        found = surprises(served, self._estimator)
-        lesson = Lesson(len(served), len(found), estimate_error(self._estimator, served))
-        if found:
-            self._surprises = [*self._surprises, *found][-MOST_BATCHES:]
-            self._estimator.fit(self._surprises)
-        return lesson
+        """Add the surprises to the training set, and fit the estimator to it, or to nothing where that is better."""
+        error, learned = estimate_error(self._estimator, served), 0
+        self._halves = self._halves[::-1]  # an interval may have a single batch
+        found = [half.add(served[place::2], self._estimator) for place, half in enumerate(self._halves)]
+        if any(found):
+            better = self._is_better()
+            self._estimator.fit([one for half in self._halves for one in half.surprises] if better else ())
+            learned = sum(found) if better else 0
+        return Lesson(len(served), learned, error)
+
+    def _is_better(self) -> bool:
+        """Whether each half's surprises, on average, make the estimates of the other half's batches better."""
+        taught = profile = 0.0
+        for learned, checked in (self._halves, self._halves[::-1]):
+            if not (count := len(checked.recent)):
+                continue
+            taught += count * estimate_error(self._estimator.fitted(learned.surprises), checked.recent) ** 2
+            profile += count * estimate_error(self._estimator.fitted(()), checked.recent) ** 2
+        return taught < profile
+
+
+@dataclass(slots=True)
+class _Half:
+    """Every other batch: the surprises among them, and the latest of all."""
+
+    surprises: Sequence[ServedBatch] = ()
+    recent: Sequence[ServedBatch] = ()
+
+    def add(self, served: Sequence[ServedBatch], estimator: Nearest) -> int:
+        """Add what was served; returns the number of surprises."""
+        found = surprises(served, estimator)
+        self.surprises = [*self.surprises, *found][-MOST_BATCHES // 2 :]
+        self.recent = [*self.recent, *served][-max(LEAST_CHECKED, len(served)) :]
+        return len(found)
 
 
 def surprises(served: Iterable[ServedBatch], estimator: ServingTime) -> tuple[ServedBatch, ...]:
