@@ -68,13 +68,20 @@ def gain_rows(lines: Sequence[Line], published: Sequence[Any]) -> list[Row]:
     a baseline's form that pads."""
     ran = {line.strategy for line in lines}
     return [
-        Published(low, high, PERCENT, where).beside(
-            f"{new} over {baseline}: {TITLES[figure]}", gain(lines, new, baseline, figure)
-        )
+        Published(low, high, PERCENT, where).beside(_title(new, baseline, figure), gain(lines, new, baseline, figure))
         for new, old, figure, low, high, where in published
         for baseline in (old, f"{old}-padded")
         if {new, baseline} <= ran
     ]
+
+
+def found_gains(lines: Sequence[Line], new: str, old: str, figures: Sequence[str]) -> list[Row]:
+    """The rows of gains that the text does not tell of these two strategies."""
+    return [find(_title(new, old, figure), gain(lines, new, old, figure), PERCENT) for figure in figures]
+
+
+def _title(new: str, old: str, figure: str) -> str:
+    return f"{new} over {old}: {TITLES[figure]}"
 
 
 def gain(lines: Sequence[Line], new: str, old: str, figure: str) -> dict[str, float]:
@@ -116,9 +123,11 @@ def claim_rise(what: str, values: Mapping[str, float], where: str, digits: int =
     return claim(what, rises([sign * one for one in values.values()]), chain(values, digits), where)
 
 
-def find(what: str, value: float, unit: str) -> Row:
-    """The row of something that was measured here and that no paper tells."""
-    return Row(what, span(value, value, unit), "", "", {"what": what, "measured": value, "unit": unit})
+def find(what: str, measured: Mapping[str, float], unit: str) -> Row:
+    """The row of something that was measured here, by point of a sweep, and that no paper tells."""
+    rounded = {name: round_figure(value) for name, value in measured.items()}
+    shown = span(min(measured.values()), max(measured.values()), unit)
+    return Row(what, shown, "", "", {"what": what, "measured": rounded, "unit": unit})
 
 
 def skip(what: str, why: str, said: Published | None = None) -> Row:

@@ -33,7 +33,7 @@ def beside(low: float, high: float, unit: str, *measured: float) -> Row:
         (claim("it rises", True, "1, 2", "IV"), "holds"),
         (claim("it rises", False, "2, 1", "IV"), "does not hold"),
         (skip("it", "there is no GPU"), None),
-        (find("it", 1.0, SECONDS), None),
+        (find("it", {"it": 1.0}, SECONDS), None),
     ],
 )
 def test_a_row_is_judged_by_the_published_range_and_a_tenth_of_it(row: Row, verdict: str | None) -> None:
