@@ -116,7 +116,7 @@ def table_rows(
     lines: Sequence[Line], target: Target, published: Mapping[Any, Sequence[float]], whole: bool = True
 ) -> list[Row]:
     """Throughput against Benchmark's, and, where the sets are `whole`, seconds."""
-    seconds = {(line.point.x, line.strategy): line.trial.duration for line in lines}
+    seconds = {(line.point.x, line.strategy): line.figures["duration"] for line in lines}
     rows: list[Row] = []
     for size in dict.fromkeys(line.point.x for line in lines):
         label, base = f"{size:g} rows", seconds[size, target.strategies[BENCHMARK]]

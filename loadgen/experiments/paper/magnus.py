@@ -21,12 +21,12 @@ from loadgen.experiments.paper.row import (
     TITLES,
     Published,
     Row,
-    by_point,
     chain,
     claim,
     found_gains,
     gain,
     gain_rows,
+    read,
     skip,
 )
 from loadgen.experiments.paper.trial import Line, Point
@@ -86,10 +86,8 @@ def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped:
 
 def main_rows(lines: Sequence[Line]) -> list[Row]:
     """Rows of section IV-B: magnus against its baselines."""
-    throughput = {point: trial.throughput for point, trial in by_point(lines, "magnus").items()}
+    fewer, ccb, throughput = (read(lines, name, "throughput") for name in ("vs", "ccb", "magnus"))
     grows = all(one <= other for one, other in pairwise(throughput.values()))
-    fewer = {point: trial.throughput for point, trial in by_point(lines, "vs").items()}
-    ccb = {point: trial.throughput for point, trial in by_point(lines, "ccb").items()}
     between = all(fewer[point] < ccb[point] < best for point, best in throughput.items())
     return [
         *gain_rows(lines, PUBLISHED["magnus-main"]),
@@ -131,9 +129,9 @@ def case_study(stage: Stage) -> Plan:
 
 def case_rows(lines: Sequence[Line]) -> list[Row]:
     """Rows of section II-E."""
-    trials = {line.strategy: line.trial for line in lines}
+    seconds = {line.strategy: line.figures["duration"] for line in lines}
     return [
-        Published(said, said, SECONDS, "II-E, Fig. 6").beside(f"{name}: serving time", {name: trials[name].duration})
+        Published(said, said, SECONDS, "II-E, Fig. 6").beside(f"{name}: serving time", {name: seconds[name]})
         for name, said in (("vs", 242.0), ("magnus", 60.0))
     ]
 

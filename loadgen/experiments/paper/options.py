@@ -68,7 +68,6 @@ class Experiments:
         Scheduling.aging_factor, "of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"
     )
     save_result: Path | None = option(None, "write all runs and rows as JSON")
-    report: Path | None = option(None, "write a page with each figure beside the published one, as HTML")
 
     paper: str = ""
 

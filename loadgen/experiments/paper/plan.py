@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool, outputs
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.row import Row, round_figure
-from loadgen.experiments.paper.trial import SLICE_MEMORY, Course, Line, Point, Trial, pool_trials, run_trial
+from loadgen.experiments.paper.trial import SLICE_MEMORY, Course, Figures, Line, Point, pool_trials, run_trial
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
@@ -54,7 +54,7 @@ class Experiment:
     @property
     def warning(self) -> str | None:
         """A reason to trust its figures little; None where there is none."""
-        fewest = min((line.trial.requests for line in self.lines), default=FEW)
+        fewest = min((line.figures["requests"] for line in self.lines), default=FEW)
         if fewest >= FEW:
             return None
         requests = "request" if fewest == 1 else "requests"
@@ -73,7 +73,7 @@ class Stage:
     max_tokens: int  # tokens of the longest answer
     prediction: Prediction = Prediction()
     begin: Begin = lambda title, total: lambda ended: None
-    _trials: dict[tuple[Course, Load, Pool | None], Trial] = field(default_factory=dict)
+    _trials: dict[tuple[Course, Load, Pool | None], Figures] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -88,7 +88,7 @@ class Stage:
         max_tokens = self.max_tokens if point.pool is None else max(outputs(point.pool.lengths))
         return Course(strategy, point.machine, point.limits, max_tokens, point.prediction or self.prediction)
 
-    def play(self, name: str, point: Point) -> Trial:
+    def play(self, name: str, point: Point) -> Figures:
         """The trial of a strategy at a point; the mean of several trials where it is repeated."""
         course = self.course(name, point)
         keys = [
@@ -105,7 +105,7 @@ class Stage:
     def capacity(self, name: str, machine: Machine, bounds: Limits, count: int) -> float:
         """Requests a second that a strategy serves when all are there from the start."""
         load = Load(float("inf"), count, seed=self.setting.seed)
-        return self.play(name, Point("all at once", machine, load, bounds)).throughput
+        return self.play(name, Point("all at once", machine, load, bounds))["throughput"]
 
     def load(self, rate: float) -> Load:
         """Poisson arrivals at a rate."""
@@ -127,7 +127,7 @@ def shrink(machine: Machine, scale: float) -> Machine:
     return replace(machine, workers=max(1, round(machine.workers * scale)))
 
 
-def carry_out(plan: Plan, play: Callable[[str, Point], Trial]) -> Experiment:
+def carry_out(plan: Plan, play: Callable[[str, Point], Figures]) -> Experiment:
     """Play every strategy at every point. Ctrl-C leaves what was run until then, with rows for complete points."""
     lines: list[Line] = []
     interrupted = False
@@ -151,7 +151,7 @@ def experiment_json(one: Experiment) -> Json:
         "warning": one.warning,
         "runs": [
             {"strategy": line.strategy, "point": line.point.label}
-            | {name: round_figure(value) for name, value in asdict(line.trial).items()}
+            | {name: round_figure(value) for name, value in line.figures.items()}
             for line in one.lines
         ],
         "rows": [row.document for row in one.rows],

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from loadgen.experiments.paper.trial import Line, Trial
+from loadgen.experiments.paper.trial import Line
 from loadgen.result_file import Json
 
 PUBLISHED: Mapping[str, list[Any]] = MappingProxyType(
@@ -86,24 +86,20 @@ def _title(new: str, old: str, figure: str) -> str:
 
 def gain(lines: Sequence[Line], new: str, old: str, figure: str) -> dict[str, float]:
     """The gain of one strategy over another in percent, by point: less response time, more of everything else."""
-    return compare(lines, new, old, figure, less if figure in ("mean", "tail") else more)
+    return compare(lines, new, old, figure, change(figure))
 
 
 def compare(
     lines: Sequence[Line], new: str, old: str, figure: str, how: Callable[[float, float], float] = truediv
 ) -> dict[str, float]:
     """A figure of one strategy compared with that of another, by point; not where the other has none."""
-    theirs = {point: getattr(trial, figure) for point, trial in by_point(lines, old).items()}
-    return {
-        point: how(getattr(trial, figure), theirs[point])
-        for point, trial in by_point(lines, new).items()
-        if theirs[point] > 0
-    }
+    theirs = read(lines, old, figure)
+    return {point: how(own, theirs[point]) for point, own in read(lines, new, figure).items() if theirs[point] > 0}
 
 
-def by_point(lines: Sequence[Line], name: str) -> dict[str, Trial]:
-    """The trials of a strategy by the labels of their points."""
-    return {line.point.label: line.trial for line in lines if line.strategy == name}
+def read(lines: Sequence[Line], strategy: str, figure: str) -> dict[str, float]:
+    """A figure of a strategy's runs by the labels of their points."""
+    return {line.point.label: line.figures[figure] for line in lines if line.strategy == strategy}
 
 
 def round_figure(value: float) -> float:
@@ -144,14 +140,9 @@ def span(low: float, high: float, unit: str) -> str:
     return f"{text}×" if unit == TIMES else f"{text} {unit}".rstrip()
 
 
-def more(new: float, old: float) -> float:
-    """By how many percent `new` is more than `old`, which is above 0."""
-    return (new / old - 1) * 100
-
-
-def less(new: float, old: float) -> float:
-    """By how many percent `new` is less than `old`, which is above 0."""
-    return (1 - new / old) * 100
+def change(figure: str) -> Callable[[float, float], float]:
+    """By how many percent a new figure is less than an old one, for response times, or more, for all others."""
+    return lambda new, old: ((1 - new / old) if figure in ("mean", "tail") else (new / old - 1)) * 100
 
 
 def rises(values: Sequence[float]) -> bool:

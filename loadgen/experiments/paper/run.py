@@ -22,10 +22,9 @@ from loadgen.experiments.paper.load import (
 )
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.plan import MINUTES_10, Experiment, Plan, Stage, carry_out, experiment_json
-from loadgen.experiments.paper.report import make_page, report
+from loadgen.experiments.paper.report import report
 from loadgen.experiments.paper.row import PUBLISHED
-from loadgen.html.plot import require_drawing
-from loadgen.result_file import require_writable, save, save_json
+from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
 from models.errors import INTERRUPTED
@@ -71,8 +70,6 @@ def run_paper(asked: Experiments) -> int:
     paper = PAPERS[asked.paper]
     chosen = asked.choose(list(paper.experiments))
     require_writable(asked.save_result)
-    require_writable(asked.report, "--report")
-    require_drawing(asked.report, "--report")
     stage = _set_up(asked, paper)
     console = table_console()
     console.print(f"requests: {stage.pool.source}", highlight=False)
@@ -94,8 +91,6 @@ def run_paper(asked: Experiments) -> int:
     finally:  # a run that fails takes nothing from those before it
         if done:
             save_json(asked.save_result, _document(asked, stage, done, interrupted))
-            if asked.report is not None:
-                save(asked.report, make_page(asked.paper, [*done.values()]).encode(), "--report")
     return INTERRUPTED if interrupted else 0
 
 

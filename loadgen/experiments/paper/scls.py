@@ -15,17 +15,17 @@ from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
 from loadgen.experiments.paper.row import (
     PERCENT,
     PUBLISHED,
+    TITLES,
     Published,
     Row,
-    by_point,
     chain,
+    change,
     claim,
     claim_rise,
     compare,
     find,
     gain_rows,
-    less,
-    more,
+    read,
     rises,
     skip,
 )
@@ -155,15 +155,13 @@ def keeping(setup: Setup) -> Plan:
 
 def main_rows(lines: Sequence[Line], backend: str) -> list[Row]:
     """Rows of section 5.2: scls against its baselines, at every point of the sweep."""
-    best = by_point(lines, "scls")
-    few = [trial.few_slices for trial in best.values()]
+    few = read(lines, "scls", "few_slices").values()
     told = f"{min(few):.1f} to {max(few):.1f} %"
-    early = {point: trial.early_returns for point, trial in best.items()}
     return [
         *gain_rows(lines, PUBLISHED[f"scls-{backend}"]),
         _claim_fewer_invalid(lines),
         claim("the vast majority of requests needs at most three slices", min(few) > 80, told, "5.2, Fig. 14a"),
-        EARLY_RETURNS.beside("scls: batches that return early", early),
+        EARLY_RETURNS.beside("scls: batches that return early", read(lines, "scls", "early_returns")),
         _claim_balance(lines),
     ]
 
@@ -177,10 +175,7 @@ def _claim_fewer_invalid(lines: Sequence[Line]) -> Row:
 
 
 def _claim_balance(lines: Sequence[Line]) -> Row:
-    spreads = {
-        name: {point: trial.imbalance for point, trial in by_point(lines, name).items()}
-        for name in dict.fromkeys(line.strategy for line in lines)
-    }
+    spreads = {line.strategy: read(lines, line.strategy, "imbalance") for line in lines}
     least = all(spread <= other[point] for other in spreads.values() for point, spread in spreads["scls"].items())
     means = {name: fmean(spread.values()) for name, spread in spreads.items()}
     return claim("scls's completion times differ least", least, f"mean STD in s: {chain(means)}", "5.3, Fig. 17")
@@ -189,7 +184,7 @@ def _claim_balance(lines: Sequence[Line]) -> Row:
 def ablation_rows(lines: Sequence[Line]) -> list[Row]:
     """Rows of section 5.4: each step of the ablation."""
     throughput, mean, size, pad = (
-        {line.strategy: getattr(line.trial, figure) for line in lines}
+        {line.strategy: line.figures[figure] for line in lines}
         for figure in ("throughput", "mean", "batch_size", "pad")
     )
     sizes, pads = ({name: one[name] for name in ("pm", "ab", "lb")} for one in (size, pad))
@@ -208,7 +203,7 @@ def slice_rows(lines: Sequence[Line]) -> list[Row]:
     """Rows of section 5.5; lines by rising slice length."""
 
     def values(figure: str) -> dict[str, float]:
-        return {f"{line.point.x:g}": getattr(line.trial, figure) for line in lines}
+        return {f"{line.point.x:g}": line.figures[figure] for line in lines}
 
     throughput, early, imbalance = values("throughput"), values("early_returns"), values("imbalance")
     rates, returns, spreads = list(throughput.values()), list(early.values()), list(imbalance.values())
@@ -229,19 +224,18 @@ def slice_rows(lines: Sequence[Line]) -> list[Row]:
 
 def keeping_rows(lines: Sequence[Line]) -> list[Row]:
     """Gains of keeping K and V between slices; the paper has no figures of it."""
-    trials = by_point(lines, "scls")
-    old, new = trials[READ_ANEW], trials[KEPT]
-    found = {
-        "throughput": more(new.throughput, old.throughput),
-        "mean response time less by": less(new.mean, old.mean),
-        "95 % response time less by": less(new.tail, old.tail),
-    }
-    return [find(f"keeping K and V: {name}", {KEPT: value}, PERCENT) for name, value in found.items()]
+    rows = []
+    for figure in ("throughput", "mean", "tail"):
+        found = read(lines, "scls", figure)
+        rows.append(
+            find(f"keeping K and V: {TITLES[figure]}", {KEPT: change(figure)(found[KEPT], found[READ_ANEW])}, PERCENT)
+        )
+    return rows
 
 
 def worker_rows(lines: Sequence[Line]) -> list[Row]:
     """Throughput a worker next to that of one worker alone."""
-    counts = {line.point.x: line.trial.throughput for line in lines}
+    counts = {line.point.x: line.figures["throughput"] for line in lines}
     alone = counts[min(counts)] / min(counts)
     shares = {f"{count:g}": throughput / count / alone for count, throughput in counts.items()}
     held = all(abs(share - 1) < 0.1 for share in shares.values())

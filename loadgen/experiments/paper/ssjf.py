@@ -20,11 +20,11 @@ from loadgen.experiments.paper.row import (
     TIMES,
     Published,
     Row,
-    by_point,
     chain,
     claim,
     compare,
     gain,
+    read,
     skip,
 )
 from loadgen.experiments.paper.trial import Line, Point
@@ -194,7 +194,7 @@ def sjf_rows(lines: Sequence[Line], published: Sequence[Any], throughput: str) -
     rows = []
     for name, (low, high), where, (least, most), times_where in published:
         fcfs = f"fcfs-{name.rpartition('-')[2]}"
-        if not by_point(lines, name):
+        if not read(lines, name, "mean"):
             continue
         said = Published(low, high, PERCENT, f"4.2, {where}")
         served = Published(least, most, TIMES, f"4.2, {times_where}")

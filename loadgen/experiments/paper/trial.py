@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import TypeAlias
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool
@@ -25,26 +26,8 @@ FEW_SLICES = 3
 """Most slices that "the vast majority" of requests needs (SCLS, 5.2)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Figures of a run, or the means of several. Times in seconds, rates a second, shares in percent."""
-
-    requests: float
-    duration: float  # seconds from the first arrival to the last answer
-    throughput: float  # requests a second over the duration
-    answered_meanwhile: float  # requests a second that were answered before the last one came, over that time
-    first_quarter: float  # requests a second until the first quarter was answered: the throughput of SSJF's program
-    valid_tokens: float  # tokens of answers a second
-    total_tokens: float  # tokens generated a second, invalid ones among them (Magnus, IV-A)
-    mean: float  # mean response time, from arrival to last token
-    tail: float  # 95th percentile of response times
-    batch_size: float
-    pad: float  # pad tokens of prefills a request
-    invalid: float  # invalid tokens a request
-    slices: float  # slices a request
-    few_slices: float  # share of requests that needed at most FEW_SLICES
-    early_returns: float  # share of slices that ended early since all their rows had
-    imbalance: float  # standard deviation of the executors' completion times (SCLS, 3.2)
+Figures: TypeAlias = Mapping[str, float]
+"""The figures of a run by name, or the means of several: times in seconds, rates a second, shares in percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +51,7 @@ class Line:
 
     strategy: str
     point: Point
-    trial: Trial
+    figures: Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +65,7 @@ class Course:
     prediction: Prediction  # the predictions for strategies that predict, other than by the oracle
 
 
-def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Watch | None = None) -> Trial:
+def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Watch | None = None) -> Figures:
     """Simulate the requests as a course says; the number seeds the predictions' errors. Raises UserError."""
     machine = course.machine
     fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
@@ -110,7 +93,7 @@ def prediction_for(course: Course) -> Prediction:
             return course.prediction
 
 
-def make_trial(done: Simulation, early_share: float = 0.0) -> Trial:
+def make_trial(done: Simulation, early_share: float = 0.0) -> Figures:
     """The figures of a simulation. Raises UserError when a request was not answered."""
     found = measure_simulation(done)
     if found["failed"]:
@@ -120,30 +103,29 @@ def make_trial(done: Simulation, early_share: float = 0.0) -> Trial:
     meanwhile = sum(one.end <= last for one in done.requests)
     quarter = (len(done.requests) - 1) // 4
     waited = sorted(one.end for one in done.requests)[quarter] - begin
-    return Trial(
-        requests=len(done.requests),
-        duration=found["duration"],
-        throughput=found["request_throughput"],
-        answered_meanwhile=meanwhile / (last - begin) if last > begin else 0.0,
-        first_quarter=quarter / waited,
-        valid_tokens=found["output_throughput"],
-        total_tokens=generated / found["duration"],
-        mean=found["mean_jct_ms"] / 1000,
-        tail=found["p95_jct_ms"] / 1000,
-        batch_size=found["mean_batch_size"],
-        pad=found["pad_tokens"],
-        invalid=found["invalid_tokens"],
-        slices=found["slices"],
-        few_slices=100 * fmean(one.runs <= FEW_SLICES for one in done.requests),
-        early_returns=100 * early_share,
-        imbalance=found["completion_std"],
-    )
+    return {
+        "requests": len(done.requests),
+        "duration": found["duration"],  # from the first arrival to the last answer
+        "throughput": found["request_throughput"],  # over the duration
+        "answered_meanwhile": meanwhile / (last - begin) if last > begin else 0.0,  # before the last request came
+        "first_quarter": quarter / waited,  # until the first quarter was answered: the throughput of SSJF's program
+        "valid_tokens": found["output_throughput"],
+        "total_tokens": generated / found["duration"],  # invalid ones among them (Magnus, IV-A)
+        "mean": found["mean_jct_ms"] / 1000,  # response time, from arrival to last token
+        "tail": found["p95_jct_ms"] / 1000,
+        "batch_size": found["mean_batch_size"],
+        "pad": found["pad_tokens"],  # a request
+        "invalid": found["invalid_tokens"],  # tokens a request
+        "slices": found["slices"],  # a request
+        "few_slices": 100 * fmean(one.runs <= FEW_SLICES for one in done.requests),
+        "early_returns": 100 * early_share,  # slices that ended early since all their rows had
+        "imbalance": found["completion_std"],  # of the executors' completion times (SCLS, 3.2)
+    }
 
 
-def pool_trials(trials: Sequence[Trial]) -> Trial:
+def pool_trials(trials: Sequence[Figures]) -> Figures:
     """The mean of each figure."""
-    values = [asdict(one) for one in trials]
-    return Trial(**{name: fmean(one[name] for one in values) for name in values[0]})
+    return {name: fmean(one[name] for one in trials) for name in trials[0]}
 
 
 @dataclass(slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.plan import Stage, limits
-from loadgen.experiments.paper.trial import Line, Point, Trial
+from loadgen.experiments.paper.report import HEADS
+from loadgen.experiments.paper.trial import Figures, Line, Point
 from loadgen.simulate.prediction import Prediction
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
@@ -27,8 +27,8 @@ def point_at(label: str, rate: float = 1.0, **changes: Any) -> Point:
     return Point(label, MACHINE, Load(rate, 3), limits(), **changes)
 
 
-def trial_of(**figures: float) -> Trial:
-    return Trial(**({one.name: 1.0 for one in fields(Trial)} | figures))
+def trial_of(**figures: float) -> Figures:
+    return dict.fromkeys(HEADS, 1.0) | figures
 
 
 def line(strategy: str, label: str = "20/s", x: float = 0.0, **figures: float) -> Line:

@@ -12,7 +12,7 @@ from loadgen.experiments.commands import add_commands
 from loadgen.experiments.paper.plan import Stage
 from loadgen.experiments.paper.row import PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
-from loadgen.experiments.paper.trial import Point, Trial
+from loadgen.experiments.paper.trial import Figures, Point
 from server.cli.main import run_command
 
 MAGNUS = ("--scale", "0.14", "--duration", "4", "--rates", "2,4", "--experiments", "main,ablation")
@@ -76,7 +76,7 @@ def test_ctrl_c_leaves_tables_and_file(
 ) -> None:
     file, left, play = tmp_path / "result.json", iter(range(6)), Stage.play
 
-    def until(self: Stage, name: str, point: Point) -> Trial:
+    def until(self: Stage, name: str, point: Point) -> Figures:
         if next(left, None) is None:
             raise KeyboardInterrupt
         return play(self, name, point)

@@ -18,7 +18,7 @@ from loadgen.experiments.paper.plan import Experiment, Plan, carry_out
 from loadgen.experiments.paper.row import PUBLISHED, Row, claim
 from loadgen.experiments.paper.scls import EXPERIMENTS, main_rows, slice_rows
 from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
-from loadgen.experiments.paper.trial import Line, Point, SliceCount, Trial, make_trial, pool_trials
+from loadgen.experiments.paper.trial import Figures, Line, Point, SliceCount, make_trial, pool_trials
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Served, Simulation, Watch, WorkerRecord
 from models.errors import UserError
@@ -38,7 +38,7 @@ WORKERS = (
 def test_the_first_quarter_is_counted_as_in_the_authors_program() -> None:
     """The third of nine requests to be answered, at 5 s, has a quarter of the others before it: two in 5 s."""
     requests = tuple(replace(ONE, end=end) for end in (9.0, 3.0, 8.0, 2.0, 7.0, 5.0, 20.0, 6.0, 30.0))
-    assert make_trial(Simulation(requests, WORKERS)).first_quarter == pytest.approx(2 / 5)
+    assert make_trial(Simulation(requests, WORKERS))["first_quarter"] == pytest.approx(2 / 5)
 
 
 def test_a_failed_request_is_no_trial() -> None:
@@ -48,9 +48,9 @@ def test_a_failed_request_is_no_trial() -> None:
 
 def test_several_runs_have_the_mean_of_each_figure() -> None:
     one = make_trial(Simulation((ONE, TWO), WORKERS))
-    both = pool_trials([one, replace(one, mean=one.mean + 2, throughput=0.0)])
-    assert both.mean == one.mean + 1 and both.throughput == one.throughput / 2
-    assert both.pad == one.pad
+    both = pool_trials([one, {**one, "mean": one["mean"] + 2, "throughput": 0.0}])
+    assert both["mean"] == one["mean"] + 1 and both["throughput"] == one["throughput"] / 2
+    assert both["pad"] == one["pad"]
 
 
 @pytest.mark.parametrize(("limit", "share"), [(5, 1.0), (4, 0.0), (None, 0.0)])
@@ -89,11 +89,11 @@ def told(made: Experiment) -> list[str]:
     return [f"{line.strategy}@{line.point.label}" for line in made.lines]
 
 
-def until(count: int) -> Callable[[str, Point], Trial]:
+def until(count: int) -> Callable[[str, Point], Figures]:
     """A player that is interrupted once `count` runs are done."""
     left = iter(range(count))
 
-    def play(name: str, point: Point) -> Trial:
+    def play(name: str, point: Point) -> Figures:
         if next(left, None) is None:
             raise KeyboardInterrupt
         return trial_of()
