@@ -14,7 +14,7 @@ from loadgen.experiments.engine.options import EngineBench, GpuBench, QualityBen
 from loadgen.experiments.paper.options import Experiments
 from models.errors import INTERRUPTED, UserError
 from models.flags import Subparsers, add_command, add_options, read_options
-from models.options import Count, option, options_of
+from models.options import Count, Natural, option, options_of
 
 PAPERS = ("magnus", "scls", "ssjf", "baton")
 
@@ -131,7 +131,8 @@ class Grid:
     )
     num_prompts: Count = option(600, "requests of a run, but for overloads of 100 and of 3,000")
     cells: Count | None = option(None, "play this many cells, a fair sample (default: all)")
-    seeds: Count = option(1, "runs of each cell, with other lengths and arrivals")
+    seed: Natural = option(0, "seed of lengths and arrivals; other seeds play other requests of a trace")
+    seeds: Count = option(1, "runs of each cell: --seed and those after it")
 
 
 def _add_grid(subparsers: Subparsers) -> None:
@@ -160,10 +161,11 @@ def run_grid(asked: Grid) -> int:
     require_writable(asked.save_result)
     if unknown := [name for name in asked.strategies if name not in known]:
         raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(known)}")
-    check_traces(asked.trace, asked.num_prompts, asked.seeds)
+    seeds = range(asked.seed, asked.seed + asked.seeds)
+    check_traces(asked.trace, asked.num_prompts, seeds)
     check_predicted(asked.trace, asked.predicted, asked.num_prompts)
     chosen = dict.fromkeys((BASE, *asked.strategies)) if asked.strategies else known
-    cells = all_cells(asked.trace, asked.seeds, asked.predicted, asked.num_prompts)[: asked.cells]
+    cells = all_cells(asked.trace, seeds, asked.predicted, asked.num_prompts)[: asked.cells]
     runs = [(cell, known[name]) for cell in cells for name in chosen]
     console = table_console()
     console.print(tell_duration(estimate_seconds(asked.save_result, runs)), highlight=False)
@@ -184,6 +186,7 @@ class Arena:
     trace: tuple[str, ...] = option(
         (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
     )
+    seed: Natural = option(0, "seed of lengths and arrivals; other seeds play other requests of a trace")
     strategies: tuple[str, ...] = option((), "PACKAGE:ROW or FILE.py:ROW, to play too", commas=True, metavar="A,B,...")
     report: Path | None = option(None, "write the page as HTML")
 
@@ -217,8 +220,8 @@ def run_arena(asked: Arena) -> int:
     require_writable(asked.save_result)
     require_writable(asked.report, "--report")
     require_drawing(asked.report, "--report")
-    check_traces(asked.trace, asked.num_prompts, seeds=1)
-    loads = find_loads(asked.trace, asked.num_prompts)
+    check_traces(asked.trace, asked.num_prompts, [asked.seed])
+    loads = find_loads(asked.trace, asked.num_prompts, asked.seed)
     runs = [(load.cell, STRATEGIES[name]) for load in loads.values() for name in (*load.names, *further)]
     console = table_console()
     console.print(tell_duration(estimate_seconds(asked.save_result, runs)), highlight=False)

@@ -82,20 +82,22 @@ def list_contenders() -> Mapping[str, Strategy]:
     return MappingProxyType(found | {"sjf": replace(STRATEGIES["srpt"], name="sjf", preemption="none")})
 
 
-def all_cells(traces: Sequence[str], seeds: int, predicted: Sequence[str] = (), requests: int = REQUESTS) -> list[Cell]:
+def all_cells(
+    traces: Sequence[str], seeds: Sequence[int], predicted: Sequence[str] = (), requests: int = REQUESTS
+) -> list[Cell]:
     """The whole grid in a random order, always the same, so that a part of it is a fair sample.
 
     `predicted` are files with predicted lengths of the traces in the same places, from their first requests on.
     """
     cells: list[Cell] = []
-    for seed, machine, load in product(range(seeds), GRID, (*SHAPES, TASKS, *traces)):
+    for seed, machine, load in product(seeds, GRID, (*SHAPES, TASKS, *traces)):
         usual = Cell(machine, load, HARD, seed=seed, requests=requests)
         cells += [replace(usual, rho=rho) for rho in RATES]
         cells.append(replace(usual, rho=BURSTS[0], burstiness=BURSTS[1]))
         if not usual.alike:
             cells += [replace(usual, prediction=prediction) for prediction in OTHERS]
     for machine, load in product(*OVERLOADED):
-        cells += [Cell(machine, load, HARD, requests=count) for count in OVERLOADS if count != requests]
+        cells += [Cell(machine, load, HARD, seed=seeds[0], requests=count) for count in OVERLOADS if count != requests]
     files = product(GRID, zip(traces, predicted, strict=False))
     cells += [
         Cell(machine, trace, HARD, prediction=f"file:{file}", requests=requests) for machine, (trace, file) in files
@@ -158,7 +160,7 @@ LOADS: Mapping[str, ArenaLoad] = MappingProxyType(
 """Loads by name. ρ is requests that come, by those that `baton-pd` serves."""
 
 
-def find_loads(traces: Sequence[str], requests: int = REQUESTS) -> Mapping[str, ArenaLoad]:
+def find_loads(traces: Sequence[str], requests: int = REQUESTS, seed: int = 0) -> Mapping[str, ArenaLoad]:
     """The loads of the arena, and for each trace one in which as many come as are served, and one of too many; with
     this many requests where they have REQUESTS."""
     further = {
@@ -167,6 +169,6 @@ def find_loads(traces: Sequence[str], requests: int = REQUESTS) -> Mapping[str, 
         for name in ("as many come as are served", "too many come")
     }
     return {
-        name: replace(one, cell=replace(one.cell, requests=round(one.cell.requests * requests / REQUESTS)))
+        name: replace(one, cell=replace(one.cell, seed=seed, requests=round(one.cell.requests * requests / REQUESTS)))
         for name, one in {**LOADS, **further}.items()
     }

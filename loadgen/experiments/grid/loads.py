@@ -107,10 +107,10 @@ def load_lengths(load: str, count: int, seed: int) -> tuple[Lengths, ...]:
     return tuple(found[:count])
 
 
-def check_traces(traces: Sequence[str], count: int, seeds: int) -> None:
+def check_traces(traces: Sequence[str], count: int, seeds: Sequence[int]) -> None:
     """Raise UserError for a trace that not all runs can have, before the first of them."""
     for trace in traces:
-        for seed in range(seeds):
+        for seed in seeds:
             load_lengths(trace, count, seed)
 
 

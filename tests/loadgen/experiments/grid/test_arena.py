@@ -11,7 +11,8 @@ import pytest
 from loadgen.bench.measures import measure_fairness
 from loadgen.experiments.grid import arena as report
 from loadgen.experiments.grid.arena import make_page, tabulate, tabulate_measured
-from loadgen.experiments.grid.cells import ALL, BASE, LOADS, MACHINES, ORDERS, ArenaLoad, Cell, find_loads
+from loadgen.experiments.grid.cells import ALL, BASE, LOADS, MACHINES, ORDERS, ArenaLoad, Cell, all_cells, find_loads
+from loadgen.experiments.grid.loads import load_lengths
 from loadgen.experiments.grid.run import play_all
 from loadgen.simulate.figures import measure_slowdown
 from loadgen.simulate.report import find_frontier
@@ -27,6 +28,16 @@ def test_every_row_of_the_table_plays_and_orders_differ_in_the_order_alone() -> 
     assert not {"vs", "ccb", "ils", "baton"} & set(ORDERS)
     assert all(BASE in load.names for load in LOADS.values()), "what all are compared with"
     assert {load.cell.requests for load in find_loads((), 80).values()} == {80, 200}
+
+
+def test_another_seed_draws_every_load_anew() -> None:
+    """Loads that nobody has tuned on: the seed is a flag."""
+    usual, others = (find_loads((), 80, seed).values() for seed in (0, 5))
+    assert {one.cell.seed for one in others} == {5}
+    for one, other in zip(usual, others, strict=True):
+        drawn, anew = (load_lengths(cell.load, cell.requests, cell.seed) for cell in (one.cell, other.cell))
+        assert len(drawn) == len(anew) and drawn != anew
+    assert {cell.seed for cell in all_cells((), range(5, 7))} == {5, 6}
 
 
 def test_fairness_is_jains_index_of_what_requests_took_beside_alone() -> None:
