@@ -63,8 +63,11 @@ SURPRISE_SHARE = 0.2
 MOST_BATCHES = 10_000
 """Batches that are remembered; the latest count, since machines and their load change."""
 
-LEAST_CHECKED = 20
-"""Batches of either half that lessons are checked on; all of the interval where these are more."""
+FOLDS = 8
+"""Parts of the batches, each of which lessons of the others are checked on."""
+
+LEAST_CHECKED = 5
+"""Batches of a part that lessons are checked on; all of the interval where these are more."""
 
 PROFILE_DISTANCE = 1.0
 """Distance at which the profile counts as one more neighbour: as far as e times as many rows or tokens."""
@@ -146,7 +149,7 @@ class BatchLearning:
     def __init__(self, estimator: Nearest, submit: Submit) -> None:
         self.learner = Learner[ServedBatch]("serving times", self._learn, submit)
         self._estimator = estimator
-        self._halves = (_Half(), _Half())
+        self._folds = [_Fold() for _ in range(FOLDS)]
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         served = served_batch(assignment)
@@ -157,38 +160,42 @@ class BatchLearning:
     def _learn(self, served: Sequence[ServedBatch]) -> Lesson:
         """Add the surprises to the training set, and fit the estimator to it, or to nothing where that is better."""
         error, learned = estimate_error(self._estimator, served), 0
-        self._halves = self._halves[::-1]  # an interval may have a single batch
-        found = [half.add(served[place::2], self._estimator) for place, half in enumerate(self._halves)]
+        found = [fold.add(served[place::FOLDS], self._estimator) for place, fold in enumerate(self._folds)]
+        self._folds = [*self._folds[len(served) % FOLDS :], *self._folds[: len(served) % FOLDS]]  # the next is first
         if any(found):
             better = self._is_better()
-            self._estimator.fit([one for half in self._halves for one in half.surprises] if better else ())
+            self._estimator.fit(_surprises_of(self._folds) if better else ())
             learned = sum(found) if better else 0
         return Lesson(len(served), learned, error)
 
     def _is_better(self) -> bool:
-        """Whether each half's surprises, on average, make the estimates of the other half's batches better."""
+        """Whether the surprises make estimates better of those latest batches that they are not among."""
         taught = profile = 0.0
-        for learned, checked in (self._halves, self._halves[::-1]):
-            if not (count := len(checked.recent)):
-                continue
-            taught += count * estimate_error(self._estimator.fitted(learned.surprises), checked.recent) ** 2
-            profile += count * estimate_error(self._estimator.fitted(()), checked.recent) ** 2
+        for fold in self._folds:
+            if count := len(fold.latest):
+                pupil = self._estimator.fitted(_surprises_of(one for one in self._folds if one is not fold))
+                taught += count * estimate_error(pupil, fold.latest) ** 2
+                profile += count * estimate_error(self._estimator.fitted(()), fold.latest) ** 2
         return taught < profile
 
 
 @dataclass(slots=True)
-class _Half:
-    """Every other batch: the surprises among them, and the latest of all."""
+class _Fold:
+    """One of FOLDS parts of all batches: the surprises among them, and the latest of all."""
 
     surprises: Sequence[ServedBatch] = ()
-    recent: Sequence[ServedBatch] = ()
+    latest: Sequence[ServedBatch] = ()
 
     def add(self, served: Sequence[ServedBatch], estimator: Nearest) -> int:
         """Add what was served; returns the number of surprises."""
         found = surprises(served, estimator)
-        self.surprises = [*self.surprises, *found][-MOST_BATCHES // 2 :]
-        self.recent = [*self.recent, *served][-max(LEAST_CHECKED, len(served)) :]
+        self.surprises = [*self.surprises, *found][-MOST_BATCHES // FOLDS :]
+        self.latest = [*self.latest, *served][-max(LEAST_CHECKED, len(served)) :]
         return len(found)
+
+
+def _surprises_of(folds: Iterable[_Fold]) -> list[ServedBatch]:
+    return [one for fold in folds for one in fold.surprises]
 
 
 def surprises(served: Iterable[ServedBatch], estimator: ServingTime) -> tuple[ServedBatch, ...]:

@@ -8,6 +8,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
+import orjson
+
 from loadgen.console import table_console, tell_duration
 from loadgen.experiments.paper import baton, magnus, scls, ssjf
 from loadgen.experiments.paper.load import (
@@ -24,7 +26,7 @@ from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.plan import MINUTES_10, Experiment, Plan, Stage, carry_out, experiment_json
 from loadgen.experiments.paper.report import report
 from loadgen.experiments.paper.row import PUBLISHED
-from loadgen.result_file import require_writable, save_json
+from loadgen.result_file import require_writable, save
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
 from models.errors import INTERRUPTED
@@ -90,7 +92,7 @@ def run_paper(asked: Experiments) -> int:
         pass
     finally:  # a run that fails takes nothing from those before it
         if done:
-            save_json(asked.save_result, _document(asked, stage, done, interrupted))
+            _save(asked, stage, done, interrupted)
     return INTERRUPTED if interrupted else 0
 
 
@@ -118,13 +120,19 @@ def _begin(bars: Bars, title: str, total: int) -> Watch:
     return bars.watch(f"{title}: {total} requests", total)
 
 
-def _document(asked: Experiments, stage: Stage, done: Mapping[str, Experiment], interrupted: bool) -> dict[str, object]:
-    """The file's content."""
+def _save(asked: Experiments, stage: Stage, done: Mapping[str, Experiment], interrupted: bool) -> None:
+    """Write the file, if one is asked for, with a line a run and a row."""
+    if asked.save_result is None:
+        return
     names = ("paper", "scale", "seed", "duration", "input_scale", "rates")
-    return {
+    document = {
         **{name: getattr(asked, name) for name in names},
         "requests": stage.pool.source,
         "prediction_sigma": stage.prediction.sigma,
         "experiments": {name: experiment_json(one) for name, one in done.items()},
         "interrupted": interrupted,
     }
+    text = orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE).decode()
+    for key in ('{"title":', '{"strategy":', '{"what":'):  # quotes within strings are escaped, so these are keys
+        text = text.replace(key, "\n" + key)
+    save(asked.save_result, text.encode(), "--save-result")
