@@ -1,0 +1,126 @@
+"""The result files in docs/research/papers are what the program computes, and papers.md says what they hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.cli.main import main
+
+DOCS = Path(__file__).parents[4] / "docs" / "research"
+MODES = ("none", "dynamic", "continuous")
+JCT, OFTEN, TAIL, BATCH = "mean response time less by", "throughput", "95 % response time less by", "batch size"
+MAGNUS = ("magnus main", "magnus-comments main")
+STEPS = ("magnus ablation", "magnus-comments ablation")
+
+Cell = tuple[Sequence[str], Sequence[str], int]
+"""The experiments whose rows make a cell, the rows of each of its ranges, and the digits."""
+
+
+def over(experiments: Sequence[str], pair: str, figures: Sequence[str]) -> Iterator[Cell]:
+    return ((experiments, [f"{pair}: {figure}"], 0) for figure in figures)
+
+
+def by_mode(experiment: str, order: str, figure: str, digits: int = 0) -> Cell:
+    return (f"ssjf {experiment}",), [f"{order}-{mode}: {figure}" for mode in MODES], digits
+
+
+SHORTER, SERVED = "mean JCT less by", "throughput"
+TABLES: dict[str, list[Cell | None]] = {
+    "`magnus`, in %": [
+        *over(MAGNUS, "magnus over vs", (OFTEN, JCT, TAIL, "all tokens a second")),
+        None,
+        None,
+        *over(MAGNUS, "magnus over ccb", (OFTEN, JCT)),
+        *over(MAGNUS, "magnus over ccb-padded", (OFTEN, JCT)),
+        *over(STEPS, "glp over vs", ("valid tokens a second",)),
+        *over(STEPS, "abp over glp", (OFTEN, JCT)),
+        *over(STEPS, "magnus over abp", (JCT,)),
+    ],
+    "`scls`, in %": [
+        *over(("scls main",), "scls over sls", (OFTEN, JCT, TAIL, BATCH)),
+        *over(("scls-ds main-ds",), "scls over sls", (OFTEN, JCT, TAIL, BATCH)),
+        *over(("scls-ds main-ds",), "scls over ils", (OFTEN, JCT)),
+        *over(("scls-ds main-ds",), "scls over ils-padded", (OFTEN, JCT)),
+        (("scls main", "scls-ds main-ds"), ["scls: batches that return early"], 0),
+    ],
+    "none, dynamic, continuous": [
+        by_mode("rates", "ssjf", SHORTER),
+        by_mode("rates", "sjf-oracle", SHORTER),
+        by_mode("rates-authors", "ssjf", SERVED, 1),
+        by_mode("rates-authors", "sjf-oracle", SERVED, 1),
+        by_mode("burstiness", "ssjf", SHORTER),
+        by_mode("burstiness", "sjf-oracle", SHORTER),
+        by_mode("burstiness", "ssjf", SERVED, 1),
+        by_mode("burstiness", "sjf-oracle", SERVED, 1),
+    ],
+}
+"""The column "simulator" of papers.md's tables, by their first heads; None: not simulated."""
+
+
+def read_table(head: str) -> list[list[str]]:
+    """The rows of one of papers.md's tables."""
+    lines = (DOCS / "papers.md").read_text("utf-8").splitlines()
+    begin = next(place for place, line in enumerate(lines) if line.startswith(f"| {head} |"))
+    end = next(place for place in range(begin, len(lines)) if not lines[place].startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin + 2 : end]]
+
+
+def read_experiment(name: str) -> Any:
+    file, experiment = name.split()
+    return json.loads((DOCS / "papers" / f"{file}.json").read_text("utf-8"))["experiments"][experiment]
+
+
+def tell(cell: Cell) -> str:
+    """A cell as the page has it: of each row the least and the most, over all points of all experiments."""
+    experiments, rows, digits = cell
+    told = []
+    for row in rows:
+        found = [one for name in experiments for one in read_experiment(name)["rows"] if one["what"] == row]
+        values = [value for one in found for value in one["measured"].values()]
+        ends = dict.fromkeys(f"{end:.{digits}f}".replace("-0", "0") for end in (min(values), max(values)))
+        told.append(" to ".join(ends))
+    return ", ".join(told)
+
+
+@pytest.mark.parametrize("head", TABLES)
+def test_the_page_says_what_the_files_hold(head: str) -> None:
+    rows, cells = read_table(head), TABLES[head]
+    assert len(rows) == len(cells)
+    told = [(row[0], re.sub(r" \(.*\)$", "", row[2])) for row in rows]
+    assert told == [(row[0], row[2] if cell is None else tell(cell)) for row, cell in zip(rows, cells, strict=True)]
+
+
+def test_the_page_has_sclss_ablation() -> None:
+    shown = ("throughput", 2), ("mean", 0), ("batch_size", 1)
+    runs = read_experiment("scls ablation")["runs"]
+    told = [[one["strategy"], *(f"{one[name]:.{digits}f}" for name, digits in shown)] for one in runs]
+    assert [row[:4] for row in read_table("ablation")] == told
+
+
+def test_the_page_has_batons_seconds() -> None:
+    seconds = [f"{one['duration']:,.0f}" for one in read_experiment("baton table-1")["runs"]]
+    simulated = [row[1:] for row in read_table("Table 1, seconds") if row[0].endswith("simulated")]
+    assert [cell.partition(" ")[0] for row in simulated for cell in row] == seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "experiments"),
+    [
+        ("baton", "table-1,table-2"),
+        ("ssjf", "sizes"),
+        pytest.param("ssjf", "rates,burstiness", marks=pytest.mark.slow),
+    ],
+)
+def test_the_files_hold_what_the_program_computes(name: str, experiments: str, tmp_path: Path) -> None:
+    """Those of the experiments that take seconds; `make evidence` writes all."""
+    file = tmp_path / "result.json"
+    assert main(["paper", name, "--experiments", experiments, "--save-result", str(file)]) == 0
+    kept = json.loads((DOCS / "papers" / f"{name}.json").read_text("utf-8"))["experiments"]
+    for experiment, found in json.loads(file.read_text())["experiments"].items():
+        assert found == kept[experiment]
