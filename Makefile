@@ -34,7 +34,7 @@ bench: $(RUNTIME) ## compare the engine with transformers' own generate, in one 
 	@exec $(BIN)/lengthwise bench engine $(ARGS)
 
 # Simulated at the papers' scale, two at a time. A folder of task files (TASKS=) and Azure's trace (TRACE=) take the place of
-# what is drawn.
+# what is drawn. EVIDENCE=docs/research/papers writes the files that the pages are held against.
 EVIDENCE ?= build/evidence
 PAPERS := magnus ssjf baton scls scls-ds scls-sweeps
 OPTIONS_magnus = magnus $(if $(TASKS),--tasks $(TASKS))
@@ -48,13 +48,13 @@ OPTIONS_scls-ds = scls $(TRACED) --experiments main-ds,ablation-ds,keeping-ds
 OPTIONS_scls-sweeps = scls $(TRACED) --experiments slices,workers,slices-ds,workers-ds --scale 0.25
 SIMULATED := $(PAPERS) $(if $(TASKS),magnus-comments) $(if $(TRACE),ssjf-times)
 
-evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in some fifteen minutes of a core
+evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in some ten minutes of two cores
 	@$(MAKE) --no-print-directory -j 2 $(addprefix evidence-,$(SIMULATED))
 
 evidence-%: $(RUNTIME)
-	@mkdir -p $(EVIDENCE)
-	@$(BIN)/lengthwise paper $(OPTIONS_$*) $(ARGS) --save-result $(EVIDENCE)/$*.json > $(EVIDENCE)/$*.txt
-	@echo "$(EVIDENCE)/$*.txt"
+	@mkdir -p build/evidence $(EVIDENCE)
+	@$(BIN)/lengthwise paper $(OPTIONS_$*) $(ARGS) --save-result $(EVIDENCE)/$*.json > build/evidence/$*.txt
+	@echo "build/evidence/$*.txt"
 
 test: $(TESTING) ## run the tests
 	@exec $(PYTEST) $(ARGS)

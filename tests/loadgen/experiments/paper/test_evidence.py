@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from server.cli.main import main
 
-DOCS = Path(__file__).parents[4] / "docs" / "research"
+ROOT = Path(__file__).parents[4]
+DOCS = ROOT / "docs" / "research"
 MODES = ("none", "dynamic", "continuous")
 JCT, OFTEN, TAIL, BATCH = "mean response time less by", "throughput", "95 % response time less by", "batch size"
 MAGNUS = ("magnus main", "magnus-comments main")
@@ -107,6 +109,14 @@ def test_the_page_has_batons_seconds() -> None:
     seconds = [f"{one['duration']:,.0f}" for one in read_experiment("baton table-1")["runs"]]
     simulated = [row[1:] for row in read_table("Table 1, seconds") if row[0].endswith("simulated")]
     assert [cell.partition(" ")[0] for row in simulated for cell in row] == seconds
+
+
+def test_make_evidence_writes_every_file() -> None:
+    """In one go; --trace and --tasks name files that the repository has not."""
+    given = ("TASKS=tasks/", "TRACE=trace.csv", "EVIDENCE=docs/research/papers")
+    shown = subprocess.run(["make", "-n", "evidence", *given], cwd=ROOT, capture_output=True, text=True, check=True)
+    written = {Path(name).name for name in re.findall(r"--save-result (\S+)", shown.stdout)}
+    assert written == {file.name for file in (DOCS / "papers").glob("*.json")} - {"engine.json"}
 
 
 @pytest.mark.parametrize(
