@@ -6,9 +6,10 @@ at intervals (SCLS), or when a slot frees (Baton). This file says what all batch
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Terms
 from scheduler.batching.batch_queue import BatchOrder, oldest_first
@@ -77,41 +78,40 @@ class Limits:
         )
 
 
-class Batcher(Protocol):
+class Batcher(ABC):
     """Holds what waits and hands it out as plans."""
 
-    @property
-    def waiting(self) -> Collection[Request]:
-        """Requests that wait here, in no particular order."""
-        ...
+    waiting: Collection[Request]
+    """Requests that wait here, in no particular order."""
 
     def ranked(self, now: float) -> Iterable[Request]:
         """Requests that wait here, best first, as far as that does not depend on the executor that asks."""
-        ...
+        return self.waiting
 
+    @abstractmethod
     def add(self, request: Request, now: float) -> None:
         """Take in a request that arrived."""
-        ...
 
     def revise(self, request: Request, now: float) -> None:
         """Note that a request's prediction has changed; it need not wait here."""
-        ...
+        return
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         """Take in requests that an executor let go before their end, all of one batch."""
-        ...
+        for request in requests:
+            self.add(request, now)
 
+    @abstractmethod
     def discard(self, request: Request) -> bool:
         """Forget a request; False when it does not wait here."""
-        ...
 
+    @abstractmethod
     def take(self, worker: Worker, now: float) -> Plan | None:
         """The plan for this executor now, whose requests leave the queue; None when the executor must wait."""
-        ...
 
     def wake_at(self, now: float) -> float | None:
         """The moment at which `take` may decide otherwise though nothing has happened; None for never."""
-        ...
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,34 @@ class Kit:
         if self.limits.options.recompute:
             return NO_LENGTH
         return EVERY_LENGTH if self.machine.model is None else self.machine.model.kept_lengths()
+
+
+class QueueBatcher(Batcher):
+    """Requests wait in one queue of the strategy's order."""
+
+    waiting: Queue
+
+    def __init__(self, kit: Kit) -> None:
+        self.waiting = kit.new_queue()
+        self._kit = kit
+
+    def ranked(self, now: float) -> Iterable[Request]:
+        return self.waiting.ranked(now)
+
+    def add(self, request: Request, now: float) -> None:
+        self.waiting.add(request)
+
+    def revise(self, request: Request, now: float) -> None:
+        self.waiting.revise(request)
+
+    def discard(self, request: Request) -> bool:
+        return self.waiting.discard(request)
+
+    def serve(self, requests: Sequence[Request]) -> Plan | None:
+        """Take requests out as a plan; None where there are none."""
+        for request in requests:
+            self.waiting.serve(request)
+        return self._kit.plan(requests) if requests else None
 
 
 BatcherFactory: TypeAlias = Callable[[Kit], Batcher]

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 
-from engine.messages import Cause, Entry
-from scheduler.batching.batcher import Kit
+from engine.messages import Entry
+from scheduler.batching.batcher import Kit, QueueBatcher
 from scheduler.batching.preemption import Background
 from scheduler.plan import Plan
 from scheduler.request import BACKGROUND, Request
 from scheduler.worker import Worker
 
 
-class ContinuousBatcher:
+class ContinuousBatcher(QueueBatcher):
     """Fills slots as they free, with groups of similar length where prompts are prefilled apart."""
 
     def __init__(self, kit: Kit) -> None:
-        self.waiting = kit.new_queue()
+        super().__init__(kit)
         self._background = Background(kit.limits.options.batch_slowdown, kit.machine)
-        self._kit = kit
         # Rows that make running ones wait neither wait in the executor nor are read as a padded group.
         embeds = kit.terms.entry is Entry.EMBED
         self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
-
-    def add(self, request: Request, now: float) -> None:
-        self.waiting.add(request)
-
-    def revise(self, request: Request, now: float) -> None:
-        self.waiting.revise(request)
-
-    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        for request in requests:
-            self.waiting.add(request)
-
-    def discard(self, request: Request) -> bool:
-        return self.waiting.discard(request)
-
-    def ranked(self, now: float) -> Iterable[Request]:
-        return self.waiting.ranked(now)
-
-    def wake_at(self, now: float) -> float | None:
-        return None
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         if not self.waiting:
@@ -50,10 +30,7 @@ class ContinuousBatcher:
         slots = seen.info.max_rows + self._ahead - seen.rows
         if slots < self._fewest() or not self._kit.memory(seen, 1, 1):  # none could join, so none need be ranked
             return None
-        group = similar_group(self._ranked_for(worker, now, slots), seen, self._kit, slots, self._padding)
-        for request in group:
-            self.waiting.serve(request)
-        return self._kit.plan(group) if group else None
+        return self.serve(similar_group(self._ranked_for(worker, now, slots), seen, self._kit, slots, self._padding))
 
     def _fewest(self) -> int:
         """Slots from which on requests are taken: one, but for background requests as many as are read ahead.

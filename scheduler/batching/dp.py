@@ -5,7 +5,7 @@ waiting requests (SCLS, sections 4.4 to 4.6).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
@@ -13,8 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.messages import Cause
-from scheduler.batching.batcher import Kit
+from scheduler.batching.batcher import Batcher, Kit
 from scheduler.plan import Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear, FloatArray
@@ -110,16 +109,19 @@ RECENT = 64
 """Slices whose median makes the shortest interval, where none is given."""
 
 
-class DpBatcher:
-    """Parts waiting requests into the batches that take least time in total, and hands these out longest first.
+class DpBatcher(Batcher):
+    """Parts waiting requests by their tokens into the batches that take least time in total, and hands these out
+    longest first; no prediction counts.
 
     Executors queue them: with an interval shorter than what they have to do, none of them rests. `capped` batches have
     `max_batch_size` rows at most. An `adaptive` interval is `interval_factor` of the least loaded executor's work.
     Executors are seen only when they ask for work, so what is known of the others is from the last time all did.
     """
 
+    waiting: dict[Request, None]
+
     def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
-        self.waiting: dict[Request, None] = {}
+        self.waiting = {}
         self._kit = kit
         self._order = kit.new_keys()
         self._capped = capped
@@ -133,12 +135,6 @@ class DpBatcher:
     def add(self, request: Request, now: float) -> None:
         self.waiting[request] = None
 
-    def revise(self, request: Request, now: float) -> None:
-        """Does nothing: batches are arranged by the tokens that rows have so far."""
-
-    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        self.waiting.update(dict.fromkeys(requests))
-
     def discard(self, request: Request) -> bool:
         if request not in self.waiting:
             return False
@@ -148,9 +144,6 @@ class DpBatcher:
         ]
         self._ready = [plan for plan in left if plan.requests]
         return True
-
-    def ranked(self, now: float) -> Iterable[Request]:
-        return self.waiting
 
     def wake_at(self, now: float) -> float | None:
         return self._due() if self.waiting else None

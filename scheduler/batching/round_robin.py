@@ -6,24 +6,24 @@ Where a request goes does not depend on its length, and none moves to an executo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
 
-from engine.messages import Cause
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit
 from scheduler.plan import Plan
 from scheduler.request import Request
 from scheduler.worker import Worker
 
 
-class RoundRobinBatcher:
+class RoundRobinBatcher(Batcher):
     """A batcher of its own for each executor, fed by round-robin.
 
     An executor becomes known when it asks for the first time, and is then given a single request, so that at the start
     the others get their share although they are not known yet.
     """
 
+    waiting: dict[Request, None]
+
     def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
-        self.waiting: dict[Request, None] = {}
+        self.waiting = {}
         self._kit = kit
         self._local = local
         self._unassigned: deque[Request] = deque()
@@ -39,10 +39,6 @@ class RoundRobinBatcher:
         for queue in self._queues.values():
             queue.revise(request, now)
 
-    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        for request in requests:
-            self.add(request, now)
-
     def discard(self, request: Request) -> bool:
         if request not in self.waiting:
             return False
@@ -52,9 +48,6 @@ class RoundRobinBatcher:
         for queue in self._queues.values():
             queue.discard(request)
         return True
-
-    def ranked(self, now: float) -> Iterable[Request]:
-        return self.waiting
 
     def wake_at(self, now: float) -> float | None:
         moments = (queue.wake_at(now) for queue in self._queues.values())

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
 from itertools import islice
 from math import inf
 
-from engine.messages import Cause
-from scheduler.batching.batcher import Kit
+from scheduler.batching.batcher import Kit, QueueBatcher
 from scheduler.plan import Plan
 from scheduler.request import Request
 from scheduler.worker import Worker
 
 
-class StaticBatcher:
+class StaticBatcher(QueueBatcher):
     """At most `max_batch_size` of the best-ranked requests at a time, as many as fit in memory.
 
     A batch that is not full waits for more until its oldest request has waited for `batch_wait_timeout`, which is
@@ -22,28 +20,14 @@ class StaticBatcher:
     """
 
     def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
-        self.waiting = kit.new_queue()
-        self._kit = kit
+        super().__init__(kit)
         self._rows = rows or kit.limits.options.max_batch_size
         self._asked = -inf  # when an executor was last asked
         self._timeouts: deque[float] = deque()  # when those that came will have waited long enough
 
     def add(self, request: Request, now: float) -> None:
-        self.waiting.add(request)
+        super().add(request, now)
         self._timeouts.append(self._times_out_at(request))
-
-    def revise(self, request: Request, now: float) -> None:
-        self.waiting.revise(request)
-
-    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        for request in requests:
-            self.add(request, now)
-
-    def discard(self, request: Request) -> bool:
-        return self.waiting.discard(request)
-
-    def ranked(self, now: float) -> Iterable[Request]:
-        return self.waiting.ranked(now)
 
     def wake_at(self, now: float) -> float | None:
         while self._timeouts and self._timeouts[0] <= self._asked:  # `take` has seen these already
@@ -62,9 +46,7 @@ class StaticBatcher:
             if not self._kit.memory(worker, len(batch) + 1, longest):
                 break
             batch.append(request)
-        for request in batch:
-            self.waiting.serve(request)
-        return self._kit.plan(batch) if batch else None
+        return self.serve(batch)
 
     def _times_out_at(self, request: Request) -> float:
         """When a request has waited long enough for others."""

@@ -6,14 +6,14 @@ executor holds, and the one that takes it is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from math import ceil, inf
 
 import numpy as np
 
 from engine.messages import Cause
 from scheduler.batching.batch_queue import BatchQueue, Column, WaitingBatch
-from scheduler.batching.batcher import Kit
+from scheduler.batching.batcher import Batcher, Kit
 from scheduler.batching.wma import Lengths, memory_tokens, useful_reads, wma_from_least
 from scheduler.plan import Plan
 from scheduler.remaining_length import remaining_length
@@ -22,7 +22,7 @@ from scheduler.serving_time.bilinear import FloatArray
 from scheduler.worker import Worker
 
 
-class WmaBatcher:
+class WmaBatcher(Batcher):
     """A request joins the batch that wastes least with it in, or opens one; an idle executor takes the best batch."""
 
     def __init__(self, kit: Kit, *, fixed_size: bool = False) -> None:
@@ -31,13 +31,7 @@ class WmaBatcher:
         self._fixed_size = fixed_size
         self._batches = BatchQueue()
         self._home: dict[Request, WaitingBatch] = {}
-
-    @property
-    def waiting(self) -> Collection[Request]:
-        return self._home.keys()
-
-    def ranked(self, now: float) -> Iterable[Request]:
-        return self.waiting
+        self.waiting = self._home.keys()
 
     def add(self, request: Request, now: float) -> None:
         lengths = expected_lengths(request, self._limits.context_length)
@@ -58,9 +52,7 @@ class WmaBatcher:
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         """Take requests back; a batch that ran out of memory comes back as two closed halves (section III-C)."""
         if cause is not Cause.OVERFLOW:
-            for request in requests:
-                self.add(request, now)
-            return
+            return super().hand_back(requests, cause, now)
         context = self._limits.context_length
         batch = WaitingBatch({one: expected_lengths(one, context) for one in requests}, insertable=False)
         for part in batch.halves() if len(batch) > 1 else (batch,):
@@ -72,9 +64,6 @@ class WmaBatcher:
             return False
         self._batches.leave(batch, request)
         return True
-
-    def wake_at(self, now: float) -> float | None:
-        return None
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._limits = self._limits.within(worker.capacity_tokens, worker.info.context_length, worker.info.max_rows)

@@ -17,10 +17,11 @@ It does not know who measures or where a fit is kept.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from math import ceil, floor, inf, isfinite, sqrt
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,20 +44,20 @@ pass does, nor a column from a cell: it is the pass, which reads the weights onc
 prompts a square would be carried far."""
 
 
-class ServingTime(Protocol):
+class ServingTime(ABC):
     """Estimates serving times in seconds, of batches known by rows, input length L(B) and generation length G(B)."""
 
     def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
         """Seconds from the prefill of a batch to its last token."""
-        ...
+        return float(self.estimate_all(np.array([[rows, input_length, generation_length]], dtype=np.float64))[0])
 
+    @abstractmethod
     def estimate_all(self, batches: FloatArray) -> FloatArray:
         """Seconds of many batches at once: (batches, 3) in the order of `estimate` -> (batches,)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Bilinear:
+class Bilinear(ServingTime):
     """Seconds as a function of rows N, input length L and decode iterations S: numbers, or arrays that broadcast.
 
     No coefficient is negative: a row or a column more never costs less, and no estimate is below zero, inside the
@@ -127,12 +128,7 @@ class Bilinear:
         most = head_start / -slope if slope < 0 else inf
         return range(floor(most) + 1) if most < sys.maxsize else EVERY_LENGTH
 
-    def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
-        """Seconds of a batch by `serve`, as a ServingTime."""
-        return self.serve(rows, input_length, generation_length)
-
     def estimate_all(self, batches: FloatArray) -> FloatArray:
-        """Seconds (batches,) of many batches (batches, 3) by `serve`, as a ServingTime."""
         seconds: FloatArray = self.serve(batches[:, 0], batches[:, 1], batches[:, 2])
         return seconds
 

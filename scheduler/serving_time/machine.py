@@ -24,7 +24,7 @@ from typing import TypeAlias
 from engine.measure.timing import Timing, Timings
 from engine.messages import StepReport
 from scheduler.learner import Learner, Lesson, Submit, inline
-from scheduler.serving_time.bilinear import LEAST_SECONDS, Bilinear, FloatArray, fit_surfaces, rmse
+from scheduler.serving_time.bilinear import LEAST_SECONDS, Bilinear, FloatArray, ServingTime, fit_surfaces, rmse
 from scheduler.serving_time.step_timings import Phase, Step, StepTimings
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ Keep: TypeAlias = Callable[[Bilinear, Timings], None]
 _Place: TypeAlias = tuple[Phase, int, int]
 
 
-class MachineModel:
+class MachineModel(ServingTime):
     """The bilinear model of this machine, and a ServingTime by it.
 
     `model` is None while nothing is known, and only ever replaced as a whole, from whatever thread; a reader that needs
@@ -81,9 +81,6 @@ class MachineModel:
     def usable(self) -> Bilinear:
         """The model, or UNKNOWN while nothing is known."""
         return UNKNOWN if self.model is None else self.model
-
-    def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
-        return self.usable.estimate(rows, input_length, generation_length)
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
         return self.usable.estimate_all(batches)

@@ -92,7 +92,7 @@ class _Regression:
         return factors
 
 
-class Nearest:
+class Nearest(ServingTime):
     """A ServingTime: the profile's estimate times what the batches nearest in (rows, input length, generation length)
     took of theirs, the nearer the heavier.
 
@@ -113,9 +113,6 @@ class Nearest:
     def fit(self, batches: Sequence[ServedBatch]) -> None:
         """Learn from these batches alone; with fewer than `neighbours` of them, estimates are the profile's."""
         self._regression = _regression(batches, self._profile) if len(batches) >= self._neighbours else None
-
-    def estimate(self, rows: int, input_length: int, generation_length: int) -> float:
-        return float(self.estimate_all(np.array([[rows, input_length, generation_length]], dtype=np.float64))[0])
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
         regression, seconds = self._regression, self._profile.estimate_all(batches)
