@@ -1,4 +1,5 @@
-"""The `Device` that the rules of a row's life (engine.lifecycle) stand on, and what they see of its rows. Torch-free.
+"""The `Device` that the rules of a row's life (engine.lifecycle) stand on, what they see of its rows, and what rows of
+one command share. Torch-free.
 
 A device holds K and V and computes. Which rows it reads, takes in, runs and lets go is decided by the rules alone.
 engine.forward.device computes with torch; engine.simulated.device computes only how long that would take.
@@ -6,13 +7,62 @@ engine.forward.device computes with torch; engine.simulated.device computes only
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from engine.group import Group, Rank
-from engine.messages import BatchShape, RowId, RowSpec, RowUpdate, Tally
+from engine.messages import BatchShape, RowId, RowSpec, RowUpdate, Tally, Terms
+
+Rank: TypeAlias = tuple[int, int]
+"""(priority, number of the admission); the least is the best."""
+
+
+class Group:
+    """The state that the rows of a closed batch share."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.iterations = 0
+        """Decode iterations since the rows began to run together."""
+        self.open: set[RowId] = set()
+        """Rows that have neither ended nor been handed back."""
+        self.unread: set[RowId] = set()
+        """Rows whose prompts have not been read to their end."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether every row can start to run."""
+        return not self.unread & self.open
+
+    @property
+    def slice_is_over(self) -> bool:
+        return self.terms.iterations is not None and self.iterations >= self.terms.iterations
+
+
+Item = TypeVar("Item")
+
+MOST_PADDING = 0.25
+"""Part of a prefill group's cells that may be padding."""
+
+
+def similar_lengths(rows: Iterable[Item], length: Callable[[Item], int], max_tokens: int) -> list[list[Item]]:
+    """Rows to prefill together, longest first: no group has more than `max_tokens` cells, unless it is a single row,
+    nor more padding than MOST_PADDING.
+    """
+    groups: list[list[Item]] = []
+    for row in sorted(rows, key=lambda row: -length(row)):
+        if groups and _similar([length(other) for other in (*groups[-1], row)], max_tokens):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _similar(lengths: list[int], max_tokens: int) -> bool:
+    cells = len(lengths) * max(lengths)
+    return cells <= max_tokens and cells - sum(lengths) <= MOST_PADDING * cells
+
 
 HEADROOM = 32
 """Columns that must stay free when a row joins others: one that left again in a few steps would be copied twice for

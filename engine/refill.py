@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from engine.device import OutOfMemoryError, RowT
-from engine.group import Group, Rank
+from engine.device import Group, OutOfMemoryError, Rank, RowT
 from engine.messages import Cause, Overflow
 from engine.rows import RowTable
 

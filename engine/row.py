@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.group import Group, Rank
+from engine.device import Group, Rank
 from engine.kv.row_kv import RowKv
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, Terms, TokenLogprob
 from engine.sampling.matcher import Matcher

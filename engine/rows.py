@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Generic
 
-from engine.device import Device, RowFault, RowT
-from engine.group import Group, Rank, similar_lengths
+from engine.device import Device, Group, Rank, RowFault, RowT, similar_lengths
 from engine.kv.host_store import HostStore
 from engine.messages import (
     BatchShape,

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from models.deadline import Deadline
 from models.errors import TextError, translate_failures
-from models.token_bytes import byte_table, longest_token
+from models.text_stream import byte_table, longest_token
 
 PATIENCE = 10.0  # seconds that a chat template may take for one conversation
 

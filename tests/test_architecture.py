@@ -47,7 +47,6 @@ LIGHT = (
     "engine/lifecycle.py",
     "engine/refill.py",
     "engine/rows.py",
-    "engine/group.py",
     "engine/kv/host_store.py",
     "engine/simulated",
     "engine/measure/timing.py",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from engine.group import Group, Rank
+from engine.device import Group, Rank
 from engine.messages import BatchShape, FinishReason, RowId, RowSpec, RowUpdate, Tally, Terms
 
 TOKEN = 0

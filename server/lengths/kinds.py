@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from models.catalog.catalog import Catalog, CatalogError, default_cache
 from models.errors import UserError
-from models.proxy.store import read_manifest
+from models.proxy.network import read_manifest
 from scheduler.length.cache import CAPACITY
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig

@@ -16,12 +16,10 @@ from scheduler.journal.writer import Journal
 from scheduler.learner import Lesson
 from scheduler.length.cache import CacheCounts, LengthCache
 from scheduler.length.features import LengthQuery
-from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning
-from scheduler.length.microbatch import MicroBatcher
+from scheduler.length.microbatch import LateEstimates, MicroBatcher
 from scheduler.length.online import OnlineForest
-from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Estimate, Prediction, prediction_of
+from scheduler.length.prediction import Estimate, Prediction, oracle, prediction_of
 from scheduler.plan import Assignment
 from scheduler.request import Request
 from server.api.generator import Revise

@@ -19,11 +19,10 @@ from rich.table import Table
 from models.catalog.catalog import Catalog, default_cache
 from models.errors import UserError
 from models.progress import Bars
-from models.proxy.network import MAX_TOKENS, Proxy
-from models.proxy.store import save
+from models.proxy.network import MAX_TOKENS, Proxy, save
 from models.proxy.task import Scale, Task, quantile_edges
 from models.proxy.training import History, Step, TextRows, TrainingOptions, train
-from scheduler.length.evaluation.contest import Quality, quality
+from scheduler.length.evaluation import Quality, quality
 from server.composition.cache_paths import proxy_path
 from server.lengths.training_data import FEWEST, read_files
 

@@ -52,7 +52,7 @@ def predict_by_proxy(connection: Connection[Any, Any], setup: Setup) -> None:
 
 
 def _worker(setup: Setup) -> ProxyWorker:
-    from models.proxy.store import load  # with torch, in this process only
+    from models.proxy.network import load  # with torch, in this process only
     from server.composition.devices import run_beside_executors
 
     run_beside_executors(setup.device)

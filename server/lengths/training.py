@@ -20,19 +20,21 @@ from models.catalog.catalog import default_cache
 from models.errors import UserError
 from models.progress import Bars
 from scheduler.length.distribution import LengthDistribution
-from scheduler.length.evaluation.ablation import (
+from scheduler.length.evaluation import (
     PAPER,
     Accuracy,
+    Contest,
+    Contestant,
     Split,
     accuracy,
     covered,
     grown_trees,
     guess,
+    judge,
     means,
     predict,
     split,
 )
-from scheduler.length.evaluation.contest import Contest, Contestant, judge
 from scheduler.length.features import Ablation, LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Forest, ForestError, Growth, Manifest, load, save
 from scheduler.length.online import CalibratedForest, fit

@@ -24,7 +24,7 @@ from models.errors import TextError, UserError
 from models.network.embeddings import read_token_embeddings
 from models.progress import Bars
 from models.proxy.network import Proxy
-from models.proxy.store import load as load_proxy
+from models.proxy.network import load as load_proxy
 from models.text import Text
 from scheduler.journal.file import RequestEntry, read
 from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, LengthQuery, TokenFeatures

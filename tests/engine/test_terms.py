@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.device import similar_lengths
 from engine.forward.batch import RunningBatch
-from engine.group import similar_lengths
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.messages import (

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from loadgen.console import TableConsole, format_number
 from loadgen.result_file import PROGRAM
-from models.catalog.wheel import PIP
+from models.catalog.packaged import PIP
 from server.version import VERSION
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.messages import Report, StepReport, Tally
 from scheduler.serving_time.bilinear import Bilinear, FloatArray, fit_surfaces
-from scheduler.serving_time.step_timings import Phase, Step, StepTimings
+from scheduler.serving_time.machine import Phase, Step, StepTimings
 
 FOR_EVER = 1e9
 """Seconds for which a machine keeps its last speed."""

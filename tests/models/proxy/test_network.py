@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from models.errors import CatalogError
-from models.proxy.network import Proxy, groups, load_encoder
-from models.proxy.store import HEAD, MANIFEST, Manifest, load, read_manifest, save
+from models.proxy.network import HEAD, MANIFEST, Manifest, Proxy, groups, load, load_encoder, read_manifest, save
 from models.proxy.task import Scale, Task
 from models.proxy.training import Step, TextRows, TrainingOptions, train
 from tests.models import tiny_embedder

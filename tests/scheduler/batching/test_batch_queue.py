@@ -7,8 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from scheduler.batching.batch_queue import BatchQueue, Column, WaitingBatch, hrrn, oldest_first
-from scheduler.batching.wma import Lengths, useful_reads
+from scheduler.batching.batch_queue import BatchQueue, Column, Lengths, WaitingBatch, hrrn, oldest_first, useful_reads
 from scheduler.serving_time.bilinear import FloatArray
 from tests.scheduler.fakes import request
 

@@ -17,7 +17,7 @@ from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.preemption import ByOrder
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.oracle import true_length
+from scheduler.length.prediction import true_length
 from scheduler.options import Scheduling
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.batching.wma import Lengths, all_reads, batch_lengths, memory_tokens, useful_reads, wma_from_least
+from scheduler.batching.batch_queue import (
+    Lengths,
+    all_reads,
+    batch_lengths,
+    memory_tokens,
+    useful_reads,
+    wma_from_least,
+)
 from tests.scheduler.batching.wma_oracle import wma, wma_gen, wma_wait
 
 ROWS = (Lengths(2, 3), Lengths(4, 5), Lengths(5, 2))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from engine.messages import Cause, Overflow
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
+from scheduler.batching.batch_queue import Lengths, batch_lengths, memory_tokens
 from scheduler.batching.batcher import Limits
-from scheduler.batching.wma import Lengths, batch_lengths, memory_tokens
 from scheduler.batching.wma_batcher import WmaBatcher, expected_lengths
 from scheduler.options import Scheduling
 from scheduler.plan import Plan, Returns

@@ -18,9 +18,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.journal.bounds import Bounds, trim
 from scheduler.journal.file import VERSION, BatchEntry, JournalError, RequestEntry, append, connect, prune, read
-from scheduler.journal.writer import Journal
+from scheduler.journal.writer import Bounds, Journal, trim
 from scheduler.length.learning import ServedRow, served_rows
 from tests.scheduler.entries import batch_entry, request_entry, written
 
@@ -190,7 +189,7 @@ def test_what_is_too_old_is_deleted_though_nothing_ends(path: Path, monkeypatch:
 
 
 def test_a_file_that_is_full_loses_its_oldest_entries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.journal.bounds.CHUNK", 10)
+    monkeypatch.setattr("scheduler.journal.writer.CHUNK", 10)
     journal = Journal(path, bounds=Bounds(size=200_000))
     for at in range(0, 3000, 100):
         journal._append([request_entry(float(number)) for number in range(at, at + 100)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from scheduler.length.late import LateEstimates
+from scheduler.length.microbatch import LateEstimates
 from scheduler.length.prediction import Answer, Estimate
 from tests.scheduler.fakes import request
 

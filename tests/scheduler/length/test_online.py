@@ -17,7 +17,7 @@ import pytest
 
 from scheduler.learner import inline
 from scheduler.length.distribution import COVERAGE, TAILS
-from scheduler.length.evaluation.ablation import covered
+from scheduler.length.evaluation import covered
 from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Growth
 from scheduler.length.history import LengthHistory

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.messages import BatchShape, RowUpdate, StepReport, Tally
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.step_timings import StepTimings
+from scheduler.serving_time.machine import StepTimings
 
 MODEL = Bilinear(p1=0, p2=0, p3=0, p4=0, d1=0.001, d2=0, d3=0, d4=0.1)
 """An iteration takes 0.1 s, and 1 ms a cell."""

@@ -12,8 +12,7 @@ import pytest
 from engine.sampling.params import SamplingParams
 from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Answer, Prediction, Source
+from scheduler.length.prediction import Answer, Prediction, Source, oracle
 from scheduler.request import Request
 from server.api.generator import Revise
 from server.api.limits import Limits

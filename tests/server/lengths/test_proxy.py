@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.proxy.store import load, read_manifest
+from models.proxy.network import load, read_manifest
 from models.proxy.task import Task
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Source

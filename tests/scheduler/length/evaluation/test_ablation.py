@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.length.evaluation.ablation import (
+from scheduler.length.evaluation import (
     Accuracy,
     Split,
     accuracy,

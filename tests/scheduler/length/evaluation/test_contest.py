@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.length.evaluation.contest import Contestant, judge
+from scheduler.length.evaluation import Contestant, judge
 from scheduler.length.forest import Examples, Forest, Growth, grow
 
 

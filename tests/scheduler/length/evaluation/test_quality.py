@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from scheduler.length.evaluation.contest import Bin, quality
+from scheduler.length.evaluation import Bin, quality
 
 EDGES = (10.0, 20.0)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.measure.survey import Cell, grid
+from engine.measure.profiler import Cell, grid
 from engine.measure.timing import Timing, Timings
 from models.network.loader import LoadedModel
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
