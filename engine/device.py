@@ -7,7 +7,7 @@ engine.forward.device computes with torch; engine.simulated.device computes only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -159,13 +159,10 @@ class Batch(Protocol[RowT]):
     @property
     def capacity_tokens(self) -> int: ...
     def shape(self, staged: int) -> BatchShape: ...
-    def fits(self, length: int, *, lasting: bool, beside: Collection[RowT] | None = None) -> bool:
-        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
+    def fits(self, length: int, *, lasting: bool) -> bool:
+        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps."""
 
-        `beside`: if only these of the rows that run were left.
-        """
-
-    def admits(self, lengths: Sequence[int], *, beside: Collection[RowT] | None = None) -> bool:
+    def admits(self, lengths: Sequence[int]) -> bool:
         """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
 
     def can_step(self) -> bool:

@@ -38,7 +38,7 @@ class RowSpec:
     prompt: tuple[int, ...]
     sampling: SamplingParams
     priority: int = 0
-    """Lower is better. A row takes the slot of a running one whose priority is worse."""
+    """Lower is better: where memory runs short, the worst rows are swapped out first."""
     cache_scope: str = ""
     """Rows of one scope share what is kept of their prompts; rows of different scopes share nothing."""
 

@@ -7,9 +7,8 @@ Staged rows are embedded in order of rank; rows that enter by shape come with a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 
-from engine.device import Group, OutOfMemoryError, Rank, RowT
+from engine.device import Group, OutOfMemoryError, RowT
 from engine.messages import Cause, Overflow
 from engine.rows import RowTable
 
@@ -23,10 +22,7 @@ class Refill(RowTable[RowT]):
     """The way of rows from their queues into the batch, and out of it where there is no room."""
 
     def _refill(self) -> None:
-        """Embed staged rows while they fit, best rank first; none overtakes a better one.
-
-        A row of better priority than running ones takes their place, the worst first (Baton's preemption).
-        """
+        """Embed staged rows while they fit, best rank first; none overtakes a better one."""
         try:
             while (best := self._next_to_join()) is not None:
                 if self._fits(best):
@@ -34,17 +30,15 @@ class Refill(RowTable[RowT]):
                 elif (running := list(self._device.batch.rows)) and all(row.ended for row in running):
                     for row in running:
                         self._forget(row)
-                elif self._fits(best, beside=self._rivals(best.rank)):
-                    self._extract_worst()
                 else:
                     self._device.fetch(best)  # it is next, so that its copy need not wait for the slot
                     return
         except OutOfMemoryError as error:
             self._relieve(error)
 
-    def _fits(self, row: RowT, beside: Collection[RowT] | None = None) -> bool:
+    def _fits(self, row: RowT) -> bool:
         """A closed batch was measured to fit by its scheduler: its rows need no headroom."""
-        return self._device.batch.fits(row.cached_tokens, lasting=not row.group.terms.closed, beside=beside)
+        return self._device.batch.fits(row.cached_tokens, lasting=not row.group.terms.closed)
 
     def _join(self, row: RowT) -> None:
         self._device.insert(row, lasting=not row.group.terms.closed)
@@ -60,20 +54,7 @@ class Refill(RowTable[RowT]):
             return next((row for row in staged if row.group is self._closed), None)
         if staged and staged[0].group.terms.closed and (self._device.batch.rows or not staged[0].group.ready):
             return None
-        return staged[0] if staged and not self._enters_before(staged[0].rank) else None
-
-    def _enters_before(self, rank: Rank) -> bool:
-        """Whether a row of better priority can enter by shape now: a staged one that joined would make way for it."""
-        best = next(iter(self._queues.entering), None)
-        if best is None or best.rank[0] >= rank[0]:
-            return False
-        return self._device.batch.admits([best.length], beside=self._rivals(best.rank))
-
-    def _rivals(self, rank: Rank) -> frozenset[RowT]:
-        """Running rows that do not make way for a row of this rank. Beside these it is asked whether it may come in, by
-        the same measure as beside all: else rows would make way for one that then stays out.
-        """
-        return frozenset(row for row in self._device.batch.rows if row.rank[0] <= rank[0])
+        return staged[0] if staged else None
 
     def _give_up_stranded(self) -> bool:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""
@@ -88,15 +69,10 @@ class Refill(RowTable[RowT]):
         return bool(stranded)
 
     def _next_to_enter(self) -> list[RowT]:
-        """The best rows that there is room for now; one of better priority than running ones takes their place."""
+        """The best rows that there is room for now."""
         entering: list[RowT] = []
-        lengths: list[int] = []
         for row in self._queues.entering if self._closed is None else ():
-            lengths.append(row.length)
-            if not entering and self._device.batch.admits(lengths, beside=self._rivals(row.rank)):
-                while not self._device.batch.admits(lengths):
-                    self._extract_worst()
-            if not self._device.batch.admits(lengths):
+            if not self._device.batch.admits([one.length for one in (*entering, row)]):
                 break
             entering.append(row)
         return entering

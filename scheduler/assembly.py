@@ -16,7 +16,7 @@ from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits, Ord
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.dp import DpBatcher
 from scheduler.batching.memory import MEMORIES
-from scheduler.batching.preemption import PREEMPTIONS, Background, Preemption
+from scheduler.batching.preemption import PREEMPTIONS
 from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
@@ -127,8 +127,6 @@ class Parts:
     placement: Placement
     observer: PlanObserver = PlanObservers(())
     """Learns from plans that are over."""
-    preemptions: tuple[Preemption, ...] = ()
-    """When running rows make way."""
     steps: StepLearning | None = None
     """Learns from the reports of steps; None where the machine's model is given."""
     learning: Learner[Any] | None = None
@@ -159,16 +157,13 @@ def assemble(
     kit = _make_kit(strategy, limits, known, estimator)
     learning = BatchLearning(estimator, submit) if isinstance(estimator, Nearest) else None
     try:
-        preemption = _find("preemption", strategy, PREEMPTIONS)(kit)
         batcher = make(kit)
     except StrategyError as error:
         raise _refusal("order", strategy, str(error)) from None
-    background = None if kit.terms.closed else Background(limits.options.batch_slowdown, known)
     return Parts(
         batcher,
         _find("placement", strategy, PLACEMENTS),
         PlanObservers(() if learning is None else (learning,)),
-        tuple(one for one in (preemption, background) if one is not None),
         steps,
         learning.learner if learning is not None else steps.learner if steps is not None else None,
         partial(_prices, known, limits),
@@ -195,6 +190,7 @@ def _make_kit(strategy: Strategy, limits: Limits, machine: MachineModel, estimat
         machine=machine,
         estimator=estimator,
         batch_order=_find("batch_order", strategy, BATCH_ORDERS),
+        preemption=_find("preemption", strategy, PREEMPTIONS),
     )
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
-from scheduler.batching.preemption import Preemption
 from scheduler.clock import Clock, earlier
 from scheduler.observers import RequestObserver, RequestObservers
 from scheduler.remaining_length import Calibration
@@ -166,8 +165,7 @@ class Dispatcher(SchedulerStatus):
         self._expire(self._clock.now())
         while any(self._assign(worker) for worker in self._parts.placement(self._table.serving())):
             pass
-        for preemption in self._parts.preemptions:
-            self._preempt(preemption)
+        self._preempt()
         if not self._table.live() and not self._dead.is_set():  # the last executor took no command
             self._changed()
         self._table.expected_wait.dispatched(self._clock.now(), stuck=self.requests_in_line > 0)
@@ -237,10 +235,8 @@ class Dispatcher(SchedulerStatus):
         self._table.post(worker, plan.command)
         return True
 
-    def _preempt(self, preemption: Preemption) -> None:
+    def _preempt(self) -> None:
         """Ask executors to hand back rows that shall make way."""
-        now = self._clock.now()
-        pauses = preemption(self._table.serving(), self._parts.batcher.ranked(now), now)
-        for index, row_ids in pauses.items():
+        for index, row_ids in self._parts.batcher.preempt(self._table.serving(), self._clock.now()).items():
             self._table.workers[index].pausing.update(row_ids)
-            self._table.post(self._table.workers[index], Pause(row_ids))
+            self._table.post(self._table.workers[index], Pause(tuple(row_ids)))

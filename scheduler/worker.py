@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.messages import BatchShape, Command, ExecutorInfo, RowId
@@ -85,11 +85,6 @@ class Worker:
         no wrong estimate leaves a rest behind.
         """
         return sum({id(one): one.plan.estimate for one in self.assignments.values()}.values())
-
-    def as_seen_by(self, priority: int) -> Worker:
-        """This worker without rows of worse priority, which will make room for a request of this one."""
-        rivals = {row_id: held for row_id, held in self.requests.items() if held.priority <= priority}
-        return self if len(rivals) == self.rows else replace(self, requests=rivals)
 
     @property
     def columns(self) -> int:

@@ -5,7 +5,7 @@ Knows no queue and no rank: who joins and who leaves is decided above.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -39,21 +39,13 @@ class RunningBatch:
     def capacity_tokens(self) -> int:
         return self.arena.capacity_tokens
 
-    def fits(self, length: int, *, lasting: bool = True, beside: Collection[Row] | None = None) -> bool:
-        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps.
+    def fits(self, length: int, *, lasting: bool = True) -> bool:
+        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps."""
+        return self._view_for(len(self) + 1, max(self.arena.window, length), lasting=lasting) is not None
 
-        `beside`: if only these of the rows that run were left.
-        """
-        rows, window = self._left(beside)
-        return self._view_for(rows + 1, max(window, length), lasting=lasting) is not None
-
-    def admits(self, lengths: Sequence[int], *, beside: Collection[Row] | None = None) -> bool:
-        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest.
-
-        `beside`: if only these of the rows that run were left.
-        """
-        rows, window = self._left(beside)
-        return self._view_for(rows + len(lengths), window + max(lengths) - 1) is not None
+    def admits(self, lengths: Sequence[int]) -> bool:
+        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
+        return self._view_for(len(self) + len(lengths), self.arena.window + max(lengths) - 1) is not None
 
     def insert(self, row: Row, kv: RowKv, *, lasting: bool = True) -> None:
         """Let a row join (Baton's embed); raises ArenaFull unless `fits`."""
@@ -165,14 +157,6 @@ class RunningBatch:
             raise ArenaFull(f"no view holds {len(self) + rows} rows x {columns} columns")
         if view != (self.arena.rows, self.arena.columns):
             self.arena.reshape(*view)
-
-    def _left(self, beside: Collection[Row] | None) -> tuple[int, int]:
-        """Rows, and the columns that they span with their holes, if only these were left; None: all that run."""
-        if beside is None:
-            return len(self), self.arena.window
-        end = self.arena.end
-        origins = [origin for row, origin in zip(self.rows, self.arena.origins, strict=True) if row in beside]
-        return len(origins), end - min(origins, default=end)
 
     def _view_for(self, rows: int, window: int, *, lasting: bool = True) -> tuple[int, int] | None:
         """The view for so many rows: the present one when it will do, else a better one, else None."""

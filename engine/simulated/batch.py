@@ -7,7 +7,7 @@ what was counted since. Knows no rank and no time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.device import Group, Rank
@@ -149,13 +149,11 @@ class SimulatedBatch:
     def shape(self, staged: int) -> BatchShape:
         return BatchShape(len(self), staged, 0, self.window, self.window, self.capacity_tokens)
 
-    def fits(self, length: int, *, lasting: bool = True, beside: Collection[SimulatedRow] | None = None) -> bool:
-        rows, window = self._left(beside)
-        return self._has_room(rows + 1, max(window, length), lasting=lasting)
+    def fits(self, length: int, *, lasting: bool = True) -> bool:
+        return self._has_room(len(self) + 1, max(self.window, length), lasting=lasting)
 
-    def admits(self, lengths: Sequence[int], *, beside: Collection[SimulatedRow] | None = None) -> bool:
-        rows, window = self._left(beside)
-        return self._has_room(rows + len(lengths), window + max(lengths) - 1)
+    def admits(self, lengths: Sequence[int]) -> bool:
+        return self._has_room(len(self) + len(lengths), self.window + max(lengths) - 1)
 
     def insert(self, row: SimulatedRow) -> None:
         """Let a row join; its columns are its own tokens only."""
@@ -218,12 +216,6 @@ class SimulatedBatch:
         for row in ended:
             self.settle(row)
         return ended
-
-    def _left(self, beside: Collection[SimulatedRow] | None) -> tuple[int, int]:
-        """Rows, and the columns that they span with their holes, if only these were left; None: all that run."""
-        if beside is None:
-            return len(self), self.window
-        return len(beside), max((row.offset + self._opened for row in beside), default=0)
 
     def _has_room(self, rows: int, window: int, *, lasting: bool = True) -> bool:
         needed = window + 1 + self._headroom if lasting and rows > 1 else window + 1

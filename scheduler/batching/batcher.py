@@ -7,11 +7,11 @@ at intervals (SCLS), or when a slot frees (Baton). This file says what all batch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Terms
+from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, RowId, Terms
 from scheduler.batching.batch_queue import BatchOrder, oldest_first
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
@@ -78,6 +78,10 @@ class Limits:
         )
 
 
+Pauses: TypeAlias = Mapping[int, Sequence[RowId]]
+"""Index of an executor -> the rows that it shall hand back."""
+
+
 class Batcher(ABC):
     """Holds what waits and hands it out as plans."""
 
@@ -100,6 +104,10 @@ class Batcher(ABC):
         """Take in requests that an executor let go before their end, all of one batch."""
         for request in requests:
             self.add(request, now)
+
+    def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
+        """The rows that shall make way for what waits; asked once no executor takes more."""
+        return {}
 
     @abstractmethod
     def discard(self, request: Request) -> bool:
@@ -130,6 +138,8 @@ class Kit:
     """Estimates of batches in the way of the strategy; None where they are not asked for."""
     batch_order: BatchOrder = oldest_first
     """Which waiting batch goes first, where batches are arranged before they are taken."""
+    preemption: float | None = None
+    """Part of its predicted length up to which a row makes way for what the order ranks before it; None: never."""
 
     def new_queue(self) -> Queue:
         """A queue for requests that wait."""

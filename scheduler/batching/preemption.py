@@ -6,27 +6,61 @@ The dispatcher pauses the rows; they wait again with what they have generated, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 from types import MappingProxyType
 from typing import TypeAlias
 
 from engine.messages import RowId
-from scheduler.batching.batcher import Kit
+from scheduler.batching.batcher import Pauses
+from scheduler.batching.memory import Memory
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.queue import Order
 from scheduler.worker import Worker
 
-Pauses: TypeAlias = Mapping[int, tuple[RowId, ...]]
-"""Index of an executor -> the rows that it shall hand back."""
-
 Preemption: TypeAlias = Callable[[Sequence[Worker], Iterable[Request], float], Pauses]
 """(executors, waiting requests, best first, now in seconds) -> the rows to pause. Asked once no executor takes more."""
 
 EARLY = 0.8
 """C of TRAIL, "Don't Stop Me Now: Embedding Based Scheduling for LLMs" (2410.01035)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByPriority:
+    """Rows of worse priority make way for requests that find no room beside them, the worst first (Baton's preemption);
+    none does for a request that would not fit all the same."""
+
+    memory: Memory
+
+    def __call__(self, workers: Sequence[Worker], waiting: Iterable[Request], now: float) -> Pauses:
+        first = list(islice(waiting, max((worker.info.max_rows for worker in workers), default=0)))
+        for worker in workers if first and not any(worker.pausing for worker in workers) else ():
+            if leaving := self._leaving(worker, first):
+                return {worker.info.index: leaving}
+        return {}
+
+    def _leaving(self, worker: Worker, waiting: Sequence[Request]) -> Sequence[RowId]:
+        """The rows of an executor that make way for as many of these requests as may have their place."""
+        rows = sorted(worker.requests.values(), key=lambda row: row.priority)
+        staying = found = len(rows)
+        longest = 0
+        for count, request in enumerate(waiting, start=1):
+            longest = max(longest, self.memory.length(request))
+            while not (fits := self._fits(worker, rows[:staying], count, longest)):
+                if not staying or rows[staying - 1].priority <= request.priority:
+                    break
+                staying -= 1
+            if not fits:
+                break
+            found = staying
+        return tuple(row.row_id for row in rows[found:])
+
+    def _fits(self, worker: Worker, staying: Sequence[Request], count: int, longest: int) -> bool:
+        left = replace(worker, requests={row.row_id: row for row in staying})
+        return left.rows + count <= worker.info.max_rows and self.memory(left, count, longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +99,8 @@ class ByOrder:
         ]
 
 
-PREEMPTIONS: Mapping[str, Callable[[Kit], Preemption | None]] = MappingProxyType(
-    {
-        "none": lambda kit: None,
-        "by-order": lambda kit: ByOrder(kit.new_keys(), kit.limits.options.slice_length),
-        "by-order-early": lambda kit: ByOrder(kit.new_keys(), kit.limits.options.slice_length, EARLY),
-    }
-)
+PREEMPTIONS: Mapping[str, float | None] = MappingProxyType({"none": None, "by-order": inf, "by-order-early": EARLY})
+"""Whether running rows make way by the order, and up to which part of their predicted length."""
 
 
 @dataclass(frozen=True, slots=True)

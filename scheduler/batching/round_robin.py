@@ -6,8 +6,10 @@ Where a request goes does not depend on its length, and none moves to an executo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
-from scheduler.batching.batcher import Batcher, BatcherFactory, Kit
+from engine.messages import RowId
+from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Pauses
 from scheduler.plan import Plan
 from scheduler.request import Request
 from scheduler.worker import Worker
@@ -60,6 +62,13 @@ class RoundRobinBatcher(Batcher):
         for request in plan.requests if plan is not None else ():
             del self.waiting[request]
         return plan
+
+    def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
+        pauses: dict[int, Sequence[RowId]] = {}
+        for worker in workers:
+            if worker.info.index in self._queues:
+                pauses.update(self._queues[worker.info.index].preempt([worker], now))
+        return pauses
 
     def _distribute(self, worker: Worker, now: float) -> None:
         index = worker.info.index

@@ -14,16 +14,14 @@ from pathlib import Path
 from engine.sampling.params import SamplingParams
 from models.catalog.catalog import default_cache
 from scheduler.clock import Clock, background
-from scheduler.journal.bounds import Bounds
 from scheduler.journal.file import JournalError, RequestEntry, read
-from scheduler.journal.writer import Journal
+from scheduler.journal.writer import Bounds, Journal
 from scheduler.learner import Submit, inline
 from scheduler.length.cache import CachedPredictor
 from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.history import LengthHistory
-from scheduler.length.late import LateEstimates
 from scheduler.length.learning import Learning, ServedRow, served_rows
-from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
+from scheduler.length.microbatch import IDLE_SHARE, LateEstimates, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.prediction import LengthPredictor, Prediction
 from scheduler.request import Request

@@ -362,43 +362,21 @@ def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(tiny_model:
     assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH}
 
 
-# Preemption
+# Priority
 
 
 @pytest.mark.parametrize("terms", [Terms(), SHAPE])
-def test_a_better_row_takes_the_slot_of_the_worst_which_comes_back_later(
+def test_a_better_row_waits_for_a_slot_and_gets_the_next(
     tiny_model: LoadedModel, tiny_text: Text, terms: Terms
 ) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text, rows=2)
-    pipeline.admit([replace(spec(0, max_tokens=20), priority=5), replace(spec(1, max_tokens=20), priority=4)], terms)
-    updates = turns(pipeline, 4)
-    pipeline.admit([replace(spec(2, max_tokens=3), priority=1)], terms)
-    updates += turns(pipeline, 3)
-    assert 0 not in running(pipeline) and 1 in running(pipeline)
-    updates += finish(pipeline)
-    ends = [update.row_id for update in updates if update.finish_reason is not None]
-    assert ends == [2, 1, 0]
-    assert all(len(tokens) == (3 if row_id == 2 else 20) for row_id, tokens in tokens_of(updates).items())
-
-
-def test_rows_of_equal_priority_do_not_displace_each_other(tiny_model: LoadedModel, tiny_text: Text) -> None:
     pipeline = pipeline_of(tiny_model, tiny_text, rows=1)
-    pipeline.admit([spec(0, max_tokens=6)])
-    turns(pipeline, 2)
-    pipeline.admit([spec(1, max_tokens=2)])
-    turns(pipeline, 3)
+    pipeline.admit([replace(spec(0, max_tokens=6), priority=5)], terms)
+    updates = turns(pipeline, 2)
+    pipeline.admit([replace(spec(1, max_tokens=2), priority=4), replace(spec(2, max_tokens=2), priority=1)], terms)
+    updates += turns(pipeline, 3)
     assert running(pipeline) == [0]
-    finish(pipeline)
-
-
-def test_nobody_is_displaced_for_a_row_that_would_not_fit_anyway(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text, capacity=60, rows=3)
-    pipeline.admit([replace(spec(0, 25, max_tokens=4), priority=0), replace(spec(1, 3, max_tokens=9), priority=5)])
-    turns(pipeline, 2)
-    pipeline.admit([replace(spec(2, 40), priority=1)])
-    turns(pipeline, 2)
-    assert running(pipeline) == [0, 1]
-    finish(pipeline)
+    updates += finish(pipeline)
+    assert [update.row_id for update in updates if update.finish_reason is not None] == [0, 2, 1]
 
 
 # Pause

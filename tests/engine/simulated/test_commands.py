@@ -113,18 +113,6 @@ def test_a_closed_batch_runs_on_when_another_comes() -> None:
     assert device.executor.due == due
 
 
-@pytest.mark.parametrize("entry", Entry)
-def test_a_row_of_better_priority_takes_a_slot(entry: Entry) -> None:
-    device = Device(rows=1)
-    terms = Terms(entry=entry)
-    device.executor.post(Admit((row(1, 3, 5, priority=1),), terms))
-    device.run(1.05)
-    device.executor.post(Admit((row(2, 3, 3),), terms))
-    device.run()
-    # 1-1.1 brings row 1 its second token, 1.1-2.1 reads row 2, which runs until 2.3; then row 1 has three more to come
-    assert device.ends == {2: 2.3, 1: 2.6}
-
-
 def test_rows_that_others_may_join_report_from_time_to_time() -> None:
     device = Device()
     device.executor.post(Admit((row(1, 3, 200),)))

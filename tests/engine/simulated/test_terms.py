@@ -167,17 +167,6 @@ def test_rows_of_some_lengths_keep_their_k_and_v() -> None:
     assert [device.tally.prompt for device in devices] == [3, 7, 0]
 
 
-def test_a_row_that_makes_way_on_its_device_is_copied_too() -> None:
-    """The better one is read from 1.3 s to 2.3 s and runs for an iteration; then K and V of the other's 6 tokens come
-    back in 0.56 s, and 6 tokens more are made."""
-    device = Device(rows=1, cost=replace(STEADY, c1=0.01, c0=0.5))
-    device.executor.post(Admit((row(1, 3, 10),)))
-    device.run(1.25)
-    device.executor.post(Admit((row(2, 3, 2, priority=-1),)))
-    device.run()
-    assert device.ends == {2: 2.4, 1: 3.56}
-
-
 @pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])
 def test_the_worst_ranked_row_waits_when_memory_is_full(terms: Terms) -> None:
     device = Device(capacity=20)

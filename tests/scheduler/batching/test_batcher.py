@@ -139,12 +139,13 @@ def test_an_idle_executor_is_always_given_the_best(length: int, others: list[int
     assert group([length, *others], capacity=100)[0] == length
 
 
-def test_rows_of_worse_priority_do_not_stand_in_the_way_of_better_ones() -> None:
-    batcher = batcher_of(request(0, priority=0), request(1, priority=1))
-    full = worker(*(request(100 + row_id, priority=1) for row_id in range(6)), rows=4)
-    plan = batcher.take(full, now=0.0)
-    assert plan is not None and [one.row_id for one in plan.requests] == [0, 1]
-    assert batcher_of(request(1, priority=1)).take(full, now=0.0) is None
+def test_nothing_is_read_ahead_behind_rows_that_make_way_for_it() -> None:
+    waiting = request(0, priority=0)
+    worse = [request(100 + row_id, priority=1) for row_id in range(4)]
+    assert batcher_of(waiting).take(worker(*worse, rows=4), now=0.0) is None
+    for others, rows in ((worse, 5), ([request(100 + row_id) for row_id in range(4)], 4)):
+        plan = batcher_of(waiting).take(worker(*others, rows=rows), now=0.0)
+        assert plan is not None and plan.requests == (waiting,)
 
 
 def test_requests_that_enter_with_their_prompts_need_a_slot_and_no_similar_length() -> None:

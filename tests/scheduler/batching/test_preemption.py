@@ -9,13 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.messages import Cause, HandedBack, Pause, StepReport
+from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
+from loadgen.simulate.node import Node
+from loadgen.simulate.node import VirtualClock as MovedClock
 from loadgen.simulate.prediction import read_prediction
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
-from scheduler.batching.preemption import ByOrder
+from scheduler.batching.memory import scale
+from scheduler.batching.preemption import ByOrder, ByPriority
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.prediction import true_length
 from scheduler.options import Scheduling
@@ -25,9 +29,10 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.orders.sjf import Sjf
 from scheduler.worker import Worker
-from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, request, token
+from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, request, token, worker
 
 SLICE = 4
+COST = Bilinear(0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1)
 SHORTEST = ByOrder(Sjf(), SLICE)
 """The least that is left first."""
 
@@ -81,6 +86,58 @@ def test_an_executor_is_asked_once_until_it_has_let_go() -> None:
     assert SHORTEST([held], [waiting(1.0)], 0.0) == {}
 
 
+def of_priority(row_id: int, priority: int, length: int = 4) -> Request:
+    return request(row_id, length, priority=priority)
+
+
+BY_PRIORITY = ByPriority(scale)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "leaving"),
+    [([0], [2]), ([0, 0], [2, 1]), ([0, 0, 0], [2, 1]), ([1], [2]), ([2], []), ([1, 0], [2, 1]), ([1, 2], [2])],
+)
+def test_the_worst_by_priority_make_way_and_no_more_than_needed(waiting: list[int], leaving: list[int]) -> None:
+    held = worker(*(of_priority(priority, priority) for priority in (0, 1, 2)), rows=3)
+    asked = [of_priority(10 + place, priority) for place, priority in enumerate(waiting)]
+    pauses = BY_PRIORITY([held], asked, 0.0)
+    assert pauses == ({0: tuple(sorted(leaving))} if leaving else {})
+
+
+def test_none_makes_way_where_there_is_room_or_for_what_does_not_fit_all_the_same() -> None:
+    rows = of_priority(1, 0, 50), of_priority(2, 5, 10)
+    held = worker(*rows, rows=2, capacity=110)
+    assert BY_PRIORITY([held], [of_priority(9, 1, 40)], 0.0) == {0: (2,)}
+    assert BY_PRIORITY([held], [of_priority(9, 1, 60)], 0.0) == {}, "two rows of 61 columns do not fit"
+    assert BY_PRIORITY([worker(*rows, rows=3, capacity=200)], [of_priority(9, 1, 40)], 0.0) == {}
+
+
+def test_while_rows_are_asked_to_leave_no_others_are() -> None:
+    first, second = (Worker(port(index, rows=1), {index: of_priority(index, 1)}) for index in (0, 1))
+    assert BY_PRIORITY([first, second], [of_priority(9, 0)], 0.0) == {0: (0,)}
+    first.pausing.add(0)
+    assert BY_PRIORITY([first, second], [of_priority(9, 0)], 0.0) == {}
+
+
+@pytest.mark.parametrize("strategy", ["baton-pd", "baton", "ils", "lengthwise"])
+def test_a_request_of_better_priority_gets_the_slot_of_a_worse_one_which_goes_on_later(strategy: str) -> None:
+    clock = MovedClock()
+    limits = Limits(group_tokens=64, prefill_ahead=1).within(1000, 500, 1)
+    node = Node(assemble(STRATEGIES[strategy], limits, COST), Machine(COST, 1000, 1, context_length=500), clock)
+    worse, better = (SamplingParams(100, replay_tokens=tokens) for tokens in (100, 5))
+    long_one = node.submit((0,) * 4, worse, "", None, 1)
+    node.advance()
+    clock.move_to(1.0)
+    node.advance()
+    short = node.submit((0,) * 4, better, "", None, 0)
+    while not (long_one.state.is_final and short.state.is_final):
+        clock.move_to(node.due)
+        node.advance()
+    assert (long_one.runs, short.runs, long_one.generated, short.generated) == (2, 1, 100, 5)
+    # The step under way when it comes ends at 1.1 s; the other has made one token of its 100 by then.
+    assert (short.times.end, long_one.times.end) == (pytest.approx(1.6, abs=0.11), pytest.approx(11.5, abs=0.11))
+
+
 def submit(dispatcher: Dispatcher, predicted: float) -> Request:
     return dispatcher.submit((1, 2), request().sampling, predicted_length=predicted)
 
@@ -107,9 +164,6 @@ def test_the_dispatcher_asks_for_the_slot_and_gives_it_to_whom_it_is_for() -> No
     dispatcher.dispatch()
     assert admitted(executor.take()) == [[short.row_id]]
     assert (long_one.generated, list(dispatcher.waiting)) == (2, [long_one])
-
-
-COST = Bilinear(0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1)
 
 
 def test_a_short_request_need_not_wait_for_a_long_one() -> None:
