@@ -212,16 +212,7 @@ class Tally:
     """Prompt tokens whose K and V were kept from earlier prompts, and copied."""
 
     def __add__(self, more: Tally) -> Tally:
-        return Tally(
-            self.prompt + more.prompt,
-            self.pad + more.pad,
-            self.generated + more.generated,
-            self.invalid + more.invalid,
-            self.reads + more.reads,
-            self.pad_reads + more.pad_reads,
-            self.invalid_reads + more.invalid_reads,
-            self.cached + more.cached,
-        )
+        return Tally(*(getattr(self, name) + getattr(more, name) for name in Tally.__slots__))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
 from scheduler.learner import Learner, Submit, inline
-from scheduler.observers import PlanObserver, PlanObservers
+from scheduler.observers import PlanObserver
 from scheduler.outside import StrategyError
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
@@ -125,8 +125,8 @@ class Parts:
 
     batcher: Batcher
     placement: Placement
-    observer: PlanObserver = PlanObservers(())
-    """Learns from plans that are over."""
+    observers: tuple[PlanObserver, ...] = ()
+    """Learn from plans that are over."""
     steps: StepLearning | None = None
     """Learns from the reports of steps; None where the machine's model is given."""
     learning: Learner[Any] | None = None
@@ -163,7 +163,7 @@ def assemble(
     return Parts(
         batcher,
         _find("placement", strategy, PLACEMENTS),
-        PlanObservers(() if learning is None else (learning,)),
+        () if learning is None else (learning,),
         steps,
         learning.learner if learning is not None else steps.learner if steps is not None else None,
         partial(_prices, known, limits),

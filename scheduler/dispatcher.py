@@ -15,7 +15,7 @@ from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepRep
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock, earlier
-from scheduler.observers import RequestObserver, RequestObservers
+from scheduler.observers import RequestObserver
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Refused, Request, State, TooLate
 from scheduler.request_table import RequestTable
@@ -38,7 +38,7 @@ class Dispatcher(SchedulerStatus):
         parts: Parts,
         ports: Sequence[Port],
         clock: Clock,
-        observer: RequestObserver = RequestObservers(()),  # noqa: B008 - frozen
+        observers: Sequence[RequestObserver] = (),
         kept_prefix: KeptPrefix = keep_nothing,
         foretell: bool = True,
     ) -> None:
@@ -49,8 +49,8 @@ class Dispatcher(SchedulerStatus):
             ports,
             clock,
             prices=parts.prices,
-            plan_observer=parts.observer,
-            request_observer=observer,
+            plan_observers=parts.observers,
+            request_observers=observers,
             calibration=Calibration() if parts.calibrated else None,
         )
         super().__init__(parts, table, clock, kept_prefix, foretell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from engine.messages import FinishReason
@@ -28,29 +27,3 @@ class PlanObserver(Protocol):
     def on_finish(self, assignment: Assignment, now: float) -> None:
         """An assignment is over, at `assignment.ended`."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class RequestObservers:
-    """Several request observers as one."""
-
-    each: tuple[RequestObserver, ...]
-
-    def on_first_token(self, request: Request, now: float) -> None:
-        for observer in self.each:
-            observer.on_first_token(request, now)
-
-    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        for observer in self.each:
-            observer.on_end(request, reason, now)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanObservers:
-    """Several plan observers as one."""
-
-    each: tuple[PlanObserver, ...]
-
-    def on_finish(self, assignment: Assignment, now: float) -> None:
-        for observer in self.each:
-            observer.on_finish(assignment, now)

@@ -23,7 +23,7 @@ from engine.messages import (
 )
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
-from scheduler.observers import PlanObserver, PlanObservers, RequestObserver, RequestObservers
+from scheduler.observers import PlanObserver, RequestObserver
 from scheduler.plan import Assignment, Plan
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Request, State
@@ -46,16 +46,16 @@ class RequestTable:
         clock: Clock,
         *,
         prices: PricesNow = device_prices,
-        plan_observer: PlanObserver = PlanObservers(()),  # noqa: B008 - frozen
-        request_observer: RequestObserver = RequestObservers(()),  # noqa: B008 - frozen
+        plan_observers: Sequence[PlanObserver] = (),
+        request_observers: Sequence[RequestObserver] = (),
         calibration: Calibration | None = None,
     ) -> None:
         """`calibration` learns what predictions are worth; None takes them as they are."""
         self.calibration = calibration
         self._batcher = batcher
         self._clock = clock
-        self._plan_observer = plan_observer
-        self._request_observer = request_observer
+        self._plan_observers = plan_observers
+        self._request_observers = request_observers
         self.workers = {port.info.index: Worker(port) for port in ports}
         """Executors by index, lost ones too."""
         self.expected_wait = ExpectedWait(batcher, self.workers.values(), prices)
@@ -213,7 +213,8 @@ class RequestTable:
             self.expected_wait.ended(request)
             if self.calibration is not None:
                 self.calibration.add(request)
-        self._request_observer.on_end(request, reason, now)
+        for observer in self._request_observers:
+            observer.on_end(request, reason, now)
 
     def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
         request.move(State.ASSIGNED)
@@ -258,7 +259,8 @@ class RequestTable:
 
     def _send(self, request: Request, update: RowUpdate, now: float) -> None:
         if request.send(update, now):
-            self._request_observer.on_first_token(request, now)
+            for observer in self._request_observers:
+                observer.on_first_token(request, now)
 
     def _hold(self, assignment: Assignment, request: Request, update: RowUpdate) -> None:
         assignment.hold(request, update)
@@ -278,7 +280,8 @@ class RequestTable:
         """Tell the observer, once, that an assignment is over."""
         if assignment.ended is None:
             assignment.ended = self._clock.now()
-            self._plan_observer.on_finish(assignment, assignment.ended)
+            for observer in self._plan_observers:
+                observer.on_finish(assignment, assignment.ended)
 
     def _deliver(self, worker: Worker, request: Request, update: RowUpdate) -> None:
         """Send a request's last update and end it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -38,18 +37,6 @@ MOST_ASKED = 8192
 """Prompts whose embeddings are kept until their answers end; the oldest go first."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheCounts:
-    """Counts of lookups, and errors of the remembered lengths."""
-
-    lookups: int = 0
-    hits: int = 0
-    checked: int = 0
-    """Hits whose answer has ended by itself since."""
-    error: float = 0.0
-    """Sum of the absolute errors of checked hits, in tokens."""
-
-
 class LengthCache:
     """The prompts looked up or answered last, and the true lengths of their answers. Event loop only."""
 
@@ -66,14 +53,10 @@ class LengthCache:
         self._used: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # when each was used last, in uses
         self._uses = 0
         self._size = 0
-        self._counts = CacheCounts()
+        self.lookups = self.hits = 0
 
     def __len__(self) -> int:
         return self._size
-
-    @property
-    def counts(self) -> CacheCounts:
-        return self._counts
 
     def find(self, embedding: NDArray[np.float32], prompt_length: int, scope: str = "") -> int | None:
         """The length in tokens of the latest answer to the scope's most similar prompt; None when none is similar
@@ -82,8 +65,7 @@ class LengthCache:
         `embedding` (dim,) has any norm but zero; `prompt_length` is in a unit of the caller's choice, always the same.
         """
         place = self._nearest(_direction(embedding), prompt_length, scope)
-        counts = self._counts
-        self._counts = replace(counts, lookups=counts.lookups + 1, hits=counts.hits + (place is not None))
+        self.lookups, self.hits = self.lookups + 1, self.hits + (place is not None)
         if place is None:
             return None
         self._use(place)
@@ -101,12 +83,6 @@ class LengthCache:
             self._prompts[place] = prompt_length
         self._answers[place] = length
         self._use(place)
-
-    def check(self, remembered: int, length: int) -> None:
-        """Count the error of a remembered length, whose answer has ended by itself after `length` tokens."""
-        counts = self._counts
-        error = counts.error + abs(remembered - length)
-        self._counts = replace(counts, checked=counts.checked + 1, error=error)
 
     def _nearest(self, direction: NDArray[np.float32], prompt_length: int, scope: str) -> int | None:
         if not self._size:
@@ -149,12 +125,6 @@ Embed: TypeAlias = Callable[[Sequence[str]], Awaitable[FloatMatrix]]
 """Embeds texts elsewhere, a batch at a time: texts -> (n, dim), in order; may raise anything."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    embedding: NDArray[np.float32]
-    remembered: int | None
-
-
 class CachedPredictor:
     """A LengthPredictor with a cache before it, so that near-duplicates never reach the predictor. Event loop only."""
 
@@ -162,15 +132,15 @@ class CachedPredictor:
         self._predictor = predictor
         self._embed = embed
         self.cache = cache
-        self._asked: OrderedDict[LengthQuery, _Asked] = OrderedDict()
+        self._asked: OrderedDict[LengthQuery, NDArray[np.float32]] = OrderedDict()  # their embeddings
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query, in order; raises what the embedder and the predictor raise."""
         embeddings = await self._embeddings(queries)
-        asked = [self._look_up(query, vector) for query, vector in zip(queries, embeddings, strict=True)]
-        unknown = [query for query, one in zip(queries, asked, strict=True) if one.remembered is None]
+        found = [self._look_up(query, vector) for query, vector in zip(queries, embeddings, strict=True)]
+        unknown = [query for query, length in zip(queries, found, strict=True) if length is None]
         predicted = iter(await self._predictor.estimate(unknown) if unknown else ())
-        return [next(predicted) if one.remembered is None else _known(one.remembered) for one in asked]
+        return [next(predicted) if length is None else _known(length) for length in found]
 
     async def _embeddings(self, queries: Sequence[LengthQuery]) -> FloatMatrix:
         """(n, 3 dim): the instruction, and beginning and end of the user input, all of equal weight."""
@@ -181,20 +151,16 @@ class CachedPredictor:
 
     def ended(self, query: LengthQuery, length: int) -> None:
         """Remember the answer to a query, which has ended by itself after `length` tokens."""
-        asked = self._asked.get(query)
-        if asked is None:  # too long ago
-            return
-        if asked.remembered is not None:
-            self.cache.check(asked.remembered, length)
-        self.cache.add(asked.embedding, _prompt_length(query), length, query.scope)
+        embedding = self._asked.get(query)
+        if embedding is not None:  # else it was asked too long ago
+            self.cache.add(embedding, _prompt_length(query), length, query.scope)
 
-    def _look_up(self, query: LengthQuery, embedding: NDArray[np.float32]) -> _Asked:
-        asked = _Asked(embedding, self.cache.find(embedding, _prompt_length(query), query.scope))
-        self._asked[query] = asked
+    def _look_up(self, query: LengthQuery, embedding: NDArray[np.float32]) -> int | None:
+        self._asked[query] = embedding
         self._asked.move_to_end(query)
         while len(self._asked) > MOST_ASKED:
             self._asked.popitem(last=False)
-        return asked
+        return self.cache.find(embedding, _prompt_length(query), query.scope)
 
 
 def _known(length: int) -> Estimate:

@@ -22,7 +22,7 @@ from scheduler.assembly import Parts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
-from scheduler.observers import PlanObserver, PlanObservers, RequestObservers
+from scheduler.observers import PlanObserver
 from scheduler.serving_time.machine import StepLearning
 from scheduler.serving_time.presets import find_virtual
 from server.api.limits import Limits
@@ -73,7 +73,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     async with AsyncExitStack() as stack:
         loaded, lengths = await _load_beside_predictor(stack, config, relay, clock, metrics)
         parts, steps = _build_parts(stack, config, loaded, lengths, metrics)
-        observers = RequestObservers((metrics, lengths, feed))
+        observers = metrics, lengths, feed
         dispatcher = Dispatcher(parts, loaded.executors, clock, observers, loaded.prefixes.length)
         watchdog = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
 
@@ -146,7 +146,7 @@ def _build_parts(
     stack.enter_context(learner)  # ends before the last steps are learned from
     infos = [executor.info for executor in loaded.executors]
     parts = parts_for(config, infos, steps, learner.submit)
-    return replace(parts, observer=PlanObservers((parts.observer, lengths, metrics))), steps
+    return replace(parts, observers=(*parts.observers, lengths, metrics)), steps
 
 
 @asynccontextmanager

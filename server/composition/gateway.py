@@ -18,7 +18,6 @@ from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import TokenFeatures
 from scheduler.length.online import fit
-from scheduler.observers import PlanObservers, RequestObservers
 from scheduler.strategy import STRATEGIES
 from server.api.limits import Limits
 from server.cli.config import GatewayConfig
@@ -69,8 +68,8 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             for index, url in enumerate(config.backend)
         ]
         parts = _parts_for(config)
-        parts = replace(parts, observer=PlanObservers((parts.observer, lengths, metrics)))
-        dispatcher = Dispatcher(parts, backends, clock, RequestObservers((metrics, lengths, feed, passages)))
+        parts = replace(parts, observers=(*parts.observers, lengths, metrics))
+        dispatcher = Dispatcher(parts, backends, clock, (metrics, lengths, feed, passages))
         session = await stack.enter_async_context(_open_session())
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))

@@ -14,7 +14,7 @@ from engine.messages import FinishReason
 from engine.sampling.params import SamplingParams
 from scheduler.journal.writer import Journal
 from scheduler.learner import Lesson
-from scheduler.length.cache import CacheCounts, LengthCache
+from scheduler.length.cache import LengthCache
 from scheduler.length.features import LengthQuery
 from scheduler.length.learning import Learning
 from scheduler.length.microbatch import LateEstimates, MicroBatcher
@@ -51,11 +51,6 @@ class PredictorParts:
     def lesson(self) -> Lesson | None:
         """The latest lesson on lengths; None before the first."""
         return None if self.learning is None else self.learning.learner.latest
-
-    @property
-    def cached(self) -> CacheCounts | None:
-        """The counts of the length cache; None where there is none."""
-        return None if self.cache is None else self.cache.counts
 
 
 class Lengths:

@@ -157,7 +157,7 @@ class Gauges(Collector):
             text = "Requests scheduled before their prediction arrived."
             yield "lengthwise:prediction_timeouts", text, front.timeouts
             yield "lengthwise:prediction_failures", "Failed calls of the length predictor.", front.failures
-        if (cached := learned.cached) is not None:
+        if (cached := learned.cache) is not None:
             yield "lengthwise:length_cache_lookups", "Length-cache lookups.", cached.lookups
             yield "lengthwise:length_cache_hits", "Length-cache hits.", cached.hits
         if (times := self._sources.serving_times) is not None:

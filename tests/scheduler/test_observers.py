@@ -10,11 +10,10 @@ from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.distribution import LengthDistribution
-from scheduler.observers import PlanObservers
-from scheduler.plan import Assignment, Plan
+from scheduler.plan import Assignment
 from scheduler.request import Request, State
 from scheduler.strategy import STRATEGIES
-from tests.scheduler.fakes import VirtualClock, port, request, token
+from tests.scheduler.fakes import VirtualClock, port, token
 
 
 class Notes:
@@ -41,9 +40,9 @@ class Stage:
     """A dispatcher with one executor and an observer."""
 
     def __init__(self) -> None:
-        self.port, self.clock, self.notes = port(), VirtualClock(), Notes()
+        self.port, self.clock, self.notes, self.others = port(), VirtualClock(), Notes(), Notes()
         parts = assemble(STRATEGIES["baton-pd"], Limits(group_tokens=100, prefill_ahead=0))
-        self.dispatcher = Dispatcher(parts, [self.port], self.clock, self.notes)
+        self.dispatcher = Dispatcher(parts, [self.port], self.clock, (self.notes, self.others))
 
     def submit(self) -> Request:
         return self.dispatcher.submit(range(4), SamplingParams(max_tokens=8))
@@ -69,6 +68,7 @@ def test_every_end_is_told_once_with_its_reason() -> None:
         (broken.row_id, State.FAILED, FinishReason.ERROR, 3.0),
         (left.row_id, State.CANCELLED, None, 3.0),
     ]
+    assert stage.others.ends == stage.notes.ends
 
 
 def test_each_first_token_is_told_when_it_comes() -> None:
@@ -100,10 +100,3 @@ def test_a_request_is_submitted_with_its_arrival_and_what_was_foreseen() -> None
     plain = stage.submit()
     assert (plain.times.arrival, plain.predicted_length, plain.distribution) == (stage.dispatcher.now(), None, None)
     assert np.array_equal(likely.lengths, [7])
-
-
-def test_several_observers_are_all_told() -> None:
-    both = Notes(), Notes()
-    assignment = Assignment(Plan((request(),)), 0, 0.0)
-    PlanObservers(both).on_finish(assignment, 1.0)
-    assert [notes.plans for notes in both] == [[assignment], [assignment]]

@@ -36,7 +36,7 @@ class Stage:
         self.port = port(rows=2, capacity=5000)
         self.clock = VirtualClock()
         self.watcher = Watcher()
-        parts = replace(assemble(STRATEGIES[strategy], LIMITS), observer=self.watcher)
+        parts = replace(assemble(STRATEGIES[strategy], LIMITS), observers=(self.watcher,))
         self.dispatcher = Dispatcher(parts, [self.port], self.clock)
         self.one, self.other = (self.dispatcher.submit(range(size), SamplingParams(max_tokens=8)) for size in (4, 6))
         self.dispatcher.dispatch()

@@ -73,7 +73,7 @@ async def counted() -> Counted:
     clock, ports = VirtualClock(), (port(0), port(1))
     metrics = Metrics("m", clock.now)
     limits = Limits(group_tokens=100, prefill_ahead=0)
-    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, metrics)
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, (metrics,))
     learned, store = await _learned(clock), Store()
     sources = Sources(dispatcher, learned, "baton-pd", Feed(), store, PrefixCache(0), _taught(), Recorded())
     Gauges(metrics, sources)

@@ -18,7 +18,6 @@ from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import Parts, assemble
 from scheduler.learner import Learner, Lesson
-from scheduler.observers import PlanObserver
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.nearest import ServedBatch, estimate_error, served_batch
@@ -63,10 +62,10 @@ def _draw_factor(sigma: float, seed: int, rows: int) -> float:
 
 @dataclass(slots=True)
 class LessonLog:
-    """A PlanObserver that keeps an estimator's error at each of its lessons beside that of the profile alone."""
+    """A PlanObserver, told after that which learns: an estimator's error at each of its lessons, beside that
+    of the profile alone."""
 
     learning: Learner[ServedBatch]
-    other: PlanObserver
     profile: Bilinear
     errors: list[tuple[float, float, float]] = field(default_factory=list)
     """Times, errors before learning, and the profile's errors on the same batches; in seconds."""
@@ -76,7 +75,6 @@ class LessonLog:
     def on_finish(self, assignment: Assignment, now: float) -> None:
         served = served_batch(assignment)
         self._served += [] if served is None else [served]
-        self.other.on_finish(assignment, now)
         latest = self.learning.latest
         if latest is not None and latest is not self._latest:
             self.errors.append((now, latest.rmse, estimate_error(self.profile, self._served)))
@@ -109,10 +107,10 @@ def lesson_errors(
     """Errors at each lesson of serving requests on machines of this cost, as a LessonLog has them."""
     parts = _magnus_parts(cost.cost)
     assert parts.learning is not None, "magnus learns serving times"
-    log = LessonLog(parts.learning, parts.observer, cost.cost)
+    log = LessonLog(parts.learning, cost.cost)
     predict = stage.prediction.source(stage.setting.seed)
     simulate(
-        replace(parts, observer=log),
+        replace(parts, observers=(*parts.observers, log)),
         replace(V100_CHATGLM_6B, cost=cost),
         requests,
         stage.max_tokens,

@@ -16,7 +16,6 @@ from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
-from scheduler.observers import PlanObserver
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Length, Strategy
@@ -70,9 +69,10 @@ def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Wat
     machine = course.machine
     fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
     parts = assemble(course.strategy, fitted, bilinear(machine))
-    slices = SliceCount(parts.observer)
+    slices = SliceCount()
     predict = prediction_for(course).source(seed)
-    done = simulate(replace(parts, observer=slices), machine, requests, course.max_tokens, watch, predict)
+    parts = replace(parts, observers=(*parts.observers, slices))
+    done = simulate(parts, machine, requests, course.max_tokens, watch, predict)
     return make_trial(done, slices.early_share)
 
 
@@ -130,9 +130,8 @@ def pool_trials(trials: Sequence[Figures]) -> Figures:
 
 @dataclass(slots=True)
 class SliceCount:
-    """An observer that counts slices which end before their time, and calls another one."""
+    """An observer that counts slices which end before their time."""
 
-    other: PlanObserver
     _slices: int = 0
     _early: int = 0
 
@@ -146,4 +145,3 @@ class SliceCount:
         if limit is not None:
             self._slices += 1
             self._early += assignment.iterations < limit
-        self.other.on_finish(assignment, now)

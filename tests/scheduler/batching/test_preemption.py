@@ -135,7 +135,7 @@ def test_a_request_of_better_priority_gets_the_slot_of_a_worse_one_which_goes_on
         node.advance()
     assert (long_one.runs, short.runs, long_one.generated, short.generated) == (2, 1, 100, 5)
     # The step under way when it comes ends at 1.1 s; the other has made one token of its 100 by then.
-    assert (short.times.end, long_one.times.end) == (pytest.approx(1.6, abs=0.11), pytest.approx(11.5, abs=0.11))
+    assert short.times.end == pytest.approx(1.6, abs=0.11) and long_one.times.end == pytest.approx(11.5, abs=0.11)
 
 
 def submit(dispatcher: Dispatcher, predicted: float) -> Request:

@@ -37,7 +37,7 @@ class Theatre:
         self.feed = Feed(SOON)
         self.requests: list[Request] = []
         parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
-        self.dispatcher = Dispatcher(parts, [port(rows=2)], self.clock, self.feed)
+        self.dispatcher = Dispatcher(parts, [port(rows=2)], self.clock, (self.feed,))
         self.dispatcher.expected_wait = lambda request: 1.5  # type: ignore[method-assign]
         self.feed.show(Scene(self.dispatcher, model, "baton-pd", 500))
 
