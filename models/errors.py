@@ -31,6 +31,10 @@ class TextError(UserError, ValueError):
     """Text or messages that the model's tokenizer or chat template refuses; the message is for the client."""
 
 
+class StrategyError(UserError, ValueError):
+    """A strategy cannot be had, or names a part that does not exist."""
+
+
 @contextmanager
 def translate_failures(word: Callable[[str], UserError]) -> Iterator[None]:
     """Raise what `word` makes of the reason when a library fails at a file or text, whatever it raises.

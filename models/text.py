@@ -19,9 +19,9 @@ from jinja2 import Environment, TemplateError, meta
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from models.deadline import Deadline
 from models.errors import TextError, translate_failures
 from models.text_stream import byte_table, longest_token
+from models.threads import Deadline
 
 PATIENCE = 10.0  # seconds that a chat template may take for one conversation
 

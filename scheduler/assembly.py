@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from engine.messages import Entry
-from models.errors import UserError
+from models.errors import StrategyError, UserError
 from models.options import suggest
 from scheduler.batching.batch_queue import BATCH_ORDERS
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits, OrderFactory
@@ -22,16 +22,14 @@ from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
 from scheduler.learner import Learner, Submit, inline
 from scheduler.observers import PlanObserver
-from scheduler.outside import StrategyError
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
-from scheduler.waiting.orders.by_length import ByRank, Gittins, TailInflated
+from scheduler.waiting.orders.by_length import AgedSjf, ByRank, Fcfs, Gittins, Sjf, TailInflated
 from scheduler.waiting.orders.by_work import Boost, FairSojourn, Feedback, ResponseRatio, attained_work, predicted_work
 from scheduler.waiting.orders.out_of_turn import OutOfTurn
-from scheduler.waiting.orders.sjf import AgedSjf, Fcfs, Sjf
 from scheduler.waiting.prices import Prices, PricesNow, device_prices
 
 ORDERS: Mapping[str, OrderFactory] = MappingProxyType(

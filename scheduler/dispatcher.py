@@ -21,7 +21,7 @@ from scheduler.request import Failure, Refused, Request, State, TooLate
 from scheduler.request_table import RequestTable
 from scheduler.status import KeptPrefix, SchedulerStatus, keep_nothing
 from scheduler.stream import TokenStream, Wakeups
-from scheduler.waiting.deadlines import Deadlines
+from scheduler.waiting.ranked import Deadlines
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:

@@ -1,23 +1,75 @@
 """The table of strategies: each a named combination of the scheduler's parts, one choice a column (design 2.1).
 
 A strategy is data. To add one, add a row here, and an entry in a part's own table where a column needs a new choice;
-or keep both outside the tree, and name the row as outside.py reads it.
+or keep both outside the tree, in a file, a package, or an installed entry point.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import chain
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from engine.messages import Entry, Overflow, Terms
-from scheduler.outside import StrategyError, list_installed, load_outside
+from models.errors import StrategyError
 from scheduler.plan import Returns
 
-if TYPE_CHECKING:  # they need numpy, which takes its time to load
+if TYPE_CHECKING:
     from scheduler.batching.batcher import BatcherFactory, OrderFactory
+
+
+GROUP = "lengthwise.strategies"
+"""Entry points of installed packages that name rows of the table of strategies."""
+
+
+def list_installed() -> Iterable[str]:
+    """Names of the rows that installed packages bring."""
+    return sorted(entry_points(group=GROUP).names)
+
+
+def load_outside(name: str) -> object:
+    """The object that PACKAGE:ROW, FILE.py:ROW or the name of an entry point stands for.
+
+    Raises KeyError for a name of none of these forms, and StrategyError where the object cannot be had.
+    """
+    source, colon, attribute = name.rpartition(":")
+    try:
+        if not colon:
+            return next(iter(entry_points(group=GROUP, name=name))).load()
+        module = _run_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    except StopIteration:
+        raise KeyError(name) from None
+    except Exception as error:  # anything may happen in code of others
+        raise StrategyError(f"strategy {name}: cannot be loaded: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise StrategyError(f"strategy {name}: {source} has no {attribute}")
+    return getattr(module, attribute)
+
+
+def _run_file(file: Path) -> ModuleType:
+    """The module that a file makes; run once, however often it is asked for."""
+    path = file.expanduser().resolve()
+    name = f"strategy of {path}"  # which no import statement can mean
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, "a name that ends in .py has a loader"
+    module = sys.modules[name] = module_from_spec(spec)  # registered first, since dataclasses look it up
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
 
 EMBED = Terms()
 EMBED_BLOCKING = Terms(entry=Entry.EMBED_BLOCKING)

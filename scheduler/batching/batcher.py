@@ -12,20 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, RowId, Terms
+from models.errors import StrategyError
 from scheduler.batching.batch_queue import BatchOrder, oldest_first
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
-from scheduler.outside import StrategyError
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import ServingTime
 from scheduler.serving_time.machine import MachineModel
-from scheduler.waiting.deadlines import DueFirst
 from scheduler.waiting.fair import Shares, share_out
-from scheduler.waiting.orders.sjf import Aging
+from scheduler.waiting.orders.by_length import Aging
 from scheduler.waiting.prices import PricesNow, usual_rows
 from scheduler.waiting.queue import Order, Queue
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.ranked import DueFirst, RankedQueue
 from scheduler.worker import Worker
 
 

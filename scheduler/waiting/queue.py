@@ -1,7 +1,7 @@
 """What a waiting queue does, and the order that ranks the requests in it.
 
 How orders compose. The client's `priority` comes before all else: lower is earlier. Of one priority come first the
-requests that are due, the earliest deadline first (waiting/deadlines.py); after them all others by the strategy's own
+requests that are due, the earliest deadline first (waiting/ranked.py); after them all others by the strategy's own
 order. Every key ends with the row's number, so that no two requests tie and equal requests keep their order of arrival.
 Only predicted lengths are known here, never true ones.
 """

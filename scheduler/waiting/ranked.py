@@ -1,17 +1,90 @@
-"""A waiting queue in one order, whichever executor asks. It knows no batch."""
+"""A waiting queue in one order, whichever executor asks, and deadlines: which requests are moved forward since they
+would miss theirs, and which have waited past theirs. It knows no batch.
+"""
 
 from __future__ import annotations
 
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from math import inf
 
-from scheduler.request import Request
-from scheduler.waiting.deadlines import DueFirst
-from scheduler.waiting.orders.sjf import Aging
+from engine.messages import RowId
+from scheduler.request import Request, State
+from scheduler.waiting.orders.by_length import Aging
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
+
+SLACK = 2.0
+"""A request is due when this many times its predicted time is left until its deadline: once for the answer, and as long
+again to wait for a slot."""
+
+
+def due_at(request: Request, aging: Aging) -> float:
+    """When a waiting request becomes due, in seconds of the clock; infinity where it has no deadline."""
+    return inf if request.deadline is None else request.deadline - SLACK * aging.seconds(request)
+
+
+def due_key(request: Request) -> Key:
+    """The sorting key of a request that is due: the earliest deadline first."""
+    return (request.priority, 0, request.deadline or 0.0, request.times.arrival, request.row_id)
+
+
+@dataclass(frozen=True)
+class DueFirst(Order):
+    """Another order, but requests that are due come before all others of their class, the earliest deadline first.
+
+    Background requests keep the order in which they came: their batch has chosen it, and what it began goes on first.
+
+    A request with a deadline is due from the moment at which no more than SLACK times its predicted time is left. Until
+    then it has no advantage, so that a far deadline costs the others nothing. One without a deadline is never due.
+    """
+
+    order: Order
+    aging: Aging
+
+    def key(self, request: Request, now: float) -> Key:
+        if request.in_background:
+            return (request.priority, 0, request.times.arrival, request.row_id)
+        if request.deadline is not None and now >= due_at(request, self.aging):
+            return due_key(request)
+        return (request.priority, 1, *self.order.key(request, now)[1:])
+
+    def changes_at(self, request: Request) -> tuple[float, ...]:
+        others = self.order.changes_at(request)
+        return others if request.deadline is None else (due_at(request, self.aging), *others)
+
+
+class Deadlines:
+    """Watches deadlines. Only the wait for the first token counts: an answer that has begun goes on in any case."""
+
+    def __init__(self) -> None:
+        self._moments: list[tuple[float, RowId, Request]] = []  # a heap; those that no longer count are still there
+        self._overdue: list[Request] = []  # past their deadline on an executor, which may hand them back untouched
+
+    def add(self, request: Request) -> None:
+        """Watch a request's deadline, if it has one."""
+        if request.deadline is not None:
+            heapq.heappush(self._moments, (request.deadline, request.row_id, request))
+
+    def next(self) -> float | None:
+        """When the next deadline passes, in seconds of the clock; None for never."""
+        while self._moments and not _is_open(self._moments[0][2]):
+            heapq.heappop(self._moments)
+        return self._moments[0][0] if self._moments else None
+
+    def passed(self, now: float) -> list[Request]:
+        """Waiting requests whose deadline has passed, even if an executor had them then; each is returned once."""
+        while (moment := self.next()) is not None and moment <= now:
+            self._overdue.append(heapq.heappop(self._moments)[2])
+        late = [request for request in self._overdue if request.state is State.WAITING and _is_open(request)]
+        self._overdue = [one for one in self._overdue if one.state is not State.WAITING and _is_open(one)]
+        return late
+
+
+def _is_open(request: Request) -> bool:
+    return not request.state.is_final and not request.generated
 
 
 class RankedQueue(Queue):

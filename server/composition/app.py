@@ -123,7 +123,7 @@ async def _load_beside_predictor(
     niced = stack.enter_context(closing(NicedProcess()))
     machine = find_virtual(config.device)
     load = load_engine if machine is None else partial(load_virtual, machine)
-    with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start: models/own_thread.py tells why
+    with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start: models/threads.py tells why
         loaded = await asyncio.get_running_loop().run_in_executor(loader, load, config, relay.deliver)
     context = PredictorContext(
         held=metrics.prediction.observe,

@@ -12,7 +12,7 @@ from scheduler.batching.batcher import Kit, Limits
 from scheduler.batching.memory import Memory, scale
 from scheduler.plan import Returns
 from scheduler.request import Request, Times
-from scheduler.waiting.orders.sjf import Fcfs
+from scheduler.waiting.orders.by_length import Fcfs
 from scheduler.waiting.queue import Order as Ranking
 from scheduler.worker import Worker
 

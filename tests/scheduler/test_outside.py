@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from models.errors import StrategyError
 from scheduler.assembly import assemble, find_strategies, find_strategy
 from scheduler.batching.batcher import Limits
-from scheduler.outside import StrategyError
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import request, worker
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from engine.messages import Entry, Terms
+from models.errors import StrategyError
 from models.network.quantization import Quantization
 from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble, find_strategy
 from scheduler.batching.batch_queue import BATCH_ORDERS
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
-from scheduler.outside import StrategyError
 from scheduler.placement import PLACEMENTS
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES, Length, Strategy

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from models.native.decoder import NativeDecoder
 from models.network.linear import InferenceLinear
-from models.own_thread import run_in_own_thread
+from models.threads import run_in_own_thread
 
 T = TypeVar("T")
 

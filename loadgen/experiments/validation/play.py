@@ -26,8 +26,8 @@ from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import default_cache
 from models.errors import UserError
 from models.network.loader import LoadedModel
-from models.own_thread import run_in_own_thread
 from models.text import Text
+from models.threads import run_in_own_thread
 from scheduler.assembly import Parts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher

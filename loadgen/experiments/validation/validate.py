@@ -28,8 +28,8 @@ from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, Watch, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
-from models.own_thread import run_in_own_thread
 from models.progress import Bars
+from models.threads import run_in_own_thread
 from scheduler.assembly import Parts, find_strategies
 from scheduler.learner import inline
 from scheduler.length.prediction import true_length

@@ -10,7 +10,7 @@ takes. Before it no more is taken than
 
     B / (1 - x) + C + w*
 
-unless of better priority or since it was due (waiting/deadlines.py), whatever comes later and whatever is predicted.
+unless of better priority or since it was due (waiting/ranked.py), whatever comes later and whatever is predicted.
 First come, first served, that is B + w*. Proof: what is taken in turn before it has waited when it came, so it is B at
 most; that adds B·x/(1 - x) to a credit of C at most, which is all that can be taken out of turn, and both together are
 B / (1 - x) + C; the last plan is w*. So nobody waits for more than 1 / (1 - x) times the work that they would have

@@ -27,7 +27,7 @@ from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.orders.sjf import Sjf
+from scheduler.waiting.orders.by_length import Sjf
 from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, request, token, worker
 

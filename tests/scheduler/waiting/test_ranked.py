@@ -6,11 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.request import Request
-from scheduler.waiting.deadlines import DueFirst
-from scheduler.waiting.orders.by_length import ByRank
-from scheduler.waiting.orders.sjf import Aging, Fcfs, Sjf
+from scheduler.waiting.orders.by_length import Aging, ByRank, Fcfs, Sjf
 from scheduler.waiting.queue import Order
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.ranked import DueFirst, RankedQueue
 from tests.scheduler.fakes import request
 
 

@@ -192,7 +192,7 @@ def test_work_apart_is_stopped_and_waited_for_when_the_main_thread_is_interrupte
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended = threading.Event()
-    monkeypatch.setattr("models.own_thread.wait", interrupted_once(wait))
+    monkeypatch.setattr("models.threads.wait", interrupted_once(wait))
 
     def work(stop: threading.Event) -> None:
         assert stop.wait(60)

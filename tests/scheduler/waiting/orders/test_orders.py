@@ -16,7 +16,7 @@ from scheduler.options import Scheduling
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.orders.sjf import AgedSjf, Aging, Sjf
+from scheduler.waiting.orders.by_length import AgedSjf, Aging, Sjf
 from scheduler.waiting.prices import device_prices
 from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import RankedQueue
