@@ -41,7 +41,7 @@ class VirtualRow(SimulatedRow):
 
 
 class VirtualDevice(SimulatedDevice):
-    """A `Device` of engine.device whose actions take the seconds of a cost model. It tells each step's tokens at once."""
+    """A `Device` of engine.device whose actions take the seconds of a cost model; a step tells its tokens at once."""
 
     def __init__(
         self,
