@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 """The one place of it: pyproject.toml reads it, and a test holds all that names it to it."""
