@@ -55,6 +55,7 @@ SMALLER: Mapping[str, str] = MappingProxyType(
         ),
         "lengthwise profile": "TINY --quick --max-num-seqs 2 --max-model-len 160 --device cpu",
         "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
+        "lengthwise bench gpu": "--rows 1 --length 24",
         "lengthwise bench quality": "TINY --quantization int8 --num-texts 3 --max-len 20",
         "lengthwise paper scls": "--scale 0.125 --duration 4 --rates 8,16",
     }

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.forward import graphs as decode
 from engine.forward.batch import RunningBatch
@@ -202,6 +204,38 @@ def test_few_rows_have_a_bucket_for_each_order_of_length(
     _, graphs = graphs_of(tiny_model, 4096, 5, capture_nothing)
     shapes = [(step.rows, step.longest) for step in graphs._steps]
     assert shapes == [(1, 8), (1, 64), (1, 512), (2, 8), (2, 64), (2, 512), (4, 512), (5, 512)]
+
+
+class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what would make the host wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        waiting = ("item", "_local_scalar_dense", "is_nonzero", "nonzero", "equal")
+        self.count += str(function).split(".")[1] in waiting
+        return function(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(
+    tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    arena, graphs = graphs_of(tiny_model, 1024, 4, capture_nothing)
+    batch = RunningBatch(tiny_model, arena, headroom=0, graphs=graphs)
+    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64)
+    pipeline.admit(SPECS[2:4])
+    while not batch.rows:
+        pipeline.turn()
+    graphs.release()
+    counts = []
+    for _ in range(3):
+        with Waits() as waits:
+            batch.step()
+        counts.append(waits.count)
+    assert counts == [2, 0, 0]
 
 
 def test_preparing_leaves_nothing_that_a_row_could_read(tiny_model: LoadedModel, tiny_text: Text) -> None:

@@ -1,14 +1,24 @@
-"""Settings that are refused before a model is loaded."""
+"""Settings that are refused before a model is loaded, and executors as they are built."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
-from models.network.loader import LoadError
+from engine.forward.graphs import DecodeGraphs
+from engine.kv.host_store import HostStore
+from engine.pipeline import Pipeline
+from models.native.kernels import Kernels
+from models.network.attention import gather_attention
+from models.network.loader import LoadedModel, LoadError, load
+from models.text import Text
 from server.cli.config import ServeConfig
-from server.composition.loading import load_models
+from server.composition.loading import build_executor, load_models
+from tests.engine.forward.recorded import Recorder
+from tests.engine.rows import finish, spec
 
 
 @pytest.mark.parametrize(
@@ -20,3 +30,30 @@ def test_choices_that_contradict_batch_invariance_are_refused(
 ) -> None:
     with pytest.raises(LoadError, match=message):
         load_models(ServeConfig(model=str(tmp_path), batch_invariant=True, **choice))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("eager", "captures"), [(False, 6), (True, 0)])
+def test_decode_steps_are_prepared_where_flash_attention_reads_the_arena(
+    eager: bool, captures: int, tiny_folder: Path, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gathering attention stands in for it, and a recorder for CUDA graphs."""
+    recorder = Recorder()
+    monkeypatch.setattr("engine.kv.arena.has_flash", lambda *_: True)
+    monkeypatch.setattr("engine.forward.graphs.DecodeGraphs", partial(DecodeGraphs, attention=gather_attention))
+    monkeypatch.setattr("server.composition.loading.capture_on", recorder)
+    model = load(tiny_folder, dtype="float32", kernels=Kernels.TORCH)
+    config = ServeConfig(model="tiny", max_num_seqs=32, enforce_eager=eager, device="cpu")
+    executor = build_executor(config, 0, model, tiny_text, HostStore(), lambda _: None)
+    assert len(recorder.graphs) == captures
+    pipeline, before = executor._pipeline, recorder.replays
+    assert isinstance(pipeline, Pipeline)
+    pipeline.admit([spec(0, 9, max_tokens=5)])
+    with torch.inference_mode():
+        finish(pipeline)
+    assert recorder.replays - before == (0 if eager else 4)
+
+
+def test_decode_steps_go_by_a_mask_elsewhere(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    config = ServeConfig(model="tiny", max_num_seqs=4, device="cpu")
+    executor = build_executor(config, 0, tiny_model, tiny_text, HostStore(), lambda _: None)
+    assert isinstance(executor._pipeline, Pipeline) and executor._pipeline.batch._graphs is None
