@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.forward.batch import RunningBatch
+from engine.forward.graphs import capture_nothing, graphs_for
 from engine.forward.prefill import Prefill, Prefilled
 from engine.kv.arena import KvArena
 from engine.messages import RowSpec
@@ -82,7 +83,8 @@ def _read(model: LoadedModel, rows: list[Row]) -> list[Prefilled]:
 
 def _step(model: LoadedModel, read: list[Prefilled]) -> Tensor:
     """Logits (rows, vocab) of a decode step of rows that were read."""
-    batch = RunningBatch(model, KvArena(model.kv, 128 * len(read), max_rows=len(read)))
+    arena = KvArena(model.kv, 128 * len(read), max_rows=len(read))
+    batch = RunningBatch(model, arena, graphs=graphs_for(model, arena, capture_nothing))
     for done in read:
         batch.insert(done.row, done.kv, lasting=False)
     return batch.step()

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 
 from engine.forward.batch import RunningBatch
+from engine.forward.graphs import graphs_for
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
@@ -60,7 +61,11 @@ class Profiler:
         self._text = text
         self._chunk_tokens = chunk_tokens
         self._clock = clock
-        self._batch = RunningBatch(model, KvArena(model.kv, capacity_tokens, max_rows=max_rows), headroom=0)
+        arena = KvArena(model.kv, capacity_tokens, max_rows=max_rows)
+        graphs = graphs_for(model, arena)
+        if graphs is not None:
+            graphs.prepare()
+        self._batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
 
     def now(self) -> float:
         """Seconds, once the device has done all that it was told."""

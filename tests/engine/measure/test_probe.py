@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.forward.graphs import DecodeGraphs
 from engine.measure import probe
 from models.native.kernels import Kernels
-from models.network.attention import Mask
+from models.network.attention import Mask, Runs, gather_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, LoadError, load
 from models.text import Text
@@ -48,6 +51,24 @@ def test_an_architecture_computes_through_the_arena_what_it_computes_alone(
     monkeypatch.setattr(probe, "TOLERANCE", 1e-4)
     folder = build(tmp_path, served.kind, served.sizes)
     probe.probe(load(folder, dtype="float32"), tiny_text)
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_attention_over_runs_is_probed_where_it_serves(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, tiny_text: Text, lacking: int
+) -> None:
+    """Gathering attention stands in for that of a GPU; once it forgets each row's first token."""
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
+        short = replace(runs, starts=runs.starts + lacking, lengths=runs.lengths - lacking)
+        return gather_attention(query, key, value, short, scale)
+
+    monkeypatch.setattr(probe, "TOLERANCE", 1e-4)
+    monkeypatch.setattr("engine.kv.arena.has_flash", lambda *_: True)
+    monkeypatch.setattr("engine.forward.graphs.DecodeGraphs", partial(DecodeGraphs, attention=attention))
+    model = load(tiny_folder, dtype="float32", kernels=Kernels.TORCH)
+    with pytest.raises(LoadError, match="relative error") if lacking else nullcontext():
+        probe.probe(model, tiny_text)
 
 
 @pytest.mark.parametrize(("kind", "reason", "sizes"), [(kind, *rest) for kind, rest in REFUSED.items()])
