@@ -112,11 +112,16 @@ Mask: TypeAlias = Tensor | Spans | Causal | Runs | None
 def has_flash(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
     """Whether `flash_attention` computes this."""
     sized = dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256
-    return device.type == "cuda" and sized and torch.cuda.get_device_capability(device) >= (8, 0)
+    # That of ROCm takes no lengths of runs.
+    built = torch.backends.cuda.is_flash_attention_available() and torch.version.hip is None
+    return device.type == "cuda" and sized and built and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
-    """torch's own flash attention of variable lengths: neither mask nor padding is read, and no head is copied."""
+    """torch's own flash attention of variable lengths: neither mask nor padding is read, and no head is copied.
+
+    Runs may lie anywhere and in any order; nobody checks that they lie in memory, nor `longest`.
+    """
     found: Tensor = torch.ops.aten._flash_attention_forward(
         query, key, value, runs.places, runs.starts, 1, runs.longest, 0.0, False, False,
         scale=scale, seqused_k=runs.lengths,

@@ -5,6 +5,7 @@ Parts fail one by one: an error is a result too.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from functools import partial
@@ -47,6 +48,7 @@ def run_first(asked: GpuBench, say: Say, clock: Callable[[], float] = time.perf_
             found[name] = part() if clock() - begin < LIMIT else {"left out": "no time"}
         except Exception as error:
             found[name] = {"failed": f"{type(error).__name__}: {error}"}
+        gc.collect()
         if not dry:
             torch.cuda.empty_cache()
         say(f"{name:16} " + ", ".join(f"{key} {_show(value)}" for key, value in found[name].items()))

@@ -63,7 +63,7 @@ def run_tests() -> Json:
     """The tests that want a GPU, where the repository is."""
     if not TESTS.exists():
         return {"left out": "no repository here"}
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-n0", "-m", "gpu", str(TESTS)]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-o", "addopts=", "-m", "gpu", str(TESTS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     return {"exit code": done.returncode, "end": done.stdout[-600:]}
 

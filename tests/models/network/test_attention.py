@@ -172,8 +172,11 @@ def test_flash_attention_is_for_short_numbers_and_heads_on_recent_devices(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, head_dim: int, capability: tuple[int, int], there: bool
 ) -> None:
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
+    monkeypatch.setattr("torch.backends.cuda.is_flash_attention_available", lambda: True)
     assert has_flash(dtype, head_dim, torch.device("cuda:0")) is there
     assert not has_flash(dtype, head_dim, torch.device("cpu"))
+    monkeypatch.setattr("torch.version.hip", "6.4")
+    assert not has_flash(dtype, head_dim, torch.device("cuda:0"))
 
 
 def test_triangles_of_a_prompt_are_made_once_a_pass() -> None:
