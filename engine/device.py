@@ -219,6 +219,9 @@ class Device(Protocol[RowT]):
         """End the chunk under way: the rows that it has read to their end, with their first tokens. A group that fails
         is gone."""
 
+    def settle(self) -> Outcome[RowT]:
+        """End the decode step that was begun ahead of its tokens' being read, if there is one."""
+
     def enter(self, rows: Sequence[RowT]) -> Outcome[RowT]:
         """Let rows enter the batch in a step that computes all their tokens (Baton's shape)."""
 

@@ -202,6 +202,7 @@ class Lifecycle(Refill[RowT]):
     def _finish_entry(self) -> None:
         entering, self.entering = self.entering, []
         try:
+            self._book(Action.DECODE, self._device.settle())
             outcome = self._device.enter(entering)
         except OutOfMemoryError as error:
             self._relieve(error)

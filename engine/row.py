@@ -110,7 +110,11 @@ class Row:
     @property
     def barred(self) -> frozenset[int]:
         """Tokens that would end the row before its `min_tokens`."""
-        return self._ends | self._stop_ids if self.step < self.sampling.min_tokens else frozenset()
+        return self.barred_at(self.step)
+
+    def barred_at(self, step: int) -> frozenset[int]:
+        """Tokens that would end the row before its `min_tokens`, were they chosen at this step."""
+        return self._ends | self._stop_ids if step < self.sampling.min_tokens else frozenset()
 
     @property
     def complete(self) -> bool:

@@ -16,6 +16,7 @@ from engine.kv.arena import ArenaFull, KvArena
 from engine.kv.row_kv import RowKv
 from engine.messages import BatchShape, Tally
 from engine.row import Row
+from engine.transfer import send
 from models.network.attention import Mask
 from models.network.loader import LoadedModel
 
@@ -30,6 +31,8 @@ class RunningBatch:
         self._headroom = headroom
         self._graphs = graphs
         self.arena = arena
+        self.ahead = 0
+        """Steps that may be under way when rows come and go."""
         self.rows: list[Row] = []
 
     def __len__(self) -> int:
@@ -62,13 +65,18 @@ class RunningBatch:
             self.rows[place] = last
 
     def extract(self, row: Row) -> RowKv:
-        """Let a row leave and keep its K and V, to insert it again later without recomputing."""
-        kv = self.arena.extract(self.rows.index(row))
+        """Let a row leave and keep its K and V, to insert it again later without recomputing.
+
+        Those of tokens that it has not taken yet, in steps under way, are left out.
+        """
+        kv = self.arena.extract(self.rows.index(row)).first(row.cached_tokens)
         self.remove(row)
         return kv
 
-    def step(self) -> Tensor:
+    def step(self, fed: Tensor | None = None) -> Tensor:
         """One decode iteration; returns the logits (rows, vocab) of each row's next token.
+
+        fed  (rows,), each row's newest token, where the host has not read them all
 
         Raises ArenaFull when no view of the budget holds one more column: take a row out and try again.
         A step that fails leaves rows and arena as they were.
@@ -76,19 +84,24 @@ class RunningBatch:
         self._make_column()
         width = self.arena.open()
         try:
-            logits = self._replay()
-            return self._forward([(row.last_token,) for row in self.rows]) if logits is None else logits
+            logits = self._replay(fed)
+            return self._forward([(row.last_token,) for row in self.rows], fed) if logits is None else logits
         except BaseException:
             self.arena.close(width)
             raise
 
-    def _replay(self) -> Tensor | None:
+    def _replay(self, fed: Tensor | None) -> Tensor | None:
         """A decode step by a graph, where there is one of this shape."""
         if self._graphs is None:
             return None
         most = self._model.context_length
         places = [min(length, most) - 1 for length in self.arena.lengths]
-        return self._graphs.step([row.last_token for row in self.rows], places)
+        return self._graphs.step([row.last_token for row in self.rows], places, fed)
+
+    def void(self, rows: Tensor) -> None:
+        """Zero what the latest step wrote for the rows of this mask, (rows,): masked or moved, NaN would be read."""
+        for buffer in (self.arena.keys, self.arena.values):
+            buffer[:, : len(rows), :, self.arena.end - 1].masked_fill_(rows[:, None, None], 0)
 
     def undo_step(self) -> None:
         """Take back the latest step, of whose logits no row has taken a token."""
@@ -116,8 +129,10 @@ class RunningBatch:
         self.rows += joining
         return logits
 
-    def _forward(self, fed: Sequence[Sequence[int]]) -> Tensor:
+    def _forward(self, fed: Sequence[Sequence[int]], newest: Tensor | None = None) -> Tensor:
         """Logits (rows, vocab) after each row's newest token; what is fed to a row is aligned at the end.
+
+        newest  (rows,), in place of the one token that is fed to each, where the host has not read them all
 
         The place of a fed token is the row's own: K and V of the row's earlier tokens are in the arena. Rows that
         have ended but keep their slot may outgrow the context; what they compute there is of no use.
@@ -125,8 +140,9 @@ class RunningBatch:
         device, width, most = self._model.device, max(len(part) for part in fed), self._model.context_length
         ends = [min(length, most) for length in self.arena.lengths]
         places = [range(end - len(part), end) for part, end in zip(fed, ends, strict=True)]
-        tokens = torch.tensor([_padded(part, width) for part in fed], device=device)
-        positions = torch.tensor([_padded(part, width) for part in places], device=device)
+        inputs = [[_padded(part, width) for part in side] for side in (fed, places)]
+        tokens, positions = send(inputs, device)
+        tokens = tokens if newest is None else newest[:, None]
         rows = torch.arange(len(fed), device=device)
         mask: Mask = self.arena.mask(width)
         if mask is not None and width == 1 and self._model.batch_invariant:
@@ -197,7 +213,8 @@ class RunningBatch:
         assert len(self.rows) == self.arena.live
         for place, row in enumerate(self.rows):
             length = self.arena.lengths[place]
-            assert length >= row.cached_tokens if row.ended else length == row.cached_tokens, f"row {row.row_id}"
+            most = length if row.ended else row.cached_tokens + self.ahead
+            assert row.cached_tokens <= length <= most, f"row {row.row_id}"
 
 
 def _padded(part: Sequence[int], width: int) -> list[int]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from engine.device import Outcome, OutOfMemoryError
+from engine.device import Outcome
 from engine.forward.batch import RunningBatch
+from engine.forward.decode import Decode
 from engine.forward.prefill import Prefill
 from engine.forward.prefill_stream import PrefillStream
+from engine.forward.shortage import refusing
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.messages import RowSpec, RowUpdate, Tally
@@ -39,7 +38,10 @@ class TorchDevice:
         max_prefill_tokens: int,
         grammars: Grammars,
         prefixes: PrefixCache[RowKv] | None = None,
+        *,
+        ahead: bool | None = None,
     ) -> None:
+        """`ahead`: whether a step is launched before the tokens of the one before it are read; None: on CUDA."""
         self._model = model
         self._text = text
         self._max_prefill_tokens = max_prefill_tokens
@@ -47,6 +49,7 @@ class TorchDevice:
         self._prefixes = prefixes
         self._stream = PrefillStream(model.device)
         self.batch = batch
+        self._decode = Decode(batch, model.device, ahead=model.device.type == "cuda" if ahead is None else ahead)
         self.prefill: Prefill | None = None
         """The group whose prompts are being read."""
 
@@ -68,7 +71,7 @@ class TorchDevice:
     def insert(self, row: Row, *, lasting: bool) -> None:
         assert row.kv is not None, "a row joins with its K and V"
         self._stream.await_fetched()
-        with _refusing():
+        with refusing():
             self.batch.insert(row, row.kv, lasting=lasting)
         row.drop_kv()
 
@@ -91,7 +94,7 @@ class TorchDevice:
 
     def fetch(self, row: Row) -> None:
         if row.kv is not None:
-            with _refusing():
+            with refusing():
                 row.kv = self._stream.fetched(row.kv)
 
     def unreported(self, rows: Sequence[Row]) -> Sequence[RowUpdate]:
@@ -101,7 +104,7 @@ class TorchDevice:
 
     def launch_chunk(self, rows: Sequence[Row]) -> Tally:
         try:
-            with _refusing(), self._stream.working():
+            with refusing(), self._stream.working():
                 if self.prefill is None:
                     self.prefill = Prefill(self._model, rows, self._prefixes)
                 self.prefill.launch(self._max_prefill_tokens)
@@ -118,7 +121,7 @@ class TorchDevice:
         if self.prefill is None:  # its last row was cancelled while the chunk was under way
             return Outcome()
         try:
-            with _refusing():
+            with refusing():
                 ended = self.prefill.collect()
                 for done in ended:
                     self._stream.hand_over(done.kv.keys, done.kv.values, done.logits)
@@ -133,66 +136,22 @@ class TorchDevice:
             done.row.kv = done.kv
         return _accept(rows, choices, Tally(generated=len(rows)), read=rows)
 
+    def settle(self) -> Outcome[Row]:
+        with refusing():
+            return _accept(*self._decode.settle())
+
     def enter(self, rows: Sequence[Row]) -> Outcome[Row]:
         fed = [row.length for row in rows]
-        with _refusing():
-            logits = self.batch.enter(rows)
-            choices = _sample(self.batch.rows, logits, lambda: self.batch.undo_entry(rows))
+        with refusing():
+            live, choices, tally = self._decode.enter(rows)
         running = len(self.batch) - len(rows)
-        tally = Tally(prompt=sum(fed), pad=max(fed) * len(self.batch) - sum(fed) - running)
-        return self._take(choices, tally)
+        pad = max(fed) * len(self.batch) - sum(fed) - running
+        return _accept(live, choices, tally + Tally(prompt=sum(fed), pad=pad))
 
     def step(self, iterations: int) -> Outcome[Row]:
         """One decode iteration, whatever was asked for: each one's tokens are told at once."""
-        with _refusing():
-            logits = self.batch.step()
-            choices = _sample(self.batch.rows, logits, self.batch.undo_step)
-        return self._take(choices, self.batch.reads())
-
-    def _take(self, choices: Sequence[Choice | Unchosen], tally: Tally) -> Outcome[Row]:
-        """Let the rows of the batch that have not ended take their tokens."""
-        live = [row for row in self.batch.rows if not row.ended]
-        return _accept(live, choices, tally + Tally(generated=len(live), invalid=len(self.batch) - len(live)))
-
-
-_SHORTAGE = (
-    "can't allocate memory",
-    "could not create a primitive",
-    "could not create a memory",
-    "out of memory",
-    "_ALLOC_FAILED",
-)
-"""Parts of messages by which torch's CPU allocator, oneDNN and CUDA's libraries tell that there is no memory: they
-raise RuntimeError for that as for all else."""
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """Raise a torch-free OutOfMemoryError for any lack of memory."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and not _is_shortage(error):
-            raise
-        # What failed holds tensors in its frames, views of K and V among them: memory that is to be given back.
-        traceback.clear_frames(error.__traceback__)
-        raise OutOfMemoryError(str(error)) from error
-
-
-def _is_shortage(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(part in str(error) for part in _SHORTAGE)
-
-
-def _sample(rows: Sequence[Row], logits: Tensor, undo: Callable[[], None]) -> list[Choice | Unchosen]:
-    """The next token of each row that has not ended; where that fails, the pass that made the logits is undone."""
-    live = [place for place, row in enumerate(rows) if not row.ended]
-    try:
-        if len(live) < len(rows):
-            rows, logits = [rows[place] for place in live], logits[live]
-        return sampling.sample(rows, logits)
-    except BaseException:
-        undo()
-        raise
+        with refusing():
+            return _accept(*self._decode.step())
 
 
 def _accept(

@@ -78,18 +78,22 @@ class DecodeStep:
         positions: Sequence[int] = (),
         lengths: Sequence[int] = (),
         starts: Sequence[int] = (),
+        fed: Tensor | None = None,
     ) -> Tensor:
         """Logits (live, vocab) of each live row's next token, valid until the next run.
 
         capture  for the first run since the arena's memory moved
         lengths  tokens of each row, the new one included
         starts   the first of them in the arena's `tokens`
+        fed      (live,), in place of the tokens, where the host has not read them all
         """
         live = len(tokens)
         spare, nobody = self.rows - live, self._arena.capacity_tokens
         given = ((tokens, 0), (positions, 0), (lengths, 1), (starts, nobody))
         inputs = [number for numbers, rest in given for number in (*numbers, *[rest] * spare)]
         self._inputs.copy_(torch.tensor([*inputs, 0], pin_memory=self._inputs.is_cuda), non_blocking=True)
+        if fed is not None:
+            self._inputs[:live] = fed
         if self._replay is None:
             self._replay = self._prepare(capture)
         self._replay()
@@ -194,7 +198,7 @@ class DecodeGraphs:
             step.release()
         self._capture = self._capture_on(self._arena.shape.device)
 
-    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor | None:
+    def step(self, tokens: Sequence[int], positions: Sequence[int], fed: Tensor | None = None) -> Tensor | None:
         """Logits (live, vocab) of the arena's newest column; None where rows have holes, or no bucket holds them."""
         arena = self._arena
         if arena.has_holes:
@@ -202,7 +206,7 @@ class DecodeGraphs:
         longest = max(arena.lengths)
         for bucket in self._steps:
             if bucket.rows >= arena.live and bucket.longest >= longest:
-                return bucket.run(self._capture, tokens, positions, arena.lengths, arena.starts())
+                return bucket.run(self._capture, tokens, positions, arena.lengths, arena.starts(), fed)
         return None
 
 

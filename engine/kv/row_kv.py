@@ -19,6 +19,10 @@ class RowKv:
     def length(self) -> int:
         return self.keys.shape[2]
 
+    def first(self, tokens: int) -> RowKv:
+        """Those of the row's first tokens, in the same memory."""
+        return RowKv(self.keys[:, :, :tokens], self.values[:, :, :tokens])
+
     @property
     def in_host_memory(self) -> bool:
         return not self.keys.is_cuda

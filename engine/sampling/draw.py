@@ -5,7 +5,8 @@ Knows no penalties and no grammar: those have shaped the logits before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from engine.row import Row
 from engine.sampling.params import SamplingParams
+from engine.transfer import send
 
 BLOCK = 256
 """Tokens whose probabilities are summed up at a time."""
@@ -21,26 +23,54 @@ BLOCK = 256
 CANDIDATES = 256
 """Tokens of each row, its likeliest, among which most draws are settled without sorting the vocabulary."""
 
+REDRAWN = 8
+"""Where the host does not wait, one row of as many, and one more, can be drawn anew from the whole vocabulary."""
+
 DOUBT = 1e-5
 """Probability by which sums that are rounded in another order may differ: a draw that so little decides is made anew
 from the whole vocabulary, so that a seed's token never depends on the number of candidates."""
 
 
-def draw(rows: Sequence[Row], logits: Tensor) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token of each row, (rows,), and whether it is surely that of the whole vocabulary, None where all are."""
+
+    tokens: Tensor
+    settled: Tensor | None = None
+    redraw: Callable[[int], int] = int
+    """Draws the token of the row at a place from the whole vocabulary; only where not all are settled."""
+
+
+def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None) -> Drawn:
     """Sample (rows, vocab) by inverse transform: one uniform number a row, so neighbours cannot change the draw.
 
     Only rows that cut their distribution pay for an order. Which way a row goes depends on itself alone, since the
     same number picks different tokens from a sorted and an unsorted distribution.
+
+    steps  of the rows, where the host does not wait for the device: some draws may then be not settled
     """
-    wishes = torch.tensor(_wishes(rows), dtype=torch.float64, device=logits.device)
-    ranked = [_cuts(row.sampling) for row in rows]
-    if all(ranked):
-        return _draw_ranked(logits, wishes)
-    tokens = _invert(_scale(logits, wishes).softmax(dim=-1), wishes[:, 4:])
-    if any(ranked):
-        places = [place for place, cuts in enumerate(ranked) if cuts]
-        tokens[places] = _draw_ranked(logits[places], wishes[places])
-    return tokens
+    waits = steps is None
+    wishes = send(_wishes(rows, [row.step for row in rows] if steps is None else steps), logits.device, torch.float64)
+    places = [place for place, row in enumerate(rows) if _cuts(row.sampling)]
+    if not places:
+        return Drawn(_invert(_scale(logits, wishes).softmax(dim=-1), wishes[:, 4:]))
+    if len(places) == len(rows) and waits:
+        return Drawn(_draw_ranked(logits, wishes)[0])
+    at = send(places, logits.device)
+    some, cuts = logits[at], wishes[at]  # copies: the next step may write its logits over these
+    tokens, settled = _draw_ranked(some, cuts, waits=waits)
+    if len(places) < len(rows):
+        drawn = _invert(_scale(logits, wishes).softmax(dim=-1), wishes[:, 4:])
+        tokens = drawn.index_copy_(0, at, tokens)
+        settled = None if settled is None else torch.ones_like(drawn, dtype=torch.bool).index_copy_(0, at, settled)
+    if settled is None:
+        return Drawn(tokens)
+
+    def redraw(place: int) -> int:
+        line = slice(index := places.index(place), index + 1)
+        return int(_draw_sorted(some[line], cuts[line]))
+
+    return Drawn(tokens, settled, redraw)
 
 
 def _scale(logits: Tensor, wishes: Tensor) -> Tensor:
@@ -48,9 +78,9 @@ def _scale(logits: Tensor, wishes: Tensor) -> Tensor:
     return logits / wishes[:, :1].to(logits.dtype).clamp_(min=1e-6)
 
 
-def _wishes(rows: Sequence[Row]) -> list[tuple[float, ...]]:
+def _wishes(rows: Sequence[Row], steps: Sequence[int]) -> list[tuple[float, ...]]:
     """Temperature, min-p, top-k, top-p and random number of each row."""
-    numbers = uniforms([(row.sampling.seed, row.step) for row in rows])
+    numbers = uniforms([(row.sampling.seed, step) for row, step in zip(rows, steps, strict=True)])
     return [
         (one.temperature, one.min_p, max(one.top_k, 0), one.top_p, number)
         for one, number in zip([row.sampling for row in rows], numbers, strict=True)
@@ -73,18 +103,23 @@ def _cuts(params: SamplingParams) -> bool:
     return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
 
-def _draw_ranked(logits: Tensor, wishes: Tensor) -> Tensor:
-    """A token of each row of (rows, vocab), drawn from its likeliest where they settle it, else from all in order."""
+def _draw_ranked(logits: Tensor, wishes: Tensor, *, waits: bool = True) -> tuple[Tensor, Tensor | None]:
+    """A token of each row of (rows, vocab), drawn from its likeliest where they settle it, else from all in order.
+
+    Where the host does not wait it cannot know how many rows are left: as many as fit a part of the batch are drawn
+    anew, and it is told which of them are settled then.
+    """
     if logits.shape[-1] <= CANDIDATES:
-        return _draw_sorted(logits, wishes)
-    tokens, settled = _draw_likely(logits, wishes)
-    rest = (~settled).nonzero()[:, 0]
+        return _draw_sorted(logits, wishes), None
+    tokens, settled = _draw_likely(logits, wishes, waits=waits)
+    most = 1 + len(logits) // REDRAWN
+    rest = (~settled).nonzero()[:, 0] if waits else (~settled).to(torch.uint8).topk(most).indices
     if len(rest):
-        tokens[rest] = _draw_sorted(logits[rest], wishes[rest])
-    return tokens
+        tokens.index_copy_(0, rest, _draw_sorted(logits[rest], wishes[rest]))
+    return tokens, None if waits else settled.index_fill_(0, rest, True)
 
 
-def _draw_likely(logits: Tensor, wishes: Tensor) -> tuple[Tensor, Tensor]:
+def _draw_likely(logits: Tensor, wishes: Tensor, *, waits: bool) -> tuple[Tensor, Tensor]:
     """A token of each row from its `CANDIDATES` likeliest, and whether all of the vocabulary would give the same.
 
     It would, where every token that is kept is likelier than the least candidate, where the others are cut or too
@@ -97,7 +132,10 @@ def _draw_likely(logits: Tensor, wishes: Tensor) -> tuple[Tensor, Tensor]:
     _cut_min_p_and_top_k(ordered, wishes)
     probabilities = ordered.softmax(dim=-1)
     beyond = probabilities[:, -1] * logits.shape[-1] > DOUBT / 100
-    if bool(beyond.any()):
+    if not waits:
+        whole = _scale(logits, wishes).softmax(dim=-1).gather(1, tokens)
+        probabilities = torch.where(beyond[:, None], whole, probabilities)
+    elif bool(beyond.any()):
         whole = _scale(logits[beyond], wishes[beyond]).softmax(dim=-1)
         probabilities[beyond] = whole.gather(1, tokens[beyond])
     kept, margin = _cut_top_p(probabilities, wishes)

@@ -6,7 +6,9 @@ those rows only. The order of the steps is the field's: bar, grammar, bias, pena
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +21,7 @@ from engine.messages import TokenLogprob
 from engine.row import Choice, Row
 from engine.sampling.draw import draw
 from engine.sampling.matcher import GrammarFault
+from engine.transfer import Fetch, move, send
 from models.network.likeliest import find_peaks
 
 Masks: TypeAlias = tuple[dict[int, Tensor], dict[int, GrammarFault]]
@@ -53,21 +56,55 @@ def unpack(packed: Tensor, width: int) -> Tensor:
     return ((packed[:, :, None] >> places) & 1).bool().flatten(1)[:, :width]
 
 
-def penalize(rows: Sequence[Row], logits: Tensor) -> list[int]:
+UNKNOWN = array("q", [-1])
+"""Stands for a token that the host has not read."""
+
+NEVER = array("f", [0.0])
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Tokens that rows were given on the device, and that the host has not read yet.
+
+    tokens  (rows,), the newest of each row; -1 where the host has it
+    places  of the rows whose newest token the host lacks
+    """
+
+    tokens: Tensor
+    places: frozenset[int] = frozenset()
+
+    def count_in(self, tokens: Tensor, often: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Count the unread tokens among what rows have said: `tokens`, in which UNKNOWN stands for them, and how
+        `often` the rows at these `places` have said each. A token that has two lines then has the same in both.
+        """
+        newest = self.tokens[places]
+        tokens = torch.where(tokens < 0, newest, tokens)
+        own = tokens == newest
+        before = torch.zeros(len(self.tokens), device=often.device).index_add_(0, places, often * own)
+        return tokens, torch.where(own, before[places] + 1, often)
+
+
+def penalize(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> list[int]:
     """Apply the penalties of the rows that have some, in place on (rows, vocab); returns the places of these rows."""
     penalized = [place for place, row in enumerate(rows) if row.sampling.penalizes]
     if not penalized:
         return []
+    late = unread.places if unread is not None else ()
     said = [rows[place].said for place in penalized]
     wishes = [rows[place].sampling for place in penalized]
     given = [(one.repetition_penalty, one.frequency_penalty, one.presence_penalty) for one in wishes]
-    lengths = torch.tensor([len(one.tokens) for one in said])
+    more = [1 if place in late else 0 for place in penalized]
+    lengths = torch.tensor([len(one.tokens) + extra for one, extra in zip(said, more, strict=True)])
     # A line for each token that a row has said: where it is, how often the answer has it, the row's three penalties.
-    tokens = torch.from_numpy(np.concatenate([np.frombuffer(one.tokens, np.int64) for one in said])).to(logits.device)
-    counts = torch.from_numpy(np.concatenate([np.frombuffer(one.counts, np.float32) for one in said]))
-    places = torch.tensor(penalized).repeat_interleave(lengths).to(logits.device)
-    lines = torch.cat([counts[:, None], torch.tensor(given).repeat_interleave(lengths, dim=0)], dim=1)
-    often, repetition, frequency, presence = lines.to(logits.device).unbind(dim=1)
+    ids = [np.frombuffer(one.tokens + UNKNOWN * extra, np.int64) for one, extra in zip(said, more, strict=True)]
+    counts = [np.frombuffer(one.counts + NEVER * extra, np.float32) for one, extra in zip(said, more, strict=True)]
+    often = torch.from_numpy(np.concatenate(counts))
+    lines = torch.cat([often[:, None], torch.tensor(given).repeat_interleave(lengths, dim=0)], dim=1)
+    tokens = move(torch.from_numpy(np.concatenate(ids)), logits.device)
+    places = move(torch.tensor(penalized).repeat_interleave(lengths), logits.device)
+    often, repetition, frequency, presence = move(lines, logits.device).unbind(dim=1)
+    if late and unread is not None:
+        tokens, often = unread.count_in(tokens, often, places)
     values = logits[places, tokens]
     values = torch.where(values > 0, values / repetition, values * repetition)
     logits[places, tokens] = values - (frequency * often + presence * (often > 0))
@@ -87,57 +124,122 @@ Unchosen: TypeAlias = NonFiniteLogits | GrammarFault
 """Why a row has no next token."""
 
 
-def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
-    """The next token of each row, or why it has none.
+class Chosen:
+    """The next token of each row, chosen on the device and on its way to the host.
+
+    tokens  (rows,), on the device; of no use where a row is found to have none
+    finite  (rows,), on the device: whether the network computed numbers
+    """
+
+    def __init__(self, rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> None:
+        """As `choose` has it."""
+        device, late = logits.device, unread.places if unread is not None else ()
+        steps = [row.step + (place in late) for place, row in enumerate(rows)]
+        self.rows = rows
+        self.redrawn = False
+        """Whether the host, when it read, drew another token than the device had."""
+        peaks, self.tokens = find_peaks(logits)
+        self.finite = torch.isfinite(peaks)
+        self._wants = [place for place, row in enumerate(rows) if row.sampling.logprobs is not None]
+        self._raw = logits[send(self._wants, device)].log_softmax(dim=-1) if self._wants else logits[:0]
+        allowed, self._faults = masks(rows, logits)
+        changed = shape(rows, logits, allowed, steps, unread)
+        if shaped := [place for place in changed if rows[place].sampling.temperature == 0]:
+            at = send(shaped, device)
+            self.tokens.index_copy_(0, at, find_peaks(logits[at])[1])
+        self._draws = [place for place, row in enumerate(rows) if row.sampling.temperature > 0]
+        settled = torch.ones_like(self.tokens)
+        if self._draws:
+            settled = self._draw(logits, settled, None if unread is None else steps)
+        self._fetch = Fetch(torch.stack([self.tokens, self.finite.long(), settled]), *self._score())
+
+    def _draw(self, logits: Tensor, settled: Tensor, steps: Sequence[int] | None) -> Tensor:
+        """Draw the tokens of the rows that are not greedy; returns where that is `settled`, (rows,)."""
+        rows, at = [self.rows[place] for place in self._draws], send(self._draws, logits.device)
+        some = logits if len(rows) == len(self.rows) else logits[at]
+        self._drawn = draw(rows, some, None if steps is None else [steps[place] for place in self._draws])
+        self.tokens.index_copy_(0, at, self._drawn.tokens)
+        return settled if self._drawn.settled is None else settled.index_copy_(0, at, self._drawn.settled.long())
+
+    def _score(self) -> Sequence[Tensor]:
+        """What rows that want log-probabilities are told: the own one, its rank, and the likeliest, with their ids."""
+        if not self._wants:
+            return ()
+        own = self._raw.gather(1, self.tokens[send(self._wants, self._raw.device)][:, None])
+        most = max(self.rows[place].sampling.logprobs or 0 for place in self._wants)
+        return own, (self._raw > own).sum(dim=-1), *self._raw.topk(most, dim=-1)
+
+    def read(self) -> list[Choice | Unchosen]:
+        """The next token of each row, or why it has none. The host waits for the device here, and nowhere else."""
+        found, *scores = self._fetch.read()
+        tokens, finite, settled = found.tolist()
+        failed: dict[int, Unchosen] = {**self._faults}
+        failed.update((place, NonFiniteLogits()) for place, sound in enumerate(finite) if not sound)
+        logprobs = dict(zip(self._wants, self._logprobs(tokens, *scores), strict=True)) if scores else {}
+        for place in [place for place, sure in enumerate(settled) if not sure]:
+            token = self._drawn.redraw(self._draws.index(place))
+            if token != tokens[place]:
+                self.redrawn, tokens[place] = True, token
+                if place in logprobs:
+                    line, top = self._raw[self._wants.index(place)], self.rows[place].sampling.logprobs
+                    logprobs[place] = token_logprob(line, token, top or 0)
+        return [failed.get(place) or Choice(token, logprobs.get(place)) for place, token in enumerate(tokens)]
+
+    def _logprobs(
+        self, tokens: Sequence[int], own: Tensor, larger: Tensor, values: Tensor, ids: Tensor
+    ) -> Iterable[TokenLogprob]:
+        lines = zip(self._wants, own[:, 0].tolist(), larger.tolist(), ids.tolist(), values.tolist(), strict=True)
+        for place, value, before, others, theirs in lines:
+            top = self.rows[place].sampling.logprobs or 0
+            pairs = tuple(zip(others[:top], theirs[:top], strict=True))
+            yield TokenLogprob(tokens[place], value, before + 1, pairs)
+
+
+def choose(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> Chosen:
+    """Choose the next token of each row.
 
     logits  (rows, vocab) in float32; rows that shape theirs do so in place, after log-probabilities are taken
+    unread  the tokens that the host lacks; where it is given, the host never waits for the device before it reads
 
-    The host waits for the device once, at the end; rows that want log-probabilities or cut their distribution cost
-    it more.
+    Rows with a grammar need the host: it must have read their tokens.
     """
-    peaks, chosen = find_peaks(logits)
-    wants = [place for place, row in enumerate(rows) if row.sampling.logprobs is not None]
-    raw = logits[wants].log_softmax(dim=-1) if wants else logits[:0]
-    allowed, faults = masks(rows, logits)
-    shaped = [place for place in shape(rows, logits, allowed) if rows[place].sampling.temperature == 0]
-    if shaped:
-        chosen[shaped] = find_peaks(logits[shaped])[1]
-    draws = [place for place, row in enumerate(rows) if row.sampling.temperature > 0]
-    if draws:
-        some = logits if len(draws) == len(rows) else logits[draws]
-        chosen[draws] = draw([rows[place] for place in draws], some)
-    reports = dict(zip(wants, raw, strict=True))
-    tokens, finite = torch.stack([chosen, torch.isfinite(peaks).long()]).tolist()
-    failed: dict[int, Unchosen] = {**faults}
-    failed.update((place, NonFiniteLogits()) for place, sound in enumerate(finite) if not sound)
-    return [
-        failed.get(place) or Choice(token, _logprob(row, reports.get(place), token))
-        for place, (row, token) in enumerate(zip(rows, tokens, strict=True))
-    ]
+    return Chosen(rows, logits, unread)
 
 
-def shape(rows: Sequence[Row], logits: Tensor, allowed: Mapping[int, Tensor]) -> set[int]:
+def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
+    """`choose` the next token of each row, and read it."""
+    return choose(rows, logits).read()
+
+
+def shape(
+    rows: Sequence[Row],
+    logits: Tensor,
+    allowed: Mapping[int, Tensor],
+    steps: Sequence[int],
+    unread: Unread | None = None,
+) -> set[int]:
     """Apply what rows ask for beyond temperature and cut-offs, in place on (rows, vocab); the places that it changed.
 
     allowed  by place, (vocab,) boolean, what a row's grammar lets follow; what is barred was left out of it
+    steps    index of the token that each row is given
     """
     for place, follows in allowed.items():
         logits[place].masked_fill_(~follows, -torch.inf)
-    barred = [(place, row.barred) for place, row in enumerate(rows) if place not in allowed]
-    cells = [(place, token) for place, tokens in barred for token in tokens]
+    barred = [(place, row.barred_at(step)) for place, (row, step) in enumerate(zip(rows, steps, strict=True))]
+    cells = [(place, token) for place, tokens in barred if place not in allowed for token in tokens]
     if cells:
-        logits[tuple(zip(*cells, strict=True))] = -torch.inf
+        at, ids = send(cells, logits.device).unbind(dim=1)
+        logits[at, ids] = -torch.inf
     biases = [(place, *bias) for place, row in enumerate(rows) for bias in row.sampling.logit_bias]
     if biases:
-        at, ids, values = zip(*biases, strict=True)
-        logits[at, ids] += torch.tensor(values, device=logits.device)
-    return {*allowed, *penalize(rows, logits), *(place for place, _ in cells), *(place for place, *_ in biases)}
-
-
-def _logprob(row: Row, logprobs: Tensor | None, token: int) -> TokenLogprob | None:
-    if logprobs is None or row.sampling.logprobs is None:
-        return None
-    return token_logprob(logprobs, token, row.sampling.logprobs)
+        at, ids = send([(place, token) for place, token, _ in biases], logits.device).unbind(dim=1)
+        logits[at, ids] += send([value for *_, value in biases], logits.device, torch.float32)
+    return {
+        *allowed,
+        *penalize(rows, logits, unread),
+        *(place for place, _ in cells),
+        *(place for place, *_ in biases),
+    }
 
 
 def token_logprob(logprobs: Tensor, token: int, top: int) -> TokenLogprob:

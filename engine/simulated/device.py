@@ -165,6 +165,9 @@ class SimulatedDevice:
             row.kv = SimulatedKv(row.cached_tokens, in_host_memory=False)
         return Outcome([row.report() for row in ended], tally=tally + Tally(generated=len(ended)), read=ended)
 
+    def settle(self) -> Outcome[SimulatedRow]:
+        return Outcome()
+
     def enter(self, rows: Sequence[SimulatedRow]) -> Outcome[SimulatedRow]:
         running, live = len(self.batch), self.batch.live
         lengths = [row.length for row in rows]

@@ -178,13 +178,13 @@ def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
     monkeypatch: pytest.MonkeyPatch,
     call: int,
 ) -> None:
-    failing, sample = FailsAt(call), sampling.sample
+    failing, choose = FailsAt(call), sampling.choose
 
-    def sample_or_fail(rows: list[Row], logits: Tensor) -> list[Choice | sampling.Unchosen]:
+    def choose_or_fail(rows: list[Row], logits: Tensor, unread: sampling.Unread | None = None) -> sampling.Chosen:
         failing.tick()
-        return sample(rows, logits)
+        return choose(rows, logits, unread)
 
-    monkeypatch.setattr(sampling, "sample", sample_or_fail)
+    monkeypatch.setattr(sampling, "choose", choose_or_fail)
     pipeline = pipeline_of(tiny_model, tiny_text)
     pipeline.admit(SPECS[:2])
     assert errors_of(finish(pipeline)) == [0, 1]

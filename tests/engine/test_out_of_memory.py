@@ -13,7 +13,7 @@ from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.messages import Entry, FinishReason, RowId, RowUpdate, Terms
 from engine.pipeline import Pipeline
-from engine.row import Choice, Row
+from engine.row import Row
 from engine.sampling import sampler as sampling
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
@@ -85,17 +85,17 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
     tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch, entry: Entry
 ) -> None:
     """It failed all rows of the pass, though a softmax over a large vocabulary needs memory too."""
-    sample = sampling.sample
+    choose = sampling.choose
 
     def run(hit: int) -> dict[RowId, list[int]]:
         calls = count()
 
-        def sample_or_fail(rows: list[Row], logits: Tensor) -> list[Choice | sampling.Unchosen]:
+        def choose_or_fail(rows: list[Row], logits: Tensor, unread: sampling.Unread | None = None) -> sampling.Chosen:
             if next(calls) == hit:
                 raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
-            return sample(rows, logits)
+            return choose(rows, logits, unread)
 
-        monkeypatch.setattr(sampling, "sample", sample_or_fail)
+        monkeypatch.setattr(sampling, "choose", choose_or_fail)
         pipeline = pipeline_of(tiny_model, tiny_text, capacity=200, rows=4, chunk=16)
         for one in SPECS:
             pipeline.admit([one], Terms(entry=entry))

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.row import Row
-from engine.sampling.draw import draw
+from engine.sampling.draw import Drawn, draw
 from loadgen.experiments.engine.feed import Job, Turn
 from loadgen.experiments.engine.measure import Floor, Interrupted, apart, measure_bandwidth, measured, weight_bytes
 from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner, contest
@@ -151,10 +151,10 @@ def test_runners_draw_as_the_jobs_ask(runners: dict[str, Runner], name: str, mon
     drawn: list[int] = []
     multinomial = torch.multinomial
 
-    def noted_draw(rows: Sequence[Row], logits: Tensor) -> Tensor:
+    def noted_draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None) -> Drawn:
         assert all((row.sampling.top_p, row.sampling.repetition_penalty) == (0.9, 1.1) for row in rows)
         drawn.append(len(rows))
-        return draw(rows, logits)
+        return draw(rows, logits, steps)
 
     def noted_multinomial(shares: Tensor, num_samples: int) -> Tensor:
         drawn.append(len(shares))

@@ -1,0 +1,165 @@
+"""Decode steps, one after another or each launched before the tokens of the one before it are read.
+
+               device   | step 1 | step 2 | step 3 |
+    one after another   host      reads 1, launches 2          the device waits meanwhile
+    ahead               host      launches 2, reads 1, launches 3, reads 2
+
+Ahead, a row's cells run before its tokens: while a step is under way, the arena holds one cell more of each of its rows
+than the row has tokens read. A row that ends, or leaves, meanwhile is computed once in vain: what a step has chosen for
+a row is taken only by one that has run since. K and V that are no numbers are voided on the device, before rows move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.device import OutOfMemoryError
+from engine.forward.batch import RunningBatch
+from engine.forward.shortage import refusing
+from engine.messages import Tally
+from engine.row import Choice, Row
+from engine.sampling import sampler as sampling
+from engine.sampling.sampler import Chosen, Unchosen, Unread
+from engine.transfer import send
+
+
+class Taken(NamedTuple):
+    """What a step has brought: the choice for each of the rows that still run, and what was computed."""
+
+    rows: Sequence[Row] = ()
+    choices: Sequence[Choice | Unchosen] = ()
+    tally: Tally = Tally()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step under way, with how many rows the device runs in it."""
+
+    chosen: Chosen
+    width: int
+    reads: Tally
+
+
+class Decode:
+    """The decode steps of a batch."""
+
+    def __init__(self, batch: RunningBatch, device: torch.device, *, ahead: bool) -> None:
+        self._batch = batch
+        self._device = device
+        self._ahead = ahead
+        batch.ahead = int(ahead)
+        self._under_way: _Step | None = None
+
+    def step(self) -> Taken:
+        """The next decode iteration. Ahead, the one after it is under way when this returns."""
+        step, unread = self._begun()
+        if step is None:
+            step = self._launch()
+            unread = _places(step.chosen.rows)
+        following = self._follow(step, unread) if self._ahead else None
+        choices = step.chosen.read()
+        if following is not None and step.chosen.redrawn:  # it was given a token that is not the row's
+            self._batch.undo_step()
+            following = None
+        self._under_way = following
+        return _taken(step, unread, choices)
+
+    def settle(self) -> Taken:
+        """Read the step under way, if there is one."""
+        step, unread = self._begun()
+        return Taken() if step is None else _taken(step, unread, step.chosen.read())
+
+    def enter(self, joining: Sequence[Row]) -> Taken:
+        """A step in which rows enter by shape; none may be under way."""
+        logits = self._batch.enter(joining)
+        try:
+            chosen = self._choose(logits)
+            choices = chosen.read()
+        except BaseException:
+            self._batch.undo_entry(joining)
+            raise
+        step = _Step(chosen, len(self._batch), Tally())
+        return _taken(step, _places(chosen.rows), choices)
+
+    def _begun(self) -> tuple[_Step | None, dict[Row, int]]:
+        """The step under way, and where in it those rows are that have run ever since; no step if there are none."""
+        step, self._under_way = self._under_way, None
+        if step is None:
+            return None, {}
+        lengths = zip(self._batch.rows, self._batch.arena.lengths, strict=True)
+        running = {row for row, length in lengths if not row.ended and length > row.cached_tokens}
+        unread = {row: place for place, row in enumerate(step.chosen.rows) if row in running}
+        return (step, unread) if unread else (None, {})
+
+    def _follow(self, step: _Step, unread: dict[Row, int]) -> _Step | None:
+        """Launch the step after this one, whose tokens are `unread`; None where the host must read them first."""
+        live = [row for row in self._batch.rows if not row.ended]
+        goes_on = any(row.step + (row in unread) < row.sampling.max_tokens for row in live)
+        if not goes_on or any(row.matcher is not None for row in live) or not self._batch.can_step():
+            return None
+        try:
+            return self._launch(step.chosen.tokens, unread)
+        except OutOfMemoryError:  # these tokens can be read; it is told when the step is launched again
+            return None
+
+    def _launch(self, tokens: Tensor | None = None, unread: dict[Row, int] | None = None) -> _Step:
+        """Launch a step. Ahead of the host, the newest tokens of rows are on the device, each at its place of `unread`.
+
+        Where it fails, rows and arena are as they were.
+        """
+        fed, late = None, Unread(torch.empty(0)) if self._ahead else None
+        if tokens is not None and unread is not None:
+            fed, late = self._newest(tokens, unread)
+        with refusing():
+            logits = self._batch.step(fed)
+            try:
+                chosen = self._choose(logits, late)
+                if self._ahead:
+                    self._batch.void(self._broken(chosen))
+            except BaseException:
+                self._batch.undo_step()
+                raise
+        return _Step(chosen, len(self._batch), self._batch.reads())
+
+    def _choose(self, logits: Tensor, unread: Unread | None = None) -> Chosen:
+        """Choose the next token of each row of the batch that has not ended."""
+        live = self._live()
+        some = logits if len(live) == len(self._batch) else logits[send(live, self._device)]
+        return sampling.choose([self._batch.rows[place] for place in live], some, unread)
+
+    def _broken(self, chosen: Chosen) -> Tensor:
+        """Rows of the batch for which the step computed no numbers, (rows,)."""
+        if len(chosen.rows) == len(self._batch):
+            return ~chosen.finite
+        broken = torch.zeros(len(self._batch), dtype=torch.bool, device=self._device)
+        return broken.index_copy_(0, send(self._live(), self._device), ~chosen.finite)
+
+    def _live(self) -> Sequence[int]:
+        return [place for place, row in enumerate(self._batch.rows) if not row.ended]
+
+    def _newest(self, tokens: Tensor, unread: dict[Row, int]) -> tuple[Tensor, Unread]:
+        """The newest token of each row of the batch, (rows,); and what the host lacks of those that have not ended."""
+        rows, live = self._batch.rows, self._live()
+        places = [unread.get(row, -1) for row in rows]
+        late = frozenset(index for index, place in enumerate(live) if places[place] >= 0)
+        if places == list(range(len(tokens))):
+            return tokens, Unread(tokens, late)
+        known = [0 if place >= 0 else row.last_token for place, row in zip(places, rows, strict=True)]
+        at, host = send([places, known], self._device)
+        lacking = torch.where(at >= 0, tokens[at.clamp(min=0)], -1)
+        fed = torch.where(at >= 0, lacking, host)
+        return fed, Unread(lacking if len(live) == len(rows) else lacking[send(live, self._device)], late)
+
+
+def _places(rows: Sequence[Row]) -> dict[Row, int]:
+    return {row: place for place, row in enumerate(rows)}
+
+
+def _taken(step: _Step, unread: dict[Row, int], choices: Sequence[Choice | Unchosen]) -> Taken:
+    counted = Tally(generated=len(unread), invalid=step.width - len(unread))
+    return Taken(list(unread), [choices[place] for place in unread.values()], step.reads + counted)

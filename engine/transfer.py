@@ -1,0 +1,36 @@
+"""Copies between host and device for which the host does not wait: from and to pinned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def send(values: Sequence[object], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
+    """Numbers of the host as a tensor on a device."""
+    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def move(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+class Fetch:
+    """Tensors on their way to the host, which waits for what the stream was to do before them, and no more."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        self._copies = tensors
+        if tensors[0].is_cuda:
+            pinned = [torch.empty(one.shape, dtype=one.dtype, pin_memory=True) for one in tensors]
+            self._copies = tuple(to.copy_(one, non_blocking=True) for to, one in zip(pinned, tensors, strict=True))
+            self._event = torch.cuda.current_stream(tensors[0].device).record_event()
+
+    def read(self) -> Sequence[Tensor]:
+        """The tensors in host memory."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._copies

@@ -1,0 +1,361 @@
+"""Steps that are launched before the tokens of the ones before them are read: every row's answer is what it is when
+steps run one after another, whatever happens around it, and no launch waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.forward import decode as decoding
+from engine.forward.batch import RunningBatch
+from engine.kv.arena import KvArena
+from engine.kv.prefix_cache import PrefixCache
+from engine.kv.row_kv import RowKv
+from engine.messages import Entry, FinishReason, Overflow, RowId, RowSpec, RowUpdate, Terms
+from engine.pipeline import Pipeline
+from engine.row import Choice, Row
+from engine.sampling import sampler as sampling
+from engine.sampling.params import Grammar, GrammarKind
+from engine.sampling.sampler import Unread, choose, sample
+from models.network.kv_adapter import KvStore
+from models.network.loader import LoadedModel
+from models.text import Text
+from tests.engine.rows import faulty, finish, row_of, spec, tokens_of
+
+WISHES: list[dict[str, Any]] = [
+    {},
+    {"ignore_eos": False},
+    {"temperature": 1.0, "seed": 5},
+    {"temperature": 1.5, "top_p": 0.9, "seed": 3, "logprobs": 2},
+    {"temperature": 2.0, "top_k": 30, "min_p": 0.01, "seed": 8, "ignore_eos": False},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.2},
+    {"temperature": 1.0, "seed": 4, "frequency_penalty": 1.5, "logit_bias": ((7, 3.0), (9, -2.0)), "logprobs": 0},
+    {"temperature": 1.0, "seed": 9, "min_tokens": 5, "ignore_eos": False, "stop_token_ids": tuple(range(0, 300, 7))},
+    {"logprobs": 3, "temperature": 1.0, "seed": 2, "stop": ("e", "th")},
+    {"temperature": 1.0, "seed": 6, "grammar": Grammar(GrammarKind.REGEX, "[a-z ]{1,9}")},
+]
+
+Events = list[tuple[int, str, RowId]]
+
+
+def job(row_id: RowId, length: int, max_tokens: int, wish: int) -> RowSpec:
+    made = spec(row_id, length, max_tokens, **WISHES[wish])
+    return replace(made, prompt=(5,) * min(length, 9) + made.prompt[9:])  # some begin alike
+
+
+def play(
+    model: LoadedModel,
+    text: Text,
+    jobs: list[RowSpec],
+    events: Events,
+    terms: list[Terms],
+    *,
+    ahead: bool,
+    capacity: int = 400,
+) -> dict[RowId, list[RowUpdate]]:
+    """The updates of each row; jobs come, are cancelled and paused at the turns that `events` tell."""
+    batch = RunningBatch(model, KvArena(model.kv, capacity, max_rows=4), headroom=0)
+    prefixes = PrefixCache[RowKv](1 << 24, chunk=8)
+    pipeline = Pipeline(model, text, batch, max_prefill_tokens=16, prefixes=prefixes, ahead=ahead)
+    updates: list[RowUpdate] = []
+    for turn in range(1000):
+        for at, what, row_id in events:
+            if at == turn and what == "admit":
+                pipeline.admit([jobs[row_id]], terms[row_id])
+            elif at == turn and what == "cancel":
+                pipeline.cancel([row_id])
+            elif at == turn:
+                pipeline.pause([row_id])
+        updates += pipeline.turn()
+        pipeline.check()
+        for handed_back in pipeline.take_handed_back():
+            pipeline.admit([jobs[row_id] for row_id in handed_back.row_ids], terms[handed_back.row_ids[0]])
+        if pipeline.idle and turn > max(at for at, *_ in events):
+            break
+    assert pipeline.idle
+    return {one.row_id: [update for update in updates if update.row_id == one.row_id] for one in jobs}
+
+
+def answers(updates: list[RowUpdate]) -> tuple[Any, ...]:
+    """Tokens, text and end of a row; and its log-probabilities, which batches of other rows round otherwise."""
+    ends = [(update.finish_reason, update.stop_reason) for update in updates if update.finish_reason is not None]
+    told = [one for update in updates for one in update.logprobs]
+    tokens = [token for update in updates for token in update.token_ids]
+    text = "".join(update.text for update in updates)
+    logprobs = [value for one in told for value in (one.logprob, *(value for _, value in one.top))]
+    return tokens, text, ends, [one.token_id for one in told], logprobs
+
+
+@st.composite
+def plays(draw: st.DrawFn) -> tuple[list[RowSpec], Events, list[Terms]]:
+    sizes = st.tuples(st.integers(1, 40), st.integers(1, 25), st.integers(0, len(WISHES) - 1))
+    drawn = draw(st.lists(sizes, min_size=1, max_size=8))
+    jobs = [job(row_id, *sizes) for row_id, sizes in enumerate(drawn)]
+    jobs = [replace(one, priority=draw(st.integers(0, 1))) for one in jobs]
+    events: Events = [(draw(st.integers(0, 30)), "admit", one.row_id) for one in jobs]
+    some = st.tuples(st.integers(0, 40), st.sampled_from(["cancel", "pause"]), st.integers(0, len(jobs) - 1))
+    events += draw(st.lists(some, max_size=3))
+    terms = [Terms(entry=draw(st.sampled_from(Entry)), overflow=draw(st.sampled_from(Overflow))) for _ in jobs]
+    return jobs, sorted(events), terms
+
+
+@settings(max_examples=25, deadline=None)
+@given(told=plays())
+def test_every_answer_is_that_of_steps_one_after_another(
+    tiny_model: LoadedModel, tiny_text: Text, told: tuple[list[RowSpec], Events, list[Terms]]
+) -> None:
+    """Rows join, enter, end by text, by token, by length, and are cancelled, handed back and displaced meanwhile."""
+    jobs, events, terms = told
+    cancelled = {row_id for _, what, row_id in events if what == "cancel"}
+    before = play(tiny_model, tiny_text, jobs, events, terms, ahead=False, capacity=150)
+    after = play(tiny_model, tiny_text, jobs, events, terms, ahead=True, capacity=150)
+    for one in jobs:
+        expected, found = answers(before[one.row_id]), answers(after[one.row_id])
+        if one.row_id in cancelled:  # a turn earlier or later
+            shorter = min(len(expected[0]), len(found[0]))
+            assert expected[0][:shorter] == found[0][:shorter]
+        else:
+            assert expected[:-1] == found[:-1]
+            assert expected[-1] == pytest.approx(found[-1], abs=1e-4)
+
+
+def test_batches_of_closed_slices_go_on_as_they_do_one_after_another(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """Rows that have ended keep their slots and run in vain; all that are left are handed back every five steps."""
+    jobs = [job(row_id, 4 + 5 * row_id, 6 + 7 * row_id, row_id) for row_id in range(4)]
+    terms = Terms(closed=True, iterations=5)
+
+    def run(*, ahead: bool) -> dict[RowId, list[int]]:
+        batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 400, max_rows=4), headroom=0)
+        pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, ahead=ahead)
+        pipeline.admit(jobs, terms)
+        updates: list[RowUpdate] = []
+        while not pipeline.idle:
+            updates += pipeline.turn()
+            pipeline.check()
+            for handed_back in pipeline.take_handed_back():
+                pipeline.admit([jobs[row_id] for row_id in handed_back.row_ids], terms)
+        return tokens_of(updates)
+
+    assert run(ahead=True) == run(ahead=False)
+
+
+# What is under way when
+
+
+Watched = Callable[..., tuple[Pipeline, list[str]]]
+
+
+@pytest.fixture
+def watched(tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Makes a pipeline whose launches and reads are noted."""
+    log: list[str] = []
+    init, read = sampling.Chosen.__init__, sampling.Chosen.read
+
+    def noted_init(self: sampling.Chosen, rows: list[Row], logits: Tensor, unread: Unread | None = None) -> None:
+        log.append(f"launch {len(rows)}")
+        init(self, rows, logits, unread)
+
+    def noted_read(self: sampling.Chosen) -> list[Any]:
+        log.append("read")
+        return read(self)
+
+    monkeypatch.setattr(sampling.Chosen, "__init__", noted_init)
+    monkeypatch.setattr(sampling.Chosen, "read", noted_read)
+
+    def make(*specs: RowSpec, model: LoadedModel = tiny_model) -> tuple[Pipeline, list[str]]:
+        batch = RunningBatch(model, KvArena(model.kv, 400, max_rows=4), headroom=0)
+        pipeline = Pipeline(model, tiny_text, batch, max_prefill_tokens=64, ahead=True)
+        pipeline.admit(specs)
+        pipeline.turn()  # the prompts are read
+        log.clear()
+        return pipeline, log
+
+    return make
+
+
+def test_a_step_is_launched_before_the_one_before_it_is_read(watched: Watched) -> None:
+    pipeline, log = watched(spec(0, max_tokens=5))
+    finish(pipeline)
+    assert log == ["launch 1", *["launch 1", "read"] * 3, "read"]  # none after that of the last token
+
+
+def test_a_row_that_ends_late_costs_one_row_step(watched: Watched, tiny_model: LoadedModel, tiny_text: Text) -> None:
+    (tokens,) = tokens_of(finish(watched(spec(0, max_tokens=12))[0])).values()
+    stop = next(token for place, token in enumerate(tokens) if place >= 3 and token not in tokens[:place])
+    pipeline, _ = watched(spec(0, max_tokens=12, stop_token_ids=(stop,)), spec(1, max_tokens=12))
+    wasted, updates = 0, 0
+    while not pipeline.idle:
+        updates += len(pipeline.turn())
+        wasted += pipeline.tally.invalid
+    assert wasted == 1 and updates == tokens.index(stop) + 12
+
+
+def test_a_row_with_a_grammar_is_read_before_the_next_step(watched: Watched) -> None:
+    grammar = Grammar(GrammarKind.REGEX, "[a-z]{20}")
+    pipeline, log = watched(spec(0, max_tokens=4, grammar=grammar), spec(1, max_tokens=4))
+    finish(pipeline)
+    assert log == ["launch 2", "read"] * 3
+
+
+def test_a_step_ahead_for_which_there_is_no_memory_loses_no_token(
+    watched: Watched, tiny_model: LoadedModel, tiny_text: Text
+) -> None:
+    calls = iter(range(1000))
+
+    def fault(store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, KvArena) and next(calls) == 3:
+            raise torch.OutOfMemoryError("injected")
+        return logits
+
+    pipeline, log = watched(spec(0, max_tokens=8), spec(1, max_tokens=8), model=faulty(tiny_model, fault))
+    expected = tokens_of(finish(watched(spec(0, max_tokens=8), spec(1, max_tokens=8))[0]))
+    log.clear()
+    assert tokens_of(finish(pipeline)) == expected
+    assert log[:6] == ["launch 2", "launch 2", "read", "launch 2", "read", "read"]
+    assert not pipeline.short
+
+
+def test_a_row_that_computes_nan_fails_alone_and_none_of_it_stays(watched: Watched, tiny_model: LoadedModel) -> None:
+    """Also where it leaves before that is read: K and V are finite whenever rows come and go."""
+    holder: list[Pipeline] = []
+
+    def fault(store: KvStore, logits: Tensor) -> Tensor:
+        if isinstance(store, KvArena):
+            for place, row in enumerate(holder[0].batch.rows if holder else ()):
+                if row.row_id == 1 and store.lengths[place] == 8:
+                    store.keys[:, place, :, store.end - 1] = math.nan
+                    logits[place] = math.nan
+        return logits
+
+    for cancels in (False, True):
+        pipeline, _ = watched(*(spec(row_id) for row_id in range(3)), model=faulty(tiny_model, fault))
+        holder[:] = [pipeline]
+        updates: list[RowUpdate] = []
+        while pipeline.batch.arena.lengths[1:2] != [8] and not pipeline.idle:
+            updates += pipeline.turn()
+            pipeline.check()
+        if cancels:
+            pipeline.cancel([1])
+        updates += finish(pipeline)
+        failed = [one.row_id for one in updates if one.finish_reason is FinishReason.ERROR]
+        assert failed == ([] if cancels else [1])
+        expected = tokens_of(finish(watched(*(spec(row_id) for row_id in range(3)))[0]))
+        assert {row_id: tokens_of(updates)[row_id] for row_id in (0, 2)} == {one: expected[one] for one in (0, 2)}
+
+
+# The sampler
+
+
+class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations for which a host would wait for a device: those that tell it a number, or a shape."""
+
+    KINDS = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "_unique2", "bincount")
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        by_mask = name.startswith("index") and any(
+            one is not None and one.dtype is torch.bool for one in (args[1] if isinstance(args[1], list) else ())
+        )
+        if name in self.KINDS or by_mask:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def logits_of(rows: int, vocab: int, seed: int, *, flat: bool = False) -> Tensor:
+    drawn = torch.randn((rows, vocab), generator=torch.Generator().manual_seed(seed))
+    return drawn * (0.1 if flat else 3.0)
+
+
+def rows_that_have_said(text: Text, seed: int) -> list[Row]:
+    """A row for each wish but the grammar, with some tokens generated."""
+    rows = [
+        row_of(text, prompt=(5, 6, 7, 5), **{"temperature": 0.0, **wish}) for wish in WISHES if "grammar" not in wish
+    ]
+    chance = random.Random(seed)
+    for row in rows:
+        for _ in range(chance.randrange(1, 6)):
+            row.accept(Choice(chance.choice([5, 6, 40, 41])))
+    return rows
+
+
+@pytest.mark.parametrize("vocab", [320, 5000])
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_that_the_host_lacks_count_as_those_that_it_has(
+    tiny_text: Text, vocab: int, flat: bool, seed: int
+) -> None:
+    """Every second row's newest token is known on the device alone; flat distributions keep more than the likeliest."""
+    logits = logits_of(len(WISHES) - 1, vocab, seed, flat=flat)
+    expected = sample(rows_that_have_said(tiny_text, seed), logits.clone())
+    rows = rows_that_have_said(tiny_text, seed)
+    newest = [row.generated.pop() if place % 2 else -1 for place, row in enumerate(rows)]
+    for row in rows:
+        row._said = None
+    unread = Unread(torch.tensor(newest), frozenset(range(1, len(rows), 2)))
+    with Waits() as waits:
+        chosen = choose(rows, logits.clone(), unread)
+    assert waits.found == []
+    assert chosen.read() == expected
+
+
+def test_a_draw_that_the_device_could_not_settle_is_made_anew_by_the_host(tiny_text: Text) -> None:
+    """More such rows than a part of the batch: the token on the device is then not the row's."""
+    rows = [row_of(tiny_text, temperature=1.0, top_p=0.9, seed=seed, logprobs=1) for seed in range(24)]
+    logits = logits_of(24, 5000, 0, flat=True)
+    chosen = choose(rows, logits.clone(), Unread(torch.empty(0)))
+    found = chosen.read()
+    assert chosen.redrawn and found == sample(rows, logits.clone())
+    assert [one.token_id for one in found if isinstance(one, Choice)] != chosen.tokens.tolist()
+
+
+def test_a_step_that_was_fed_a_token_drawn_anew_is_undone(
+    watched: Watched, tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the device had been wrong in every third step."""
+    jobs = [spec(row_id, max_tokens=14, temperature=1.0, top_p=0.9, seed=row_id) for row_id in range(3)]
+    expected = tokens_of(finish(watched(*jobs)[0]))
+    choosing, calls = sampling.choose, iter(range(1000))
+
+    def choose_wrong(rows: list[Row], logits: Tensor, unread: Unread | None = None) -> sampling.Chosen:
+        chosen = choosing(rows, logits, unread)
+        if unread is not None and next(calls) % 3 == 1:
+            chosen.tokens = (chosen.tokens + 1) % 300
+            chosen.redrawn = True
+        return chosen
+
+    monkeypatch.setattr(sampling, "choose", choose_wrong)
+    assert tokens_of(finish(watched(*jobs)[0])) == expected
+
+
+def test_no_launch_of_a_step_waits_for_the_device(
+    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the pass, nor its inputs, nor the choice of tokens, with rows that come and go."""
+    launch, found = decoding.Decode._launch, []
+
+    def watched_launch(self: decoding.Decode, *unread: Any) -> Any:
+        with Waits() as waits:
+            step = launch(self, *unread)
+        found.append(waits.found)
+        return step
+
+    monkeypatch.setattr(decoding.Decode, "_launch", watched_launch)
+    jobs = [job(row_id, 5 + 3 * row_id, 6 + row_id, row_id) for row_id in range(len(WISHES) - 1)]
+    events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
+    play(tiny_model, tiny_text, jobs, events, [Terms()] * len(jobs), ahead=True)
+    assert len(found) > 10 and not any(found)
