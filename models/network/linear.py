@@ -1,4 +1,4 @@
-"""Linear layers for inference: a weight kept in the form that the CPU's matrix kernels read, and nothing to train.
+"""Linear layers for inference: a weight kept in the form that matrix kernels read, and nothing to train.
 
 Each kind is one class. Which of them a network gets is `models.network.packing`'s business.
 """
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 GROUP = 32
 """Weights of a row that share a scale and a zero in `Int4Linear`."""
+
+TILES = (8, 4, 2)
+"""Runs of 16 inputs that a CUDA kernel for four bits may read at a time, the best first."""
 
 MANY = 20
 """Rows from which on it pays to widen weights of eight bits anew at each product, where no wide ones are kept."""
@@ -256,10 +259,68 @@ class Int4Linear(_IntegerLinear):
 
     def _pack(self, weight: Tensor) -> _Parts:
         levels, scale, zero = round_to_int4(weight)
-        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.flatten(1).to(torch.int32), 1)
+        packed = self._pack_levels(levels.flatten(1).to(torch.int32))
         wide = levels.sub_(8).mul_(scale[..., None]).add_(zero[..., None]).flatten(1)
         return _Parts(packed, torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().bfloat16(), wide)
+
+    def _pack_levels(self, levels: Tensor) -> Tensor:
+        """Levels (out, in) in int32, as the kernel reads them."""
+        packed: Tensor = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
+        return packed
 
     def _narrow(self, inputs: Tensor) -> Tensor:
         output: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(inputs, self.levels, GROUP, self.scales)
         return output
+
+
+class CudaInt4Linear(Int4Linear):
+    """`Int4Linear` on a CUDA device: the same levels, scales and zeros, read by a kernel for tensor cores."""
+
+    def _pack_levels(self, levels: Tensor) -> Tensor:
+        tiles = next(tiles for tiles in TILES if self.in_features % (16 * tiles) == 0)
+        pairs = (levels[:, ::2] << 4 | levels[:, 1::2]).to(torch.uint8)
+        packed: Tensor = torch.ops.aten._convert_weight_to_int4pack(pairs, tiles)
+        return packed
+
+    def _narrow(self, inputs: Tensor) -> Tensor:
+        output: Tensor = torch.ops.aten._weight_int4pack_mm(inputs, self.levels, GROUP, self.scales)
+        return output
+
+
+FP8 = torch.float8_e4m3fn
+
+
+def round_to_fp8(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers (rows, width) in eight bits, the largest of each row as the largest that these hold, and its scale,
+    (rows, 1) in float32."""
+    largest = torch.finfo(FP8).max
+    wide = numbers.float()
+    scales = (wide.abs().amax(dim=1, keepdim=True) / largest).clamp_(min=torch.finfo(torch.float32).tiny)
+    return (wide / scales).clamp_(-largest, largest).to(FP8), scales  # beyond, the conversion yields NaN
+
+
+class Fp8Linear(InferenceLinear):
+    """Weights and inputs in eight bits with an exponent, with a scale for each output and each row of inputs.
+
+    levels  (out, in)
+    scales  (out, 1)
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__(linear)
+        self.levels, self.scales = round_to_fp8(linear.weight.detach())
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.levels.nbytes + self.scales.nbytes
+
+    def _weights(self) -> tuple[str, ...]:
+        return ("levels", "scales")
+
+    def _multiply(self, inputs: Tensor) -> Tensor:
+        if not len(inputs):  # of which the product refuses the scales
+            return inputs.new_empty(0, self.out_features)
+        rounded, scales = round_to_fp8(inputs)
+        output = torch._scaled_mm(rounded, self.levels.t(), scales, self.scales.t(), out_dtype=torch.bfloat16)
+        output = output.to(inputs.dtype)
+        return output if self.bias is None else output + self.bias

@@ -34,7 +34,7 @@ from models.network.generation_config import SamplingDefaults, sampling_defaults
 from models.network.huge_pages import move_weights
 from models.network.kv_adapter import KvShape, KvStore
 from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, pack, packs
-from models.network.quantization import Quantization
+from models.network.quantization import FEW_BITS, Quantization
 
 log = logging.getLogger(__name__)
 
@@ -148,14 +148,16 @@ def _load(
     kept = _choose_quantization(quantization, config, chosen, where, narrows=narrows)
     defaults = _sampling_defaults(folder)
     context = read_context_length(config)
-    loaded = _read_network(folder, chosen, where)
+    # Weights that are to be rounded are read into host memory: the device need not hold what they were.
+    place = torch.device("cpu") if kept in FEW_BITS else where
+    loaded = _read_network(folder, chosen, place)
     vocab_size = _head(loaded).out_features
     ends = _end_token_ids(loaded, vocab_size)
     library = _choose_library(kernels, kept, chosen, where)
-    network = _choose_pass(loaded, context, kept, library)
+    network = _choose_pass(loaded, context, kept, library, where)
     del loaded
     if network is None:
-        network = _read_network(folder, chosen, where)
+        network = _read_network(folder, chosen, place)
     if kernels is Kernels.NATIVE and not isinstance(network, NativeDecoder):
         raise LoadError(f"--kernels native: they do not compute {folder.name}, as the log says: leave the flag out")
     packed = isinstance(network, Decoder) and kept is Quantization.NONE and packs(chosen, where)
@@ -167,7 +169,9 @@ def _load(
             "change what departs from that"
         )
     if not isinstance(network, NativeDecoder) and (kept is not Quantization.NONE or packs(chosen, where)):
-        pack(network, kept, _head(network), free=psutil.virtual_memory().available, paired=batch_invariant)
+        free = psutil.virtual_memory().available
+        pack(network, kept, _head(network), free=free, paired=batch_invariant, device=where)
+        nn.Module.to(network, where)
     move_weights(network)
     return LoadedModel(
         folder=folder,
@@ -183,7 +187,7 @@ def _load(
 
 
 def _choose_pass(
-    loaded: PreTrainedModel, context_length: int, kept: Quantization, library: Library | None
+    loaded: PreTrainedModel, context_length: int, kept: Quantization, library: Library | None, where: torch.device
 ) -> Decoder | NativeDecoder | PreTrainedModel | None:
     """This server's own forward pass where it computes what transformers does, else the network as it was; None where
     that has to be read again, once all of this one is gone: there may be no memory for two.
@@ -191,7 +195,7 @@ def _choose_pass(
     name = type(loaded).__name__
     try:
         if library is None:
-            return take_over(loaded, context_length, fold_norms=kept not in (Quantization.INT8, Quantization.INT4))
+            return take_over(loaded, context_length, fold_norms=kept not in FEW_BITS, fuse_norms=where.type == "cuda")
         return _compile(take_over(loaded, context_length, fold_norms=False), kept, library)
     except NotOfFamily as departure:
         log.info("%s runs through transformers: %s", name, departure)
@@ -228,7 +232,9 @@ def _choose_library(kernels: Kernels, kept: Quantization, dtype: torch.dtype, de
         reason = "they compute in float32 and bfloat16, on CPUs"
     elif dtype is torch.bfloat16 and not library.computes_bfloat16:
         reason = "this CPU does not multiply in bfloat16"
-    elif kept in (Quantization.INT8, Quantization.INT4) and not library.multiplies_levels:
+    elif kept is Quantization.FP8:
+        reason = "they have none for weights in fp8"
+    elif kept in FEW_BITS and not library.multiplies_levels:
         reason = f"this CPU does not multiply in {kept} (AVX-512 VNNI)"
     else:
         return library

@@ -14,6 +14,8 @@ from torch import nn
 from models.network.linear import (
     GROUP,
     BeyondFloat16,
+    CudaInt4Linear,
+    Fp8Linear,
     HalfLinear,
     Int4Linear,
     Int8Linear,
@@ -76,11 +78,31 @@ def require(quantization: Quantization, dtype: torch.dtype, device: torch.device
     """Raises UnsupportedQuantization where there are no kernels for it."""
     if quantization is Quantization.NONE:
         return
-    if device.type != "cpu":
-        raise UnsupportedQuantization(f"--quantization {quantization} is for CPUs: leave it out on {device.type}")
+    if device.type == "cuda":
+        return _require_on_cuda(quantization, device)
+    if quantization is Quantization.FP8:
+        log.warning("weights in fp8 are for CUDA: on a CPU they show what an answer loses by them, and are slow")
     if quantization is Quantization.FLOAT16 and not halves(dtype, device):
         raise UnsupportedQuantization(
             "--quantization float16 keeps the weights of float32 layers, on x86: give --dtype float32, or leave it out"
+        )
+
+
+CAPABILITIES = {Quantization.INT4: (8, 0), Quantization.FP8: (8, 9)}
+"""What there are kernels for on CUDA, and the least compute capability of a device that runs them."""
+
+
+def _require_on_cuda(quantization: Quantization, device: torch.device) -> None:
+    if quantization not in CAPABILITIES:
+        kinds = " or ".join(CAPABILITIES)
+        raise UnsupportedQuantization(
+            f"--quantization {quantization} is for CPUs: leave it out on cuda, or give {kinds}"
+        )
+    needed, found = CAPABILITIES[quantization], torch.cuda.get_device_capability(device)
+    if found < needed:
+        raise UnsupportedQuantization(
+            f"--quantization {quantization} needs a GPU of compute capability {needed[0]}.{needed[1]}, "
+            f"and this one has {found[0]}.{found[1]}: leave it out"
         )
 
 
@@ -91,19 +113,31 @@ def pack(
     *,
     free: int = 0,
     paired: bool = False,
+    device: torch.device | None = None,
 ) -> None:
     """Replace every plain linear layer of a network on a CPU; frees the weights that nothing else uses.
+
+    On another `device` layers are packed there one after another, so that it need not hold all of them as they were.
 
     head  the layer of the network that yields logits, which four bits would harm
     free  bytes of memory: where they are plenty, layers of few bits keep wide weights too, for batches of many rows
     paired  whether layers in the model's dtype shall never multiply one row
     """
-    keep_wide = quantization in (Quantization.INT8, Quantization.INT4) and _has_room(network, free)
+    cuda = device is not None and device.type == "cuda"
+    keep_wide = not cuda and quantization in (Quantization.INT8, Quantization.INT4) and _has_room(network, free)
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear:
-                kept = Quantization.INT8 if child is head and quantization is Quantization.INT4 else quantization
-                setattr(module, name, _packed(child, kept, keep_wide, PairedLinear if paired else PackedLinear))
+                kept = _kept(quantization, cuda=cuda) if child is head else quantization
+                plain = PairedLinear if paired else PackedLinear
+                setattr(module, name, _packed(child.to(device), kept, keep_wide, plain, cuda=cuda))
+
+
+def _kept(quantization: Quantization, *, cuda: bool) -> Quantization:
+    """How a network's head is kept."""
+    if quantization is Quantization.FP8 or cuda:
+        return Quantization.NONE
+    return Quantization.INT8 if quantization is Quantization.INT4 else quantization
 
 
 def _has_room(network: nn.Module, free: int) -> bool:
@@ -133,7 +167,12 @@ def pack_encoder(network: nn.Module) -> None:
 
 
 def _packed(
-    linear: nn.Linear, quantization: Quantization, keep_wide: bool, plain: type[PackedLinear] = PackedLinear
+    linear: nn.Linear,
+    quantization: Quantization,
+    keep_wide: bool,
+    plain: type[PackedLinear] = PackedLinear,
+    *,
+    cuda: bool = False,
 ) -> nn.Module:
     """The closest kind that this layer can have; `plain` is that of a weight in the model's dtype."""
     packable = packs(linear.weight.dtype, linear.weight.device)
@@ -142,6 +181,10 @@ def _packed(
         case Quantization.FLOAT16:
             with suppress(BeyondFloat16):
                 return HalfLinear(linear)
+        case Quantization.INT4 if even and cuda:
+            return CudaInt4Linear(linear)
+        case Quantization.FP8 if linear.out_features % ALIGNMENT == linear.in_features % ALIGNMENT == 0:
+            return Fp8Linear(linear)
         case Quantization.INT4 if even:
             return Int4Linear(linear, keep_wide=keep_wide and packable)
         case Quantization.INT8 if even:

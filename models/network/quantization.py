@@ -13,7 +13,13 @@ class Quantization(StrEnum):
     FLOAT16 = "float16"
     INT8 = "int8"
     INT4 = "int4"
+    FP8 = "fp8"
+    """Eight bits with an exponent, e4m3, inputs too: for CUDA."""
 
+
+FEW_BITS = frozenset({Quantization.INT8, Quantization.INT4, Quantization.FP8})
+"""Those that a network's own numbers are rounded for: its norms are not folded into its weights, and its head is kept
+in more bits than INT4, or as it is on CUDA."""
 
 QUANTIZATIONS = tuple(one.value for one in Quantization)
 """The names as plain strings, which argparse shows as they are."""

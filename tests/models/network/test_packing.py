@@ -8,12 +8,25 @@ import pytest
 import torch
 from torch import nn
 
-from models.network.linear import GROUP, MANY, HalfLinear, InferenceLinear, Int4Linear, Int8Linear, PackedLinear
-from models.network.packing import UnsupportedQuantization, halves, pack, packs, require
+from models.network.linear import (
+    FP8,
+    GROUP,
+    MANY,
+    CudaInt4Linear,
+    Fp8Linear,
+    HalfLinear,
+    InferenceLinear,
+    Int4Linear,
+    Int8Linear,
+    PackedLinear,
+    round_to_fp8,
+    round_to_int4,
+)
+from models.network.packing import UnsupportedQuantization, _packed, choose, halves, pack, packs, require
 from models.network.quantization import Quantization
 
 CPU = torch.device("cpu")
-KINDS = {PackedLinear: 1e-6, HalfLinear: 1e-3, Int8Linear: 2e-2, Int4Linear: 0.15}
+KINDS = {PackedLinear: 1e-6, HalfLinear: 1e-3, Int8Linear: 2e-2, Int4Linear: 0.15, Fp8Linear: 5e-2}
 """And how far from the plain layer's outputs theirs may be, as a share of their size."""
 
 pytestmark = pytest.mark.skipif(
@@ -46,7 +59,7 @@ def test_no_rows_give_no_rows(kind: type[InferenceLinear]) -> None:
 def test_a_row_gets_the_same_among_few_and_among_many(kind: type[InferenceLinear]) -> None:
     layer, inputs = kind(plain()), torch.randn(3 * MANY, 64)
     alone = torch.cat([layer(row[None]) for row in inputs])
-    tolerance = 1e-2 if kind in (Int8Linear, Int4Linear) else 1e-5  # results of few rows come in bfloat16
+    tolerance = 1e-2 if kind in (Int8Linear, Int4Linear, Fp8Linear) else 1e-5  # results of few rows come in bfloat16
     torch.testing.assert_close(layer(inputs), alone, atol=tolerance, rtol=tolerance)
 
 
@@ -125,6 +138,7 @@ def network() -> nn.Sequential:
         ("float16", ["HalfLinear", "HalfLinear", "Special", "HalfLinear", "HalfLinear"]),
         ("int8", ["Int8Linear", "Int8Linear", "Special", "Int8Linear", "PackedLinear"]),
         ("int4", ["Int4Linear", "Int4Linear", "Special", "Int8Linear", "PackedLinear"]),
+        ("fp8", ["Fp8Linear", "Fp8Linear", "Special", "PackedLinear", "PackedLinear"]),
     ],
 )
 def test_every_plain_layer_of_a_network_becomes_the_closest_kind_that_it_can(
@@ -167,3 +181,87 @@ def test_what_has_no_kernels_is_refused_with_the_remedy() -> None:
         require(Quantization.INT8, torch.bfloat16, torch.device("cuda"))
     with pytest.raises(UnsupportedQuantization, match="--dtype float32"):
         require(Quantization.FLOAT16, torch.bfloat16, CPU)
+
+
+# On CUDA, as far as a CPU tells
+
+
+def test_fp8_multiplies_what_is_left_of_weights_and_inputs() -> None:
+    """A plain product of the same rounded numbers, a sixteenth off at most; outliers spoil their row alone."""
+    layer, inputs = plain(bias=True), torch.randn(5, 64)
+    layer.weight[3] *= 1e4
+    inputs[2] *= 1e-30
+    kept = []
+    for numbers in (inputs, layer.weight):
+        levels, scales = round_to_fp8(numbers)
+        assert levels.dtype is FP8 and bool(torch.isfinite(levels.float()).all())
+        kept.append(levels.float() * scales)
+        errors = (kept[-1] - numbers).abs()
+        assert bool((errors <= numbers.abs() / 16 + scales * 2**-10).all())
+    torch.testing.assert_close(Fp8Linear(layer)(inputs), kept[0] @ kept[1].T + layer.bias, rtol=1e-2, atol=2e-2)
+
+
+def read_pairs(packed: torch.Tensor) -> torch.Tensor:
+    """Levels (out, in) out of two in each byte, the first in its upper half."""
+    return torch.stack([packed >> 4, packed & 15], dim=-1).flatten(1)
+
+
+@pytest.fixture
+def cuda_int4(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The kernels of CUDA in plain float32; the tiles that were asked for."""
+    tiles: list[int] = []
+
+    def convert(pairs: torch.Tensor, inner: int) -> torch.Tensor:
+        assert pairs.dtype is torch.uint8 and 2 * pairs.shape[1] % (16 * inner) == 0 and len(pairs) % 8 == 0
+        tiles.append(inner)
+        return pairs
+
+    def multiply(inputs: torch.Tensor, packed: torch.Tensor, group: int, scales: torch.Tensor) -> torch.Tensor:
+        assert inputs.dtype is scales.dtype is torch.bfloat16
+        scale, zero = scales.float().repeat_interleave(group, dim=0).unbind(dim=-1)  # each (in, out)
+        weight = (read_pairs(packed).float() - 8) * scale.T + zero.T
+        return (inputs.float() @ weight.T).bfloat16()
+
+    monkeypatch.setattr(torch.ops.aten, "_convert_weight_to_int4pack", convert)
+    monkeypatch.setattr(torch.ops.aten, "_weight_int4pack_mm", multiply)
+    return tiles
+
+
+@pytest.mark.parametrize(("inputs", "tiles"), [(256, 8), (64, 4), (96, 2)])
+def test_four_bits_on_cuda_are_those_of_a_cpu(cuda_int4: list[int], inputs: int, tiles: int) -> None:
+    layer, given = plain(inputs, 48, bias=True), torch.randn(7, inputs)
+    there, here = CudaInt4Linear(layer), Int4Linear(layer)
+    assert cuda_int4 == [tiles]
+    levels, _, _ = round_to_int4(layer.weight)
+    assert torch.equal(read_pairs(there.levels), levels.flatten(1).to(torch.uint8))
+    torch.testing.assert_close(there(given), here(given), rtol=1e-2, atol=1e-2)
+
+
+def test_layers_on_cuda_get_kernels_of_cuda_or_stay(cuda_int4: list[int]) -> None:
+    assert type(_packed(plain(), Quantization.INT4, False, cuda=True)) is CudaInt4Linear
+    assert type(_packed(plain(), Quantization.FP8, False, cuda=True)) is Fp8Linear
+    odd = plain(64, 7)
+    assert type(_packed(odd.double(), Quantization.INT4, False, cuda=True)) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    ("kind", "capability", "fault"),
+    [
+        ("fp8", (8, 9), None),
+        ("fp8", (9, 0), None),
+        ("fp8", (8, 6), "needs a GPU of compute capability 8.9, and this one has 8.6"),
+        ("int4", (8, 0), None),
+        ("int4", (7, 5), "needs a GPU of compute capability 8.0, and this one has 7.5"),
+        ("int8", (9, 0), "leave it out on cuda, or give int4 or fp8"),
+        ("float16", (9, 0), "leave it out on cuda, or give int4 or fp8"),
+    ],
+)
+def test_what_a_gpu_has_no_kernels_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, kind: str, capability: tuple[int, int], fault: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    if fault is None:
+        assert choose(kind, "bfloat16", torch.bfloat16, torch.device("cuda"), narrows=True) == kind
+        return
+    with pytest.raises(UnsupportedQuantization, match=fault):
+        choose(kind, "bfloat16", torch.bfloat16, torch.device("cuda"), narrows=True)
