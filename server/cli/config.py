@@ -88,7 +88,7 @@ class Model:
     )
     quantization: str = option(
         "auto",
-        "how a CPU keeps the weights; auto: 16-bit weights stay so where the CPU multiplies in float32, else none",
+        "how weights are kept: on CUDA int4 or fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none",
         choices=_quantizations,
     )
     kernels: str = option(
@@ -135,7 +135,9 @@ class Execution:
     max_num_seqs: Annotated[int, Meta(ge=1, le=65536)] | None = option(
         None, "sequences that run at a time on one executor; default: as many as this machine gains by, measured once"
     )
-    max_num_batched_tokens: Count = option(512, "prompt tokens that are read between two decode steps")
+    max_num_batched_tokens: Count | None = option(
+        None, "prompt tokens that are read between two decode steps; default: 2048 on CUDA, else 512"
+    )
     kv_cache_memory: Annotated[float, Meta(ge=0.001)] | None = option(
         None, "memory for keys and values per executor, in GiB; default: what the device leaves"
     )
@@ -163,6 +165,10 @@ class Execution:
     def expected_slots(self) -> int:
         """Sequences that run at a time on one executor, where the machine was not measured: 32 unless given."""
         return self.max_num_seqs or 32
+
+    def chunk_tokens(self, device: str) -> int:
+        """Prompt tokens that are read between two decode steps on a device."""
+        return self.max_num_batched_tokens or (2048 if device.startswith("cuda") else 512)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,7 +179,7 @@ def conditions_of(config: ServeConfig, model: LoadedModel) -> Conditions:
         quantization=str(model.quantization),
         device=device_name(model.device),
         threads=threads(config) if model.device.type == "cpu" else 0,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_tokens=config.chunk_tokens(model.device.type),
     )
 
 

@@ -134,7 +134,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     models = _networks(config, folder)
     probe(models[0], text)
     if isinstance(network := models[0].network, Decoder):
-        network.warm_up(config.max_num_batched_tokens, min(config.expected_slots, WARM_ROWS))
+        network.warm_up(config.chunk_tokens(models[0].device.type), min(config.expected_slots, WARM_ROWS))
     return models, text
 
 
@@ -211,7 +211,7 @@ def build_executor(
         )
     arena = KvArena(model.kv, capacity, max_rows=config.expected_slots)
     batch = RunningBatch(model, arena, graphs=_graphs(config, model, arena))
-    chunk = config.max_num_batched_tokens
+    chunk = config.chunk_tokens(model.device.type)
     pipeline = Pipeline(model, text, batch, max_prefill_tokens=chunk, store=store, grammars=grammars, prefixes=prefixes)
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
     if model.device.type == "cuda":

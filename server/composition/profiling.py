@@ -71,7 +71,7 @@ def make_profile(
         text,
         capacity_tokens=min(capacity_tokens(config, model) // COPIES, config.expected_slots * (longest + SLICE)),
         max_rows=config.expected_slots,
-        chunk_tokens=config.max_num_batched_tokens,
+        chunk_tokens=config.chunk_tokens(model.device.type),
         clock=clock,
     )
     try:

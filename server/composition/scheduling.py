@@ -32,7 +32,8 @@ def parts_for(
 ) -> Parts:
     """The parts of the strategy that the flags name; raises UserError where something of it is missing here."""
     infos = tuple(executors)
-    limits = Limits.of(config, config.max_num_batched_tokens, min(info.max_rows for info in infos))
+    chunk = min(config.chunk_tokens(info.device) for info in infos)
+    limits = Limits.of(config, chunk, min(info.max_rows for info in infos))
     for info in infos:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)
     limits = replace(limits, shares=shares_of(config))

@@ -186,7 +186,7 @@ def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
         max_num_seqs=min(info.max_rows for info in infos),
         context_length=min(info.context_length for info in infos),
         workers=len(infos),
-        max_prefill_tokens=engine.config.max_num_batched_tokens,
+        max_prefill_tokens=engine.config.chunk_tokens(infos[0].device),
         runs_ahead=True,
     )
 

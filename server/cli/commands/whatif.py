@@ -109,13 +109,14 @@ def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
     prices = read_profile(latest_profile(default_cache(), replay.model)).model
     context = max(config.max_model_len or 0, replay.longest, replay.max_tokens)
     capacity = asked.capacity_tokens or config.expected_slots * context
+    chunk = config.chunk_tokens(config.device)
     machine = Machine(
         cost=prices,
         capacity_tokens=capacity,
         max_num_seqs=config.expected_slots,
         context_length=context,
         workers=config.executors or 1,
-        max_prefill_tokens=config.max_num_batched_tokens,
+        max_prefill_tokens=chunk,
         runs_ahead=True,
     )
-    return Setting(config, machine, prices, config.max_num_batched_tokens, Prediction(asked.noise), asked.trial_seed)
+    return Setting(config, machine, prices, chunk, Prediction(asked.noise), asked.trial_seed)
