@@ -70,7 +70,7 @@ def _measure(config: ServeConfig, model: LoadedModel, text: Text, most: int, clo
         text,
         capacity_tokens=most * COLUMNS,
         max_rows=most,
-        chunk_tokens=config.max_num_batched_tokens,
+        chunk_tokens=config.chunk_tokens(model.device.type),
         clock=clock,
     )
     before = torch.get_num_threads()

@@ -50,7 +50,7 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
         store=store,
         prefixes=prefixes,
         grammars=None,
-        conditions=Conditions(config.model, "none", "none", config.device, 0, config.max_num_batched_tokens),
+        conditions=Conditions(config.model, "none", "none", config.device, 0, config.chunk_tokens("cuda")),
         token_features=TokenFeatures.hashed(text.vocab_size) if choose_predictor(config) in IN_MODEL else None,
         shares_cores=False,
     )
@@ -64,7 +64,7 @@ def _build_executor(
     prefixes: PrefixCache[SimulatedKv],
     deliver: Deliver,
 ) -> Executor:
-    chunk = config.max_num_batched_tokens
+    chunk = config.chunk_tokens("cuda")  # what it stands for
     batch = SimulatedBatch(machine.capacity_tokens, machine.max_num_seqs, HEADROOM)
     device = VirtualDevice(config.device, batch, machine.cost, chunk, prefixes)
     info = ExecutorInfo(index, config.device, machine.capacity_tokens, machine.max_num_seqs, machine.longest)
