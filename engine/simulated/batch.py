@@ -85,10 +85,18 @@ class SimulatedRow:
 
     def report(self) -> RowUpdate:
         """All tokens that were not reported yet."""
-        cached = 0 if self.reported else self.cached_prompt
-        count, self.reported = self.generated - self.reported, self.generated
-        reason = self._finish_reason() if self.ended else None
-        return RowUpdate(self.row_id, (TOKEN,) * count, cached_prompt=cached, finish_reason=reason)
+        begin, self.reported = self.reported, self.generated
+        return RowUpdate(
+            self.spec.row_id,
+            (TOKEN,) * (self.generated - begin),
+            self.say(begin),
+            cached_prompt=0 if begin else self.cached_prompt,
+            finish_reason=self._finish_reason() if self.ended else None,
+        )
+
+    def say(self, begin: int) -> str:
+        """The text of the tokens from one on."""
+        return ""
 
     def _finish_reason(self) -> FinishReason:
         """Replayed answers end as the recorded ones did, by an end token."""
@@ -155,10 +163,10 @@ class SimulatedBatch:
     def admits(self, lengths: Sequence[int]) -> bool:
         return self._has_room(len(self) + len(lengths), self.window + max(lengths) - 1)
 
-    def insert(self, row: SimulatedRow) -> None:
-        """Let a row join; its columns are its own tokens only."""
-        row.since, row.offset = self.iterations, row.cached_tokens - self._opened
-        row.ends_at = self.iterations + row.total - row.generated
+    def insert(self, row: SimulatedRow, under_way: int = 0) -> None:
+        """Let a row join, as of the iterations `under_way` without it; its columns are its own tokens only."""
+        row.since, row.offset = self.iterations + under_way, row.cached_tokens - self._opened - under_way
+        row.ends_at = row.since + row.total - row.generated
         self.rows.append(row)
         self._bounds = None
 
@@ -170,8 +178,8 @@ class SimulatedBatch:
 
     def settle(self, row: SimulatedRow) -> None:
         """Count up to now what a row has generated; one that has ended generates nothing of its own any more."""
-        row.generated = min(row.generated + self.iterations - row.since, row.total)
-        row.since = self.iterations
+        made = max(0, self.iterations - row.since)
+        row.generated, row.since = min(row.generated + made, row.total), row.since + made
 
     def tally(self, iterations: int) -> Tally:
         """Tokens that so many iterations, the next ones, compute and read; no row may end before the last of them."""

@@ -86,6 +86,7 @@ class SimulatedDevice:
         self._max_prefill_tokens = max_prefill_tokens
         self._prefill: SimulatedPrefill | None = None
         self._copying = 0.0  # seconds of copies that the next action begins with
+        self._under_way = 0  # iterations that were begun before their rows were looked at
         self._glance = 0  # the batch's iteration as of which all rows were reported
 
     @property
@@ -106,7 +107,7 @@ class SimulatedDevice:
         if row.kv is not None and row.kv.in_host_memory:
             self._copying += self._cost.copy(row.cached_tokens)
         row.drop_kv()
-        self.batch.insert(row)
+        self.batch.insert(row, self._under_way)
 
     def drop(self, row: SimulatedRow) -> None:
         if self._prefill is not None:

@@ -34,14 +34,18 @@ class VirtualRow(SimulatedRow):
 
     words: Sequence[str] = ()
 
-    def report(self) -> RowUpdate:
-        begin, words = self.reported, self.words
-        text = "".join([words[place % len(words)] for place in range(begin, self.generated)])
-        return replace(SimulatedRow.report(self), text=text)
+    def say(self, begin: int) -> str:
+        words = self.words
+        return "".join([words[place % len(words)] for place in range(begin, self.generated)])
 
 
 class VirtualDevice(SimulatedDevice):
-    """A `Device` of engine.device whose actions take the seconds of a cost model; a step tells its tokens at once."""
+    """A `Device` of engine.device whose actions take the seconds of a cost model; it tells each step's tokens.
+
+    A step is begun before the tokens of the one before it are read, as engines do on a GPU: host work that takes less
+    than a step delays none. A row that has ended or left meanwhile is computed once in vain, and one that joins is in
+    the step after the one under way.
+    """
 
     def __init__(
         self,
@@ -59,14 +63,24 @@ class VirtualDevice(SimulatedDevice):
         self._words = [f"{word} " for word in text.split()]
         self._clock, self._sleep = clock, sleep
         self._read_at = 0.0  # when the chunk under way has been read
+        self._stepped_at = 0.0  # when the latest step that was begun ends
         self._sleeps_well = False
 
     def new_row(self, spec: RowSpec) -> VirtualRow:
         return VirtualRow(spec, words=self._words)
 
+    def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
+        if not self.batch.rows:  # the rows of the step under way have gone
+            self._under_way = 0
+        super().insert(row, lasting=lasting)
+
     def launch_chunk(self, rows: Sequence[SimulatedRow]) -> Tally:
-        launched = super().launch_chunk(rows)
-        self._read_at = self._clock() + self.work(Action.PREFILL, (), 1).seconds
+        """Begin a chunk now. It has a stream of its own, and takes its time from the step beside it."""
+        launched, now = super().launch_chunk(rows), self._clock()
+        seconds = self.work(Action.PREFILL, (), 1).seconds
+        self._read_at = now + seconds
+        if self._stepped_at > now:
+            self._stepped_at += seconds
         return launched
 
     def collect_chunk(self) -> Outcome[SimulatedRow]:
@@ -80,17 +94,30 @@ class VirtualDevice(SimulatedDevice):
         return replace(outcome, updates=told, failures=failures)
 
     def enter(self, rows: Sequence[SimulatedRow]) -> Outcome[SimulatedRow]:
-        self._take(Action.ENTER, rows)
+        if self._under_way:
+            self.batch.step(1)  # whose tokens are told with those of this one
+        self._begin(Action.ENTER, rows)
+        self._under_way = 0
+        self._sleep_until(self._stepped_at)
         return super().enter(rows)
 
     def step(self, iterations: int) -> Outcome[SimulatedRow]:
-        self._take(Action.DECODE)
-        return super().step(1)
+        """One decode iteration, whatever was asked for. The one after it is under way when its tokens are read."""
+        if not self._under_way:
+            self._begin(Action.DECODE)
+        end, tally = self._stepped_at, self.batch.tally(1)
+        self.batch.step(1)
+        self.batch.just_ended()  # so that those that go on are counted anew
+        self._under_way = int(self.batch.live > 0 and self.batch.can_step())
+        if self._under_way:
+            self._begin(Action.DECODE)
+        self._sleep_until(end)
+        updates = self._look()
+        return Outcome(updates, tally=replace(tally, generated=len(updates)))
 
-    def _take(self, action: Action, entering: Sequence[SimulatedRow] = ()) -> None:
-        """Let the time of an action pass, from now on."""
-        begin = self._clock()
-        self._sleep_until(begin + self.work(action, entering, 1).seconds)
+    def _begin(self, action: Action, entering: Sequence[SimulatedRow] = ()) -> None:
+        """Begin an action once the device is free."""
+        self._stepped_at = max(self._clock(), self._stepped_at) + self.work(action, entering, 1).seconds
 
     def _sleep_until(self, end: float) -> None:
         if not self._sleeps_well:  # which each thread has to say for itself
@@ -100,12 +127,11 @@ class VirtualDevice(SimulatedDevice):
             self._sleep(left)
 
     def _look(self) -> list[RowUpdate]:
-        """Report each row that has not ended before."""
-        self.batch.just_ended()  # so that bounds are found anew where a row has ended
-        live = [row for row in self.batch.rows if row.reported < row.total]
-        for row in live:
+        """Report each row that has a token more."""
+        rows = [row for row in self.batch.rows if row.reported < row.total]
+        for row in rows:
             self.batch.settle(row)
-        return [row.report() for row in live]
+        return [row.report() for row in rows if row.generated > row.reported]
 
 
 def _wants_numbers(spec: RowSpec) -> bool:

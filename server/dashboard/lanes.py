@@ -120,7 +120,9 @@ class Lanes:
         for row_id in report.extracted:
             self._move(row_id, requests.get(row_id), Stage.PAUSED, start)
         for update in report.updates:
-            self._update(update, requests, start, now)
+            row = self._occupants.get(update.row_id)
+            if row is None or row.stage is not Stage.DECODE or update.finish_reason is not None:
+                self._update(update, requests, start, now)
         self._enter_by_shape(report, start)
         for back in report.handed_back:
             for row_id in back.row_ids:

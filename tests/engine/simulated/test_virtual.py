@@ -13,7 +13,18 @@ import pytest
 from engine.device import HEADROOM
 from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
-from engine.messages import Admit, ExecutorInfo, FinishReason, Report, RowId, RowSpec, RowUpdate, StepReport, Terms
+from engine.messages import (
+    Admit,
+    Entry,
+    ExecutorInfo,
+    FinishReason,
+    Report,
+    RowId,
+    RowSpec,
+    RowUpdate,
+    StepReport,
+    Terms,
+)
 from engine.simulated.batch import SimulatedBatch, SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.virtual import VirtualDevice
@@ -75,13 +86,40 @@ def test_the_text_names_the_device_from_its_first_token_on() -> None:
     assert text == words and len(text.split()) == 12
 
 
-def test_host_work_between_two_steps_counts_outside_of_them() -> None:
+def test_host_work_between_two_steps_delays_the_next_only_where_it_takes_longer_than_one() -> None:
     virtual = Virtual()
-    virtual.lifecycle.admit([spec(0, 10, 3)])
+    virtual.lifecycle.admit([spec(0, 10, 9)])
+    ends = []
+    for work in (0.5, 0.004, 0.02, 0.0):
+        virtual.lifecycle.turn()
+        ends.append(virtual.clock.time)
+        virtual.clock.time += work
     virtual.lifecycle.turn()
-    virtual.clock.time += 0.5
+    first = 0.03 + 0.5 + 0.009
+    late = first + 0.009 + 0.02  # the third step had ended by then, and the fourth was begun only then
+    assert [*ends, virtual.clock.time] == pytest.approx([0.03, first, first + 0.009, late, late + 0.009])
+
+
+def test_a_row_that_joins_is_in_the_step_after_the_one_under_way() -> None:
+    virtual = Virtual()
+    virtual.lifecycle.admit([spec(0, 10, 9)])
     virtual.lifecycle.turn()
-    assert virtual.clock.time == pytest.approx(0.03 + 0.5 + 0.009)
+    virtual.lifecycle.turn()
+    virtual.lifecycle.admit([spec(1, 10, 9)])
+    turns = [[update.row_id for update in virtual.lifecycle.turn()] for _ in range(3)]
+    assert turns == [[1], [0], [0, 1]]
+    assert virtual.clock.time == pytest.approx(0.03 + 0.009 + 0.03 + 2 * 0.009)
+
+
+def test_rows_by_shape_get_all_tokens_of_the_step_under_way() -> None:
+    virtual = Virtual()
+    terms = Terms(entry=Entry.SHAPE)
+    virtual.lifecycle.admit([spec(0, 10, 20)], terms)
+    virtual.lifecycle.turn()
+    virtual.lifecycle.turn()
+    virtual.lifecycle.admit([spec(1, 30, 5)], terms)
+    counts = [{one.row_id: len(one.token_ids) for one in virtual.lifecycle.turn()} for _ in range(2)]
+    assert counts == [{1: 1, 0: 2}, {0: 1, 1: 1}]
 
 
 def test_rows_of_a_closed_batch_get_nothing_after_their_end() -> None:
