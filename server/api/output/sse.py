@@ -129,12 +129,14 @@ class EventStream:
         self._request = request
         self._limits = limits
         self._loop = asyncio.get_running_loop()
+        self._chunked = False  # whether each write is framed as a chunk of HTTP/1.1
         self._writing = 0  # writes under way: a keep-alive can be overtaken by an event
         self._changed = self._loop.time()  # when the last write began or ended
         self._stack = ExitStack()
 
     async def __aenter__(self) -> EventStream:
         await self.response.prepare(self._request)
+        self._chunked = self.response.headers.get("Transfer-Encoding") == "chunked"
         intervals = [one for one in (self._limits.sse_keep_alive_interval, self._limits.send_timeout) if one]
         self._stack.enter_context(self._request.app[TICKER].follow(self._attend, min(intervals)))
         return self
@@ -157,15 +159,12 @@ class EventStream:
 
     def send_now(self, frames: bytes) -> bool:
         """Send what is framed already, in one write; False, and nothing is sent, where that might have to wait."""
-        if self._writing or self._request.protocol.writing_paused or not self._request.protocol.connected:
+        transport = self._request.transport
+        if self._writing or not self._chunked or transport is None or transport.is_closing():
             return False
-        write = self.response.write(frames)
-        try:
-            write.send(None)
-        except StopIteration:
-            pass
-        else:
-            write.close()  # all is written, and it would wait until less is left unread: the next write will
+        if self._request.protocol.writing_paused:
+            return False
+        transport.write(b"%x\r\n%b\r\n" % (len(frames), frames))
         self._changed = self._loop.time()
         return True
 
