@@ -54,7 +54,7 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
 Suits: TypeAlias = Mapping[str, Collection[object]]
 """Columns -> the choices that a batcher works with there. In other columns any will do."""
 
-_ROOM = ("scale", "fixed", "whole", "peak")
+_ROOM = ("scale", "fixed", "whole", "peak", "paged")
 _QUEUED: Suits = {"memory": _ROOM, "batch_order": ("fcfs",), "serving_time": (None,), "preemption": ("none",)}
 _LOCAL: Suits = {**_QUEUED, "slices": (False,)}
 _JOINING: Suits = {**_LOCAL, "preemption": PREEMPTIONS}  # where any request may join any batch

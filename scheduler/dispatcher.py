@@ -41,9 +41,10 @@ class Dispatcher(SchedulerStatus):
         observers: Sequence[RequestObserver] = (),
         kept_prefix: KeptPrefix = keep_nothing,
         foretell: bool = True,
+        patient: bool = False,
     ) -> None:
         """`foretell`: whether each request is told when it comes what to expect, which takes as long as others wait
-        where a strategy arranges batches."""
+        where a strategy arranges batches. `patient`: whether requests wait while every executor has a fault."""
         table = RequestTable(
             parts.batcher,
             ports,
@@ -63,11 +64,17 @@ class Dispatcher(SchedulerStatus):
         self._dead = asyncio.Event()
         self._draining = False
         self._broken = False
+        self._patient = patient
 
     @property
     def alive(self) -> bool:
         """Whether requests can still be served."""
         return not self._broken and bool(self._table.serving())
+
+    @property
+    def accepts(self) -> bool:
+        """Whether requests are taken, even if they must wait until an executor's fault has passed."""
+        return not self._broken and bool(self._table.live() if self._patient else self._table.serving())
 
     def submit(
         self,
@@ -86,7 +93,7 @@ class Dispatcher(SchedulerStatus):
 
         `arrival` is when it came, in seconds of the clock; None for now.
         """
-        if not self.alive:
+        if not self.accepts:
             raise self._refusal()
         if self._draining:
             raise Refused("the server is shutting down")

@@ -80,6 +80,12 @@ def find_peak(running: Iterable[Request], rows: int, length: int) -> int:
     return peak
 
 
+def _paged(worker: Worker, rows: int, length: int) -> bool:
+    total = worker.rows + rows
+    held = sum(predicted_length(request) for request in worker.requests.values())
+    return total == 1 or held + rows * length <= worker.capacity_tokens
+
+
 def _alone(worker: Worker, rows: int, length: int) -> bool:
     return rows <= max(1, worker.capacity_tokens // length)
 
@@ -121,6 +127,10 @@ peak = Memory(_peak, length=predicted_length)
 """Room for what running rows are predicted to take at any later time, when each ends as predicted (the Past-Future
 scheduler, ASPLOS 2025, in this engine's rows x columns). New rows are taken to be as long as at their end at once."""
 
+paged = Memory(_paged, length=predicted_length)
+"""Room for every running row at its predicted end, without padding: for backends that keep K and V in pages, of which
+none then has to be taken back."""
+
 MEMORIES: Mapping[str, Memory] = MappingProxyType(
     {
         "scale": scale,
@@ -130,5 +140,6 @@ MEMORIES: Mapping[str, Memory] = MappingProxyType(
         "deepspeed": deepspeed,
         "predicted": predicted,
         "peak": peak,
+        "paged": paged,
     }
 )

@@ -69,7 +69,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
         ]
         parts = _parts_for(config)
         parts = replace(parts, observers=(*parts.observers, lengths, metrics))
-        dispatcher = Dispatcher(parts, backends, clock, (metrics, lengths, feed, passages))
+        dispatcher = Dispatcher(parts, backends, clock, (metrics, lengths, feed, passages), patient=True)
         session = await stack.enter_async_context(_open_session())
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))
@@ -108,9 +108,8 @@ def check_backends(config: GatewayConfig) -> None:
 def _parts_for(config: GatewayConfig) -> Parts:
     """The strategy's parts, without what learns from steps, since backends do not tell theirs."""
     limits = Batching(group_tokens=ROOM, prefill_ahead=0, options=config, max_padding=1.0, shares=shares_of(config))
-    return replace(
-        assemble(STRATEGIES[config.strategy], limits.within(ROOM, ROOM, config.slots or FIRST_SLOTS)), steps=None
-    )
+    strategy = replace(STRATEGIES[config.strategy], memory="paged")  # a backend's rows take no more than they have
+    return replace(assemble(strategy, limits.within(ROOM, ROOM, config.slots or FIRST_SLOTS)), steps=None)
 
 
 @asynccontextmanager

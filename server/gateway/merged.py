@@ -27,7 +27,7 @@ GROWING = frozenset({"content", "reasoning_content", "reasoning", "refusal", "te
 
 
 def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
-    """The body that asks for a whole answer as a stream; None where it asks for one or something could be lost."""
+    """The body that asks for a whole answer as a stream; None where one is asked for, or something could be lost."""
     if path not in PATHS or meta.stream not in (None, False):
         return None
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])

@@ -104,7 +104,7 @@ async def _serve(config: C, port: socket.socket, open_service: Opener[C], front:
                     tell_limits(service.served_model)
                 print(summarize(service, address, time.monotonic() - start), flush=True)
                 notifier.ready(f"serving {service.name} on {address}")
-                fed = background(feed_watchdog(notifier, lambda: service.dispatcher.alive), "watchdog")
+                fed = background(feed_watchdog(notifier, lambda: service.dispatcher.accepts), "watchdog")
                 reloads = reload_on_hangup(front, config, os.environ)
                 async with fed, watch_loop(_end_standstill):
                     with reloads:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import Admit, Command, ExecutorDied, FinishReason, RowUpdate
+from engine.messages import Admit, Command, ExecutorDied, ExecutorHealth, FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
@@ -223,6 +223,22 @@ def test_requests_are_refused_while_no_executor_lives() -> None:
     stage.ports[0].alive = False
     with pytest.raises(Refused, match="no executor"):
         stage.submit()
+
+
+def test_a_patient_dispatcher_takes_requests_while_its_only_executor_has_a_fault() -> None:
+    clock, only = VirtualClock(), port()
+    parts = assemble(STRATEGIES["baton-pd"], Limits(group_tokens=100, prefill_ahead=0))
+    dispatcher = Dispatcher(parts, (only,), clock, patient=True)
+    dispatcher.receive(ExecutorHealth(0, "it restarts"))
+    one = dispatcher.submit(range(4), PARAMS)
+    dispatcher.dispatch()
+    assert (only.take(), one.state) == ([], State.WAITING) and dispatcher.accepts and not dispatcher.alive
+    dispatcher.receive(ExecutorHealth(0, None))
+    dispatcher.dispatch()
+    assert admitted(only.take()) == [[one.row_id]]
+    dispatcher.receive(ExecutorDied(0, "gone"))
+    with pytest.raises(Refused, match="no executor"):
+        dispatcher.submit(range(4), PARAMS)
 
 
 # The end

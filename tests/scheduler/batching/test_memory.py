@@ -51,6 +51,14 @@ def test_whole_rows_count_for_all_that_they_may_become() -> None:
     assert whole(worker(capacity=5), 1, 20), "one row on an idle executor"
 
 
+def test_pages_are_filled_by_the_sum_of_what_rows_are_predicted_to_take() -> None:
+    short, long = request(0, 10), request(1, 40)
+    short.predicted_length, long.generated = 3.0, 5  # 13, and 40 + 8 at most
+    paged = MEMORIES["paged"]
+    assert paged(worker(short, long, capacity=100), 3, 13) and not paged(worker(short, long, capacity=99), 3, 13)
+    assert paged(worker(capacity=5), 1, 20), "one row on an idle executor"
+
+
 def test_a_slice_is_bounded_by_itself_alone() -> None:
     """Rows that run before a slice are gone when it begins."""
     busy = worker(request(0, 90), capacity=100)

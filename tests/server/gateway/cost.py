@@ -29,6 +29,7 @@ class Client(asyncio.Protocol):
     over: asyncio.Future[None]
     first: list[float] = field(default_factory=list)
     """Seconds to the first event of each answer."""
+    _sent: float = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._to = cast(asyncio.Transport, transport)  # uvloop's is none by its class

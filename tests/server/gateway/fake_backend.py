@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import json
+import os
+import signal
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import uvloop
+
+PR_SET_PDEATHSIG = 1
+"""The option of prctl(2) that ends a child with its parent."""
 
 EVENT = (
     b'data: {"id":"chatcmpl-8f14e45fceea167a","object":"chat.completion.chunk","created":1790000000,"model":"fake",'
@@ -50,7 +56,8 @@ class Row:
             head = STREAM if self.made == 1 else b""
             self.to.write(head + chunk(LAST if last else TOKEN) + (self._end() if last else b""))
         elif last:
-            body = {"choices": [{"index": 0, "message": {"content": " word" * self.tokens}}], "usage": self._usage()}
+            choice = {"index": 0, "message": {"content": " word" * self.tokens}, "finish_reason": "stop"}
+            body = {"choices": [choice], "usage": self._usage()}
             self.to.write(whole(body))
         return not last
 
@@ -130,6 +137,7 @@ class Engine:
             "most": self.most,
             "served": self.served,
             "preemptions": self.preemptions,
+            "pid": os.getpid(),
         }
 
 
@@ -181,13 +189,23 @@ async def serve(engine: Engine, port: int) -> None:
     await engine.run()
 
 
+def outlive() -> None:
+    """Return in a new child, again whenever one was killed; the parent never returns."""
+    while child := os.fork():
+        os.waitpid(child, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--step-ms", type=float, default=5.0)
     parser.add_argument("--blocks", type=int)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--outlive", action="store_true", help="serve anew on the port whenever the server is killed")
     args = parser.parse_args()
+    if args.outlive:
+        outlive()
     engine = Engine(args.slots, args.step_ms / 1000, args.blocks)
     uvloop.run(serve(engine, args.port))
 

@@ -12,7 +12,7 @@ from models.errors import UserError
 from server.cli.config import GatewayConfig
 from server.composition.gateway import check_backends
 from server.gateway.passing import MOST_LOST
-from tests.server.gateway.backends import Backend, chat, event, gateway, served, until
+from tests.server.gateway.backends import Backend, event, gateway, served, until
 
 WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
 
@@ -249,17 +249,3 @@ async def test_a_whole_answer_that_broke_off_is_asked_of_another_backend() -> No
     async with served(breaks) as first, served(good) as second, gateway(first, second) as gate:
         answers = await asyncio.gather(*(gate.ask(stream=False) for _ in range(4)))
         assert {status for status, _ in answers} == {200} and len(good.bodies) == 4 and breaks.bodies
-
-
-async def test_a_client_that_reads_nothing_is_not_read_for() -> None:
-    """All of a long answer used to be at hand of whoever reads; the backend waits for its reader as it would alone."""
-    backend = Backend(slots=1)
-    backend.go_on.set()
-    async with served(backend) as server, gateway(server) as gate:
-        async with gate.client.post("/v1/chat/completions", json=chat(max_tokens=200_000)) as answer:
-            await answer.content.readany()
-            await until(lambda: backend.running == 1)
-            for _ in range(50):
-                await asyncio.sleep(0.01)
-            assert backend.running == 1  # some 14 MB are more than all buffers on the way
-        await until(lambda: backend.open == 0)
