@@ -11,12 +11,14 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import tomllib
 import venv
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +29,9 @@ import pytest
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.limits import Limits
 from server.api.tools.turns import OPEN
+from server.cli.config import GatewayConfig
+from server.composition.gateway import open_gateway
+from server.process.life import listen
 from tests.real_clients.wanted import MESSAGES, SOON, STALLED, TOOL, WRONG
 from tests.server.fakes import ANSWER, END, answer
 from tests.server.live import Live, live_server
@@ -34,7 +39,9 @@ from tests.server.live import Live, live_server
 ASKED = "LENGTHWISE_TEST_CLIENTS"
 HEAVY = "LENGTHWISE_TEST_HEAVY_CLIENTS"
 TABLE = "LENGTHWISE_CLIENTS_TABLE"
-"""Variables: the folder of the environments, whether to make those that take minutes, and where to write the table."""
+GATEWAY = "LENGTHWISE_TEST_GATEWAY"
+"""Variables: the folder of the environments, whether to make those that take minutes, where to write the table, and
+whether clients ask a gateway before the server."""
 
 HERE = Path(__file__).parent
 PROJECT = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text())["project"]
@@ -133,11 +140,23 @@ async def ask(live: Live, crowded: Live, name: str, tokenizer: Path) -> Any:
     environment = {"PATH": os.defpath, "HOME": str(folder), **OFFLINE}
     wanted = {"messages": MESSAGES, "stalled": STALLED, "soon": SOON, "wrong": WRONG, "tool": TOOL}
     wanted["tokenizer"] = str(tokenizer)
-    arguments = live.url, crowded.url, json.dumps(wanted)
-    process = await create_subprocess_exec(*command, *arguments, stdout=PIPE, stderr=PIPE, env=environment)
-    out, err = await process.communicate()
+    async with asked_at(live) as url, asked_at(crowded) as crowded_url:
+        arguments = url, crowded_url, json.dumps(wanted)
+        process = await create_subprocess_exec(*command, *arguments, stdout=PIPE, stderr=PIPE, env=environment)
+        out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     return json.loads(out.splitlines()[-1])
+
+
+@asynccontextmanager
+async def asked_at(live: Live) -> AsyncIterator[str]:
+    """The server's URL, or that of a gateway before it."""
+    if GATEWAY not in os.environ:
+        yield live.url
+        return
+    config, port = GatewayConfig(backend=(f"{live.url}/v1",), no_journal=True), socket.create_server(("127.0.0.1", 0))
+    async with open_gateway(config) as service, listen(service, port):
+        yield f"http://127.0.0.1:{port.getsockname()[1]}"
 
 
 def say_pieces(pieces: Iterable[str], row: RowSpec) -> Iterable[RowUpdate]:
