@@ -39,6 +39,10 @@ OF_STREAMS = frozenset({"content-type", "cache-control", "x-accel-buffering"})
 """Headers of a stream that its whole answer does not have."""
 
 
+DOUBTFUL = frozenset({200, 400, 422})
+"""Statuses by which a backend may say that it has no such streams."""
+
+
 class NotWhole(Exception):
     """An answer that was asked for as a stream is none from which the whole answer can be made."""
 
@@ -101,7 +105,9 @@ async def relay(
     """Send the client what the backend answers. Raises NotWhole and aiohttp.ClientError before the first byte only."""
     row, streams = passage.request.row_id, "event-stream" in answer.headers.get("Content-Type", "")
     if passage.as_stream is not None and (answer.status != 200 or not streams):
-        raise NotWhole
+        if answer.status in DOUBTFUL:
+            raise NotWhole
+        passage.as_stream = None  # any other error is the call's own
     piece = await answer.content.readany()  # until here another backend may answer
     backend.begin(row)
     counter = Counter(backend, row, streams=streams)

@@ -65,8 +65,8 @@ class Backend:
         if self.refuses:
             self._cut(request)
         asked = orjson.loads(body)
-        if "bad" in asked:
-            return web.json_response({"error": {"message": "theirs"}}, status=422)
+        if status := asked.get("bad", asked.get("seed")):
+            return web.json_response({"error": {"message": "theirs"}}, status=status)
         self.open += 1
         try:
             async with self._room:

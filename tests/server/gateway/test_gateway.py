@@ -33,9 +33,12 @@ async def test_bytes_are_passed_on_as_they_came_both_ways() -> None:
 
 
 async def test_errors_of_the_backend_are_its_own() -> None:
+    """A refusal of a call whose answer was asked for as a stream used to be asked again at once, against its will."""
     backend = Backend()
     async with served(backend) as server, gateway(server) as gate:
-        assert await gate.ask(bad=1) == (422, b'{"error": {"message": "theirs"}}')
+        assert await gate.ask(bad=422) == (422, b'{"error": {"message": "theirs"}}')
+        assert await gate.ask(seed=429, stream=False) == (429, b'{"error": {"message": "theirs"}}')
+        assert len(backend.bodies) == 2
         status, told = await gate.ask(priority="high")
         assert status == 400 and b"priority" in told
 
