@@ -115,7 +115,7 @@ def _parts_for(config: GatewayConfig) -> Parts:
 @asynccontextmanager
 async def _open_session() -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECTING)
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)  # an idle one may be closed as a call is sent
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
         yield session
         await asyncio.sleep(0)

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import aiohttp
 from aiohttp import web
@@ -74,138 +75,116 @@ class Bursts:
 BURSTS = web.AppKey("bursts", Bursts)
 
 
-class Counter:
-    """The tokens of an answer: its events, and where it tells its usage exactly as many as that."""
-
-    def __init__(self, backend: Backend, row: int, *, streams: bool) -> None:
-        self._backend, self._row, self._streams = backend, row, streams
-        self._events = self._told = 0
-        self._tail = b""
-
-    def add(self, piece: bytes) -> None:
-        """More bytes of the answer."""
-        self._tail = (self._tail + piece)[-TAIL:]
-        if self._streams:
-            self._events += piece.count(EVENT) - piece.count(DONE)
-            more = self._events - self._told - EMPTY if self._told else min(1, self._events)
-            if more > 0:
-                self._backend.made(self._row, more)
-                self._told += more
-
-    @property
-    def rest(self) -> int:
-        """Tokens that have not been told to the backend's port, once the answer is over."""
-        counts = COUNTED.findall(self._tail)
-        return max(0, (int(counts[-1]) if counts else self._events) - self._told)
-
-
 async def relay(
     request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: Passage
 ) -> web.StreamResponse:
     """Send the client what the backend answers. Raises NotWhole and aiohttp.ClientError before the first byte only."""
-    row, streams = passage.request.row_id, "event-stream" in answer.headers.get("Content-Type", "")
+    streams = "event-stream" in answer.headers.get("Content-Type", "")
     if passage.as_stream is not None and (answer.status != 200 or not streams):
         if answer.status in DOUBTFUL:
             raise NotWhole
         passage.as_stream = None  # any other error is the call's own
     piece = await answer.content.readany()  # until here another backend may answer
-    backend.begin(row)
-    counter = Counter(backend, row, streams=streams)
-    if passage.as_stream is not None:
-        response = await _merge(request, answer, piece, backend, passage, counter)
-    else:
-        response = web.StreamResponse(status=answer.status, headers=replied_headers(answer.headers))
-        if not streams:
-            response.content_length = answer.content_length
-        try:
-            await _pass_on(request, answer, piece, response, passage, counter)
-        except aiohttp.ClientError as error:
-            fault = passage.failure() if passage.over else ApiError(502, "the backend broke off", code="backend_failed")
-            backend.end(row, 0, f"the backend broke off: {error}")
-            await _break_off(response, fault, streams=streams)
-            return response
-    backend.end(row, counter.rest, None if answer.status == 200 else f"status {answer.status}")
+    backend.begin(passage.request.row_id)
+    way = _Relay(request, answer, backend, passage, streams)
+    response = await (way.pass_on(piece) if passage.as_stream is None else way.merge(piece))
     await response.write_eof()
     return response
 
 
-async def _pass_on(
-    request: web.Request,
-    answer: aiohttp.ClientResponse,
-    piece: bytes,
-    response: web.StreamResponse,
-    passage: Passage,
-    counter: Counter,
-) -> None:
-    """The first piece is on its way at once, headers included, those behind it in bursts."""
-    counter.add(piece)
-    await response.prepare(request)
-    await response.write(piece)
-    chunked, transport = response.headers.get("Transfer-Encoding") == "chunked", request.transport
-    if transport is None:
-        raise ConnectionResetError("the client is gone")
+@dataclass(eq=False, slots=True)
+class _Relay:
+    """One answer on its way."""
 
-    def write(piece: bytes) -> None:
-        counter.add(piece)
-        transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+    request: web.Request
+    answer: aiohttp.ClientResponse
+    backend: Backend
+    passage: Passage
+    streams: bool
+    """Whether the backend sends it as a stream."""
+    events: int = 0
+    told: int = 0
+    """Tokens that the backend's port was told of."""
+    tail: bytes = b""
 
-    await _read_on(request, answer, passage, write, lambda: transport.get_write_buffer_size() < BACKLOG)
-
-
-async def _merge(
-    request: web.Request,
-    answer: aiohttp.ClientResponse,
-    piece: bytes,
-    backend: Backend,
-    passage: Passage,
-    counter: Counter,
-) -> web.StreamResponse:
-    """The whole answer of a stream; nothing is sent before. Raises NotWhole and aiohttp.ClientError."""
-    merged = Merged()
-
-    def take(piece: bytes) -> None:
-        counter.add(piece)
-        merged.add(piece)
-
-    try:
-        take(piece)
-        await _read_on(request, answer, passage, take, lambda: True)
-        whole = merged.whole()
-    except (ValueError, LookupError, TypeError, AttributeError):
-        backend.merges, whole = False, None
-    if whole is None:
-        backend.merges &= merged.failed
-        raise NotWhole
-    headers = without(replied_headers(answer.headers), OF_STREAMS)
-    response = web.Response(body=whole, headers=headers, content_type="application/json")
-    await response.prepare(request)
-    return response
-
-
-async def _read_on(
-    request: web.Request,
-    answer: aiohttp.ClientResponse,
-    passage: Passage,
-    take: Callable[[bytes], None],
-    ready: Callable[[], bool],
-) -> None:
-    """Give all that still comes of an answer to `take`, while it is ready for more. Raises aiohttp.ClientError."""
-    content, over = answer.content, asyncio.get_running_loop().create_future()
-
-    def look() -> None:
-        if over.done() or not ready():
-            return
+    async def pass_on(self, piece: bytes) -> web.StreamResponse:
+        """Send the first piece at once, headers included, those behind it in bursts."""
+        response = web.StreamResponse(status=self.answer.status, headers=replied_headers(self.answer.headers))
+        if not self.streams:
+            response.content_length = self.answer.content_length
+        self._count(piece)
         try:
-            if piece := content.read_nowait():
-                take(piece)
-            if content.at_eof():
-                over.set_result(None)
-        except Exception as error:
-            over.set_exception(error)
+            await response.prepare(self.request)
+            await response.write(piece)
+            chunked, transport = response.headers.get("Transfer-Encoding") == "chunked", self.request.transport
+            if transport is None:
+                raise ConnectionResetError("the client is gone")
+            await self._read_on(
+                lambda piece: transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece),
+                lambda: transport.get_write_buffer_size() < BACKLOG,
+            )
+            self._end(None if self.answer.status == 200 else f"status {self.answer.status}")
+        except aiohttp.ClientError as error:
+            over = self.passage.over
+            fault = self.passage.failure() if over else ApiError(502, "the backend broke off", code="backend_failed")
+            self._end(f"the backend broke off: {error}")
+            await _break_off(response, fault, streams=self.streams)
+        return response
 
-    content.on_eof(look)
-    with request.app[BURSTS].follow(passage.request.row_id, look):
-        await over
+    async def merge(self, piece: bytes) -> web.StreamResponse:
+        """Make the whole answer of its stream; nothing is sent before. Raises NotWhole and aiohttp.ClientError."""
+        merged = Merged()
+        self._count(piece)
+        try:
+            merged.add(piece)
+            await self._read_on(merged.add, lambda: True)
+            whole = merged.whole()
+        except (ValueError, LookupError, TypeError, AttributeError):  # its events are none of OpenAI's
+            whole = None
+        if whole is None:
+            self.backend.merges &= merged.failed
+            raise NotWhole
+        self._end(None)
+        headers = without(replied_headers(self.answer.headers), OF_STREAMS)
+        response = web.Response(body=whole, headers=headers, content_type="application/json")
+        await response.prepare(self.request)
+        return response
+
+    async def _read_on(self, take: Callable[[bytes], None], ready: Callable[[], bool]) -> None:
+        """Give all that still comes to `take`, while it is ready for more. Raises aiohttp.ClientError."""
+        content, over = self.answer.content, asyncio.get_running_loop().create_future()
+
+        def look() -> None:
+            if over.done() or not ready():
+                return
+            try:
+                if piece := content.read_nowait():
+                    self._count(piece)
+                    take(piece)
+                if content.at_eof():
+                    over.set_result(None)
+            except Exception as error:
+                over.set_exception(error)
+
+        content.on_eof(look)
+        with self.request.app[BURSTS].follow(self.passage.request.row_id, look):
+            await over
+
+    def _count(self, piece: bytes) -> None:
+        """Tell the port of tokens: of the first event at once, of those that may bring none only at the end."""
+        self.tail = (self.tail + piece)[-TAIL:]
+        if self.streams:
+            self.events += piece.count(EVENT) - piece.count(DONE)
+            more = self.events - self.told - EMPTY if self.told else min(1, self.events)
+            if more > 0:
+                self.backend.made(self.passage.request.row_id, more)
+                self.told += more
+
+    def _end(self, error: str | None) -> None:
+        """Tell the port that the answer is over, and of the rest of its tokens, by its usage where that came."""
+        counts = COUNTED.findall(self.tail)
+        rest = max(0, (int(counts[-1]) if counts else self.events) - self.told)
+        self.backend.end(self.passage.request.row_id, rest, error)
 
 
 async def _break_off(response: web.StreamResponse, error: ApiError, *, streams: bool) -> None:

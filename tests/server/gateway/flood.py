@@ -34,7 +34,7 @@ async def ask(session: aiohttp.ClientSession, url: str, args: argparse.Namespace
 async def measure(url: str, args: argparse.Namespace, heavy: int) -> list[float]:
     """Seconds of the light user's calls, one after another, beside so many open ones of a heavy user."""
     chance = random.Random(0)
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=600)) as session:
 
         async def flood() -> None:
