@@ -142,17 +142,9 @@ async def _require_stream(response: aiohttp.ClientResponse) -> None:
     if response.status != 200:
         body = await response.content.read(MAX_ERROR_BYTES)
         message = f"status {response.status}: {error_message(body)}"
-        raise RequestError(Failure("http", message, response.status, _retry_after(response)))
+        raise RequestError(Failure("http", message, response.status))
     if response.content_type != "text/event-stream":
         raise RequestError(Failure("protocol", f"the server answered with {response.content_type}, not a stream"))
-
-
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    """Seconds; the header's other form, a date, counts as absent."""
-    try:
-        return float(response.headers.get("Retry-After", ""))
-    except ValueError:
-        return None
 
 
 async def _read_to_end(response: aiohttp.ClientResponse) -> None:

@@ -136,8 +136,6 @@ class Failure:
     kind: ErrorKind
     message: str
     http_status: int | None = None
-    retry_after: float | None = None
-    """Seconds that the server asks to wait."""
 
     @property
     def rejected(self) -> bool:

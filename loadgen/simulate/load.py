@@ -21,7 +21,7 @@ RATE = 20.0
 """Requests a second where nothing else is said: SCLS's."""
 
 OWN_TIMES = 1_000_000
-"""Requests at most when a mix of traces is played at its own times."""
+"""Requests at most when a trace is played at its own times."""
 
 
 def simulated_load(flags: LoadFlags) -> list[Lengths]:
@@ -83,14 +83,12 @@ def fit_load(requests: Sequence[Lengths], longest: int) -> FittedLoad:
 
 def is_timed(workload: Workload) -> bool:
     """Whether every request of the workload has a time of its own."""
-    return all(part.name in TRACES for part in choose(workload).parts)
+    return workload.dataset in TRACES
 
 
 def _lengths(choice: Choice) -> list[Lengths]:
-    first, *others = choice.parts
-    if not others and first.name in TRACES:  # no prompts are needed
-        assert first.path is not None, "checked with the flags"
-        return load_trace(first.path, first.name, choice.cut(choice.num_prompts))
+    if choice.dataset in TRACES:  # no prompts are needed
+        return load_trace(choice.file, choice.dataset, choice.cut(choice.num_prompts))
     count = load_vocabulary(choice.tokenizer, choice.random_vocab_size).count
     return [_length(prompt, count) for prompt in load_requests(choice)]
 

@@ -116,7 +116,6 @@ OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = MappingProxyType(
 
 ROUNDS = 8  # simulations that look for the machine's speed, at most
 CLOSE = 0.002  # the share of the served seconds by which a simulation at the speed found may miss them
-QUARTERS = 4  # parts of the record whose speeds are compared
 OFF = 0.5  # the error from which on the simulator has nothing to say
 
 
@@ -147,7 +146,6 @@ class WhatIf:
 
     replay: Replay
     slowdown: float  # seconds for which requests were served, over what the learned prices say
-    quarters: tuple[float, ...]  # seconds served over simulated ones, of each quarter of the requests
     recorded: Figures
     own: Trial  # the strategy that served, simulated
     others: tuple[Trial, ...]
@@ -179,13 +177,13 @@ def try_all(
     strategy's replay is far from the record no other is tried. KeyboardInterrupt ends the trials, and those that have
     ended are kept.
     """
-    slowdown, quarters = find_slowdown(replay, setting)
+    slowdown = find_slowdown(replay, setting)
     setting, begun = _slow(setting, slowdown), time.perf_counter()
     served = play(replay, setting, replay.strategy)
     each = time.perf_counter() - begun
     recorded = measure_latencies(replay.recorded, setting.machine.cost)
     own = Trial(replay.strategy, "", measure_latencies(served, setting.machine.cost))
-    found = WhatIf(replay, slowdown, quarters, recorded, own, ())
+    found = WhatIf(replay, slowdown, recorded, own, ())
     if not found.trusted:
         return found
     names = [name for name in dict.fromkeys(names) if name != replay.strategy]
@@ -212,20 +210,16 @@ def _add(found: WhatIf, setting: Setting, name: str, sizes: str, machine: Machin
     return found if same else replace(found, others=(*found.others, trial))
 
 
-def find_slowdown(replay: Replay, setting: Setting) -> tuple[float, tuple[float, ...]]:
-    """The factor on the learned prices with which requests are served for as long as recorded; and of each quarter of
-    them the seconds recorded, over those simulated with that factor."""
-    slowdown, target = 1.0, [one.end - one.started for one in replay.recorded]
+def find_slowdown(replay: Replay, setting: Setting) -> float:
+    """The factor on the learned prices with which requests are served for as long as recorded."""
+    slowdown, target = 1.0, sum(one.end - one.started for one in replay.recorded)
     for _ in range(ROUNDS):
         served = play(replay, _slow(setting, slowdown), replay.strategy)
-        taken = [one.end - one.started for one in served]
-        ratio = sum(target) / sum(taken)
+        ratio = target / sum(one.end - one.started for one in served)
         if abs(ratio - 1) < CLOSE:
             break
         slowdown *= ratio
-    size = -(-len(target) // QUARTERS)
-    parts = [slice(begin, begin + size) for begin in range(0, len(target), size)]
-    return slowdown, tuple(sum(target[part]) / sum(taken[part]) for part in parts)
+    return slowdown
 
 
 def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:

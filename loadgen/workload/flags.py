@@ -19,28 +19,6 @@ NEED_FILE = ("jsonl", "sharegpt", *TRACES)
 NAMES = (DEFAULT, "random", *NEED_FILE)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One dataset and its share; weights count relative to each other."""
-
-    name: str
-    path: Path | None = None
-    weight: float = 1.0
-
-
-def parse_part(text: str) -> Part:
-    """`NAME:WEIGHT` or `NAME=FILE:WEIGHT`; raises UserError."""
-    dataset, colon, weight = text.rpartition(":")
-    name, equals, file = dataset.partition("=")
-    try:
-        share = float(weight)
-    except ValueError:
-        share = math.nan
-    if not (colon and name and share > 0 and math.isfinite(share)) or (equals and not file):
-        raise UserError(f"--mix: {text!r} must be NAME:WEIGHT or NAME=FILE:WEIGHT, the weight above 0")
-    return Part(name, Path(file) if file else None, share)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """The requests to send."""
@@ -49,12 +27,6 @@ class Workload:
         None, f"what to send (default: {DEFAULT}, which needs no files)", choices=lambda: NAMES
     )
     dataset_path: Path | None = option(None, f"its file: for {', '.join(NEED_FILE)}")
-    mix: tuple[str, ...] = option(
-        (),
-        "several datasets by weight in place of one: builtin:7 azure=trace.csv:3",
-        nargs="+",
-        metavar="NAME[=FILE]:WEIGHT",
-    )
     replay_lengths: bool | None = option(
         None,
         "have the server generate exactly the recorded lengths; it must run with --allow-replay (default: for traces)",
@@ -77,8 +49,8 @@ class Workload:
 
     @property
     def dataset(self) -> str:
-        """The names of what is sent."""
-        return " ".join(self.mix) if self.mix else self.dataset_name or DEFAULT
+        """The name of what is sent."""
+        return self.dataset_name or DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,22 +61,20 @@ class Choice(Workload):
     seed: int = option(0, "seed of prompts")
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """The datasets and their weights; raises UserError."""
-        if not self.mix:
-            return (_checked(Part(self.dataset_name or DEFAULT, self.dataset_path), "--dataset-path FILE"),)
-        if self.dataset_name or self.dataset_path:
-            raise UserError("--mix: takes the place of --dataset-name and --dataset-path; leave them out")
-        return tuple(_checked(parse_part(text), "NAME=FILE:WEIGHT") for text in self.mix)
+    def file(self) -> Path:
+        """The dataset's file, where it has one."""
+        assert self.dataset_path is not None, "checked with the flags"
+        return self.dataset_path
 
     def cut(self, limit: int) -> Cut:
         """The part of a trace to play, of `limit` requests at most."""
         duration = math.inf if self.trace_duration is None else self.trace_duration
         return Cut(self.trace_start, duration, self.trace_speed, self.max_input_len, self.max_output_len, limit)
 
-    def replays(self, name: str) -> bool:
-        """Whether requests of a dataset carry their answer's length."""
-        return name in TRACES if self.replay_lengths is None else self.replay_lengths
+    @property
+    def replays(self) -> bool:
+        """Whether requests carry their answer's length."""
+        return self.dataset in TRACES if self.replay_lengths is None else self.replay_lengths
 
 
 def choose(workload: Workload, num_prompts: int = 100, seed: int = 0, **changes: Any) -> Choice:
@@ -113,15 +83,9 @@ def choose(workload: Workload, num_prompts: int = 100, seed: int = 0, **changes:
         raise UserError("--num-prompts: must be at least 1")
     given = {one.name: getattr(workload, one.name) for one in fields(Workload)}
     choice = Choice(**{**given, "num_prompts": num_prompts, "seed": seed, **changes})
-    _ = choice.parts  # which are checked
+    name, file = choice.dataset, choice.dataset_path
+    if name in NEED_FILE and file is None:
+        raise UserError(f"the dataset {name} needs a file: give --dataset-path FILE")
+    if name not in NEED_FILE and file is not None:
+        raise UserError(f"the dataset {name} reads no file; leave {file} out")
     return choice
-
-
-def _checked(part: Part, remedy: str) -> Part:
-    if part.name not in NAMES:
-        raise UserError(f"--mix: {part.name!r} is none of {', '.join(NAMES)}")
-    if part.name in NEED_FILE and part.path is None:
-        raise UserError(f"the dataset {part.name} needs a file: give {remedy}")
-    if part.name not in NEED_FILE and part.path is not None:
-        raise UserError(f"the dataset {part.name} reads no file; leave {part.path} out")
-    return part

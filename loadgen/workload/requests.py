@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 
 from loadgen.client.request import Prompt
-from loadgen.workload.flags import Choice, Part
+from loadgen.workload.flags import Choice
 from loadgen.workload.lengths import TRACES, clip, load_trace
 from loadgen.workload.sample import Sample, fits, read_jsonl, read_sharegpt
 from loadgen.workload.tasks import read_material
@@ -27,21 +25,12 @@ DRAWS_PER_REQUEST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
-    """One part of a workload and the number of its requests; each carries the length of its answer, if that is known,
-    in `replay_tokens`.
-    """
+class Drawing:
+    """What requests are drawn with; each carries the length of its answer, if that is known, in `replay_tokens`."""
 
-    part: Part
-    number: int
     choice: Choice
     vocabulary: Vocabulary
     rng: random.Random
-
-    @property
-    def file(self) -> Path:
-        assert self.part.path is not None, "checked with the flags"
-        return self.part.path
 
     @property
     def count(self) -> Count:
@@ -53,34 +42,34 @@ class Portion:
         return longest is None or sample.input_length(self.count) <= longest
 
 
-def _builtin(portion: Portion) -> list[Prompt]:
-    material = read_material(portion.rng, LEAST_MODULES + portion.number // REQUESTS_PER_MODULE)
-    drawn = itertools.islice(draw_samples(material, portion.rng), DRAWS_PER_REQUEST * portion.number)
-    fitting = itertools.islice(filter(portion.takes, drawn), portion.number)
-    prompts = [sample.prompt(portion.count) for sample in fitting]
-    if len(prompts) < portion.number:
+def _builtin(drawing: Drawing) -> list[Prompt]:
+    material = read_material(drawing.rng, LEAST_MODULES + drawing.choice.num_prompts // REQUESTS_PER_MODULE)
+    drawn = itertools.islice(draw_samples(material, drawing.rng), DRAWS_PER_REQUEST * drawing.choice.num_prompts)
+    fitting = itertools.islice(filter(drawing.takes, drawn), drawing.choice.num_prompts)
+    prompts = [sample.prompt(drawing.count) for sample in fitting]
+    if len(prompts) < drawing.choice.num_prompts:
         raise UserError("the dataset builtin has hardly a request that is so short; raise --max-input-len")
     return prompts
 
 
-def _jsonl(portion: Portion) -> list[Prompt]:
-    samples = read_jsonl(portion.file, need_reference=portion.choice.replays("jsonl"))
-    return _drawn(portion, [sample.prompt(portion.count) for sample in samples if portion.takes(sample)])
+def _jsonl(drawing: Drawing) -> list[Prompt]:
+    samples = read_jsonl(drawing.choice.file, need_reference=drawing.choice.replays)
+    return _drawn(drawing, [sample.prompt(drawing.count) for sample in samples if drawing.takes(sample)])
 
 
-def _sharegpt(portion: Portion) -> list[Prompt]:
+def _sharegpt(drawing: Drawing) -> list[Prompt]:
     fitting = []
-    for sample in read_sharegpt(portion.file):
-        length = portion.choice.sharegpt_output_len or sample.output_length(portion.count) or 0
-        answer = clip(length, portion.choice.max_output_len)
-        if fits(sample.input_length(portion.count), answer, portion.choice.max_input_len):
-            fitting.append(replace(sample.prompt(portion.count), replay_tokens=length))
-    return _drawn(portion, fitting)
+    for sample in read_sharegpt(drawing.choice.file):
+        length = drawing.choice.sharegpt_output_len or sample.output_length(drawing.count) or 0
+        answer = clip(length, drawing.choice.max_output_len)
+        if fits(sample.input_length(drawing.count), answer, drawing.choice.max_input_len):
+            fitting.append(replace(sample.prompt(drawing.count), replay_tokens=length))
+    return _drawn(drawing, fitting)
 
 
-def _random(portion: Portion) -> list[Prompt]:
-    asked, rng = portion.choice, portion.rng
-    tokens, ratio = RandomTokens(portion.vocabulary.ids, rng), asked.random_range_ratio
+def _random(drawing: Drawing) -> list[Prompt]:
+    asked, rng = drawing.choice, drawing.rng
+    tokens, ratio = RandomTokens(drawing.vocabulary.ids, rng), asked.random_range_ratio
     return [
         token_prompt(
             tokens,
@@ -88,31 +77,31 @@ def _random(portion: Portion) -> list[Prompt]:
             clip(draw_length(asked.random_output_len, ratio, rng), asked.max_output_len),
             label="random",
         )
-        for _ in range(portion.number)
+        for _ in range(drawing.choice.num_prompts)
     ]
 
 
-def _trace(portion: Portion) -> list[Prompt]:
-    tokens, kind = RandomTokens(portion.vocabulary.ids, portion.rng), portion.part.name
+def _trace(drawing: Drawing) -> list[Prompt]:
+    tokens, kind = RandomTokens(drawing.vocabulary.ids, drawing.rng), drawing.choice.dataset
     return [
         token_prompt(tokens, one.input_length, one.output_length, label=kind, arrival=one.arrival)
-        for one in load_trace(portion.file, kind, portion.choice.cut(portion.number))
+        for one in load_trace(drawing.choice.file, kind, drawing.choice.cut(drawing.choice.num_prompts))
     ]
 
 
-DATASETS: Mapping[str, Callable[[Portion], list[Prompt]]] = MappingProxyType(
+DATASETS: Mapping[str, Callable[[Drawing], list[Prompt]]] = MappingProxyType(
     {"builtin": _builtin, "random": _random, "jsonl": _jsonl, "sharegpt": _sharegpt} | dict.fromkeys(TRACES, _trace)
 )
 
 
-def _drawn(portion: Portion, prompts: Sequence[Prompt]) -> list[Prompt]:
-    """The number of requests that the portion has, in random order; all prompts are used equally often."""
+def _drawn(drawing: Drawing, prompts: Sequence[Prompt]) -> list[Prompt]:
+    """The number of requests that are wanted, in random order; all prompts are used equally often."""
     if not prompts:
-        raise UserError(f"{portion.file}: no request is within the bounds; raise --max-input-len")
+        raise UserError(f"{drawing.choice.file}: no request is within the bounds; raise --max-input-len")
     drawn: list[Prompt] = []
-    while len(drawn) < portion.number:
-        drawn += portion.rng.sample(prompts, len(prompts))
-    return drawn[: portion.number]
+    while len(drawn) < drawing.choice.num_prompts:
+        drawn += drawing.rng.sample(prompts, len(prompts))
+    return drawn[: drawing.choice.num_prompts]
 
 
 def join_turns(prompts: Sequence[Prompt], turns: int) -> list[Prompt]:
@@ -139,65 +128,24 @@ IMPOSED = ("random", *TRACES)
 def load(choice: Choice) -> list[Prompt]:
     """The requests of a workload, in the order to send them; traces may hold fewer than asked for. Raises UserError."""
     vocabulary = load_vocabulary(choice.tokenizer, choice.random_vocab_size)
-    chosen = choice.parts
-    shares = share_out([part.weight for part in chosen], choice.num_prompts)
-    portions = [
-        Portion(part, share, choice, vocabulary, random.Random(f"{choice.seed}, part {place}"))
-        for place, (part, share) in enumerate(zip(chosen, shares, strict=True))
-        if share
-    ]
-    loaded = [(portion, DATASETS[portion.part.name](portion)) for portion in portions]
-    longest = max((prompt.replay_tokens or 0 for _, prompts in loaded for prompt in prompts), default=0)
+    prompts = DATASETS[choice.dataset](Drawing(choice, vocabulary, random.Random(f"{choice.seed}, part 0")))
+    longest = max((prompt.replay_tokens or 0 for prompt in prompts), default=0)
     bound = choice.max_output_len or longest or None
-    parts = [[_finished(prompt, portion.part.name, choice, bound) for prompt in prompts] for portion, prompts in loaded]
-    if len(chosen) == 1:
-        return parts[0]
-    _refuse_short(loaded)
-    return _mixed(parts, random.Random(f"{choice.seed}, mix"))
+    return [_finished(prompt, choice, bound) for prompt in prompts]
 
 
 def ignores_eos(choice: Choice) -> bool:
-    """Whether the requests need ignore_eos: all are random tokens, and the lengths are imposed by max_tokens alone."""
-    return all(part.name in IMPOSED and not choice.replays(part.name) for part in choice.parts)
+    """Whether the requests need ignore_eos: they are random tokens, and the lengths are imposed by max_tokens alone."""
+    return choice.dataset in IMPOSED and not choice.replays
 
 
-def _finished(prompt: Prompt, name: str, choice: Choice, bound: int | None) -> Prompt:
+def _finished(prompt: Prompt, choice: Choice, bound: int | None) -> Prompt:
     """The request with its max_tokens.
 
     Replayed answers all get the same bound, so that it tells the server nothing about the length of one.
     """
     length = None if prompt.replay_tokens is None else clip(prompt.replay_tokens, choice.max_output_len)
-    if choice.replays(name):
+    if choice.replays:
         return replace(prompt, max_tokens=bound, replay_tokens=length)
-    imposed = name in (*IMPOSED, "sharegpt")
+    imposed = choice.dataset in (*IMPOSED, "sharegpt")
     return replace(prompt, max_tokens=length if imposed else bound, replay_tokens=None)
-
-
-def _refuse_short(loaded: Sequence[tuple[Portion, Sequence[Prompt]]]) -> None:
-    for portion, prompts in loaded:
-        if len(prompts) < portion.number:
-            raise UserError(
-                f"{portion.file}: the mix needs {portion.number} requests of it, but the part to play has "
-                f"{len(prompts)}; lower --num-prompts or its weight, or play more of it"
-            )
-
-
-def _mixed(parts: Sequence[Sequence[Prompt]], rng: random.Random) -> list[Prompt]:
-    """The requests of all parts by arrival, if all have one; else in random order, each part's own order kept."""
-    together = [prompt for part in parts for prompt in part]
-    if all(prompt.arrival is not None for prompt in together):
-        return sorted(together, key=lambda prompt: prompt.arrival or 0.0)
-    turns = [place for place, part in enumerate(parts) for _ in part]
-    rng.shuffle(turns)
-    rest = [iter(part) for part in parts]
-    return [replace(next(rest[turn]), arrival=None) for turn in turns]
-
-
-def share_out(weights: Sequence[float], total: int) -> list[int]:
-    """`total` shared out by weight, to within one of the exact shares (largest remainder)."""
-    exact = [total * weight / sum(weights) for weight in weights]
-    shares = [math.floor(share) for share in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda place: shares[place] - exact[place])
-    for place in by_remainder[: total - sum(shares)]:
-        shares[place] += 1
-    return shares

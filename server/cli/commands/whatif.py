@@ -49,7 +49,6 @@ class Trying:
         0.5, "standard deviation of a predicted length's logarithm, where the journal holds no predictions"
     )
     trial_seed: Natural = option(0, "seed of these")
-    report: Path | None = option(None, "write the page as HTML too")
     save_result: Path | None = option(None, "write the figures as JSON too")
 
 
@@ -72,25 +71,20 @@ def run(args: argparse.Namespace) -> int:
     """Replay and tell; returns the exit code. Raises UserError."""
     # These import numpy and the scheduler, which --help can do without.
     from loadgen.console import table_console
-    from loadgen.html.plot import require_drawing
-    from loadgen.result_file import require_writable, save, save_json, stoppable
-    from loadgen.whatif.report import make_page, show, whatif_json
+    from loadgen.result_file import require_writable, save_json, stoppable
+    from loadgen.whatif.report import show, whatif_json
     from loadgen.whatif.trials import choose_strategies, read_replay, try_all
     from models.progress import Bars
 
     asked = read_options(args, Trying)
     config = read_config(args)
-    require_writable(asked.report, "--report")
     require_writable(asked.save_result)
-    require_drawing(asked.report, "--report")
     replay = read_replay(journal_path(default_cache(), config.journal), asked.of and model_key(asked.of), asked.last)
     names = choose_strategies(asked.strategies)
     with stoppable(), Bars(threaded=True) as bars:
         found = try_all(replay, _setting(asked, config, replay), names, partial(_begin, bars))
     table_console().print(show(found))
     save_json(asked.save_result, whatif_json(found))
-    if asked.report:
-        save(asked.report, make_page(found).encode(), "--report")
     return INTERRUPTED if found.interrupted else 0
 
 

@@ -169,23 +169,13 @@ async def test_a_server_that_stalls(pieces: list[bytes]) -> None:
     assert outcome.failure is not None and outcome.failure.message == "nothing came for 0.05 s (--timeout)"
 
 
-@pytest.mark.parametrize(
-    ("status", "headers", "retry_after"),
-    [
-        ("429 Too Many Requests", ["Retry-After: 2"], 2.0),
-        ("429 Too Many Requests", ["Retry-After: Fri, 31 Dec 1999 23:59:59 GMT"], None),
-        ("503 Service Unavailable", [], None),
-    ],
-)
-async def test_a_refusal_is_no_failure_and_is_not_tried_again(
-    status: str, headers: list[str], retry_after: float | None
-) -> None:
-    answer = plain(status, b'{"error":{"message":"the queue is full"}}', *headers)
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
+async def test_a_refusal_is_no_failure_and_is_not_tried_again(status: str) -> None:
+    answer = plain(status, b'{"error":{"message":"the queue is full"}}', "Retry-After: 2")
     async with talking(answer, WHOLE) as (server, client):
         outcome = await client.send(SHOT, 0.0, server.clock)
         assert why(outcome) == ("rejected", "http")
-        assert outcome.failure is not None and outcome.failure.retry_after == retry_after
-        assert outcome.failure.message == f"status {status[:3]}: the queue is full"
+        assert outcome.failure is not None and outcome.failure.message == f"status {status[:3]}: the queue is full"
         assert len(server.requests) == 1
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -23,43 +21,10 @@ from tokenizers.pre_tokenizers import Whitespace
 from loadgen.client.request import Failure, Outcome, PreparedRequest, Prompt, RequestForm
 from loadgen.load.load import Clock, Run, play
 from loadgen.load.schedule import schedule
-from loadgen.workload.flags import Part, parse_part
-from loadgen.workload.requests import ignores_eos, join_turns, share_out
+from loadgen.workload.requests import ignores_eos, join_turns
 from models.errors import UserError
 from tests.loadgen.load.test_load import Counting
 from tests.loadgen.workload.args import parse, prompts, write
-
-
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("builtin:0.7", Part("builtin", None, 0.7)),
-        ("azure=a.csv:3", Part("azure", Path("a.csv"), 3.0)),
-        ("jsonl=C:/odd=name, x.jsonl:1e1", Part("jsonl", Path("C:/odd=name, x.jsonl"), 10.0)),
-    ],
-)
-def test_a_part_names_its_dataset_file_and_weight(text: str, part: Part) -> None:
-    assert parse_part(text) == part
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["builtin", "builtin:", ":1", "azure=:1", "builtin:0", "builtin:-1", "builtin:x", "builtin:inf", "a:nan", ""],
-)
-def test_a_part_that_is_not_understood_is_quoted(text: str) -> None:
-    with pytest.raises(UserError, match="--mix:.*NAME=FILE:WEIGHT") as caught:
-        parse_part(text)
-    assert repr(text) in str(caught.value)
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.integers(0, 1000))
-def test_shares_add_up_and_are_within_one_of_exact(weights: list[float], total: int) -> None:
-    shares = share_out(weights, total)
-    assert sum(shares) == total
-    assert all(
-        abs(share - total * weight / sum(weights)) < 1.000001 for share, weight in zip(shares, weights, strict=True)
-    )
-
 
 PROMPTS = [Prompt(messages=({"role": "user", "content": f"question {place}"},), max_tokens=5) for place in range(7)]
 
@@ -212,41 +177,6 @@ def test_lengths_of_a_trace_may_be_imposed_on_servers_that_do_not_replay(trace: 
     assert [(one.max_tokens, one.replay_tokens) for one in found] == [(10 * n, None) for n in range(1, 11)]
 
 
-# Mixes
-
-
-def test_a_mix_has_the_parts_by_weight_in_random_order(tmp_path: Path) -> None:
-    for name in "ab":
-        write(tmp_path, f"{name}.jsonl", "".join(json.dumps({"input": f"{name}{n}"}) + "\n" for n in range(9)))
-    flags = ("--mix", f"jsonl={tmp_path}/a.jsonl:1", f"jsonl={tmp_path}/b.jsonl:1.5", "random:0.5")
-    found = prompts(*flags, num_prompts=30)
-    labels = [one.label for one in found]
-    assert Counter(labels) == {"a": 10, "b": 15, "random": 5}
-    assert labels != sorted(labels)
-    assert found == prompts(*flags, num_prompts=30)
-    assert labels != [one.label for one in prompts(*flags, num_prompts=30, seed=1)]
-
-
-def test_traces_mixed_together_arrive_as_they_did(tmp_path: Path, trace: Path) -> None:
-    other = write(tmp_path, "u.csv", BURSTGPT + "".join(f"{n},1,1\n" for n in range(10)))
-    found = prompts("--mix", f"burstgpt={trace}:1", f"burstgpt={other}:1", num_prompts=20)
-    arrivals = [one.arrival or 0 for one in found]
-    assert arrivals == sorted(arrivals)
-    assert Counter(arrivals) == Counter([2.0 * n for n in range(10)] + [1.0 * n for n in range(10)])
-
-
-def test_a_trace_mixed_with_what_has_no_times_gives_its_lengths_alone(trace: Path) -> None:
-    found = prompts("--mix", f"burstgpt={trace}:1", "random:1", "--random-output-len", 500, num_prompts=8)
-    assert {one.arrival for one in found} == {None}
-    assert [one.replay_tokens for one in found if one.label == "burstgpt"] == [10, 20, 30, 40]
-    assert {one.max_tokens for one in found} == {500}
-
-
-def test_a_trace_too_short_for_its_share_is_refused(trace: Path) -> None:
-    with pytest.raises(UserError, match=r"t\.csv: the mix needs 15 .* has 10; lower --num-prompts"):
-        prompts("--mix", f"burstgpt={trace}:1", "random:1", num_prompts=30)
-
-
 # Whether the end token is to be ignored
 
 
@@ -258,8 +188,6 @@ def test_a_trace_too_short_for_its_share_is_refused(trace: Path) -> None:
         (("--dataset-name", "random", "--replay-lengths"), False),
         (("--dataset-name", "azure", "--dataset-path", "x"), False),
         (("--dataset-name", "azure", "--dataset-path", "x", "--no-replay-lengths"), True),
-        (("--mix", "random:1", "builtin:1"), False),
-        (("--mix", "random:1", "azure=x:1", "--no-replay-lengths"), True),
     ],
 )
 def test_only_imposed_lengths_need_the_end_token_ignored(flags: tuple[str, ...], expected: bool) -> None:
@@ -274,12 +202,6 @@ def test_only_imposed_lengths_need_the_end_token_ignored(flags: tuple[str, ...],
     [
         (("--dataset-name", "azure"), "the dataset azure needs a file: give --dataset-path FILE"),
         (("--dataset-path", "x"), "the dataset builtin reads no file; leave x out"),
-        (("--mix", "azure:1"), "the dataset azure needs a file: give NAME=FILE:WEIGHT"),
-        (("--mix", "builtin=x:1"), "reads no file"),
-        (("--mix", "luck:1"), "'luck' is none of builtin, random, jsonl"),
-        (("--mix", "random:1", "--dataset-name", "random"), "leave them out"),
-        (("--mix", "random:1", "--dataset-path", "x"), "leave them out"),
-        (("--mix", "random"), "NAME=FILE:WEIGHT"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(flags: tuple[str, ...], said: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -18,8 +16,8 @@ from engine.simulated.machine import Machine
 from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import simulate
-from loadgen.whatif.report import find_better, make_page, tabulate, write_sentences
-from loadgen.whatif.trials import Setting, choose_strategies, read_replay, try_all
+from loadgen.whatif.report import find_better, tabulate, write_sentences
+from loadgen.whatif.trials import Setting, read_replay, try_all
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
@@ -95,7 +93,6 @@ def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) ->
     assert found.slowdown == pytest.approx(SLOWDOWN, rel=0.01)
     mean, p99 = found.errors
     assert abs(mean) < 0.01 and abs(p99) < 0.05, "p99 is one request of 80"
-    assert all(abs(one - 1) < 0.05 for one in found.quarters), "it was as slow in the first quarter as in the last"
     better = find_better(found)
     assert better is not None and better.figures["mean_jct_ms"] < 0.9 * found.own.figures["mean_jct_ms"]
     assert f"{better.strategy}" in next(iter(write_sentences(found)))
@@ -111,8 +108,7 @@ def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(
     (sentence,) = write_sentences(found)
     assert not found.trusted and found.others == () and tabulate(found) == []
     assert sentence.startswith("No strategy can be judged by these 80 requests: of baton-pd")
-    assert "the machine did not have one speed: quarters of the requests took" in sentence
-    assert "<svg" not in make_page(found) and "<table" not in make_page(found)
+    assert "Other programs may have taken the machine's cores" in sentence
 
 
 def test_a_size_that_changes_nothing_is_no_choice(journal: Path) -> None:
@@ -120,22 +116,6 @@ def test_a_size_that_changes_nothing_is_no_choice(journal: Path) -> None:
     replay = read_replay(journal, None, 1000)
     roomy = replace(SETTING, machine=replace(MACHINE, capacity_tokens=100_000))
     assert "half the memory" not in {one.sizes for one in try_all(replay, roomy, (), begin).others}
-
-
-def test_a_plot_of_all_strategies_has_room(journal: Path) -> None:
-    """A legend of 38 names took the height of the plot, and outliers of 1,300 s its width."""
-    replay = read_replay(journal, None, 1000)
-    found = try_all(replay, SETTING, choose_strategies(None), begin)
-    svg = ElementTree.fromstring(re.findall(r"<svg.*?</svg>", make_page(found), re.S)[0])
-    names = {text.text for text in svg.iter("text")}
-    assert any(str(name).startswith("baton-pd") for name in names) and len(names & STRATEGIES.keys()) < 12
-    assert float(svg.attrib["viewBox"].split()[3]) >= 280
-    heights = {
-        float(path.attrib["transform"].split(",")[1].rstrip(")"))
-        for path in svg.iter("path")
-        if "translate" in path.get("transform", "")
-    }
-    assert max(heights) - min(heights) > 100
 
 
 def test_what_is_interrupted_keeps_its_trials(journal: Path) -> None:
@@ -164,13 +144,13 @@ def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
     assert next(iter(write_sentences(able))).startswith("Nothing tried here")
 
 
-def test_one_command_one_page(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, result = tmp_path / "page.html", tmp_path / "result.json"
+def test_one_command_tells_all(journal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = tmp_path / "result.json"
     flags = ("--strategies", "srpt,vs", "--max-num-seqs", "4", "--max-model-len", "600")
-    assert run(*flags, "--report", str(page), "--save-result", str(result)) == 0
+    assert run(*flags, "--save-result", str(result)) == 0
     out = capsys.readouterr().out
     assert "baton-pd, as recorded" not in out and "How far to trust this" in out
-    assert "<svg" in page.read_text() and "srpt" in page.read_text()
+    assert "srpt" in out
     told = json.loads(result.read_text())
     assert abs(told["errors"]["mean_jct"]) < 0.05
     assert told["requests"] == 80 and told["trials"][0]["strategy"] == "baton-pd"
