@@ -50,12 +50,6 @@ MAX_NUM_SEQS = 32
 SEEDS = 5  # at each point of a sweep, where nothing else is said
 LONG = 10.0  # seconds from which on the time that simulations will take is told
 
-SAVED = (
-    *("profile", "nodes", "router", "burstiness", "duration", "seed", "slice_length"),
-    *("batch_wait_timeout", "aging_factor", "out_of_turn", "boost_gamma", "recompute"),
-)
-"""Flags that are saved under their own names."""
-
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -255,23 +249,17 @@ def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[Axis],
     )
 
 
+SIZES = ("workers", "capacity_tokens", "max_num_seqs", "context_length", "max_prefill_tokens")
+
+
 def _document(trace: Trace, done: Mapping[str, tuple[Figures, Simulation]]) -> Json:
-    flags, machine = trace.flags, trace.machine
+    """All flags, the machine that they made, and the figures and requests of each strategy."""
+    plain = {name: one if isinstance(one, int | float | None) else str(one) for name, one in vars(trace.flags).items()}
     return {
-        "cost": flags.cost,
+        **plain,
         "cost_model": trace.cost,
-        "machine": {
-            "workers": machine.workers,
-            "capacity_tokens": machine.capacity_tokens,
-            "max_num_seqs": machine.max_num_seqs,
-            "max_model_len": machine.context_length,
-            "max_num_batched_tokens": machine.max_prefill_tokens,
-        },
-        "dataset_name": flags.dataset,
+        "machine": {name: getattr(trace.machine, name) for name in SIZES},
         "answers_cut": trace.load.answers_cut,
         "prompts_left_out": trace.load.prompts_left_out,
-        "request_rate": flags.rate,
-        "prediction": str(flags.prediction),
-        **{name: getattr(flags, name) for name in SAVED},
         "strategies": {name: found | details_json(one) for name, (found, one) in done.items()},
     }
