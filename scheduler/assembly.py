@@ -21,8 +21,8 @@ from scheduler.batching.round_robin import RoundRobinBatcher
 from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma_batcher import WmaBatcher
 from scheduler.learner import Learner, Submit, inline
-from scheduler.observers import PlanObserver
 from scheduler.placement import PLACEMENTS, Placement
+from scheduler.plan import PlanObserver
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.nearest import BatchLearning, Nearest

@@ -15,7 +15,7 @@ from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepRep
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock, earlier
-from scheduler.observers import RequestObserver
+from scheduler.plan import RequestObserver
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Refused, Request, State, TooLate
 from scheduler.request_table import RequestTable
@@ -25,7 +25,7 @@ from scheduler.waiting.ranked import Deadlines
 from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
-    from scheduler.length.distribution import LengthDistribution
+    from scheduler.length.prediction import LengthDistribution
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,14 @@
-"""Plans: which requests go to one executor together, and how their answers return; and assignments: plans under way."""
+"""Plans: which requests go to one executor together, and how their answers return; assignments: plans under way; and
+observers of how requests and plans end: the journal, metrics, and learning.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
-from engine.messages import Admit, RowUpdate, Terms
+from engine.messages import Admit, FinishReason, RowUpdate, Terms
 from scheduler.request import Request
 from scheduler.stream import join_updates
 
@@ -86,3 +89,23 @@ class Assignment:
         """Keep an update until the batch ends."""
         earlier = self.held.get(request)
         self.held[request] = update if earlier is None else join_updates((earlier, update))
+
+
+class RequestObserver(Protocol):
+    """Is told of first tokens and of requests that end, on the event loop; must neither take long nor raise."""
+
+    def on_first_token(self, request: Request, now: float) -> None:
+        """The first token of an answer goes out, at `request.times.first_token`."""
+        ...
+
+    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
+        """A request has ended, at `request.times.end`; the reason is None where it was cancelled. Called once each."""
+        ...
+
+
+class PlanObserver(Protocol):
+    """Is told of plans that are over, on the event loop; must not take long."""
+
+    def on_finish(self, assignment: Assignment, now: float) -> None:
+        """An assignment is over, at `assignment.ended`."""
+        ...

@@ -17,7 +17,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.stream import TokenStream
 
 if TYPE_CHECKING:  # it needs numpy, which takes its time to load
-    from scheduler.length.distribution import LengthDistribution
+    from scheduler.length.prediction import LengthDistribution
     from scheduler.wait_estimate.completion import Expected
 
 

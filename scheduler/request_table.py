@@ -23,8 +23,7 @@ from engine.messages import (
 )
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
-from scheduler.observers import PlanObserver, RequestObserver
-from scheduler.plan import Assignment, Plan
+from scheduler.plan import Assignment, Plan, PlanObserver, RequestObserver
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.by_arrival import ByArrival

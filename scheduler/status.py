@@ -25,7 +25,7 @@ from scheduler.waiting.queue import Queue
 from scheduler.worker import Worker
 
 if TYPE_CHECKING:
-    from scheduler.length.distribution import LengthDistribution
+    from scheduler.length.prediction import LengthDistribution
 
 KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]
 """Tokens of a prompt, of a scope, whose K and V are kept from earlier ones."""

@@ -13,9 +13,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FloatMatrix, LengthQuery
-from scheduler.length.prediction import Estimate, LengthPredictor, Source
+from scheduler.length.prediction import Estimate, LengthDistribution, LengthPredictor, Source
 
 CAPACITY = 4096
 """Prompts that are remembered: 19 MB of three of MiniLM's embeddings each."""

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.files import replace_file
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FloatMatrix
+from scheduler.length.prediction import LengthDistribution
 
 if TYPE_CHECKING:
     from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor

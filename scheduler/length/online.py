@@ -18,11 +18,10 @@ import numpy as np
 
 from scheduler.clock import Clock
 from scheduler.learner import Learner, Lesson, Submit
-from scheduler.length.distribution import TAILS, LengthDistribution
 from scheduler.length.features import FloatMatrix, LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.learning import ServedRow, examples, row_error
-from scheduler.length.prediction import Estimate, Source
+from scheduler.length.prediction import TAILS, Estimate, LengthDistribution, Source
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Predicted lengths of answers, where they come from, what a predictor can do, and how good a prediction was.
+"""Predicted lengths of answers: their distributions, where they come from, and what predictors do.
 
 It knows neither how lengths are predicted nor which requests wait for them. The oracle tells lengths that replayed
 requests bring along (design 3.1); no other part of the scheduler looks at these.
@@ -7,16 +7,104 @@ requests bring along (design 3.1); no other part of the scheduler looks at these
 from __future__ import annotations
 
 import asyncio
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Protocol, TypeAlias
 
-from engine.messages import FinishReason
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.sampling.params import SamplingParams
-from scheduler.length.distribution import TAILS, LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.request import Request
+
+ROUNDING = 1e-6
+
+COVERAGE = 0.9  # part of the answers to come whose length shall be within an interval
+
+TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)  # the quantiles at its ends
+
+RANKS = 20
+"""Ranks that stand for those which a length may have."""
+
+
+@dataclass(frozen=True, eq=False)
+class LengthDistribution:
+    """Lengths in tokens, each once and ascending, and their probabilities, which sum to 1."""
+
+    lengths: NDArray[np.float32]
+    weights: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.float32], weights: NDArray[np.float32]) -> LengthDistribution:
+        """The distribution of lengths in any order, some of them several times."""
+        unique, place = np.unique(lengths, return_inverse=True)
+        summed = np.bincount(place, weights)
+        return cls(unique.astype(np.float32), (summed / summed.sum()).astype(np.float32))
+
+    @classmethod
+    def certain(cls, length: float) -> LengthDistribution:
+        """The distribution of a single length."""
+        return cls(np.array([length], dtype=np.float32), np.ones(1, dtype=np.float32))
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether all numbers are finite, and no length is negative."""
+        return bool(np.isfinite(self.lengths).all() and np.isfinite(self.weights).all() and (self.lengths >= 0).all())
+
+    @property
+    def mean(self) -> float:
+        """E[G]."""
+        return float(np.dot(self.lengths, self.weights))
+
+    def quantile(self, share: float) -> float:
+        """The length that this share of the answers does not exceed."""
+        reached = np.cumsum(self.weights, dtype=np.float64) >= share - ROUNDING
+        return float(self.lengths[reached.argmax() if reached[-1] else -1])
+
+    def ranks(self, length: float, *, cut: bool = False) -> NDArray[np.float64]:
+        """Shares of all answers that do not exceed one of this length, (RANKS,).
+
+        They are spread evenly over the probability of the length itself, as is usual where lengths are few (Czado,
+        Gneiting and Held, Biometrics 65, 2009), and where an answer was cut over that of all longer ones too.
+        """
+        shorter, longer = (self.weights[part].sum() for part in (self.lengths < length, self.lengths > length))
+        spread = np.arange(0.5, RANKS) / RANKS
+        return np.asarray(shorter + (1.0 - shorter - (0.0 if cut else longer)) * spread, dtype=np.float64)
+
+    def coverage(self, length: float) -> float:
+        """Part of an answer of this length that is between the quantiles TAILS; 0.9 in the mean where they are right.
+
+        A length that is a quantile counts with the part of its probability that is on this side: where half of all
+        answers have the same length, being cut, the interval would hold 95 % of the best predictor's.
+        """
+        ranks = self.ranks(length)
+        return float(np.mean((ranks > TAILS[0]) & (ranks < TAILS[1])))
+
+    def mapped(self, ranks: Sequence[float], onto: Sequence[float]) -> LengthDistribution:
+        """The distribution of the same lengths where what had these ranks, ascending, has those; linear in between."""
+        reached = np.cumsum(self.weights, dtype=np.float64)
+        weights = np.diff(np.interp(reached / reached[-1], (0, *ranks, 1), (0, *onto, 1)), prepend=0.0)
+        return LengthDistribution(self.lengths, weights.astype(np.float32))
+
+    def remaining(self, generated: float) -> float | None:
+        """E[G | G > generated] - generated, in tokens; None when no answer is known that became so long."""
+        lengths, mass, expected = self._tails
+        first = bisect.bisect_right(lengths, generated)
+        if first == len(lengths):
+            return None
+        return expected[first] / mass[first] - generated
+
+    @cached_property
+    def _tails(self) -> tuple[list[float], list[float], list[float]]:
+        """The lengths, and of every length and all longer ones: their probability, and the sum of length times
+        probability. As lists, since one row asks for one number at a time and schedulers ask often."""
+        weights = self.weights.astype(np.float64)
+        tail = np.s_[::-1]
+        mass, expected = np.cumsum(weights[tail])[tail], np.cumsum((weights * self.lengths)[tail])[tail]
+        return self.lengths.tolist(), mass.tolist(), expected.tolist()
 
 
 class Source(StrEnum):
@@ -115,35 +203,3 @@ def is_replayed(sampling: SamplingParams) -> bool:
 def true_length(sampling: SamplingParams) -> float:
     """The length that will be generated, in tokens; raises as `oracle`."""
     return oracle(sampling).length
-
-
-TWICE = 2.0
-
-
-def within_twice(predicted: float, generated: float) -> bool:
-    """Whether neither of two lengths is more than twice the other."""
-    return max(predicted, generated) <= TWICE * min(predicted, generated)
-
-
-def can_be_judged(request: Request, reason: FinishReason) -> bool:
-    """Whether an answer that ended can be held against its prediction.
-
-    One that max_tokens or the context has cut has no true length, and a prediction of max_tokens only repeats what the
-    client asked for.
-    """
-    whole = reason is FinishReason.STOP or is_replayed(request.sampling)
-    return whole and counts(request.predicted_length, request.sampling.max_tokens)
-
-
-def counts(predicted: float | None, max_tokens: int) -> bool:
-    """Whether a predicted length says more than that the answer may have all of max_tokens."""
-    return predicted is not None and round(predicted) < max_tokens
-
-
-def is_inside(request: Request) -> bool | None:
-    """Whether the length of an answer is in the interval that was predicted with 90 %; None where there was none."""
-    lengths = request.distribution
-    if lengths is None:
-        return None
-    low, high = (round(lengths.quantile(share)) for share in TAILS)
-    return low <= request.generated <= high

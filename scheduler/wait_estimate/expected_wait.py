@@ -34,7 +34,7 @@ from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibrat
 from scheduler.wait_estimate.places import Places
 from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.prices import Prices, PricesNow
-from scheduler.waiting.sorted_requests import Ahead
+from scheduler.waiting.queue import Ahead
 from scheduler.worker import Worker
 
 SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)

@@ -19,8 +19,7 @@ from engine.messages import RowId
 from scheduler.batching.batcher import Batcher
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request, State
-from scheduler.waiting.queue import Queue
-from scheduler.waiting.sorted_requests import Ahead
+from scheduler.waiting.queue import Ahead, Queue
 
 FRESH = 0.25
 """Seconds for which places are used that had to be counted, since thousands of requests may ask."""

@@ -27,8 +27,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from scheduler.request import Request, State
-from scheduler.waiting.queue import Queue
-from scheduler.waiting.sorted_requests import Ahead
+from scheduler.waiting.queue import Ahead, Queue
 
 PROMPT_WEIGHT = 1.0
 """w_p: service of a prompt's token that is read. One that is kept from earlier prompts is no service."""

@@ -13,8 +13,7 @@ from math import inf
 from engine.messages import RowId
 from scheduler.request import Request, State
 from scheduler.waiting.orders.by_length import Aging
-from scheduler.waiting.queue import Order, Queue
-from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
+from scheduler.waiting.queue import Ahead, Key, Order, Queue, SortedRequests
 
 SLACK = 2.0
 """A request is due when this many times its predicted time is left until its deadline: once for the answer, and as long

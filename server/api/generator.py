@@ -9,9 +9,8 @@ from aiohttp import web
 
 from engine.sampling.params import SamplingParams
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.length.prediction import Prediction
+from scheduler.length.prediction import LengthDistribution, Prediction
 from scheduler.request import Request
 
 Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]

@@ -22,7 +22,7 @@ from scheduler.assembly import Parts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
-from scheduler.observers import PlanObserver
+from scheduler.plan import PlanObserver
 from scheduler.serving_time.machine import StepLearning
 from scheduler.serving_time.presets import find_virtual
 from server.api.limits import Limits

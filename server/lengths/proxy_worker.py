@@ -10,9 +10,8 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.length.prediction import Estimate, Source
+from scheduler.length.prediction import Estimate, LengthDistribution, Source
 from server.lengths.worker import EmbedTexts, Encoder, Reply, Setup, load_embedder
 from server.process.worker_process import answer_all
 

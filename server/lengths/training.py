@@ -19,7 +19,6 @@ from rich.table import Table
 from models.catalog.catalog import default_cache
 from models.errors import UserError
 from models.progress import Bars
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.evaluation import (
     PAPER,
     Accuracy,
@@ -38,6 +37,7 @@ from scheduler.length.evaluation import (
 from scheduler.length.features import Ablation, LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Forest, ForestError, Growth, Manifest, load, save
 from scheduler.length.online import CalibratedForest, fit
+from scheduler.length.prediction import LengthDistribution
 from server.composition.cache_paths import forest_path
 from server.lengths.training_data import FEWEST, TrainingData, read_data
 from server.lengths.worker import embed

@@ -9,7 +9,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.distribution import LengthDistribution
+from scheduler.length.prediction import LengthDistribution
 from scheduler.plan import Assignment
 from scheduler.request import Request, State
 from scheduler.strategy import STRATEGIES

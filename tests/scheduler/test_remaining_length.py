@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.length.distribution import LengthDistribution
+from scheduler.length.prediction import LengthDistribution
 from scheduler.remaining_length import Calibration, remaining_length
 from scheduler.request import Request
 from tests.scheduler.fakes import request

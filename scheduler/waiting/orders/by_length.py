@@ -16,8 +16,7 @@ from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import FloatArray
 from scheduler.waiting.prices import PricesNow
-from scheduler.waiting.queue import Order
-from scheduler.waiting.sorted_requests import Ahead, Key
+from scheduler.waiting.queue import Ahead, Key, Order
 
 
 @dataclass(frozen=True)

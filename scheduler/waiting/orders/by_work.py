@@ -10,8 +10,7 @@ from math import ceil, expm1, floor, frexp, ldexp, log, log2
 from scheduler.remaining_length import work_left
 from scheduler.request import Request
 from scheduler.waiting.prices import Prices, PricesNow
-from scheduler.waiting.queue import Order
-from scheduler.waiting.sorted_requests import Key
+from scheduler.waiting.queue import Key, Order
 
 LEAST_WORK = 1e-9  # that a request counts for at least, so that no boost is infinite and no ratio divides by zero
 

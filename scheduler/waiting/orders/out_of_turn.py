@@ -27,8 +27,7 @@ from dataclasses import dataclass
 
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
 from scheduler.request import Request, State
-from scheduler.waiting.queue import Order
-from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
+from scheduler.waiting.queue import Ahead, Key, Order, SortedRequests
 
 RECENT = 1024  # newcomers whose mean work counts
 

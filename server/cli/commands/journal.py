@@ -111,7 +111,7 @@ def _show(options: Show) -> None:
 
 def _judge(entries: Sequence[RequestEntry]) -> str:
     """How good predictions were, of answers that ended by themselves and were not predicted to have all max_tokens."""
-    from scheduler.length.prediction import counts, within_twice
+    from scheduler.length.evaluation import counts, within_twice
 
     pairs = [
         (one.predicted, one.generated)

@@ -11,7 +11,7 @@ import pytest
 from engine.sampling.params import SamplingParams
 from loadgen.simulate.prediction import read_prediction
 from models.errors import UserError
-from scheduler.length.distribution import LengthDistribution
+from scheduler.length.prediction import LengthDistribution
 
 
 def asked(length: int, most: int = 100_000) -> SamplingParams:

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from scheduler.length.cache import CachedPredictor, LengthCache
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FloatMatrix, LengthQuery
-from scheduler.length.prediction import Estimate, Source
+from scheduler.length.prediction import Estimate, LengthDistribution, Source
 
 
 class Fakes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.length.distribution import RANKS, LengthDistribution
+from scheduler.length.prediction import RANKS, LengthDistribution
 
 
 def known() -> LengthDistribution:

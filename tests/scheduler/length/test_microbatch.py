@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from scheduler.length import microbatch as module
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
 from scheduler.length.history import LengthHistory
 from scheduler.length.microbatch import MOST_FAILURES, MicroBatcher
-from scheduler.length.prediction import Estimate, Prediction, Source
+from scheduler.length.prediction import Estimate, LengthDistribution, Prediction, Source
 
 LONG = 60.0
 

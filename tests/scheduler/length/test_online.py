@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from scheduler.learner import inline
-from scheduler.length.distribution import COVERAGE, TAILS
 from scheduler.length.evaluation import covered
 from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Growth
@@ -24,7 +23,7 @@ from scheduler.length.history import LengthHistory
 from scheduler.length.learning import ServedRow
 from scheduler.length.microbatch import BATCH, MicroBatcher
 from scheduler.length.online import FEWEST, MORE, PAUSE, CalibratedForest, OnlineForest, fit
-from scheduler.length.prediction import Estimate, Source
+from scheduler.length.prediction import COVERAGE, TAILS, Estimate, Source
 from tests.scheduler.fakes import VirtualClock
 from tests.scheduler.length.examples import linear
 

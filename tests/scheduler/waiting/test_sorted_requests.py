@@ -7,8 +7,8 @@ import random
 import pytest
 
 from scheduler.request import Request
-from scheduler.waiting import sorted_requests
-from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
+from scheduler.waiting import queue
+from scheduler.waiting.queue import Ahead, Key, SortedRequests
 from tests.scheduler.fakes import request
 
 
@@ -16,7 +16,7 @@ from tests.scheduler.fakes import request
 def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sorted_requests, "MOST", most)
+    monkeypatch.setattr(queue, "MOST", most)
     rng, found, plain = random.Random(most), SortedRequests(), dict[Key, Request]()
     for number in range(600):
         if plain and rng.random() < 0.45:

@@ -10,9 +10,8 @@ from contextlib import suppress
 import pytest
 
 from engine.sampling.params import SamplingParams
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import LengthQuery
-from scheduler.length.prediction import Answer, Prediction, Source, oracle
+from scheduler.length.prediction import Answer, LengthDistribution, Prediction, Source, oracle
 from scheduler.request import Request
 from server.api.generator import Revise
 from server.api.limits import Limits

@@ -20,11 +20,10 @@ from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
 from models.errors import UserError
 from scheduler.clock import MonotonicClock
 from scheduler.journal.file import RequestEntry, read
-from scheduler.length.distribution import LengthDistribution
 from scheduler.length.features import FEATURES, LengthQuery, TokenFeatures
 from scheduler.length.forest import Growth, Manifest, save
 from scheduler.length.learning import Learning
-from scheduler.length.prediction import Prediction, Source
+from scheduler.length.prediction import LengthDistribution, Prediction, Source
 from scheduler.request import Request, Times
 from scheduler.strategy import Length
 from server.cli.config import ServeConfig

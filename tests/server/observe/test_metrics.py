@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.messages import BatchShape, Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, StepReport, Tally
 from engine.sampling.params import SamplingParams
-from scheduler.length.distribution import LengthDistribution
+from scheduler.length.prediction import LengthDistribution
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Expected

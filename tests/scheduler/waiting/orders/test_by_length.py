@@ -7,7 +7,7 @@ from math import log
 import numpy as np
 import pytest
 
-from scheduler.length.distribution import LengthDistribution
+from scheduler.length.prediction import LengthDistribution
 from scheduler.request import Request
 from scheduler.waiting.orders.by_length import ByRank, Gittins, TailInflated, inflated_length
 from scheduler.waiting.ranked import RankedQueue
