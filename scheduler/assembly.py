@@ -110,10 +110,11 @@ BATCHERS: Mapping[str, Batching] = MappingProxyType(
     }
 )
 
-SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = MappingProxyType(
-    {"bilinear": lambda machine: machine, "nearest": Nearest}
+SERVING_TIMES: Mapping[str | None, Callable[[MachineModel], ServingTime | None]] = MappingProxyType(
+    {None: lambda machine: None, "bilinear": lambda machine: machine, "nearest": Nearest}
 )
 
+Name = TypeVar("Name", str, str | None)
 Part = TypeVar("Part")
 
 
@@ -150,12 +151,10 @@ def assemble(
         machine = StepLearning(MachineModel(), submit)
     steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
     limits = _fit(limits, strategy, known.model)
-    make = strategy.batching if callable(strategy.batching) else _find_batching(strategy).make
-    estimator = _make_estimator(strategy, known)
-    kit = _make_kit(strategy, limits, known, estimator)
-    learning = BatchLearning(estimator, submit) if isinstance(estimator, Nearest) else None
+    kit = _make_kit(strategy, limits, known)
+    learning = BatchLearning(kit.estimator, submit) if isinstance(kit.estimator, Nearest) else None
     try:
-        batcher = make(kit)
+        batcher = _find_batching(strategy)(kit)
     except StrategyError as error:
         raise _refusal("order", strategy, str(error)) from None
     return Parts(
@@ -176,7 +175,7 @@ def can_share(strategy: Strategy) -> bool:
     return batching is not None and batching.shares and strategy.preemption == "none"
 
 
-def _make_kit(strategy: Strategy, limits: Limits, machine: MachineModel, estimator: ServingTime | None) -> Kit:
+def _make_kit(strategy: Strategy, limits: Limits, machine: MachineModel) -> Kit:
     """What the strategy's batcher is made of."""
     order = strategy.order if callable(strategy.order) else _find("order", strategy, ORDERS)
     return Kit(
@@ -186,23 +185,19 @@ def _make_kit(strategy: Strategy, limits: Limits, machine: MachineModel, estimat
         terms=replace(strategy.refill, iterations=limits.options.slice_length if strategy.slices else None),
         returns=strategy.returns,
         machine=machine,
-        estimator=estimator,
+        estimator=_find("serving_time", strategy, SERVING_TIMES)(machine),
         batch_order=_find("batch_order", strategy, BATCH_ORDERS),
         preemption=_find("preemption", strategy, PREEMPTIONS),
     )
 
 
-def _find_batching(strategy: Strategy) -> Batching:
+def _find_batching(strategy: Strategy) -> BatcherFactory:
     """The strategy's kind of batcher; raises StrategyError where the row's other columns do not suit it."""
+    if callable(strategy.batching):
+        return strategy.batching
     batching = _find("batching", strategy, BATCHERS)
-    for column, table in (("memory", MEMORIES), ("preemption", PREEMPTIONS), ("batch_order", BATCH_ORDERS)):
-        _find(column, strategy, table)
     batching.check(strategy)
-    return batching
-
-
-def _make_estimator(strategy: Strategy, machine: MachineModel) -> ServingTime | None:
-    return None if strategy.serving_time is None else _find("serving_time", strategy, SERVING_TIMES)(machine)
+    return batching.make
 
 
 def _prices(machine: MachineModel, limits: Limits) -> Prices:
@@ -224,11 +219,11 @@ def _fit(limits: Limits, strategy: Strategy, profile: Bilinear | None) -> Limits
     return replace(limits, shares=shares, seconds_per_token=seconds)
 
 
-def _find(column: str, strategy: Strategy, table: Mapping[str, Part]) -> Part:
+def _find(column: str, strategy: Strategy, table: Mapping[Name, Part]) -> Part:
     """The part that a strategy names in a column; raises StrategyError where there is none of that name."""
     choice = getattr(strategy, column)
     if choice not in table:
-        raise _refusal(column, strategy, f"is none of {', '.join(sorted(table))}")
+        raise _refusal(column, strategy, f"is none of {', '.join(sorted(filter(None, table)))}")
     return table[choice]
 
 

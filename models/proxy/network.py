@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-import transformers
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -196,8 +195,6 @@ class Manifest:
     """Name of the encoder that it was made of."""
     rows: int
     """Rows that it was trained on."""
-    torch: str
-    transformers: str
 
 
 def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
@@ -211,17 +208,7 @@ def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
         reader.tokenizer.save_pretrained(new / ENCODER)
         save_file({name: value.contiguous() for name, value in network.head.state_dict().items()}, new / HEAD)
         hidden = int(network.encoder.config.hidden_size)  # type: ignore[union-attr, arg-type]
-        about = Manifest(
-            FORMAT,
-            proxy.task,
-            proxy.scale,
-            reader.max_tokens,
-            hidden,
-            encoder,
-            rows,
-            str(torch.__version__),
-            transformers.__version__,
-        )
+        about = Manifest(FORMAT, proxy.task, proxy.scale, reader.max_tokens, hidden, encoder, rows)
         (new / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(about)))
         if folder.exists():
             folder.rename(work / "old")
