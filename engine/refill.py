@@ -85,9 +85,9 @@ class Refill(RowTable[RowT]):
         if group is not None and group.terms.overflow is Overflow.SPLIT and len(group.open) > 1:
             self._hand_back(self._open_rows(group), Cause.OVERFLOW)
         else:
-            self._extract_worst()
+            self._swap_out_worst()
 
-    def _extract_worst(self) -> None:
+    def _swap_out_worst(self) -> None:
         worst = max(self._device.batch.rows, key=lambda row: row.rank)
         if worst.ended:
             self._forget(worst)
