@@ -84,13 +84,8 @@ def bilinear(machine: Machine) -> Bilinear:
 
 def prediction_for(course: Course) -> Prediction:
     """The predictor of the course's strategy: none unless it asks for lengths, a perfect one for the oracle."""
-    match course.strategy.length:
-        case Length.NONE:
-            return Prediction()
-        case Length.ORACLE:
-            return Prediction(0.0)
-        case _:
-            return course.prediction
+    known: dict[str, Prediction] = {Length.NONE: Prediction(), Length.ORACLE: Prediction(0.0)}
+    return known.get(course.strategy.length, course.prediction)
 
 
 def make_trial(done: Simulation, early_share: float = 0.0) -> Figures:

@@ -53,6 +53,12 @@ class Size:
     """Requests, however slow the machine is: a few say nothing."""
 
 
+SHARED = (
+    *("max_num_seqs", "max_model_len", "max_num_batched_tokens"),
+    *("prefill_ahead", "max_batch_size", "slice_length", "min_interval"),
+)
+"""Flags of a simulation that the engine has too."""
+
 FULL = Size(120.0, 512, 256, 40)
 QUICK = Size(20.0, 256, 160, 10)
 
@@ -107,18 +113,8 @@ def validate(asked: ValidateFlags) -> int:
 
 def _config(asked: ValidateFlags) -> ServeConfig:
     """Settings of the engine; flags of the simulation that mean the same win over the environment."""
-    given = {
-        "model": asked.validate or None,
-        "executors": asked.workers,
-        "max_num_seqs": asked.max_num_seqs,
-        "max_model_len": asked.max_model_len,
-        "max_num_batched_tokens": asked.max_num_batched_tokens,
-        "prefill_ahead": asked.prefill_ahead,
-        "max_batch_size": asked.max_batch_size,
-        "slice_length": asked.slice_length,
-        "min_interval": asked.min_interval,
-        "recompute": asked.recompute or None,
-    }
+    given = {name: getattr(asked, name) for name in SHARED}
+    given |= {"model": asked.validate or None, "executors": asked.workers, "recompute": asked.recompute or None}
     return load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
 
 
