@@ -88,7 +88,7 @@ class Model:
     )
     quantization: str = option(
         "auto",
-        "how weights are kept: on CUDA int4 or fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none",
+        "how weights are kept; CUDA: int4, fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none",
         choices=_quantizations,
     )
     kernels: str = option(
