@@ -48,7 +48,7 @@ OPTIONS_scls-ds = scls $(TRACED) --experiments main-ds,ablation-ds,keeping-ds
 OPTIONS_scls-sweeps = scls $(TRACED) --experiments slices,workers,slices-ds,workers-ds --scale 0.25
 SIMULATED := $(PAPERS) $(if $(TASKS),magnus-comments) $(if $(TRACE),ssjf-times)
 
-evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in some ten minutes of two cores
+evidence: $(RUNTIME) ## repeat the papers' experiments in the simulator, in some twelve minutes of two cores
 	@$(MAKE) --no-print-directory -j 2 $(addprefix evidence-,$(SIMULATED))
 
 evidence-%: $(RUNTIME)
