@@ -122,7 +122,8 @@ class TorchDevice:
             return Outcome()
         try:
             with refusing():
-                ended = self.prefill.collect()
+                with self._stream.copying():
+                    ended = self.prefill.collect()
                 for done in ended:
                     self._stream.hand_over(done.kv.keys, done.kv.values, done.logits)
                 rows = [done.row for done in ended]

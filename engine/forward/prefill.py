@@ -27,6 +27,7 @@ from engine.kv.row_kv import RowKv, to_host
 from engine.messages import RowId, Tally
 from engine.row import Row
 from engine.sampling.sampler import token_logprob
+from engine.transfer import move, send
 from models.network.attention import QUERY_BLOCK
 from models.network.kv_adapter import KvCells
 from models.network.loader import LoadedModel
@@ -80,6 +81,8 @@ class Prefill:
         for place, (row, blocks) in enumerate(zip(self.rows, found, strict=True)):
             row.cached_prompt = chunk * shared
             for index, block in enumerate(blocks):
+                if block.copied is not None:
+                    torch.cuda.current_stream(self._keys.device).wait_event(block.copied)
                 columns = slice(chunk * index, chunk * (index + 1))
                 self._keys[:, place, :, columns].copy_(block.keys, non_blocking=True)
                 self._values[:, place, :, columns].copy_(block.values, non_blocking=True)
@@ -156,8 +159,8 @@ class Prefill:
         places = torch.arange(begin, end, device=device).clamp_(max=self._model.context_length - 1)
         positions = places.expand(len(self.rows), end - begin)
         chosen = [(place, column - begin) for place, columns in enumerate(wanted) for column in columns]
-        rows, places = torch.tensor(chosen, dtype=torch.long, device=device).reshape(-1, 2).unbind(dim=1)
-        return self._model.forward(tokens.to(device), positions, None, self, (rows, places))
+        rows, places = send(chosen, device).reshape(-1, 2).unbind(dim=1)
+        return self._model.forward(move(tokens, device), positions, None, self, (rows, places))
 
     def _note_prompt(self, row: Row, columns: range, logits: Tensor) -> None:
         """Log-probabilities of the prompt's own tokens, for rows that want them: place p speaks of token p + 1."""
@@ -185,4 +188,7 @@ def _scores(row: Row) -> bool:
 
 
 def _copy_block(kv: RowKv, columns: slice) -> RowKv:
-    return RowKv(to_host(kv.keys[:, :, columns]), to_host(kv.values[:, :, columns]))
+    keys, values = (to_host(part[:, :, columns], wait=False) for part in (kv.keys, kv.values))
+    device = kv.keys.device
+    copied = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+    return RowKv(keys, values, copied=copied)

@@ -20,6 +20,7 @@ class PrefillStream:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._event: torch.cuda.Event | None = None
         self._fetched: torch.cuda.Event | None = None
 
@@ -42,6 +43,15 @@ class PrefillStream:
         with torch.cuda.stream(self._stream):
             yield
         self._event = self._stream.record_event()
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """Copy to host memory within, in a stream beside prefill and decode, what the host has seen computed."""
+        if self._copies is None:
+            yield
+            return
+        with torch.cuda.stream(self._copies):
+            yield
 
     def hand_over(self, *tensors: Tensor) -> None:
         """Let the stream that decodes use what this one has made: memory that is freed there must not be given to

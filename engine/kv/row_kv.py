@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ class RowKv:
 
     keys: Tensor
     values: Tensor
+    copied: torch.cuda.Event | None = field(default=None, kw_only=True)
+    """When they are there, should they still be on their way to host memory."""
 
     @property
     def length(self) -> int:
@@ -36,7 +38,12 @@ class RowKv:
         return self.keys.nbytes + self.values.nbytes
 
 
-def to_host(tensor: Tensor) -> Tensor:
-    """A contiguous copy in host memory; from a CUDA device in pinned memory, so that its way back can overlap."""
+def to_host(tensor: Tensor, *, wait: bool = True) -> Tensor:
+    """A contiguous copy in host memory; from a CUDA device in pinned memory, so that its way back can overlap.
+
+    Where the host does not `wait`, the copy is under way in the present stream.
+    """
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return copy.copy_(tensor)
+    if tensor.is_cuda and not wait:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    return copy.copy_(tensor, non_blocking=not wait)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
 import torch
 
+from engine.forward.batch import RunningBatch
 from engine.forward.prefill_stream import PrefillStream
+from engine.kv.arena import KvArena
+from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
+from engine.pipeline import Pipeline
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import pipeline_of, spec
@@ -97,3 +101,34 @@ def test_a_cpu_has_nothing_to_await() -> None:
     stream, kv = PrefillStream(torch.device("cpu")), RowKv(*torch.zeros(2, 1, 1, 3, 4))
     assert stream.fetched(kv) is kv and stream.done
     stream.await_fetched()
+
+
+def test_blocks_are_copied_in_a_stream_of_their_own_and_awaited_by_who_reads_them(
+    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefill reads a block that may still be on its way, also to another device's prefill."""
+    log: list[str] = []
+    blocks = PrefixCache[RowKv](1 << 20, chunk=4)
+    batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 100, max_rows=2), headroom=0)
+    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, prefixes=blocks)
+
+    class Recording(PrefillStream):
+        @contextmanager
+        def copying(self) -> Iterator[None]:
+            log.append("in")
+            yield
+            log.append(f"out with {len(blocks)} blocks")
+
+    pipeline.device._stream = Recording(torch.device("cpu"))
+    pipeline.admit([spec(0, 9)])
+    pipeline.turn()
+    assert log == ["in", "out with 2 blocks"]
+    for node in blocks._nodes:
+        assert node.block is not None
+        node.block = replace(node.block, copied=cast("torch.cuda.Event", "a copy"))
+    reader = Stream(log, "reader")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: reader)
+    pipeline.admit([replace(spec(0, 9), row_id=1)])
+    pipeline.turn()
+    pipeline.turn()
+    assert log[2:4] == ["reader waits for a copy"] * 2
