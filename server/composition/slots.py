@@ -58,7 +58,7 @@ def choose_slots(
     slots = _read(path, conditions)
     if slots is None:
         slots = _measure(config, model, text, min(held, ROWS[-1]), clock)
-        log.info("%d sequences run at a time, as measured; --max-num-seqs sets another number", slots)
+        log.info("%d sequences run at a time, as measured (%s); --max-num-seqs sets another number", slots, path)
         if held >= ROWS[-1]:  # else memory decides, of which there may be more another time
             _keep(path, MeasuredSlots(conditions, model.reads_exactly, slots))
     return min(held, slots)
