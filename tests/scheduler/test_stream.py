@@ -93,3 +93,36 @@ async def test_a_reader_that_is_cancelled_before_it_is_woken_holds_nobody_up() -
     reading[0].cancel()
     assert await reading[1] == [token(1, end=FinishReason.STOP)]
     assert reading[0].cancelled()
+
+
+async def test_a_shortcut_takes_what_it_can_and_the_reader_gets_the_rest_in_order() -> None:
+    stream, taken = TokenStream(), list[RowUpdate]()
+
+    def take(update: RowUpdate) -> bool:
+        if update.text == "fails":
+            raise ConnectionError
+        taken.append(update)
+        return update.text == "plain" and update.finish_reason is None
+
+    stream.shortcut = take
+    reading = asyncio.create_task(read(stream))
+    await settle()
+    said = ["plain", "plain", "odd", "plain", "fails", "plain"]
+    for text in said:
+        stream.put(RowUpdate(0, (1,), text))
+        await settle()
+    stream.put(RowUpdate(0, (1,), "end", finish_reason=FinishReason.STOP))
+    assert [update.text for update in await reading] == ["odd", "fails", "end"]
+    assert [update.text for update in taken] == ["plain", "plain", "odd", "plain", "plain", "end"]
+
+
+async def test_a_shortcut_that_declines_leaves_a_backlog_joined_to_the_reader() -> None:
+    stream, seen = TokenStream(), list[str]()
+    stream.shortcut = lambda update: bool(seen.append(update.text))
+    reading = asyncio.create_task(read(stream))
+    await settle()
+    for text in ("a", "b"):
+        stream.put(RowUpdate(0, (1,), text))
+    stream.put(RowUpdate(0, (1,), "c", finish_reason=FinishReason.STOP))
+    assert [(update.text, update.token_ids) for update in await reading] == [("abc", (1, 1, 1))]
+    assert seen == ["abc"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from scheduler.request import Request
 from server.api.limits import Limits
-from server.api.output.sse import KEEP_ALIVE
+from server.api.output.sse import KEEP_ALIVE, EventStream
 from tests.server.api.trimming_reader import TrimmingReader
 from tests.server.fakes import ANSWER, answer, say
 from tests.server.live import Live, chat_body, parse_events, raw_post, text_of
@@ -53,6 +54,36 @@ async def test_every_event_is_written_whole_and_every_character_arrives_whole(li
     assert all(chunk.endswith(b"\n\n") for chunk in chunks)
     pieces = [event["choices"][0]["delta"]["content"] for event in parse_events(b"".join(chunks))]
     assert [piece for piece in pieces if piece] == list(ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [(CHAT, {}), ("/v1/completions", {}), (CHAT, {"stream_options": {"continuous_usage_stats": True}})],
+)
+async def test_frames_that_are_written_past_the_task_are_those_that_the_task_would_write(
+    live: Live, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, object]
+) -> None:
+    """All but the first and the last, unless each tells more than its text; byte for byte, but for ids and times."""
+    past, send_now = list[bytes](), EventStream.send_now
+
+    def note(stream: EventStream, frames: bytes) -> bool:
+        past.append(frames)
+        return send_now(stream, frames)
+
+    async def written() -> list[bytes]:
+        body = chat_body(stream=True, **fields) if path == CHAT else {"prompt": "Hi", "stream": True, "max_tokens": 99}
+        async with live.connect() as (reader, writer):
+            writer.write(raw_post(path, body))
+            await reader.readuntil(b"\r\n\r\n")
+            chunks = dechunk(await reader.readuntil(b"\r\n0\r\n\r\n"))
+        return [re.sub(rb'"(id|created)":("[^"]*"|\d+)', rb"", one) for one in chunks if one != KEEP_ALIVE]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EventStream, "send_now", lambda stream, frames: False)
+        by_task = await written()
+    monkeypatch.setattr(EventStream, "send_now", note)
+    assert await written() == by_task
+    assert len(past) == (0 if fields else len(ANSWER) - 1)
 
 
 async def test_tokens_that_several_choices_get_in_one_step_leave_in_one_write(live: Live) -> None:
