@@ -118,7 +118,12 @@ async def test_a_shortcut_takes_what_it_can_and_the_reader_gets_the_rest_in_orde
 
 async def test_a_shortcut_that_declines_leaves_a_backlog_joined_to_the_reader() -> None:
     stream, seen = TokenStream(), list[str]()
-    stream.shortcut = lambda update: bool(seen.append(update.text))
+
+    def decline(update: RowUpdate) -> bool:
+        seen.append(update.text)
+        return False
+
+    stream.shortcut = decline
     reading = asyncio.create_task(read(stream))
     await settle()
     for text in ("a", "b"):
