@@ -83,8 +83,9 @@ FREE = frozenset({"invalid_value", "invalid_json", "unsupported"})
 which this server does not, and best_of, whose value is that of n.
 """
 
-LOOSE = frozenset({"estimate", "createMessage", "countMessageTokens"})
-"""Operations whose bodies are told less exactly than they are checked: that of any call, and Anthropic's."""
+LOOSE = frozenset({"estimate", "createMessage", "countMessageTokens", "createResponse"})
+"""Operations whose bodies are told less exactly than they are checked: that of any call, Anthropic's,
+and those of responses."""
 
 QUICK = {
     "createChatCompletion": 120,

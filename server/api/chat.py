@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
@@ -33,8 +34,11 @@ from server.api.output.reply import (
     ToolCallDelta,
     Usage,
 )
-from server.api.served_model import MODEL, Codec
+from server.api.served_model import MODEL
 from server.api.tools.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
+
+if TYPE_CHECKING:
+    from models.text import Text
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -49,7 +53,7 @@ class ChatForm:
     """Words answers as OpenAI's chat completions."""
 
     head: Head
-    text: Codec
+    text: Text
     body: ChatBody
 
     def events(self, part: Part, usage: Usage | None) -> Iterator[ChatChunk]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -11,19 +12,14 @@ from engine.messages import RowUpdate, TokenLogprob
 from server.api.input.body import read_call
 from server.api.input.prompts import completion_prompts
 from server.api.input.schema import CompletionBody
+from server.api.output import reply as bodies
 from server.api.output.answer import Result, respond
 from server.api.output.call import Answer, Part
 from server.api.output.logprobs import characters, completion_logprobs, prompt_logprobs
-from server.api.output.reply import (
-    CompletionChoice,
-    CompletionLogprobs,
-    CompletionReply,
-    Head,
-    Lazy,
-    Metrics,
-    Usage,
-)
-from server.api.served_model import MODEL, Codec
+from server.api.served_model import MODEL
+
+if TYPE_CHECKING:
+    from models.text import Text
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
@@ -37,28 +33,31 @@ async def completions(request: web.Request) -> web.StreamResponse:
 class CompletionForm:
     """Words answers as OpenAI's completions; with `echo`, the prompt comes before the first token."""
 
-    head: Head
-    text: Codec
+    head: bodies.Head
+    text: Text
     body: CompletionBody
 
-    def events(self, part: Part, usage: Usage | None) -> Iterator[CompletionReply]:
+    def events(self, part: Part, usage: bodies.Usage | None) -> Iterator[bodies.CompletionReply]:
         choice = self._choice(part.answer, part.update)
         if choice.text or choice.logprobs or choice.finish_reason:
             yield self._reply([choice], usage)
 
-    def closing(self, usage: Usage, metrics: Metrics) -> CompletionReply:
+    def closing(self, usage: bodies.Usage, metrics: bodies.Metrics) -> bodies.CompletionReply:
         return self._reply([], usage, metrics)
 
-    def whole(self, results: Sequence[Result], usage: Usage, metrics: Metrics) -> CompletionReply:
-        choices = Lazy[Result, CompletionChoice](
+    def whole(self, results: Sequence[Result], usage: bodies.Usage, metrics: bodies.Metrics) -> bodies.CompletionReply:
+        choices = bodies.Lazy[Result, bodies.CompletionChoice](
             lambda result: self._choice(result.answer, result.join().update), results
         )
         return self._reply(choices, usage, metrics)
 
     def _reply(
-        self, choices: Sequence[CompletionChoice], usage: Usage | None, metrics: Metrics | None = None
-    ) -> CompletionReply:
-        return CompletionReply(
+        self,
+        choices: Sequence[bodies.CompletionChoice],
+        usage: bodies.Usage | None,
+        metrics: bodies.Metrics | None = None,
+    ) -> bodies.CompletionReply:
+        return bodies.CompletionReply(
             id=self.head.id,
             object="text_completion",
             created=self.head.created,
@@ -69,10 +68,10 @@ class CompletionForm:
             metrics=metrics,
         )
 
-    def _choice(self, answer: Answer, update: RowUpdate) -> CompletionChoice:
+    def _choice(self, answer: Answer, update: RowUpdate) -> bodies.CompletionChoice:
         echoed = bool(self.body.echo) and not answer.begun
         answer.begun = True
-        return CompletionChoice(
+        return bodies.CompletionChoice(
             index=answer.index,
             text=answer.prompt.text + update.text if echoed else update.text,
             logprobs=self._logprobs(answer, update, echoed),
@@ -81,7 +80,7 @@ class CompletionForm:
             prompt_logprobs=prompt_logprobs(update.prompt_logprobs, self.text, self.body.prompt_logprobs),
         )
 
-    def _logprobs(self, answer: Answer, update: RowUpdate, echoed: bool) -> CompletionLogprobs | None:
+    def _logprobs(self, answer: Answer, update: RowUpdate, echoed: bool) -> bodies.CompletionLogprobs | None:
         ids, tokens = _shown_tokens(answer, update, echoed)
         if self.body.logprobs is None or not ids:
             return None

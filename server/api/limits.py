@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from aiohttp import web
 
@@ -33,6 +33,11 @@ class Limits:
     """Bytes of responses that are kept so that later ones may go on from them."""
     refuse_unknown_fields: bool = False
     """Whether a body with fields that the API does not have is an error."""
+
+    @classmethod
+    def of(cls, config: object) -> Limits:
+        """The bounds that settings of these names say; the others keep their defaults."""
+        return cls(**{one.name: getattr(config, one.name) for one in fields(cls) if hasattr(config, one.name)})
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The model that the API serves: its names, its bounds, its text, and the defaults of its answers.
+"""The model that the API serves: its names, its bounds, its text, the defaults of its answers, and GET /v1/models.
 
 The composition root fills it; nothing here starts or loads anything.
 """
@@ -8,44 +8,27 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+import msgspec
 from aiohttp import web
 
 from models.network.generation_config import SamplingDefaults
+from server.api.errors import ApiError
+from server.api.output.reply import json_response
 from server.grammars.compiler import GrammarCompiler
 from server.lengths.instruction import InstructionSplit
 
+if TYPE_CHECKING:
+    from models.text import Text
+
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Codec(Protocol):
-    """The part of models.text.Text that handlers use. Encoding is heavy: only what is short, on the event loop."""
-
-    @property
-    def longest_token(self) -> int | None: ...
-    @property
-    def takes_tools(self) -> bool: ...
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
-    def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        variables: Mapping[str, object] = MappingProxyType({}),
-    ) -> list[int]: ...
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str: ...
-    def token_string(self, token_id: int) -> str: ...
-    def token_text(self, token_id: int) -> str: ...
-    def token_bytes(self, token_id: int) -> bytes: ...
 
 
 def fresh_seed() -> int:
@@ -92,7 +75,8 @@ class ServedModel:
     """Longest prompt plus answer, in tokens."""
     vocab_size: int
     """Token ids that both the tokenizer and the network know; either may have more of its own."""
-    text: Codec
+    text: Text
+    """Encoding is heavy: only what is short, on the event loop."""
     tokenizer_pool: Executor
     """Threads in which text is encoded and large bodies are parsed, off the event loop."""
     grammars: GrammarCompiler | None
@@ -113,3 +97,63 @@ class ServedModel:
 
 
 MODEL = web.AppKey("model", ServedModel)
+
+
+CREATED = web.AppKey("created", int)
+"""When the model came up, in seconds since 1970."""
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One name of the model."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "lengthwise"
+    root: str
+    parent: str | None = None
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """All names of the model."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """List the model that is served, under each of its names."""
+    return json_response(ModelList([_card(name, request.app) for name in request.app[MODEL].names]))
+
+
+async def show_model(request: web.Request) -> web.Response:
+    """Describe one name of the model; raises ApiError 404 for another's name."""
+    return json_response(_card(model_name(request.match_info["model"], request.app[MODEL]), request.app))
+
+
+def model_name(asked: str | None, model: ServedModel) -> str:
+    """The model's name as the client knows it, its id when none was given; raises ApiError 404 for another's."""
+    if asked is None:
+        return model.id
+    if asked not in model.names and model.accepts_any_name:
+        return model.id
+    if asked not in model.names:
+        raise unknown_model(asked, model.names)
+    return asked
+
+
+def unknown_model(asked: str, known: Sequence[str]) -> ApiError:
+    """Status 404 for a name that none of `known` is."""
+    message = f"model: {asked[:200]!r} is not served here; use {', '.join(known)}"
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def _card(name: str, app: web.Application) -> ModelCard:
+    model = app[MODEL]
+    return ModelCard(id=name, created=app[CREATED], root=model.root, max_model_len=model.context_length)
+
+
+async def remember_start(app: web.Application) -> None:
+    """Note the time at start-up."""
+    app[CREATED] = int(time.time())

@@ -15,7 +15,7 @@ from server.api.generator import DISPATCHER
 from server.api.health import LIFE
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.operation import OPERATION
-from server.http.access import ACCESS, HOLDER, quota_errors
+from server.http.access import ACCESS, HOLDER
 
 
 class Ticket:
@@ -27,8 +27,7 @@ class Ticket:
         self._generates = generates
         self._counted = 0  # answers that wait on their way to the queue
         self.account = account
-        with quota_errors():
-            self._share = self._quota.enter(account, self._dispatcher.now())
+        self._share = self._quota.enter(account, self._dispatcher.now())
 
     def count_body(self) -> None:
         """From now on, as its body has come whole, count the call as one that waits. Raises ApiError 429."""
@@ -39,8 +38,7 @@ class Ticket:
     def count_answers(self, answers: int) -> None:
         """From now on count the call as the answers that it asks for. Raises ApiError 400, and 429 where they do not
         fit behind what waits; a call by itself always does."""
-        with quota_errors():
-            self._quota.count_answers(self._share, answers)
+        self._quota.count_answers(self._share, answers)
         most, dispatcher = self._limits.max_num_queued_reqs, self._dispatcher
         others = dispatcher.requests_in_line + self._pending.arrived - self._counted
         if most is not None and others and others + answers - dispatcher.free_slots > most:

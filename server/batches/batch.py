@@ -1,17 +1,22 @@
-"""A batch: requests from a file, to be answered while no other request wants the slots; and its place on the disk."""
+"""A batch: requests from a file, to be answered while no other request wants the slots; its place on the disk, and its
+lines, of input and of answers, which are JSON. Disk access may block: it runs in a thread.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from models.files import replace_file
-from server.batches.lines import LineError
 
 WINDOW = 24 * 3600
 """Seconds that a batch has: OpenAI knows this one window only."""
@@ -90,3 +95,161 @@ class BatchFolder:
             with suppress(OSError, msgspec.MsgspecError):
                 found.append(msgspec.json.decode(path.read_bytes(), type=BatchRecord))
         return sorted(found, key=lambda record: (record.created_at, record.id))
+
+
+MOST_LINES = 50_000
+READ_SIZE = 2**20
+"""Bytes that are read at a time: a thread that reads little at a time gives the interpreter away and takes it back so
+often that the event loop's wait for it begins anew each time, which made pauses of 0.1 s."""
+
+MOST_ERRORS = 100
+"""Errors of an input that are told."""
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """An error in a line of the input, or in the input as a whole."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class InputLine(msgspec.Struct, frozen=True):
+    """A line of a batch's input: one request."""
+
+    custom_id: Annotated[str, Meta(min_length=1, max_length=512)]
+    url: str
+    body: msgspec.Raw
+    method: str = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line is in the input: what is kept of it until it is answered."""
+
+    custom_id: str
+    offset: int
+    size: int
+
+    def read(self, path: Path) -> bytes:
+        """The body of its request."""
+        with open(path, "rb") as file:
+            file.seek(self.offset)
+            return bytes(msgspec.json.decode(file.read(self.size), type=InputLine).body)
+
+
+class BadInput(Exception):
+    """The input has these faults."""
+
+    def __init__(self, errors: list[LineError]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+
+
+def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
+    """The places of all lines, of so many bytes at most. Raises BadInput with the first faults."""
+    places: dict[str, Place] = {}
+    errors: list[LineError] = []
+    offset, number = 0, 0
+    with open(path, "rb", buffering=READ_SIZE) as file:
+        for number, raw in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
+            if raw.strip():
+                try:
+                    if len(raw) > longest:
+                        errors.append(LineError("line_too_large", f"a line has {longest} bytes at most", number))
+                        break  # where the next one begins is unknown
+                    line = _check(raw, number, endpoint)
+                    if line.custom_id in places:
+                        raise _fault("duplicate_custom_id", "another line has this one", number, "custom_id")
+                    places[line.custom_id] = Place(line.custom_id, offset, len(raw))
+                except BadInput as fault:
+                    errors += fault.errors
+            offset += len(raw)
+            if len(errors) >= MOST_ERRORS or len(places) > MOST_LINES or number > 2 * MOST_LINES:
+                break
+    if len(places) > MOST_LINES or number > 2 * MOST_LINES:
+        errors.append(LineError("too_many_requests", f"a batch has {MOST_LINES} lines at most, and as many blank ones"))
+    if not places and not errors:
+        errors.append(LineError("empty_file", "the file has no lines"))
+    if errors:
+        raise BadInput(errors)
+    return list(places.values())
+
+
+def _check(raw: bytes, number: int, endpoint: str) -> InputLine:
+    """A line. Raises BadInput."""
+    try:
+        line = msgspec.json.decode(raw, type=InputLine)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _fault("invalid_json_line", str(error), number, None) from None
+    if line.method != "POST":
+        raise _fault("invalid_method", "must be POST", number, "method")
+    if line.url != endpoint:
+        raise _fault("mismatched_url", f"must be the batch's endpoint, {endpoint}", number, "url")
+    return line
+
+
+def _fault(code: str, what: str, number: int, param: str | None) -> BadInput:
+    return BadInput([LineError(code, what if param is None else f"{param}: {what}", number, param)])
+
+
+class LineReply(msgspec.Struct, frozen=True):
+    """The answer to a request as HTTP would have it."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class ResultLine(msgspec.Struct, frozen=True):
+    """A line of an output or an error file."""
+
+    id: str
+    custom_id: str
+    response: LineReply | None
+    error: LineError | None
+
+
+def encode_lines(lines: Sequence[ResultLine]) -> bytes:
+    """Result lines as they are written."""
+    return msgspec.json.Encoder().encode_lines(lines)
+
+
+class AnswerLine(msgspec.Struct, frozen=True):
+    """The id of an answered line."""
+
+    custom_id: str
+
+
+class ResultFile:
+    """Answers, a line each, of which only whole ones count."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def answered(self) -> Iterator[str]:
+        """The lines that have one; what a crash has left of a last line is cut off."""
+        if not self._path.exists():
+            return
+        with open(self._path, "rb+", buffering=READ_SIZE) as file:
+            whole = 0
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    break
+                whole += len(raw)
+                yield msgspec.json.decode(raw, type=AnswerLine).custom_id
+            file.truncate(whole)
+
+    def append(self, lines: bytes) -> None:
+        """Add whole lines; they are on the disk when this returns. Raises OSError, and then adds none."""
+        before = self._path.stat().st_size if self._path.exists() else 0
+        try:
+            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            if self._path.exists():
+                os.truncate(self._path, before)  # or half a line would spoil the next
+            raise

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from models.files import is_disk_full
-from server.batches.batch import BatchFolder, BatchRecord, BatchStatus, new_batch_id
+from server.batches import batch as stored
 from server.batches.files import FileStore, new_file_id
-from server.batches.lines import BadInput, LineError, LineReply, Place, ResultFile, ResultLine, encode_lines, find_lines
-from server.http.keys import Share
+from server.http.access import Share
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class Asker(Protocol):
 
     async def ask(
         self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
-    ) -> LineReply | None:
+    ) -> stored.LineReply | None:
         """The answer to a request, also where it is an error; None where there is no room for it now."""
         ...
 
@@ -65,7 +64,7 @@ class Asker(Protocol):
 class Batch:
     """A batch as this process knows it; `total`, `completed` and `failed` of the record count its lines."""
 
-    record: BatchRecord
+    record: stored.BatchRecord
     ending: bool = False  # whether only its files are left to be made, so that it cannot be cancelled any more
     task: asyncio.Task[None] | None = field(default=None)
 
@@ -76,7 +75,7 @@ class Batches:
     def __init__(self, folder: Path, capacity: int, longest: int, asker: Asker, slots: Callable[[], int]) -> None:
         """`capacity` in bytes of all files, `longest` in those of a line. Raises OSError."""
         self.files = FileStore(folder / "files", capacity)
-        self._folder = BatchFolder(folder / "batches")
+        self._folder = stored.BatchFolder(folder / "batches")
         self._longest, self._asker, self._slots = longest, asker, slots
         self._disk = ThreadPoolExecutor(1, "batches")  # of one thread, so that what is written last is there last
         self._batches = {record.id: Batch(record) for record in self._folder.load()}
@@ -104,12 +103,12 @@ class Batches:
 
     async def create(
         self, input_file_id: str, endpoint: str, holder: str | None, metadata: Mapping[str, str]
-    ) -> BatchRecord:
+    ) -> stored.BatchRecord:
         """Begin a batch. Raises NoSuchFile and TooManyBatches."""
         self.files.find(input_file_id, holder)
         self._check_room(holder)
-        record = BatchRecord(
-            id=new_batch_id(),
+        record = stored.BatchRecord(
+            id=stored.new_batch_id(),
             holder=holder,
             endpoint=endpoint,
             input_file_id=input_file_id,
@@ -121,12 +120,12 @@ class Batches:
         await asyncio.shield(self._begin(record))  # or a client that leaves would have one that the next server begins
         return record
 
-    def find(self, name: str, holder: str | None) -> BatchRecord | None:
+    def find(self, name: str, holder: str | None) -> stored.BatchRecord | None:
         """A batch of this key's; None where there is none."""
         batch = self._batches.get(name)
         return None if batch is None or batch.record.holder != holder else batch.record
 
-    def all_of(self, holder: str | None) -> list[BatchRecord]:
+    def all_of(self, holder: str | None) -> list[stored.BatchRecord]:
         """The batches of a key, the latest first."""
         return [one.record for one in self._batches.values() if one.record.holder == holder][::-1]
 
@@ -149,7 +148,7 @@ class Batches:
             if count >= most:
                 raise TooManyBatches(f"{count} batches are under way, as many as may be; try again later")
 
-    async def _begin(self, record: BatchRecord) -> None:
+    async def _begin(self, record: stored.BatchRecord) -> None:
         self._batches[record.id] = batch = Batch(record)  # it counts from now on
         try:
             await self._on_disk(self._folder.save, record)
@@ -174,7 +173,7 @@ class Batches:
 
     async def _run(self, batch: Batch) -> None:
         record = batch.record
-        last: BatchStatus = "cancelled" if record.status == "cancelling" else "completed"
+        last: stored.BatchStatus = "cancelled" if record.status == "cancelling" else "completed"
         try:
             if record.status in ("validating", "in_progress"):
                 last = await self._answer_all(record)
@@ -186,7 +185,7 @@ class Batches:
             last = "cancelled"
         except Exception:
             log.exception("%s failed", record.id)
-            record.errors = [LineError("internal_error", "the server failed; its log tells more")]
+            record.errors = [stored.LineError("internal_error", "the server failed; its log tells more")]
             last = "failed"
         batch.ending = True
         try:
@@ -194,16 +193,16 @@ class Batches:
         except OSError:
             log.exception("%s has ended, but its files cannot be written: the next server tries again", record.id)
 
-    async def _answer_all(self, record: BatchRecord) -> BatchStatus:
+    async def _answer_all(self, record: stored.BatchRecord) -> stored.BatchStatus:
         """Ask for every line that has no answer, until the window closes; returns how the batch has ended."""
         try:
             path = self.files.path(record.input_file_id)
-            places = await self._on_disk(find_lines, path, record.endpoint, self._longest)
-        except BadInput as bad:
+            places = await self._on_disk(stored.find_lines, path, record.endpoint, self._longest)
+        except stored.BadInput as bad:
             record.errors = bad.errors
             return "failed"
         except OSError:
-            record.errors = [LineError("file_missing", f"{record.input_file_id} is not here any more")]
+            record.errors = [stored.LineError("file_missing", f"{record.input_file_id} is not here any more")]
             return "failed"
         record.total = len(places)
         todo = await self._find_unanswered(record, places)
@@ -217,21 +216,23 @@ class Batches:
                     task = group.create_task(self._answer(record, place, share))
                     task.add_done_callback(partial(self._free_slot, share))
         except TimeoutError:
-            late = LineError("batch_expired", "this request could not be served before the completion window ended")
+            late = stored.LineError(
+                "batch_expired", "this request could not be served before the completion window ended"
+            )
             unanswered = await self._find_unanswered(record, places)
-            lines = [ResultLine(_request_id(record, one), one.custom_id, None, late) for one in unanswered]
+            lines = [stored.ResultLine(_request_id(record, one), one.custom_id, None, late) for one in unanswered]
             await self._append(record, lines, fine=False)
             return "expired"
         return "completed"
 
-    async def _find_unanswered(self, record: BatchRecord, places: Sequence[Place]) -> list[Place]:
+    async def _find_unanswered(self, record: stored.BatchRecord, places: Sequence[stored.Place]) -> list[stored.Place]:
         """The lines without an answer, the others counted."""
         output, error = [await self._on_disk(self._read_answered, name) for name in record.result_ids]
         record.completed, record.failed = len(output), len(error)
         return [place for place in places if place.custom_id not in output | error]
 
     def _read_answered(self, name: str) -> set[str]:
-        return set(ResultFile(self.files.path(name)).answered())
+        return set(stored.ResultFile(self.files.path(name)).answered())
 
     async def _take_slot(self, holder: str | None) -> Share:
         """Wait for a slot, and for the quota of a key and its room for answers, without holding the one meanwhile."""
@@ -250,25 +251,25 @@ class Batches:
         self._asked -= 1
         self._room.set()
 
-    async def _answer(self, record: BatchRecord, place: Place, share: Share) -> None:
+    async def _answer(self, record: stored.BatchRecord, place: stored.Place, share: Share) -> None:
         body, name = await self._on_disk(place.read, self.files.path(record.input_file_id)), _request_id(record, place)
         while (reply := await self._asker.ask(record.endpoint, body, record.holder, share, name)) is None:
             await asyncio.sleep(RETRY)
         fine = reply.status_code == 200
-        await self._append(record, [ResultLine(name, place.custom_id, reply, None)], fine=fine)
+        await self._append(record, [stored.ResultLine(name, place.custom_id, reply, None)], fine=fine)
 
-    async def _append(self, record: BatchRecord, lines: Sequence[ResultLine], *, fine: bool) -> None:
+    async def _append(self, record: stored.BatchRecord, lines: Sequence[stored.ResultLine], *, fine: bool) -> None:
         """Add answers, or errors; they are on the disk, and counted, when this returns."""
         name = record.result_ids[not fine]
-        await self._write(self._append_now, name, record.holder, encode_lines(lines))
+        await self._write(self._append_now, name, record.holder, stored.encode_lines(lines))
         record.completed += fine * len(lines)
         record.failed += (not fine) * len(lines)
 
     def _append_now(self, name: str, holder: str | None, written: bytes) -> None:
-        ResultFile(self.files.path(name)).append(written)
+        stored.ResultFile(self.files.path(name)).append(written)
         self.files.note_answers(name, holder, len(written))
 
-    async def _finish(self, record: BatchRecord, last: BatchStatus) -> None:
+    async def _finish(self, record: stored.BatchRecord, last: stored.BatchStatus) -> None:
         """Make files of the answers, and end."""
         if last == "completed":
             record.enter("finalizing")
@@ -277,7 +278,7 @@ class Batches:
         record.enter(last)
         await self._write(self._folder.save, record)
 
-    def _publish(self, record: BatchRecord) -> None:
+    def _publish(self, record: stored.BatchRecord) -> None:
         """Make files of the answers and the errors."""
         for name, kind in zip(record.result_ids, ("output", "error"), strict=True):
             if self.files.path(name).exists() and not self.files.has(name):
@@ -303,6 +304,6 @@ class Batches:
                 await asyncio.sleep(RETRY)
 
 
-def _request_id(record: BatchRecord, place: Place) -> str:
+def _request_id(record: stored.BatchRecord, place: stored.Place) -> str:
     """The name under which a line's request is known."""
     return f"{record.id.replace('batch_', 'batch_req_', 1)}_{place.offset}"

@@ -25,32 +25,6 @@ MOST_FILES = 10_000
 """Files of all holders."""
 
 
-class Room:
-    """One key of several has half of everything at most, so that it cannot keep the others out. For any thread."""
-
-    def __init__(self, capacity: int) -> None:
-        """`capacity` in bytes."""
-        self._capacity = capacity
-        self._bytes: Counter[str | None] = Counter()
-        self._files: Counter[str | None] = Counter()
-        self._lock = threading.Lock()
-
-    def take(self, holder: str | None, count: int, files: int = 0) -> None:
-        """Count bytes and files of a holder; what is less than 0 is given back."""
-        with self._lock:
-            self._bytes[holder] += count
-            self._files[holder] += files
-
-    def left(self, holder: str | None, times: int = 1) -> int:
-        """Bytes that a holder may still take of so many times the capacity; none where there are too many files."""
-        part = 1 if holder is None else 2
-        with self._lock:
-            if self._files[holder] >= MOST_FILES // part or self._files.total() >= MOST_FILES:
-                return 0
-            own = times * self._capacity // part - self._bytes[holder]
-            return max(0, min(own, times * self._capacity - self._bytes.total()))
-
-
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     """A stored file's name, size and purpose; `created_at` in seconds since 1970."""
 
@@ -82,17 +56,31 @@ class FileStore:
 
     def __init__(self, folder: Path, capacity: int) -> None:
         """`capacity` in bytes. Raises OSError where the folder cannot be made."""
-        self._folder = folder
-        self._room = Room(capacity)
+        self._folder, self._capacity = folder, capacity
+        self._bytes: Counter[str | None] = Counter()
+        self._count: Counter[str | None] = Counter()
+        self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._files = {file.id: file for file in map(_read, folder.glob("*.json")) if file is not None}
         for file in self._files.values():
-            self._room.take(file.holder, file.bytes, files=1)
+            self._take(file.holder, file.bytes, files=1)
         self._drafts: dict[str, _Draft] = {}
 
-    def room_of(self, holder: str | None) -> int:
-        """Bytes that a holder may still send."""
-        return self._room.left(holder)
+    def room_of(self, holder: str | None, times: int = 1) -> int:
+        """Bytes that a holder may still have of so many times the capacity; none where there are too many files. One
+        key of several has half of everything at most, so that it cannot keep the others out."""
+        part = 1 if holder is None else 2
+        with self._lock:
+            if self._count[holder] >= MOST_FILES // part or self._count.total() >= MOST_FILES:
+                return 0
+            own = times * self._capacity // part - self._bytes[holder]
+            return max(0, min(own, times * self._capacity - self._bytes.total()))
+
+    def _take(self, holder: str | None, count: int, files: int = 0) -> None:
+        """Count bytes and files of a holder; what is less than 0 is given back."""
+        with self._lock:
+            self._bytes[holder] += count
+            self._count[holder] += files
 
     def take_room(self, draft: str, count: int) -> bool:
         """Count bytes for a draft; returns False where they do not fit."""
@@ -103,7 +91,7 @@ class FileStore:
 
     def may_answer(self, holder: str | None) -> bool:
         """Whether more answers may be written for a holder: they may take as much again as what is sent."""
-        return self._room.left(holder, times=2) > 0
+        return self.room_of(holder, times=2) > 0
 
     def note_answers(self, name: str, holder: str | None, count: int) -> None:
         """Count bytes that were written for a content that becomes a file by `add`."""
@@ -159,7 +147,7 @@ class FileStore:
             about.write(msgspec.json.encode(file))
         self._leave(name)
         self._files[name] = file
-        self._room.take(holder, size, files=1)
+        self._take(holder, size, files=1)
         return file
 
     def find(self, name: str, holder: str | None) -> StoredFile:
@@ -184,22 +172,22 @@ class FileStore:
         (self._folder / f"{name}.json").unlink(missing_ok=True)
         self.path(name).unlink(missing_ok=True)
         if self._files.pop(name, None) is not None:
-            self._room.take(holder, -file.bytes, files=-1)
+            self._take(holder, -file.bytes, files=-1)
 
     def _begin(self, name: str, holder: str | None) -> None:
         self._drafts[name] = _Draft(holder)
-        self._room.take(holder, 0, files=1)
+        self._take(holder, 0, files=1)
 
     def _grow(self, name: str, count: int) -> None:
         draft = self._drafts[name]
         draft.bytes += count
-        self._room.take(draft.holder, count)
+        self._take(draft.holder, count)
 
     def _leave(self, name: str) -> _Draft | None:
         """Count a draft no longer; None where it was left before."""
         draft = self._drafts.pop(name, None)
         if draft is not None:
-            self._room.take(draft.holder, -draft.bytes, files=-1)
+            self._take(draft.holder, -draft.bytes, files=-1)
         return draft
 
 

@@ -363,23 +363,12 @@ class GatewayConfig(FrontConfig, Backends):
         return ",".join(url.partition("://")[2] for url in self.backend)
 
 
-GROUPS = (
-    Model,
-    Execution,
-    StrategyChoice,
-    LengthPrediction,
-    Recording,
-    Admission,
-    Answers,
-    Access,
-    Listening,
-    Observation,
-)
-"""The parts of a ServeConfig, in the order of --help."""
+def _groups(kind: type) -> tuple[type, ...]:
+    """The parts of a configuration, which have a title, in the order of --help."""
+    return tuple(one for one in reversed(kind.__mro__) if ": " in (one.__doc__ or "").partition("\n")[0])
 
-GATEWAY_GROUPS = (Backends, StrategyChoice, Recording, Admission, Access, Listening, Observation)
-"""The parts of a GatewayConfig, in the order of --help."""
 
+GROUPS, GATEWAY_GROUPS = _groups(ServeConfig), _groups(GatewayConfig)
 
 C = TypeVar("C", bound=FrontConfig)
 

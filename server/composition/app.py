@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from engine.executor import Executor
-from engine.messages import Stop
+from engine.messages import Report, Stop
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, default_cache
 from scheduler.assembly import Parts
 from scheduler.clock import Clock, MonotonicClock, background
@@ -29,15 +30,14 @@ from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
 from server.cli.config import NO_EMBEDDINGS, ServeConfig
-from server.composition.cache_paths import batches_path
-from server.composition.fetching import fetch_model
+from server.composition.cache_paths import batches_path, fetch_model
 from server.composition.loading import Loaded, load_engine
 from server.composition.scheduling import learn_steps, parts_for
 from server.composition.virtual import load_virtual
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
-from server.embeddings.embedder import TIMEOUT as EMBEDDING_TIMEOUT
-from server.embeddings.embedder import EmbeddingSetup, TextEmbedder, embed_texts
+from server.embeddings import TIMEOUT as EMBEDDING_TIMEOUT
+from server.embeddings import EmbeddingSetup, TextEmbedder, embed_texts
 from server.grammars.trial import STACK
 from server.http.service import FilesPlace, Machine, Service
 from server.lengths.in_process import PredictorContext
@@ -49,7 +49,6 @@ from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, Sources
 from server.observe.measures import Throughput, log_throughput, measure_lag
 from server.observe.metrics import Metrics
-from server.process.relay import Relay
 from server.process.watchdog import Watchdog
 from server.process.worker_process import WorkerProcess
 
@@ -104,7 +103,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             dispatcher,
             model,
             executors=len(loaded.executors),
-            limits=_limits(config),
+            limits=Limits.of(config),
             lengths=lengths,
             responsive=watchdog.responsive,
             metrics=metrics,
@@ -231,23 +230,38 @@ def _stops_repetition(config: ServeConfig) -> bool:
     return Catalog().stops_repetition(config.model) if given is None else given
 
 
-def _limits(config: ServeConfig) -> Limits:
-    return Limits(
-        max_body_bytes=config.max_body_bytes,
-        body_timeout=config.body_timeout,
-        send_timeout=config.send_timeout,
-        sse_keep_alive_interval=config.sse_keep_alive_interval,
-        max_num_queued_reqs=config.max_num_queued_reqs,
-        max_num_queued_tokens=config.max_num_queued_tokens,
-        max_file_bytes=config.max_file_bytes,
-        stored_response_bytes=config.stored_response_bytes,
-        refuse_unknown_fields=config.refuse_unknown_fields,
-    )
-
-
 def _model_names(config: ServeConfig) -> tuple[str, ...]:
     """Names that the API knows the model by: those given, or a path's last part; a virtual device has its own."""
     path = Path(config.model).expanduser()
     own = path.resolve().name.removesuffix(".gguf") if path.exists() else config.model
     own = own if find_virtual(config.device) is None else config.device
     return config.served_model_name or (own,)
+
+
+Listener: TypeAlias = Callable[[Report], None]
+
+
+class Relay:
+    """Brings reports to the listeners that there are at the time; before and after them they are dropped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._listeners: tuple[Listener, ...] = ()
+
+    def deliver(self, report: Report) -> None:
+        """Pass a report on, from any thread, also after the loop was closed."""
+        with suppress(RuntimeError):  # the loop is closed: an executor has outlasted it
+            self._loop.call_soon_threadsafe(self._receive, report)
+
+    @contextmanager
+    def send_to(self, *listeners: Listener) -> Iterator[None]:
+        """Let each listener get each report, in this order, until the context is left."""
+        self._listeners = listeners
+        try:
+            yield
+        finally:
+            self._listeners = ()
+
+    def _receive(self, report: Report) -> None:
+        for listener in self._listeners:
+            listener(report)

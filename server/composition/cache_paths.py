@@ -1,11 +1,16 @@
-"""Where the server keeps what it learns, below the cache folder."""
+"""Where the server keeps what it learns, below the cache folder, and the served model there. Imports torch only for a
+model that is to be fetched.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
+from models.catalog.catalog import Catalog
 from models.files import require_writable_file
+from server.cli.config import ServeConfig
 from server.cli.settings import ConfigError
 
 
@@ -48,3 +53,19 @@ def forest_path(cache: Path, model: str) -> Path:
 def _file_name(model: str) -> str:
     """The name of a served model as one of a file."""
     return re.sub(r"[^\w.-]", "_", Path(model).name)
+
+
+def fetch_model(config: ServeConfig) -> Path:
+    """The folder of the model, fetched or converted if need be. Raises CatalogError, and, before that is begun,
+    LoadError where the device has not the memory for the weights."""
+    return Catalog().resolve(config.model, partial(_require_memory, config))
+
+
+def _require_memory(config: ServeConfig, weights: int) -> None:
+    import torch
+
+    from models.network.loader import choose_dtype
+    from server.composition.devices import cuda_devices, require_memory
+
+    device = torch.device(next(iter(cuda_devices(config)), "cpu"))
+    require_memory(weights, choose_dtype(config.dtype, device), device, config.model)

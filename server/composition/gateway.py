@@ -84,7 +84,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             operations=OPERATIONS,
             parts={PASSAGES: passages, SESSION: session, BURSTS: Bursts()},
             executors=len(backends),
-            limits=_limits(config),
+            limits=Limits.of(config),
             lengths=lengths,
             metrics=metrics,
             feed=feed,
@@ -119,14 +119,3 @@ async def _open_session() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
         yield session
         await asyncio.sleep(0)
-
-
-def _limits(config: GatewayConfig) -> Limits:
-    return Limits(
-        max_body_bytes=config.max_body_bytes,
-        body_timeout=config.body_timeout,
-        send_timeout=config.send_timeout,
-        sse_keep_alive_interval=config.sse_keep_alive_interval,
-        max_num_queued_reqs=config.max_num_queued_reqs,
-        max_num_queued_tokens=config.max_num_queued_tokens,
-    )

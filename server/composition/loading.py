@@ -35,24 +35,10 @@ from scheduler.length.features import TokenFeatures
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
-from server.composition.devices import (
-    capacity_tokens,
-    conditions_of,
-    context_length,
-    cuda_devices,
-    hush_transformers,
-    prefix_cache_bytes,
-    quantization,
-    require_memory,
-    require_room,
-    swap_bytes,
-    threads,
-    torch_threads,
-)
-from server.composition.fetching import fetch_model
+from server.composition import devices as machine
+from server.composition.cache_paths import fetch_model
 from server.composition.slots import choose_slots
-from server.grammars.compiler import GrammarCompiler
-from server.grammars.process import TrialProcess
+from server.grammars.compiler import GrammarCompiler, TrialProcess
 from server.grammars.trial import run_trials
 from server.lengths.predictors import token_features
 
@@ -90,8 +76,8 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
     config = replace(config, max_num_seqs=choose_slots(config, models[0], text, default_cache()))
     if config.batch_invariant:
         probe_invariance(models[0], text, config.expected_slots)
-    store: HostStore[Row] = HostStore(swap_bytes(config))
-    prefixes: PrefixCache[RowKv] = PrefixCache(prefix_cache_bytes(config))
+    store: HostStore[Row] = HostStore(machine.swap_bytes(config))
+    prefixes: PrefixCache[RowKv] = PrefixCache(machine.prefix_cache_bytes(config))
     grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
     compiler = None if config.no_structured_outputs else _open_grammars(grammars, text, models[0])
     executors = [
@@ -107,7 +93,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         store=store,
         prefixes=prefixes,
         grammars=compiler,
-        conditions=conditions_of(config, first),
+        conditions=machine.conditions_of(config, first),
         token_features=token_features(config, first),
         shares_cores=first.device.type == "cpu",
     )
@@ -126,7 +112,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
 
     Fetches what is not there, and probes what it loaded. Raises CatalogError, LoadError and TextError with the remedy.
     """
-    hush_transformers()
+    machine.hush_transformers()
     _require_rows_apart(config)
     folder = fetch_model(config)
     text = Text.load(folder, chat_template=chat_template(config))
@@ -153,28 +139,28 @@ def _require_rows_apart(config: ServeConfig) -> None:
 
 def first_network(config: ServeConfig, folder: Path) -> LoadedModel:
     """The network of the first executor. Raises LoadError."""
-    device, *_ = [*cuda_devices(config), "cpu"]
+    device, *_ = [*machine.cuda_devices(config), "cpu"]
     if device == "cpu":
-        torch.set_num_threads(threads(config))
+        torch.set_num_threads(machine.threads(config))
     return _network(config, folder, device)
 
 
 def _networks(config: ServeConfig, folder: Path) -> tuple[LoadedModel, ...]:
-    first, devices = first_network(config, folder), cuda_devices(config)
+    first, devices = first_network(config, folder), machine.cuda_devices(config)
     if devices:
         return (first, *(_network(config, folder, device) for device in devices[1:]))
     return (first, *(first.twin() for _ in range(max(1, config.executors) - 1)))
 
 
 def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
-    require_memory(
+    machine.require_memory(
         count_values(folder), choose_dtype(config.dtype, torch.device(device)), torch.device(device), config.model
     )
     return load(
         folder,
         dtype=config.dtype,
         device=device,
-        quantization=quantization(config),
+        quantization=machine.quantization(config),
         batch_invariant=config.batch_invariant,
         kernels=Kernels(config.kernels),
     )
@@ -201,9 +187,9 @@ def build_executor(
     prefixes: PrefixCache[RowKv] | None = None,
 ) -> Executor:
     """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
-    context = context_length(config, model.context_length)
-    capacity = min(capacity_tokens(config, model), config.expected_slots * context)
-    require_room(config, model, capacity)
+    context = machine.context_length(config, model.context_length)
+    capacity = min(machine.capacity_tokens(config, model), config.expected_slots * context)
+    machine.require_room(config, model, capacity)
     if config.max_model_len is not None and capacity < context:
         raise LoadError(
             f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
@@ -216,7 +202,7 @@ def build_executor(
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
     if model.device.type == "cuda":
         return Executor(info, pipeline, deliver)
-    return Executor(info, pipeline, deliver, threads=torch_threads(config, model))
+    return Executor(info, pipeline, deliver, threads=machine.torch_threads(config, model))
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:

@@ -1,28 +1,34 @@
 """From a configuration to a profile: load the model, survey the device, fit, and check the fit on real slices.
 
-It knows all the parts; what they do is theirs. It runs in the thread that calls it, and nothing else may compute.
+It knows all the parts; what they do is theirs. It runs in the thread that calls it, and nothing else may compute. It
+also prints a profile: what was measured, what was fitted, and how far apart they are.
 """
 
 from __future__ import annotations
 
+import statistics
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from rich.console import Console
+from rich.table import Table
+
 from engine.measure.probe import probe
 from engine.measure.profiler import Cell, Profiler, copied, grid, survey
-from engine.measure.timing import SliceTiming, Timings
+from engine.measure.timing import SliceTiming, Timing, Timings
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors
 from scheduler.serving_time.profile_file import Profile
 from server.cli.config import ServeConfig
+from server.composition.cache_paths import fetch_model
 from server.composition.devices import capacity_tokens, conditions_of, context_length, hush_transformers
-from server.composition.fetching import fetch_model
 from server.composition.loading import first_network
 from server.version import VERSION
 
@@ -137,3 +143,94 @@ def _slices(profiler: Profiler, cells: tuple[Cell, ...], watch: Watch) -> tuple[
         timings.append(SliceTiming(*cell, SLICE, profiler.slice(*cell, SLICE)))
         watch(f"slices of {SLICE}", done, len(cells))
     return tuple(timings)
+
+
+PUBLISHED_PREFILL = "SCLS: 160 ms with transformers, less than 40 ms with DeepSpeed"
+PUBLISHED_SLICE = "SCLS: 2300 ms, less than 400 ms"
+"""Figures 10a and 10b, on an A100 with LLaMA2-13B."""
+
+
+def print_report(profile: Profile, console: Console | None = None) -> None:
+    """Tables and lines on standard output."""
+    console = console or Console()
+    conditions, timings, model, errors = profile.conditions, profile.timings, profile.model, profile.errors
+    place = (
+        f"{conditions.threads} thread{'s' * (conditions.threads > 1)} of {conditions.device}"
+        if conditions.threads
+        else conditions.device
+    )
+    _say(console, f"{conditions.model}, {conditions.dtype}, on {place}")
+    _say(console, "prefill in ms, by rows and prompt tokens")
+    console.print(_grid(timings.prefill))
+    _say(console, "one decode iteration in ms, by rows and columns read")
+    console.print(_grid(timings.decode))
+    _say(console, "K and V of a row to host memory and back in ms, by tokens")
+    console.print(_copies(timings.copies))
+    for line in equations(model):
+        _say(console, line)
+    _say(console, kept(model))
+    _say(console, "root-mean-square errors, beside the mean of what was measured:")
+    _say(console, _error("prefill", errors.prefill, [cell.seconds for cell in timings.prefill], PUBLISHED_PREFILL))
+    _say(console, _error("one iteration", errors.iteration, [cell.seconds for cell in timings.decode]))
+    if errors.copies is not None:
+        _say(console, _error("a row's copies", errors.copies, [cell.seconds / cell.rows for cell in timings.copies]))
+    if errors.slices is None:
+        _say(console, "  whole slices were not measured for lack of time or context: raise --time-limit")
+        return
+    iterations = timings.slices[0].iterations
+    served = [cell.seconds for cell in timings.slices]
+    _say(console, _error(f"slice of {iterations}", errors.slices, served, PUBLISHED_SLICE))
+    console.print(_slices_table(profile))
+
+
+def equations(model: Bilinear) -> tuple[str, str, str]:
+    """The fit in the paper's notation (SCLS, equations 3 and 4), in seconds, and that of copies."""
+    prefill = f"{model.p1:.3g}·N·L + {model.p2:.3g}·N + {model.p3:.3g}·L + {model.p4:.3g} + {model.p5:.3g}·N·L²"
+    decode = f"{model.d1:.3g}·N·l + {model.d2:.3g}·N + {model.d3:.3g}·l + {model.d4:.3g}"
+    copies = f"{model.c1:.3g}·L + {model.c0:.3g}"
+    return f"T_prefill(N, L) = {prefill}", f"τ_decode(l, N)  = {decode}", f"T_copy(L)       = {copies}"
+
+
+def kept(model: Bilinear) -> str:
+    """Which rows the fit lets keep their K and V when they are handed back."""
+    lengths = model.kept_lengths()
+    if not lengths:
+        return "rows that are handed back are read again, which takes less than copying, whatever their length"
+    if lengths.start <= 1 and lengths.stop == sys.maxsize:
+        return (
+            "rows that are handed back keep their K and V, which takes less than reading again, whatever their length"
+        )
+    bound = f"from {lengths.start} tokens on" if lengths.stop == sys.maxsize else f"up to {lengths.stop - 1} tokens"
+    return f"rows that are handed back keep their K and V {bound}, where that takes less than reading again"
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _error(what: str, error: float, measured: Sequence[float], published: str = "") -> str:
+    told = f"  {what:<14} {1e3 * error:9.2f} ms of {1e3 * statistics.mean(measured):9.2f} ms ({len(measured)} measured"
+    return f"{told}; {published})" if published else f"{told})"
+
+
+def _grid(timings: Sequence[Timing]) -> Table:
+    lengths = sorted({cell.length for cell in timings})
+    found = {(cell.rows, cell.length): f"{1e3 * cell.seconds:.1f}" for cell in timings}
+    table = Table("rows", *map(str, lengths))
+    for rows in sorted({cell.rows for cell in timings}):
+        table.add_row(str(rows), *(found.get((rows, length), "-") for length in lengths))
+    return table
+
+
+def _copies(timings: Sequence[Timing]) -> Table:
+    table = Table(*(str(cell.length) for cell in timings))
+    table.add_row(*(f"{1e3 * cell.seconds / cell.rows:.2f}" for cell in timings))
+    return table
+
+
+def _slices_table(profile: Profile) -> Table:
+    table = Table("rows", "prompt tokens", "measured, s", "estimated, s")
+    for cell in profile.timings.slices:
+        estimated = profile.model.serve(cell.rows, cell.length, cell.iterations)
+        table.add_row(str(cell.rows), str(cell.length), f"{cell.seconds:.2f}", f"{estimated:.2f}")
+    return table

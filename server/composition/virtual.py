@@ -20,8 +20,8 @@ from models.text import Text
 from scheduler.length.features import TokenFeatures
 from scheduler.serving_time.profile_file import Conditions
 from server.cli.config import ServeConfig
+from server.composition.cache_paths import fetch_model
 from server.composition.devices import context_length
-from server.composition.fetching import fetch_model
 from server.composition.loading import Loaded, chat_template
 from server.lengths.kinds import IN_MODEL, choose_predictor
 

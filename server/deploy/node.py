@@ -1,13 +1,16 @@
 """One node of a cluster: a `lengthwise serve` of its own on a Unix socket, and calls to it, passed on as they are.
 
-Knows no cluster: a replica of one holds a node, and ends with it.
+Knows no cluster: a replica of one holds a node, and ends with it. As `python -P -m server.deploy.node PID ...` it is
+the program as a child that ends with its parent, however that ends.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -51,7 +54,7 @@ class Node:
 
     async def start(self) -> None:
         """Return when the server is ready; raises NodeFailure when it ends before."""
-        words = [sys.executable, "-P", "-m", "server.deploy.child", str(os.getpid()), "serve", *self._flags]
+        words = [sys.executable, "-P", "-m", "server.deploy.node", str(os.getpid()), "serve", *self._flags]
         self._process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
         self._session = aiohttp.ClientSession(
             HOST,
@@ -111,3 +114,21 @@ class Node:
     def _open(self) -> aiohttp.ClientSession:
         assert self._session is not None, "it has started"
         return self._session
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run the program with the words behind the parent's process id; returns its exit code."""
+    parent = int(sys.argv.pop(1))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that
+        return 1
+    import lengthwise
+
+    return lengthwise.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,8 +31,9 @@ from scheduler.waiting.prices import Prices
 from server.api.errors import ApiError, error_body
 from server.api.operations import OPERATIONS
 from server.api.output.reply import encode
+from server.cli.config import ServeConfig
 from server.deploy.node import Headers, Node
-from server.deploy.settings import Cluster, Gate, Servers
+from server.deploy.settings import Cluster, Servers
 from server.http.access import check_key
 from server.http.cors import check_host
 
@@ -135,9 +136,9 @@ class Replica:
 class Front:
     """Looks at a call as `lengthwise serve` does before it reads anything, and passes it on to a node."""
 
-    def __init__(self, nodes: Any, gate: Gate) -> None:
+    def __init__(self, nodes: Any, servers: Servers) -> None:
         self._nodes = nodes
-        self._gate = gate
+        self._servers = servers
 
     async def __call__(self, request: Request) -> Response:
         try:
@@ -149,25 +150,25 @@ class Front:
 
     def _check(self, request: Request) -> None:
         """Raise ApiError 401 and 421."""
-        gate = self._gate
-        if gate.hosts is not None:
-            check_host(gate.hosts, request.headers.get("host", ""))
-        if len(gate.keys) and request.url.path not in OPEN:
-            check_key(gate.keys, request.headers)
+        servers = self._servers
+        if servers.hosts is not None:
+            check_host(servers.hosts, request.headers.get("host", ""))
+        if len(servers.keys) and request.url.path not in OPEN:
+            check_key(servers.keys, request.headers)
 
     async def _read(self, request: Request) -> bytes:
         """The body; raises ApiError 408 and 413, the latter before more is read than may be."""
-        gate, body = self._gate, bytearray()
-        if int(request.headers.get("content-length", 0)) > gate.max_body_bytes:
-            raise _too_large(gate)
+        config, body = self._servers.config, bytearray()
+        if int(request.headers.get("content-length", 0)) > config.max_body_bytes:
+            raise _too_large(config)
         try:
-            async with asyncio.timeout(gate.body_timeout):
+            async with asyncio.timeout(config.body_timeout):
                 async for piece in request.stream():
                     body += piece
-                    if len(body) > gate.max_body_bytes:
-                        raise _too_large(gate)
+                    if len(body) > config.max_body_bytes:
+                        raise _too_large(config)
         except TimeoutError:
-            raise ApiError(408, f"the body did not come within {gate.body_timeout:g} s", close=True) from None
+            raise ApiError(408, f"the body did not come within {config.body_timeout:g} s", close=True) from None
         return bytes(body)
 
     async def _pass_on(self, request: Request, body: bytes) -> Response:
@@ -219,8 +220,8 @@ async def _body(answer: Any, first: bytes, is_stream: bool) -> AsyncIterator[byt
         yield b"data: " + encode(error_body(LOST)) + b"\n\n"
 
 
-def _too_large(gate: Gate) -> ApiError:
-    return ApiError(413, f"the body is larger than {gate.max_body_bytes} bytes (--max-body-bytes)", close=True)
+def _too_large(config: ServeConfig) -> ApiError:
+    return ApiError(413, f"the body is larger than {config.max_body_bytes} bytes (--max-body-bytes)", close=True)
 
 
 def _refusal(error: ApiError) -> Response:
@@ -250,7 +251,7 @@ def build(servers: Servers, settings: Cluster) -> serve.Application:
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=servers.config.shutdown_timeout,
     )
-    return front.bind(replicas.bind(servers.flags, servers.key), servers.gate)
+    return front.bind(replicas.bind(servers.flags, servers.key), servers)
 
 
 def serve_until_signal(servers: Servers, settings: Cluster) -> None:

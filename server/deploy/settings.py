@@ -11,9 +11,8 @@ from msgspec import Meta
 
 from models.errors import UserError
 from models.options import Count, NonNegative, option
-from server.cli.command_line import CommandLine
 from server.cli.config import GROUPS, ServeConfig, read_config
-from server.cli.settings import add_settings
+from server.cli.settings import CommandLine, add_settings
 from server.http.keys import Keyring, read_keys
 from server.process.port import is_loopback
 
@@ -38,17 +37,6 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """What the proxy looks at before a call's body is read."""
-
-    keys: Keyring
-    hosts: Hosts | None
-    """Names under which the proxy answers; None for any."""
-    max_body_bytes: int
-    body_timeout: float
-
-
-@dataclass(frozen=True, slots=True)
 class Servers:
     """Settings that all servers of a cluster are started with."""
 
@@ -58,8 +46,9 @@ class Servers:
     """One of their API keys; None without any."""
     config: ServeConfig
     """What the flags say."""
-    gate: Gate
-    """What the proxy looks at first."""
+    keys: Keyring
+    hosts: Hosts | None
+    """Names under which the proxy answers; None for any."""
 
 
 def read_servers(flags: Sequence[str], host: str) -> Servers:
@@ -78,10 +67,5 @@ def read_servers(flags: Sequence[str], host: str) -> Servers:
         )
     keys = read_keys(config.api_key, config.api_key_file, os.environ)
     local = is_loopback(host) and not keys
-    gate = Gate(
-        Keyring(keys),
-        local_hosts(host, config.allowed_hosts) if local else None,
-        config.max_body_bytes,
-        config.body_timeout,
-    )
-    return Servers(tuple(flags), next(iter(keys), None), config, gate)
+    hosts = local_hosts(host, config.allowed_hosts) if local else None
+    return Servers(tuple(flags), next(iter(keys), None), config, Keyring(keys), hosts)

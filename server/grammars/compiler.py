@@ -1,4 +1,4 @@
-"""Clients' grammars compiled off the event loop, once they have been tried where they do no harm.
+"""Clients' grammars compiled off the event loop, once they have been tried in a process where they do no harm.
 
 Most take milliseconds. What takes longer is tried again with more time, one at a time, so that ordinary grammars need
 not wait for it. Each is tried in time that nothing else wants, where there is enough of that, so that rows that run
@@ -9,21 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
+import signal
+import socket
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import send_handle
+from typing import Any
 
 import msgspec
 
 from engine.sampling.grammar import Compiled, GrammarError, Grammars
 from engine.sampling.params import Grammar
-from server.grammars.trial import MEMORY, NICENESS, Exceeded, Outcome, Starved, Trial
+from server.grammars.trial import BEGUN, MEMORY, NICENESS, Exceeded, Outcome, Starved, Trial, TrialsFailed
+from server.process.worker_process import kill, spawn
+
+log = logging.getLogger(__name__)
 
 QUICK, PATIENT = 0.15, 1.0
 """Seconds of a processor that a first trial may take, and a second."""
@@ -47,19 +57,10 @@ class RefusedGrammar(GrammarError):
         """Its place among those that were checked; None for the one to be compiled, and where it is not known."""
 
 
-class Tester(Protocol):
-    """Tries grammars, from any thread."""
-
-    def run(self, trial: Trial) -> Outcome:
-        """Raises Exceeded, Starved and TrialsFailed."""
-
-    def close(self) -> None: ...
-
-
 class GrammarCompiler:
     """Compiles a model's grammars. Event loop only."""
 
-    def __init__(self, grammars: Grammars, tester: Tester) -> None:
+    def __init__(self, grammars: Grammars, tester: TrialProcess) -> None:
         self.grammars = grammars
         self._tester = tester
         self._lock = threading.Lock()
@@ -117,3 +118,111 @@ class GrammarCompiler:
         if outcome is None:
             raise Exceeded
         return outcome
+
+
+ATTEMPTS = 2
+"""How often a trial is begun, where the process ends or stands still."""
+
+TIMEOUT = 20.0
+"""Seconds without an answer after which the process stands still."""
+
+START_TIMEOUT = 120.0
+"""Seconds that it has to start, which takes one on an idle machine."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    process: BaseProcess
+    connection: Connection[Any, Any]
+    pid: int
+    started: bool = False
+    """Whether it has begun a trial."""
+    ended: bool = False
+    """Whether a caller has ended it, or is about to."""
+
+
+class TrialProcess:
+    """Tries grammars in a process, which is started when there is none. For any thread."""
+
+    def __init__(self, work: Callable[..., object], *arguments: object, timeout: float = TIMEOUT) -> None:
+        """`work(connection, *arguments)` is what the process does."""
+        self._work, self._arguments = work, arguments
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the process, and do not wait for it."""
+        self._ensure()
+
+    def run(self, trial: Trial) -> Outcome:
+        """Raises Exceeded where the trial has died of its bounds, Starved where it had too little time to come to them,
+        and TrialsFailed where there is no process.
+        """
+        packed = msgspec.msgpack.encode(trial)
+        for _ in range(ATTEMPTS):
+            running, begin = self._ensure(), time.monotonic()
+            try:
+                reply = self._ask(running, packed)
+            except OSError:  # a time-out is one too
+                self._kill(running)
+                continue
+            if reply:
+                return msgspec.msgpack.decode(reply, type=Outcome)
+            if self._lives(running):
+                late = trial.spare is not None and time.monotonic() - begin >= trial.spare
+                raise Starved if late else Exceeded
+        log.error("grammars cannot be tried: their process ends or stands still")
+        raise TrialsFailed("grammars cannot be compiled at present; try again later")
+
+    def close(self) -> None:
+        """End the process, and what is tried in it."""
+        self._closed = True
+        if (running := self._running) is not None:
+            self._kill(running)
+
+    def _ensure(self) -> _Running:
+        with self._lock:
+            if self._closed:
+                raise TrialsFailed("the server is shutting down")
+            if self._running is None or not self._running.process.is_alive():
+                process, connection = spawn(self._work, *self._arguments)
+                assert process.pid is not None, "it has been started"
+                self._running = _Running(process, connection, process.pid)
+            return self._running
+
+    def _ask(self, running: _Running, packed: bytes) -> bytes:
+        """The answer to a trial, which is empty where it has none. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs, self._lock:
+                send_handle(running.connection, theirs.fileno(), running.pid)
+            ours.settimeout(self._timeout if running.started else START_TIMEOUT)
+            with ours.makefile("rb") as received:
+                if received.read(1) != BEGUN:
+                    raise BrokenPipeError("the process has begun no trial")
+                running.started = True
+                ours.settimeout(self._timeout)
+                ours.sendall(packed)
+                ours.shutdown(socket.SHUT_WR)
+                return received.read()
+
+    def _lives(self, running: _Running) -> bool:
+        with self._lock:
+            return self._running is running and running.process.is_alive()
+
+    def _kill(self, running: _Running) -> None:
+        """End a process and its trials, whose callers begin anew, and close what leads to it."""
+        with self._lock:
+            if self._running is running:
+                self._running = None
+            if running.ended:
+                return
+            running.ended = True
+            running.connection.close()
+        with suppress(ProcessLookupError):  # it is no group's leader yet
+            os.killpg(running.pid, signal.SIGKILL)
+        kill(running.process)
+        if running.process.exitcode is not None:  # else nothing can end it
+            running.process.close()  # now, since the traceback of a call that failed may keep it for long

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -18,12 +19,147 @@ from aiohttp.typedefs import Handler
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
 from server.api.operation import operation_of
-from server.http.keys import Keyring, NeverAllowed, Quota, QuotaExceeded, Share
+from server.http.keys import Keyring
 
 HOLDER = web.RequestKey("holder", str)
 
 ALL = "everybody"
 """Holder of all requests where no keys are set."""
+
+
+WINDOW = 60.0
+"""Seconds in which arrivals are counted."""
+
+RETRY_AFTER = 1.0
+"""Seconds after which one who has too many requests under way may try again: when one of them ends is unknown."""
+
+
+@dataclass(slots=True)
+class _Use:
+    arrivals: deque[float] = field(default_factory=deque)
+    spent: deque[tuple[float, int]] = field(default_factory=deque)
+    """Tokens, with the time at which they were counted."""
+    tokens: int = 0
+    """Sum of the tokens in `spent`."""
+    under_way: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimits:
+    """How much a holder may ask for; None for no bound."""
+
+    requests_per_minute: int | None
+    concurrent: int | None
+    tokens_per_minute: int | None
+
+    def halve(self) -> QuotaLimits:
+        """Half of each, at least 1."""
+        return QuotaLimits(_half(self.requests_per_minute), _half(self.concurrent), _half(self.tokens_per_minute))
+
+
+def _half(limit: int | None) -> int | None:
+    return None if limit is None else max(1, limit // 2)
+
+
+@dataclass(slots=True)
+class Share:
+    """The part of a holder's quota that one request has."""
+
+    holder: str
+    limits: QuotaLimits
+    answers: int = 0
+
+
+class Quota:
+    """Counts exactly, so its memory is bounded by what it lets through in a minute."""
+
+    def __init__(
+        self,
+        requests_per_minute: int | None = None,
+        max_concurrent: int | None = None,
+        tokens_per_minute: int | None = None,
+    ) -> None:
+        self.interactive = QuotaLimits(requests_per_minute, max_concurrent, tokens_per_minute)
+        """Limits of requests that a client waits for."""
+        self.background = self.interactive.halve()
+        """Limits of lines of batches, which so leave half to their holder's other requests."""
+        self._uses: defaultdict[str, _Use] = defaultdict(_Use)
+
+    def enter(self, holder: str, now: float, limits: QuotaLimits | None = None) -> Share:
+        """A request begins, within `interactive` unless other limits are given. Raises ApiError 429; one that is
+        refused counts for nothing.
+        """
+        use, share = self._uses[holder], Share(holder, limits or self.interactive)
+        self._check_concurrent(use, share.limits, 1)
+        self._check_tokens(use, share.limits.tokens_per_minute, now)
+        self._count(use, share.limits.requests_per_minute, now)
+        use.under_way += 1
+        share.answers = 1
+        return share
+
+    def count_answers(self, share: Share, answers: int) -> None:
+        """Count all answers that a call asks for, one at least. Raises ApiError 429, after which it has none, or
+        400 where its key may have so many at no time.
+        """
+        most = self.interactive.concurrent
+        if most is not None and answers > most:
+            message = f"{answers} answers are more than the {most} that this key may have at a time"
+            raise bad_request(f"n: {message}; ask for fewer", "n")
+        if answers == share.answers:
+            return
+        use = self._uses[share.holder]
+        self.leave(share)
+        self._check_concurrent(use, share.limits, answers)
+        use.under_way += answers
+        share.answers = answers
+
+    def spend(self, holder: str, tokens: int, now: float) -> None:
+        """Count tokens that a request has read or made."""
+        if self.interactive.tokens_per_minute is not None and tokens:
+            use = self._uses[holder]
+            use.spent.append((now, tokens))
+            use.tokens += tokens
+
+    def leave(self, share: Share) -> None:
+        """A request that was let in is over."""
+        self._uses[share.holder].under_way -= share.answers
+        share.answers = 0
+
+    def _check_concurrent(self, use: _Use, limits: QuotaLimits, answers: int) -> None:
+        """A request with nothing beside it has the whole quota, whatever its own limits."""
+        most = limits.concurrent if use.under_way else self.interactive.concurrent
+        if most is not None and use.under_way + answers > most:
+            message = f"{use.under_way} answers of this key are under way, and {most} may be at a time"
+            raise _exceeded(message, RETRY_AFTER)
+
+    def _check_tokens(self, use: _Use, most: int | None, now: float) -> None:
+        """Tokens are known when they are spent, so the request that goes beyond the quota is the last for a while."""
+        if most is None:
+            return
+        while use.spent and use.spent[0][0] <= now - WINDOW:
+            use.tokens -= use.spent.popleft()[1]
+        if use.tokens < most:
+            return
+        left = use.tokens
+        for when, tokens in use.spent:
+            left -= tokens
+            if left < most:
+                message = f"this key has used {use.tokens} tokens in a minute, and may use {most}"
+                raise _exceeded(message, when + WINDOW - now)
+
+    def _count(self, use: _Use, most: int | None, now: float) -> None:
+        if most is None:
+            return
+        while use.arrivals and use.arrivals[0] <= now - WINDOW:
+            use.arrivals.popleft()
+        if len(use.arrivals) >= most:
+            message = f"this key has made {most} requests in a minute, as many as it may"
+            raise _exceeded(message, use.arrivals[0] + WINDOW - now)
+        use.arrivals.append(now)
+
+
+def _exceeded(message: str, retry_after: float) -> ApiError:
+    return busy(f"{message}; try again later", "rate_limit_exceeded", retry_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,31 +213,14 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
 
 def enter_in_background(app: web.Application, holder: str | None) -> Share | None:
     """The share of a request that no client waits for, for `Quota.leave`; None while its holder has too little left."""
-    with suppress(QuotaExceeded):
+    with suppress(ApiError):
         return app[ACCESS].quota.enter(holder or ALL, app[DISPATCHER].now(), app[ACCESS].quota.background)
     return None
-
-
-def share_answers(app: web.Application, share: Share, answers: int) -> None:
-    """Count a request as the answers that it asks for; raises ApiError 400 or 429."""
-    with quota_errors():
-        app[ACCESS].quota.count_answers(share, answers)
 
 
 def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
     """Count tokens that were read or made for a holder of a key; None where no keys are set."""
     app[ACCESS].quota.spend(holder or ALL, tokens, app[DISPATCHER].now())
-
-
-@contextmanager
-def quota_errors() -> Iterator[None]:
-    """Word what a quota refuses as the client's error: ApiError 400 or 429."""
-    try:
-        yield
-    except QuotaExceeded as error:
-        raise busy(f"{error}; try again later", "rate_limit_exceeded", error.retry_after) from None
-    except NeverAllowed as error:
-        raise bad_request(f"n: {error}; ask for fewer", "n") from None
 
 
 def _is_open(request: web.Request) -> bool:

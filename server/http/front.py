@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.cli.config import ConfigError, FrontConfig
-from server.http.access import Access
+from server.http.access import Access, Quota
 from server.http.cors import Hosts, Origins, local_hosts
-from server.http.keys import Quota, load_keys
+from server.http.keys import load_keys
 from server.http.listener import ConnectionLimits
 from server.observe.tracing import Tracing, tracing_to
 from server.process.port import is_loopback

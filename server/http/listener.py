@@ -185,14 +185,13 @@ class Listener(web.BaseSite):
         self._server = await self._listen(asyncio.get_running_loop())
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractServer:
-        tls, backlog = self._ssl_context, self._backlog
-        timeout = None if tls is None else HANDSHAKE_TIMEOUT
-        if self._socket.family == socket.AF_UNIX:
-            return await loop.create_unix_server(
-                self._connect, sock=self._socket, ssl=tls, backlog=backlog, ssl_handshake_timeout=timeout
-            )
-        return await loop.create_server(
-            self._connect, sock=self._socket, ssl=tls, backlog=backlog, ssl_handshake_timeout=timeout
+        listen = loop.create_unix_server if self._socket.family == socket.AF_UNIX else loop.create_server
+        return await listen(
+            self._connect,
+            sock=self._socket,
+            ssl=self._ssl_context,
+            backlog=self._backlog,
+            ssl_handshake_timeout=None if self._ssl_context is None else HANDSHAKE_TIMEOUT,
         )
 
     def _connect(self) -> asyncio.Protocol:

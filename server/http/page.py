@@ -1,12 +1,11 @@
 """The pages: at / the dashboard for browsers, the list of endpoints for all others; at /chat the chat; and their parts.
 
-The files are read once, at the start. They load nothing from elsewhere, and their policy forbids it.
+The files load nothing from elsewhere, and their policy forbids it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
@@ -43,34 +42,14 @@ HEADERS: Mapping[str, str] = MappingProxyType(
 )
 
 
-class Page:
-    """The files of the pages by name, read once, and the answers with them."""
-
-    def __init__(self, folder: Path = FOLDER) -> None:
-        self._files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in TYPES}
-
-    def front(self, request: web.Request) -> web.Response:
-        """The dashboard, which browsers get where others get JSON."""
-        response = self.response(request, "index.html")
-        response.headers["Vary"] = "Accept"
-        return response
-
-    def response(self, request: web.Request, name: str) -> web.Response:
-        """One file; raises HTTPNotFound."""
-        content = self._files.get(name)
-        if content is None:
-            raise web.HTTPNotFound
-        tag = sha256(content).hexdigest()[:32]
-        if any(known.value == tag for known in request.if_none_match or ()):
-            response = web.Response(status=304, headers=HEADERS)
-        else:
-            kind = TYPES[Path(name).suffix]
-            response = web.Response(body=content, content_type=kind, charset="utf-8", headers=HEADERS)
-        response.etag = tag
-        return response
+def _file(name: str) -> web.FileResponse:
+    """The answer with one file, or that it is still what the client has; raises HTTPNotFound."""
+    path = FOLDER / name
+    if path.parent != FOLDER or path.suffix not in TYPES or not path.is_file():
+        raise web.HTTPNotFound
+    return web.FileResponse(path, headers={**HEADERS, "Content-Type": f"{TYPES[path.suffix]}; charset=utf-8"})
 
 
-PAGE = web.AppKey("page", Page)
 NAME = web.AppKey("name", str)
 """The name of what is served."""
 
@@ -89,10 +68,12 @@ class Index(msgspec.Struct, frozen=True):
     endpoints: list[str]
 
 
-async def index(request: web.Request) -> web.Response:
+async def index(request: web.Request) -> web.StreamResponse:
     """Send a browser the dashboard, all others the names of the endpoints."""
     if wants_page(request):
-        return request.app[PAGE].front(request)
+        page = _file("index.html")
+        page.headers["Vary"] = "Accept"
+        return page
     routes = [(route.method, route.resource) for route in request.app.router.routes() if route.method != METH_HEAD]
     endpoints = [f"{method} {resource.canonical}" for method, resource in routes if resource is not None]
     response = json_response(Index("Lengthwise", VERSION, request.app[NAME], endpoints))
@@ -100,11 +81,11 @@ async def index(request: web.Request) -> web.Response:
     return response
 
 
-async def send_chat(request: web.Request) -> web.Response:
+async def send_chat(request: web.Request) -> web.FileResponse:
     """Answer with the page for conversations."""
-    return request.app[PAGE].response(request, "chat.html")
+    return _file("chat.html")
 
 
-async def send_file(request: web.Request) -> web.Response:
+async def send_file(request: web.Request) -> web.FileResponse:
     """Answer with a file that the page asks for."""
-    return request.app[PAGE].response(request, request.match_info["name"])
+    return _file(request.match_info["name"])

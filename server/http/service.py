@@ -14,7 +14,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
 from server.api.batches.asker import BATCHES, ModelAsker
 from server.api.calls.register import REGISTER, Register
-from server.api.embeddings.endpoint import EMBEDDER
+from server.api.embeddings import EMBEDDER
 from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
@@ -25,7 +25,7 @@ from server.api.responses.endpoint import STORE, ResponseStore
 from server.api.served_model import MODEL, ServedModel
 from server.batches.batches import Batches
 from server.dashboard.feed import FEED, Feed
-from server.embeddings.embedder import TextEmbedder
+from server.embeddings import TextEmbedder
 from server.http.page import NAME
 from server.observe.metrics import METRICS, Metrics
 

@@ -27,8 +27,7 @@ from scheduler.length.prediction import LengthPredictor, Prediction
 from scheduler.request import Request
 from server.cli.config import FrontConfig
 from server.composition.cache_paths import journal_path
-from server.lengths.lengths import Lengths, PredictorParts
-from server.lengths.records import EndedAnswer, OnAnswer, Origin, Records
+from server.lengths.lengths import EndedAnswer, Lengths, OnAnswer, Origin, PredictorParts, Records
 
 
 @dataclass(frozen=True, slots=True)

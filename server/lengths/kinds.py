@@ -16,7 +16,7 @@ from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path, proxy_path
 from server.lengths.lengths import Predict, predict_nothing, true_length
 from server.lengths.process import Work
-from server.lengths.proxy_worker import predict_by_proxy
+from server.lengths.worker import predict_by_proxy
 
 
 @dataclass(frozen=True, slots=True)

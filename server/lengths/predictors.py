@@ -23,9 +23,8 @@ from server.cli.config import ServeConfig
 from server.composition.cache_paths import model_key
 from server.lengths.in_process import Parts, PredictorContext, connect, forest_parts, open_journal
 from server.lengths.kinds import IN_MODEL, IN_PROCESS, KINDS, PredictorKind, cache_size, choose_predictor
-from server.lengths.lengths import Lengths
+from server.lengths.lengths import Lengths, Origin, Records
 from server.lengths.process import PredictorProcess, Work
-from server.lengths.records import Origin, Records
 from server.lengths.worker import NICENESS, Setup
 from server.process.worker_process import ProcessFailed
 

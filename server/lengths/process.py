@@ -18,17 +18,7 @@ from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.forest import Examples, Forest, ForestError, Manifest, grow, save
 from scheduler.length.learning import ServedRow, is_worse
 from scheduler.length.prediction import Estimate
-from server.lengths.worker import (
-    NICENESS,
-    EmbedTexts,
-    LengthWorker,
-    Reply,
-    Setup,
-    TakeForest,
-    load_embedder,
-    load_forest,
-    read_examples,
-)
+from server.lengths import worker
 from server.process.worker_process import END_TIMEOUT, TIMEOUT, ProcessFailed, WorkerProcess, answer_all, end, spawn
 
 log = logging.getLogger(__name__)
@@ -44,13 +34,13 @@ WARM_UP = (
 T = TypeVar("T")
 
 
-Work: TypeAlias = "Callable[[Connection[Any, Any], Setup], None]"
+Work: TypeAlias = "Callable[[Connection[Any, Any], worker.Setup], None]"
 
 
 class PredictorProcess:
     """A LengthPredictor that can be trained. Event loop only; never blocks it."""
 
-    def __init__(self, setup: Setup, work: Work | None = None, timeout: float = TIMEOUT) -> None:
+    def __init__(self, setup: worker.Setup, work: Work | None = None, timeout: float = TIMEOUT) -> None:
         """`work` is what the process does instead of growing and asking a forest: the proxy's, or a test's; `timeout`
         is in seconds."""
         self._setup = setup
@@ -63,7 +53,7 @@ class PredictorProcess:
         for queries in WARM_UP:
             await self._call(queries)
         if embeds:
-            await self._call(EmbedTexts((WARM_UP_TEXT,)))
+            await self._call(worker.EmbedTexts((WARM_UP_TEXT,)))
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query. Raises ProcessFailed."""
@@ -71,7 +61,7 @@ class PredictorProcess:
 
     async def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Texts -> (n, dim), for the length cache. Raises ProcessFailed."""
-        embeddings = (await self._call(EmbedTexts(tuple(texts)))).embeddings
+        embeddings = (await self._call(worker.EmbedTexts(tuple(texts)))).embeddings
         assert embeddings is not None, "a reply without an error has what was asked for"
         return embeddings
 
@@ -80,7 +70,7 @@ class PredictorProcess:
         Raises ProcessFailed."""
         await self._call(())
         with suppress(ForestError):
-            return await asyncio.to_thread(read_examples, self._setup)
+            return await asyncio.to_thread(worker.read_examples, self._setup)
         return None
 
     async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
@@ -88,7 +78,7 @@ class PredictorProcess:
         the present one. Raises ProcessFailed."""
         forest = await asyncio.wrap_future(self._trainer.submit(self._grow, training, judges))
         if forest is not None:
-            await self._call(TakeForest(forest))
+            await self._call(worker.TakeForest(forest))
         else:
             log.info(
                 "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
@@ -103,8 +93,8 @@ class PredictorProcess:
         self._trainer.close()
         self._process.close()
 
-    async def _call(self, message: object) -> Reply:
-        reply: Reply = await self._process.ask(message)
+    async def _call(self, message: object) -> worker.Reply:
+        reply: worker.Reply = await self._process.ask(message)
         if reply.warning is not None:
             log.warning("%s", reply.warning)
         if reply.error is not None:
@@ -120,7 +110,7 @@ class NicedProcess:
     """Runs work in processes of low priority, one after another, and a thread that waits for them. It grows forests:
     in the server's own process that would hold the interpreter's lock, and the event loop lags by it."""
 
-    def __init__(self, niceness: int = NICENESS) -> None:
+    def __init__(self, niceness: int = worker.NICENESS) -> None:
         self._niceness = niceness
         self._thread = ThreadPoolExecutor(1, "length training")
         self._thread.submit(int)  # its thread starts now: while answers are made, the system may have none to give
@@ -158,17 +148,17 @@ class NicedProcess:
         self._thread.shutdown(cancel_futures=True)
 
 
-def _predict(connection: Connection[Any, Any], setup: Setup) -> None:
+def _predict(connection: Connection[Any, Any], setup: worker.Setup) -> None:
     """Answer what comes over the connection with the forest's predictions, in a process of its own."""
     answer_all(connection, partial(_real_worker, setup))
 
 
-def _real_worker(setup: Setup) -> LengthWorker:
+def _real_worker(setup: worker.Setup) -> worker.LengthWorker:
     # With torch, which the trainer's process starts without.
     from server.composition.devices import run_beside_executors
 
     run_beside_executors(setup.device)
-    return LengthWorker(load_embedder(setup.folder, setup.max_tokens), setup)
+    return worker.LengthWorker(worker.load_embedder(setup.folder, setup.max_tokens), setup)
 
 
 def _work_niced(
@@ -186,7 +176,7 @@ def _work_niced(
         connection.send((result, error))
 
 
-def _train(setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()) -> Forest | None:
+def _train(setup: worker.Setup, training: Examples, judges: Sequence[ServedRow] = ()) -> Forest | None:
     """Grow a forest, and keep its rows in the file; None, and nothing kept, where it is worse than the present one."""
     forest = grow(training, setup.growth)
     if is_worse(forest, _present(setup), judges):
@@ -195,8 +185,8 @@ def _train(setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()) -
     return forest
 
 
-def _present(setup: Setup) -> Forest | None:
+def _present(setup: worker.Setup) -> Forest | None:
     try:
-        return load_forest(setup)
+        return worker.load_forest(setup)
     except ForestError:
         return None

@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-import orjson
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from models.catalog.catalog import Catalog, default_cache
 from models.errors import UserError
@@ -24,6 +22,7 @@ from models.proxy.task import Scale, Task, quantile_edges
 from models.proxy.training import History, Step, TextRows, TrainingOptions, train
 from scheduler.length.evaluation import Quality, quality
 from server.composition.cache_paths import proxy_path
+from server.lengths.training import write_json, write_tables
 from server.lengths.training_data import FEWEST, read_files
 
 PAPER: Mapping[Task, tuple[float, float]] = MappingProxyType(
@@ -79,7 +78,8 @@ def train_proxy(args: argparse.Namespace, cores: int) -> str:
         save(path, outcomes[tasks[0]].proxy, encoder=args.embedder, rows=len(data.learn.texts))
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}; name another with --output") from error
-    return _json(outcomes, data, path) if args.json else _report(outcomes, data, path)
+    content = _content(outcomes, data, path)
+    return write_json(content) if args.json else _report(content)
 
 
 def split(texts: Sequence[str], lengths: NDArray[np.float32], share: float, seed: int) -> Split:
@@ -110,43 +110,36 @@ def _train(folder: Path, task: Task, data: Split, args: argparse.Namespace, bars
     return Outcome(proxy, history, quality(proxy.predict(data.test.texts), data.test.lengths, edges))
 
 
-def _report(outcomes: Mapping[Task, Outcome], data: Split, path: Path) -> str:
-    table = Table("task", "accuracy", "F1", "MAE", "RMSE", "Kendall's tau", "SSJF, Table 2", title="On rows held out")
-    for task, outcome in outcomes.items():
-        one, paper = outcome.quality, PAPER.get(task)
-        five = ("-", "-") if task is Task.BINARY else (f"{one.accuracy:.3f}", f"{one.f1:.3f}")
-        published = "-" if paper is None else f"{paper[0]:.3f} / {paper[1]:.3f}"
-        table.add_row(
-            task, *five, f"{one.errors.mae:.1f}", f"{one.errors.rmse:.1f}", f"{one.errors.tau:.3f}", published
-        )
-    kept = next(iter(outcomes))
-    bins = Table("rows", "predicted, mean", "actual, mean", title=f"Reliability of {kept}, by predicted length")
-    for one_bin in outcomes[kept].quality.reliability:
-        bins.add_row(str(one_bin.rows), f"{one_bin.predicted:.1f}", f"{one_bin.actual:.1f}")
-    console = Console(width=100)
-    with console.capture() as captured:
-        console.print(table, bins)
-    rows = (
-        f"{len(data.learn.texts)} rows to learn from, {len(data.watch.texts)} watched, {len(data.test.texts)} held out"
-    )
-    return f"{captured.get()}{rows}; the proxy is in {path}\n"
-
-
-def _json(outcomes: Mapping[Task, Outcome], data: Split, path: Path) -> str:
-    content = {
+def _content(outcomes: Mapping[Task, Outcome], data: Split, path: Path) -> dict[str, Any]:
+    return {
         "rows": {"learn": len(data.learn.texts), "watch": len(data.watch.texts), "test": len(data.test.texts)},
         "proxy": str(path),
         "kept": str(next(iter(outcomes))),
         "tasks": {str(task): _figures(task, outcome) for task, outcome in outcomes.items()},
         "paper": {str(task): {"accuracy": pair[0], "f1": pair[1]} for task, pair in PAPER.items()},
     }
-    return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
 
 
-def _figures(task: Task, outcome: Outcome) -> dict[str, object]:
+def _figures(task: Task, outcome: Outcome) -> dict[str, Any]:
     """JSON has no NaN, and knows no five classes where there are two."""
     figures = asdict(outcome.quality) | asdict(outcome.quality.errors) | {"losses": asdict(outcome.history)}
     del figures["errors"]
     if math.isnan(outcome.quality.errors.tau):
         figures["tau"] = None
     return figures | ({"accuracy": None, "f1": None} if task is Task.BINARY else {})
+
+
+def _report(content: Mapping[str, Any]) -> str:
+    rows, kept = content["rows"], content["kept"]
+    figures = {
+        task: {name: one for name, one in told.items() if name not in ("reliability", "losses")}
+        for task, told in content["tasks"].items()
+    }
+    bins = dict(enumerate(content["tasks"][kept]["reliability"], 1))
+    tables = {
+        "Rows held out, errors in tokens": figures,
+        "SSJF, Table 2": content["paper"],
+        f"Reliability of {kept}, by predicted length": {str(place): one for place, one in bins.items()},
+    }
+    told = f"{rows['learn']} rows to learn from, {rows['watch']} watched, {rows['test']} held out"
+    return write_tables(tables, f"{told}; the proxy is in {content['proxy']}")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import orjson
@@ -19,21 +20,8 @@ from rich.table import Table
 from models.catalog.catalog import default_cache
 from models.errors import UserError
 from models.progress import Bars
-from scheduler.length.evaluation import (
-    PAPER,
-    Accuracy,
-    Contest,
-    Contestant,
-    Split,
-    accuracy,
-    covered,
-    grown_trees,
-    guess,
-    judge,
-    means,
-    predict,
-    split,
-)
+from scheduler.length import evaluation as ablations
+from scheduler.length.evaluation import Contest, Contestant, judge, predict
 from scheduler.length.features import Ablation, LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Forest, ForestError, Growth, Manifest, load, save
 from scheduler.length.online import CalibratedForest, fit
@@ -52,7 +40,7 @@ MEAN, OWN, PROXY = "mean", "own-embeddings", "proxy"
 class Measured:
     """Quality of a predictor on rows held out."""
 
-    errors: Accuracy
+    errors: ablations.Accuracy
     coverage: float | None
     """Share of lengths within the predicted 90 % interval; None for a predictor without one."""
     milliseconds: float | None
@@ -70,7 +58,11 @@ def train(args: argparse.Namespace, cores: int) -> str:
         results, contest = _measure(data, args, growth, bars, _present(path, args.embedder, max_tokens))
         if contest.winner is Contestant.NEW:
             _keep(path, data.examples, Manifest(args.embedder, max_tokens, growth))
-    return (_json if args.json else _report)(results, contest, data, path)
+    content = _content(results, contest, data, path)
+    if args.json:
+        return write_json(content)
+    tables = {"Rows held out, errors in tokens": content["held_out"], "Magnus, Table II, RMSE": content["paper"]}
+    return write_tables(tables, *_notes(contest, data, path))
 
 
 def _present(path: Path, embedder: str, max_tokens: int) -> Forest | None:
@@ -94,14 +86,14 @@ def _measure(
     data: TrainingData, args: argparse.Namespace, growth: Growth, bars: Bars, old: Forest | None
 ) -> tuple[dict[str, Measured], Contest]:
     """Hold rows out, and tell how well each predictor does on them, and which forest should be kept."""
-    parts = split(data.examples, data.tasks, args.holdout, args.seed, by_task=args.held_out == "tasks")
+    parts = ablations.split(data.examples, data.tasks, args.holdout, args.seed, by_task=args.held_out == "tasks")
     if len(parts.test) < 2 or len(parts.train) == 0:
         raise UserError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
-    predicted: dict[str, Sequence[LengthDistribution]] = {MEAN: [guess(parts.train)] * len(parts.test)}
+    predicted: dict[str, Sequence[LengthDistribution]] = {MEAN: [ablations.guess(parts.train)] * len(parts.test)}
     for ablation in Ablation:
-        bar = bars.begin(f"measuring {ablation}", grown_trees(ablation, parts, growth))
+        bar = bars.begin(f"measuring {ablation}", ablations.grown_trees(ablation, parts, growth))
         predicted[ablation] = predict(ablation, parts, growth, bar.advance)
-    contest = judge(parts.test, means(predicted[Ablation.USIN]), old)
+    contest = judge(parts.test, ablations.means(predicted[Ablation.USIN]), old)
     times: dict[str, float] = {}
     held = [query for query, out in zip(data.queries, parts.held.tolist(), strict=False) if out]
     if data.embedder is not None:
@@ -121,7 +113,7 @@ def _measure(
     }, contest
 
 
-def _fit_own(features: TokenFeatures, data: TrainingData, parts: Split, seed: int) -> CalibratedForest:
+def _fit_own(features: TokenFeatures, data: TrainingData, parts: ablations.Split, seed: int) -> CalibratedForest:
     """The forest on the served model's own embeddings, as the server grows it from answers in a random order."""
     known = np.random.default_rng(seed).permutation(np.flatnonzero(~parts.held))
     rows = np.array([features.read(data.queries[place].tokens) for place in known.tolist()], dtype=np.float32)
@@ -147,44 +139,14 @@ def _time(predict: Callable[[Sequence[LengthQuery]], object], queries: Sequence[
 def _judged(
     name: str, predicted: Sequence[LengthDistribution], lengths: NDArray[np.float32], milliseconds: float | None
 ) -> Measured:
-    found = accuracy(means(predicted), lengths)
-    coverage = None if name in (Ablation.UILO, PROXY) else covered(predicted, lengths)
+    found = ablations.accuracy(ablations.means(predicted), lengths)
+    coverage = None if name in (Ablation.UILO, PROXY) else ablations.covered(predicted, lengths)
     return Measured(found, coverage, milliseconds)
 
 
-def _report(results: Mapping[str, Measured], contest: Contest, data: TrainingData, path: Path) -> str:
-    published = ", ".join(f"{model} {' / '.join(f'{one:.1f}' for one in errors)}" for model, errors in PAPER.items())
-    table = Table(
-        *("predictor", "MAE", "RMSE", "Kendall's tau", "within twice", "90 % interval covers", "ms a request"),
-        title="Length prediction on rows held out, errors in tokens",
-        caption=f"Magnus, Table II, RMSE of {' / '.join(Ablation)}: {published}",
-    )
-    for name, one in results.items():
-        coverage = "" if one.coverage is None else f"{one.coverage:.0%}"
-        taken = "" if one.milliseconds is None else f"{one.milliseconds:.2f}"
-        errors = one.errors
-        twice = f"{errors.within_twice:.0%}"
-        table.add_row(name, f"{errors.mae:.1f}", f"{errors.rmse:.1f}", f"{errors.tau:.3f}", twice, coverage, taken)
-    console = Console(width=100)
-    with console.capture() as captured:
-        console.print(table)
-    tasks = len(set(data.tasks))
-    return f"{captured.get()}{len(data.examples)} rows, {tasks} instructions\n{_verdict(contest, path)}\n"
-
-
-def _verdict(contest: Contest, path: Path) -> str:
-    """Which predictor is kept, and the figures that it is chosen by."""
-    errors = ", ".join(f"{one} {error:.1f}" for one, error in contest.errors.items())
-    kept = {
-        Contestant.NEW: f"the new forest is in {path}",
-        Contestant.OLD: f"the old forest is better and stays in {path}",
-        Contestant.PLAIN: f"no forest beats the user input length, so none is installed; {path} is left as it is",
-    }
-    return f"mean absolute error on {contest.rows} rows held out: {errors}\n{kept[contest.winner]}"
-
-
-def _json(results: Mapping[str, Measured], contest: Contest, data: TrainingData, path: Path) -> str:
-    content = {
+def _content(results: Mapping[str, Measured], contest: Contest, data: TrainingData, path: Path) -> dict[str, Any]:
+    """The result as JSON has it."""
+    return {
         "rows": len(data.examples),
         "instructions": len(set(data.tasks)),
         "forest": str(path),
@@ -195,6 +157,40 @@ def _json(results: Mapping[str, Measured], contest: Contest, data: TrainingData,
             name: asdict(one.errors) | {"coverage": one.coverage, "milliseconds": one.milliseconds}
             for name, one in results.items()
         },
-        "paper": {model: dict(zip(map(str, Ablation), errors, strict=True)) for model, errors in PAPER.items()},
+        "paper": {
+            model: dict(zip(map(str, Ablation), errors, strict=True)) for model, errors in ablations.PAPER.items()
+        },
     }
+
+
+def write_json(content: Mapping[str, Any]) -> str:
+    """A result as JSON."""
     return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+def write_tables(tables: Mapping[str, Mapping[str, Mapping[str, object]]], *notes: str) -> str:
+    """Figures by name and title as tables, then notes, a line each."""
+    console = Console(width=100)
+    with console.capture() as captured:
+        for title, rows in tables.items():
+            table = Table("", *next(iter(rows.values())), title=title)
+            for name, figures in rows.items():
+                table.add_row(str(name), *(_cell(figure) for figure in figures.values()))
+            console.print(table)
+    return "\n".join((captured.get().rstrip("\n"), *notes, ""))
+
+
+def _cell(figure: object) -> str:
+    return "-" if figure is None else f"{figure:.3g}" if isinstance(figure, float) else str(figure)
+
+
+def _notes(contest: Contest, data: TrainingData, path: Path) -> tuple[str, str, str]:
+    """What was held out, which predictor is kept, and the figures that it is chosen by."""
+    errors = ", ".join(f"{one} {error:.1f}" for one, error in contest.errors.items())
+    kept = {
+        Contestant.NEW: f"the new forest is in {path}",
+        Contestant.OLD: f"the old forest is better and stays in {path}",
+        Contestant.PLAIN: f"no forest beats the user input length, so none is installed; {path} is left as it is",
+    }
+    rows = f"{len(data.examples)} rows, {len(set(data.tasks))} instructions"
+    return rows, f"mean absolute error on {contest.rows} rows held out: {errors}", kept[contest.winner]

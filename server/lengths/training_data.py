@@ -12,7 +12,6 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -122,12 +121,6 @@ def _from_journal(path: Path, model: str) -> TrainingData:
     return TrainingData(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
 
 
-class Counter(Protocol):
-    """Counts tokens as the served model does; models.text.Text is one."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
     """A request and the length of its answer in tokens, the end token included."""
@@ -157,7 +150,7 @@ class _Line(msgspec.Struct):
     cut: bool = False
 
 
-def read_rows(path: Path, counter: Counter, *, sample: int | None, seed: int) -> list[TrainingRow]:
+def read_rows(path: Path, counter: Text, *, sample: int | None, seed: int) -> list[TrainingRow]:
     """All rows of a file, or `sample` of them at random. Raises UserError."""
     lines = list(_lines(path))
     if sample is not None and sample < len(lines):
@@ -188,7 +181,7 @@ def _checked(line: _Line, place: str) -> _Line:
     return line
 
 
-def _row(line: _Line, counter: Counter) -> TrainingRow:
+def _row(line: _Line, counter: Text) -> TrainingRow:
     length = line.length if line.length is not None else len(counter.encode(line.reference or "")) + 1
     user_input = counter.encode(line.input)
     tokens = (*(counter.encode(line.instruction) if line.instruction else ()), *user_input)

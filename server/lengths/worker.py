@@ -1,24 +1,30 @@
-"""The work of the length predictor's process: texts to features, features to distributions of lengths.
+"""The work of the length predictor's process: texts to features, and features to distributions of lengths by a forest,
+or texts to lengths by SSJF's proxy.
 
-It owns the present forest and its replacement. It knows no process and no connection, see process.py.
+It knows no process and no connection, see process.py. With `PredictorProcess(setup, predict_by_proxy)`,
+`setup.forest` is the proxy's folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from scheduler.length.features import FloatMatrix, LengthQuery, assemble
 from scheduler.length.forest import Examples, Forest, ForestError, Growth, load, read
-from scheduler.length.prediction import Estimate
+from scheduler.length.prediction import Estimate, LengthDistribution, Source
+from server.process.worker_process import answer_all
 
 if TYPE_CHECKING:
     from models.embedder import Embedder
-
+if TYPE_CHECKING:
+    from models.proxy.network import Proxy
 
 NICENESS = 19
 """A forest that grows hardly slows down what serves, and still gets somewhere where all cores are busy; in an idle
@@ -148,3 +154,42 @@ def load_embedder(folder: Path, max_tokens: int) -> Embedder:
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return Embedder.load(folder, max_tokens=max_tokens)
+
+
+class ProxyWorker:
+    """Answers messages by a proxy; a Worker."""
+
+    def __init__(self, proxy: Proxy, embedder: Callable[[], Encoder]) -> None:
+        """`embedder` is called when the first texts are to be embedded, since there may be no cache."""
+        self._proxy = proxy
+        self._load_embedder = embedder
+        self._embedder: Encoder | None = None
+
+    def answer(self, message: tuple[LengthQuery, ...] | EmbedTexts) -> Reply:
+        """Never raises: what goes wrong is the reply."""
+        try:
+            if isinstance(message, EmbedTexts):
+                self._embedder = self._embedder or self._load_embedder()
+                return Reply(embeddings=self._embedder.encode(message.texts))
+            return Reply(self._estimates(message))
+        except Exception as error:
+            return Reply(error=f"{type(error).__name__}: {error}")
+
+    def _estimates(self, queries: tuple[LengthQuery, ...]) -> tuple[Estimate, ...]:
+        if not queries:
+            return ()
+        lengths = self._proxy.predict([query.conversation for query in queries]).tolist()
+        return tuple(Estimate((), LengthDistribution.certain(length), Source.PROXY) for length in lengths)
+
+
+def predict_by_proxy(connection: Connection[Any, Any], setup: Setup) -> None:
+    """Answer what comes over the connection with the proxy's predictions, in a process of its own."""
+    answer_all(connection, partial(_worker, setup))
+
+
+def _worker(setup: Setup) -> ProxyWorker:
+    from models.proxy.network import load  # with torch, in this process only
+    from server.composition.devices import run_beside_executors
+
+    run_beside_executors(setup.device)
+    return ProxyWorker(load(setup.forest).pack(), partial(load_embedder, setup.folder, setup.max_tokens))

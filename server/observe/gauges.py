@@ -5,17 +5,20 @@ It reads the parts and keeps nothing, so between two scrapes it costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, TypeAlias
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from engine.kv.prefix_cache import CHUNK
+from engine.kv.host_store import HostStore
+from engine.kv.prefix_cache import CHUNK, PrefixCache
 from scheduler.dispatcher import Dispatcher
+from scheduler.journal.writer import Journal
 from scheduler.learner import Learner
 from scheduler.worker import Worker
 from server.dashboard.feed import Feed
@@ -28,33 +31,6 @@ Row: TypeAlias = tuple[str, str, float]
 """A metric without labels: name, text, number."""
 
 
-class Store(Protocol):
-    """The part of engine.kv.host_store.HostStore that is read."""
-
-    def __len__(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-
-
-class Prefixes(Protocol):
-    """The part of engine.kv.prefix_cache.PrefixCache that is read."""
-
-    queries: int
-    hits: int
-
-    @property
-    def bytes(self) -> int: ...
-
-
-class Journal(Protocol):
-    """The part of scheduler.journal.writer.Journal that is read."""
-
-    @property
-    def written(self) -> int: ...
-    @property
-    def lost(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the numbers come from."""
@@ -63,13 +39,25 @@ class Sources:
     learned: PredictorParts
     strategy: str
     feed: Feed
-    store: Store | None = None
-    prefixes: Prefixes | None = None
+    store: HostStore[Any] | None = None
+    prefixes: PrefixCache[Any] | None = None
     """None, as the store, where other servers hold keys and values."""
     serving_times: Learner[Any] | None = None
     """None where serving times are not learned."""
     journal: Journal | None = None
     """None where nothing is recorded."""
+
+
+OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
+    ("executor_up", attrgetter("serves"), "1 while an executor takes requests, else 0."),
+    ("executor_rows", attrgetter("shape.rows"), "Sequences in the executor's batch."),
+    ("executor_slots", attrgetter("info.max_rows"), "Most sequences that the executor's batch can hold."),
+    ("staged_rows", attrgetter("shape.staged"), "Sequences whose prompt is read and that wait for a slot."),
+    ("kv_capacity_tokens", attrgetter("capacity_tokens"), "Tokens whose keys and values the executor can hold."),
+    ("predicted_load_seconds", attrgetter("load"), "Predicted seconds of work that the executor has."),
+    ("kv_used_tokens", attrgetter("used_tokens"), "Cells of keys and values that the executor's batch takes."),
+)
+STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 
 
 class Gauges(Collector):
@@ -165,49 +153,16 @@ class Gauges(Collector):
 
     def _executors(self) -> Iterator[Metric]:
         info = {"version": VERSION, "strategy": self._sources.strategy}
-        yield _family(
-            GaugeMetricFamily,
-            "lengthwise:info",
-            "Always 1; the labels are the version and the strategy.",
-            [(info, 1.0)],
-        )
+        text = "Always 1; the labels are the version and the strategy."
+        yield _family(GaugeMetricFamily, "lengthwise:info", text, [(info, 1.0)])
         capacity = sum(worker.info.capacity_tokens for worker in self._sources.dispatcher.workers)
         blocks = {"block_size": str(CHUNK), "num_gpu_blocks": str(capacity // CHUNK)}
         text = "Always 1; the labels are the tokens of a block of keys and values, and the number of blocks."
         yield _family(GaugeMetricFamily, "vllm:cache_config_info", text, [(blocks, 1.0)])
-        for name, text, read in (
-            ("lengthwise:executor_up", "1 while an executor takes requests, else 0.", lambda worker: worker.serves),
-            ("lengthwise:executor_rows", "Sequences in the executor's batch.", lambda worker: worker.shape.rows),
-            (
-                "lengthwise:executor_slots",
-                "Most sequences that the executor's batch can hold.",
-                lambda worker: worker.info.max_rows,
-            ),
-            ("lengthwise:staged_rows", "Sequences whose prompt is read and that wait for a slot.", _staged),
-            (
-                "lengthwise:kv_capacity_tokens",
-                "Tokens whose keys and values the executor can hold.",
-                lambda worker: worker.capacity_tokens,
-            ),
-            (
-                "lengthwise:predicted_load_seconds",
-                "Predicted seconds of work that the executor has.",
-                lambda worker: worker.load,
-            ),
-            (
-                "lengthwise:step_age_seconds",
-                "Seconds since the executor's last report while it has work, else 0.",
-                self._age,
-            ),
-            (
-                "lengthwise:kv_used_tokens",
-                "Cells of keys and values that the executor's batch takes.",
-                lambda worker: worker.used_tokens,
-            ),
-        ):
-            workers = self._sources.dispatcher.workers
+        workers = self._sources.dispatcher.workers
+        for name, read, text in (*OF_EXECUTORS, ("step_age_seconds", self._age, STEP_AGE)):
             values = [({"executor": str(worker.info.index)}, float(read(worker))) for worker in workers]
-            yield _family(GaugeMetricFamily, name, text, values)
+            yield _family(GaugeMetricFamily, f"lengthwise:{name}", text, values)
 
     def _age(self, worker: Worker) -> float:
         """Seconds since an executor with work last reported, or was given it: an idle one does not report."""
@@ -229,7 +184,3 @@ def _family(
     for labels, value in values:
         family.add_metric(list(labels.values()), value)
     return family
-
-
-def _staged(worker: Worker) -> int:
-    return worker.shape.staged

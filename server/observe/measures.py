@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import accumulate
 from math import inf
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import HistogramMetricFamily
@@ -17,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from engine.messages import Report, StepReport
 from scheduler.clock import background
+from scheduler.dispatcher import Dispatcher
 from server.observe.logs import with_fields
 
 
@@ -66,17 +66,6 @@ INTERVAL = 10.0
 """Seconds between two lines, as in vLLM."""
 
 
-class Load(Protocol):
-    """The part of scheduler.dispatcher.Dispatcher that is read."""
-
-    @property
-    def requests_running(self) -> int: ...
-    @property
-    def requests_waiting(self) -> int: ...
-    @property
-    def kv_usage(self) -> float: ...
-
-
 class Throughput:
     """Tokens of the executors' reports since the latest line. Event loop only."""
 
@@ -90,7 +79,7 @@ class Throughput:
             self._read += report.tally.prompt
             self._generated += report.tally.generated
 
-    def tell(self, load: Load, seconds: float) -> None:
+    def tell(self, load: Dispatcher, seconds: float) -> None:
         """Log what the last `seconds` brought, and begin anew; nothing where nothing ran, waited or was computed."""
         read, generated = self._read / seconds, self._generated / seconds
         self._read = self._generated = 0
@@ -115,13 +104,13 @@ class Throughput:
 
 
 @asynccontextmanager
-async def log_throughput(throughput: Throughput, load: Load) -> AsyncIterator[None]:
+async def log_throughput(throughput: Throughput, load: Dispatcher) -> AsyncIterator[None]:
     """Tell it every INTERVAL until the context is left."""
     async with background(_tell_on(throughput, load), "throughput"):
         yield
 
 
-async def _tell_on(throughput: Throughput, load: Load) -> None:
+async def _tell_on(throughput: Throughput, load: Dispatcher) -> None:
     loop = asyncio.get_running_loop()
     begin = loop.time()
     while True:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Tallies
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
+from types import MappingProxyType
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
@@ -49,28 +50,63 @@ REASONS = (
 """Codes of the errors that turn a call away which another time could have been served."""
 
 SPANS = (
-    (
-        "vllm:request_queue_time_seconds",
-        "Seconds from a request's arrival until its prompt begins to be read.",
-        "arrival",
-        "started",
-    ),
-    ("vllm:e2e_request_latency_seconds", "Seconds from a request's arrival to its last token.", "arrival", "end"),
-    (
-        "vllm:request_inference_time_seconds",
-        "Seconds from the start of a request's prompt to its last token.",
-        "started",
-        "end",
-    ),
-    (
-        "vllm:request_prefill_time_seconds",
-        "Seconds from the start of a request's prompt to its first token.",
-        "started",
-        "first_token",
-    ),
-    ("vllm:request_decode_time_seconds", "Seconds from a request's first token to its last.", "first_token", "end"),
+    ("vllm:request_queue_time_seconds", "arrival", "started"),
+    ("vllm:e2e_request_latency_seconds", "arrival", "end"),
+    ("vllm:request_inference_time_seconds", "started", "end"),
+    ("vllm:request_prefill_time_seconds", "started", "first_token"),
+    ("vllm:request_decode_time_seconds", "first_token", "end"),
 )
-"""Histograms of the time between two moments of a request: name, text, and the fields of its Times."""
+"""Histograms of the time between two moments of a request: name, and the fields of its Times."""
+
+
+HELP: Mapping[str, str] = MappingProxyType(
+    {
+        "vllm:request_success": "Requests that ended with a complete answer, or at their token limit.",
+        "lengthwise:request_failure": "Requests that failed, or whose client left.",
+        "vllm:admission_rejections": "Calls refused with 429 or 503, by the code of the error.",
+        "lengthwise:http_responses": "HTTP responses.",
+        "vllm:time_to_first_token_seconds": "Seconds from a request's arrival to its first token.",
+        "vllm:inter_token_latency_seconds": "Seconds between two tokens of a sequence.",
+        "vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request.",
+        "vllm:request_prompt_tokens": "Prompt tokens of a request.",
+        "vllm:request_generation_tokens": "Tokens of an answer, the end token included.",
+        "vllm:request_params_max_tokens": "The token limit (max_tokens) of a request.",
+        "lengthwise:client_service_tokens": "Service to each client: 1 for a prompt token, 2 for a generated one.",
+        "lengthwise:request_runs": "Times that a request was given to an executor, by slice or pause.",
+        "vllm:prompt_tokens": "Prompt tokens read.",
+        "vllm:generation_tokens": "Tokens generated for answers.",
+        "lengthwise:pad_tokens": "Padding: cells computed or read that held no token of their sequence.",
+        "lengthwise:decode_reads": "Cells of keys and values read by decode steps: rows times columns.",
+        "lengthwise:invalid_tokens": "Tokens generated for sequences that had ended but kept their slot.",
+        "lengthwise:executor_busy_seconds": "Seconds during which an executor was computing.",
+        "lengthwise:executor_deaths": "Executors that died.",
+        "lengthwise:batch_rows": "Sequences in the batch at each decode step.",
+        "lengthwise:step_seconds": "Seconds of an executor's step: a chunk of a prompt, or one decode step.",
+        "vllm:iteration_tokens_total": "Tokens read and generated in one step of an executor.",
+        "vllm:num_preemptions": "Running sequences that were paused or handed back for lack of memory or for priority.",
+        "lengthwise:handed_back_rows": "Sequences returned to the queue before their end, by cause and fate of K/V.",
+        "lengthwise:event_loop_lag_seconds": "Seconds by which the event loop woke up late, four times a second.",
+        "lengthwise:request_predicted_tokens": "Predicted length of an answer.",
+        "lengthwise:prediction_seconds": "Seconds that a request waits for its length prediction.",
+        "lengthwise:late_prediction_seconds": "Seconds that a request had gone on without its length prediction.",
+        "lengthwise:predicted_length_error_tokens": "Tokens between predicted and true length, of judged answers.",
+        "lengthwise:overpredicted_tokens": "Tokens that were predicted and not generated, of judged answers.",
+        "lengthwise:underpredicted_tokens": "Tokens that were generated and not predicted, of judged answers.",
+        "lengthwise:predicted_length_relative_error": "Error of the predicted length, divided by the true length.",
+        "lengthwise:predicted_within_twice": "Judged answers whose prediction was within a factor of 2.",
+        "lengthwise:predicted_intervals": "Judged answers, by whether they were inside the 90 % interval.",
+        "lengthwise:eta_relative_error": "Error of the latency estimated at arrival, divided by the true latency.",
+        "lengthwise:eta_answers": "Answers that ended inside, below or above the interval estimated at arrival.",
+        "lengthwise:serving_time_seconds": "Seconds taken by batches whose serving time was predicted.",
+        "lengthwise:serving_time_error_seconds": "Seconds between predicted and true serving time of a batch.",
+        "vllm:request_queue_time_seconds": "Seconds from a request's arrival until its prompt begins to be read.",
+        "vllm:e2e_request_latency_seconds": "Seconds from a request's arrival to its last token.",
+        "vllm:request_inference_time_seconds": "Seconds from the start of a request's prompt to its last token.",
+        "vllm:request_prefill_time_seconds": "Seconds from the start of a request's prompt to its first token.",
+        "vllm:request_decode_time_seconds": "Seconds from a request's first token to its last.",
+    }
+)
+"""What each metric is. Judged answers are those that ended by themselves and were predicted to."""
 
 
 class Registry(CollectorRegistry):
@@ -106,122 +142,55 @@ class Metrics:
 
     def _count_requests(self) -> None:
         counter, histogram = self._counter, self._histogram
-        self._success = counter(
-            "vllm:request_success",
-            "Requests that ended with a complete answer, or at their token limit.",
-            finished_reason=GOOD,
-        )
-        self._failed = counter(
-            "lengthwise:request_failure", "Requests that failed, or whose client left.", kind=FAILURES
-        )
-        self._refused = counter(
-            "vllm:admission_rejections", "Calls refused with 429 or 503, by the code of the error.", reason=REASONS
-        )
-        self._responses = counter("lengthwise:http_responses", "HTTP responses.", method=(), route=(), status=())
-        self._first = histogram(
-            "vllm:time_to_first_token_seconds", "Seconds from a request's arrival to its first token.", SECONDS
-        )
+        self._success = counter("vllm:request_success", finished_reason=GOOD)
+        self._failed = counter("lengthwise:request_failure", kind=FAILURES)
+        self._refused = counter("vllm:admission_rejections", reason=REASONS)
+        self._responses = counter("lengthwise:http_responses", method=(), route=(), status=())
+        self._first = histogram("vllm:time_to_first_token_seconds", SECONDS)
         self._gap = WeightedHistogram(
-            "vllm:inter_token_latency_seconds", "Seconds between two tokens of a sequence.", GAPS, self.registry
+            "vllm:inter_token_latency_seconds", HELP["vllm:inter_token_latency_seconds"], GAPS, self.registry
         )
-        self._time_per_token = histogram(
-            "vllm:request_time_per_output_token_seconds", "Mean seconds between two tokens of a request.", GAPS
-        )
-        self._spans = [(histogram(name, text, SECONDS), start, end) for name, text, start, end in SPANS]
-        self._input = histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
-        self._length = histogram(
-            "vllm:request_generation_tokens", "Tokens of an answer, the end token included.", TOKENS
-        )
-        self._most = histogram("vllm:request_params_max_tokens", "The token limit (max_tokens) of a request.", TOKENS)
-        self._service = counter(
-            "lengthwise:client_service_tokens",
-            "Tokens served to each client: 1 for a prompt token read, 2 for a generated token.",
-            client=("all",),
-        )
+        self._time_per_token = histogram("vllm:request_time_per_output_token_seconds", GAPS)
+        self._spans = [(histogram(name, SECONDS), start, end) for name, start, end in SPANS]
+        self._input = histogram("vllm:request_prompt_tokens", TOKENS)
+        self._length = histogram("vllm:request_generation_tokens", TOKENS)
+        self._most = histogram("vllm:request_params_max_tokens", TOKENS)
+        self._service = counter("lengthwise:client_service_tokens", client=("all",))
         self._clients: set[str] = set()
-        self._runs = histogram(
-            "lengthwise:request_runs",
-            "Number of times that a request was given to an executor: 1, and 1 more for each slice or pause.",
-            RUNS,
-        )
+        self._runs = histogram("lengthwise:request_runs", RUNS)
 
     def _count_steps(self) -> None:
         counter, histogram, phases = self._counter, self._histogram, ("prefill", "decode")
-        self._prompt = counter("vllm:prompt_tokens", "Prompt tokens read.")
-        self._generated = counter("vllm:generation_tokens", "Tokens generated for answers.")
-        self._pad = counter(
-            "lengthwise:pad_tokens",
-            "Padding: cells computed or read that held no token of their sequence.",
-            phase=phases,
-        )
-        self._reads = counter(
-            "lengthwise:decode_reads", "Cells of keys and values read by decode steps: rows times columns."
-        )
-        self._invalid = counter(
-            "lengthwise:invalid_tokens", "Tokens generated for sequences that had ended but kept their slot."
-        )
-        self._busy = counter(
-            "lengthwise:executor_busy_seconds", "Seconds during which an executor was computing.", executor=()
-        )
-        self._deaths = counter("lengthwise:executor_deaths", "Executors that died.")
-        self._rows = histogram("lengthwise:batch_rows", "Sequences in the batch at each decode step.", ROWS)
-        self._step = histogram(
-            "lengthwise:step_seconds",
-            "Seconds of an executor's step: a chunk of a prompt, or one decode step.",
-            SECONDS,
-        )
-        self._turn = histogram(
-            "vllm:iteration_tokens_total", "Tokens read and generated in one step of an executor.", STEP_TOKENS
-        )
-        self._preempted = counter(
-            "vllm:num_preemptions",
-            "Running sequences that were paused or handed back for lack of memory or for priority.",
-        )
-        self._returned = counter(
-            "lengthwise:handed_back_rows",
-            "Sequences returned to the queue before their end, by cause, with their keys and values kept or dropped.",
-            cause=Cause,
-            kv=("kept", "dropped"),
-        )
-        self.lag = histogram(
-            "lengthwise:event_loop_lag_seconds",
-            "Seconds by which the event loop woke up late, checked four times a second.",
-            SECONDS,
-        )
+        self._prompt = counter("vllm:prompt_tokens")
+        self._generated = counter("vllm:generation_tokens")
+        self._pad = counter("lengthwise:pad_tokens", phase=phases)
+        self._reads = counter("lengthwise:decode_reads")
+        self._invalid = counter("lengthwise:invalid_tokens")
+        self._busy = counter("lengthwise:executor_busy_seconds", executor=())
+        self._deaths = counter("lengthwise:executor_deaths")
+        self._rows = histogram("lengthwise:batch_rows", ROWS)
+        self._step = histogram("lengthwise:step_seconds", SECONDS)
+        self._turn = histogram("vllm:iteration_tokens_total", STEP_TOKENS)
+        self._preempted = counter("vllm:num_preemptions")
+        self._returned = counter("lengthwise:handed_back_rows", cause=Cause, kv=("kept", "dropped"))
+        self.lag = histogram("lengthwise:event_loop_lag_seconds", SECONDS)
 
     def _measure_predictions(self) -> None:
         counter, histogram = self._counter, self._histogram
-        self._predicted = histogram("lengthwise:request_predicted_tokens", "Predicted length of an answer.", TOKENS)
-        text = "Seconds that a request waits for its length prediction."
-        self.prediction = histogram("lengthwise:prediction_seconds", text, SECONDS)
-        text = "Seconds by which a length prediction came after its request had gone on without it."
-        self.late = histogram("lengthwise:late_prediction_seconds", text, SECONDS)
-        text = "Tokens between predicted and true length, of answers that can be judged."
-        self._error = histogram("lengthwise:predicted_length_error_tokens", text, TOKENS)
+        self._predicted = histogram("lengthwise:request_predicted_tokens", TOKENS)
+        self.prediction = histogram("lengthwise:prediction_seconds", SECONDS)
+        self.late = histogram("lengthwise:late_prediction_seconds", SECONDS)
+        self._error = histogram("lengthwise:predicted_length_error_tokens", TOKENS)
         # The mean bias is their difference: a histogram of values that may be negative has no sum.
-        self._over = counter(
-            "lengthwise:overpredicted_tokens",
-            "Tokens that were predicted and not generated, of answers that can be judged.",
-        )
-        self._under = counter(
-            "lengthwise:underpredicted_tokens",
-            "Tokens that were generated and not predicted, of answers that can be judged.",
-        )
-        text = "Difference between predicted and true length, divided by the true length."
-        self._relative = histogram("lengthwise:predicted_length_relative_error", text, SHARES)
-        text = "Answers that can be judged whose prediction was within a factor of 2 of the true length."
-        self._twice = counter("lengthwise:predicted_within_twice", text)
-        text = "Answers that can be judged, by whether the length was inside the predicted 90 % interval."
-        self._intervals = counter("lengthwise:predicted_intervals", text, inside=("true", "false"))
-        text = "Difference between the latency estimated at arrival and the true latency, divided by the true one."
-        self._eta_error = histogram("lengthwise:eta_relative_error", text, SHARES)
-        text = "Answers that ended inside the 90 % interval estimated at arrival, or below or above it."
-        self._eta = counter("lengthwise:eta_answers", text, interval=("inside", "below", "above"))
-        self._serving = histogram(
-            "lengthwise:serving_time_seconds", "Seconds taken by batches whose serving time was predicted.", SECONDS
-        )
-        text = "Seconds between predicted and true serving time of a batch."
-        self._misjudged = histogram("lengthwise:serving_time_error_seconds", text, SECONDS)
+        self._over = counter("lengthwise:overpredicted_tokens")
+        self._under = counter("lengthwise:underpredicted_tokens")
+        self._relative = histogram("lengthwise:predicted_length_relative_error", SHARES)
+        self._twice = counter("lengthwise:predicted_within_twice")
+        self._intervals = counter("lengthwise:predicted_intervals", inside=("true", "false"))
+        self._eta_error = histogram("lengthwise:eta_relative_error", SHARES)
+        self._eta = counter("lengthwise:eta_answers", interval=("inside", "below", "above"))
+        self._serving = histogram("lengthwise:serving_time_seconds", SECONDS)
+        self._misjudged = histogram("lengthwise:serving_time_error_seconds", SECONDS)
 
     def expect(self, executors: Iterable[int]) -> None:
         """Begin the counters of executors, which have computed nothing yet."""
@@ -346,16 +315,16 @@ class Metrics:
             self._clients.add(client)
         return (client or "all") if client in self._clients else "other"
 
-    def _counter(self, name: str, text: str, **values: Iterable[str]) -> Counter:
+    def _counter(self, name: str, **values: Iterable[str]) -> Counter:
         """A counter that is 0 from the start where the values of all its labels are known."""
-        counter = Counter(name, text, [*values], registry=self.registry)
+        counter = Counter(name, HELP[name], [*values], registry=self.registry)
         if values:
             for combination in product(*values.values()):
                 counter.labels(*combination)
         return counter
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, HELP[name], buckets=buckets, registry=self.registry)
 
 
 METRICS = web.AppKey("metrics", Metrics)

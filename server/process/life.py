@@ -1,4 +1,4 @@
-"""The life of a serving process: take the port, load, listen, wait for a signal, drain, leave.
+"""The life of a serving process: take the port, load, listen, say what is served, wait for a signal, drain, leave.
 
 It knows neither the model nor the endpoints; the composition root opens the service, routes.py the application.
 """
@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import TypeAlias, TypeVar
 import uvloop
 from aiohttp import web
 
+from engine.messages import ExecutorInfo
 from models.errors import UserError
 from scheduler.clock import background
 from server.api.batches.asker import stop_batches
@@ -34,11 +35,10 @@ from server.cli.config import FrontConfig
 from server.http.front import OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.routes import build_app
-from server.http.service import Service
+from server.http.service import Machine, Service
 from server.observe import logs
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
 from server.process.signals import SIGNALS, Signals, exit_on
-from server.process.summary import summarize
 from server.process.watchdog import Notifier, feed_watchdog, watch_loop
 
 log = logging.getLogger(__name__)
@@ -239,3 +239,44 @@ async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
     if not finished.done():
         service.dispatcher.abort_all("the server is shutting down")
         await finished
+
+
+TYPICAL_TOKENS = 512
+"""Tokens before the next one of a row for which a speed is told."""
+
+
+def summarize(service: Service, address: str, seconds: float) -> str:
+    """Several lines, of which the first is the one that scripts wait for."""
+    return "\n".join(_lines(service, address, seconds))
+
+
+def _lines(service: Service, address: str, seconds: float) -> Iterator[str]:
+    executors = "1 executor" if service.executors == 1 else f"{service.executors} executors"
+    yield f"Lengthwise ready on {address} ({service.name}, {executors}, {seconds:.1f} s)"
+    if (machine := service.machine) is not None:
+        infos = [worker.info for worker in service.dispatcher.workers]
+        yield f"  weights   {_weights(machine)}"
+        yield f"  room      {_room(infos, service.model.context_length)}"
+        yield f"  speed     {_speed(machine, infos[0].max_rows)}"
+    if address.startswith("http"):
+        yield f"  open {address} or run: lengthwise chat{'' if address.endswith(':8000') else f' --url {address}'}"
+
+
+def _weights(machine: Machine) -> str:
+    conditions = machine.conditions
+    kept = "" if conditions.quantization == "none" else f", kept as {conditions.quantization}"
+    threads = f", {conditions.threads} thread{'s' * (conditions.threads > 1)}" if conditions.threads else ""
+    return f"{conditions.dtype}{kept}, on {conditions.device}{threads}"
+
+
+def _room(infos: Sequence[ExecutorInfo], context: int) -> str:
+    slots, tokens = sum(info.max_rows for info in infos), sum(info.capacity_tokens for info in infos)
+    return f"{slots} slots, {tokens:,} tokens of K and V; a request may take {context:,}"
+
+
+def _speed(machine: Machine, slots: int) -> str:
+    """Tokens a second of decode steps by the learned prices, alone and with every slot of one executor taken."""
+    if machine.prices is None:
+        return "not known yet; it is learned from what is served"
+    alone, full = (rows / machine.prices.iteration(rows, TYPICAL_TOKENS) for rows in (1, slots))
+    return f"about {alone:.0f} tokens/s for one request, {full:.0f} for {slots} together, as served here before"

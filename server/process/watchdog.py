@@ -25,10 +25,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from engine.messages import ExecutorInfo, Report, StepReport
+from engine.messages import Report, StepReport
 from scheduler.clock import background
+from scheduler.dispatcher import Dispatcher
+
+if TYPE_CHECKING:
+    from engine.executor import Executor
 
 log = logging.getLogger(__name__)
 
@@ -142,29 +146,9 @@ FADE = 0.99
 """Part of the slowest turn's duration that is left at each further turn."""
 
 
-class Beating(Protocol):
-    """The part of engine.executor.Executor that is watched."""
-
-    @property
-    def info(self) -> ExecutorInfo: ...
-    @property
-    def alive(self) -> bool: ...
-    @property
-    def beat(self) -> int: ...
-
-
-class Holders(Protocol):
-    """The part of scheduler.dispatcher.Dispatcher that knows which executor holds requests."""
-
-    @property
-    def alive(self) -> bool: ...
-    def held_by(self, executor: int) -> int: ...
-    def give_up(self, executor: int, error: str) -> None: ...
-
-
 @dataclass(slots=True)
 class _Watched:
-    executor: Beating
+    executor: Executor
     beat: int = -1
     silence: float = 0.0
     """Seconds without a beat while it held requests."""
@@ -177,7 +161,7 @@ class Watchdog:
     """Event loop only. `timeout` is seconds, 0 never gives an executor up; `interval` is seconds between two looks."""
 
     def __init__(
-        self, executors: Sequence[Beating], holders: Holders, timeout: float, *, interval: float = INTERVAL
+        self, executors: Sequence[Executor], holders: Dispatcher, timeout: float, *, interval: float = INTERVAL
     ) -> None:
         self._watched = {executor.info.index: _Watched(executor) for executor in executors}
         self._holders = holders

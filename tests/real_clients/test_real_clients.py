@@ -28,7 +28,7 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.limits import Limits
-from server.api.tools.turns import OPEN
+from server.api.tools.tools import OPEN
 from server.cli.config import GatewayConfig
 from server.composition.gateway import open_gateway
 from server.process.life import listen

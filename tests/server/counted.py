@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
+from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
+from scheduler.journal.writer import Journal
 from scheduler.learner import Learner, Lesson
 from scheduler.length.cache import LengthCache
 from scheduler.length.forest import Examples
@@ -74,8 +77,9 @@ async def counted() -> Counted:
     metrics = Metrics("m", clock.now)
     limits = Limits(group_tokens=100, prefill_ahead=0)
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, (metrics,))
-    learned, store = await _learned(clock), Store()
-    sources = Sources(dispatcher, learned, "baton-pd", Feed(), store, PrefixCache(0), _taught(), Recorded())
+    learned = await _learned(clock)
+    store, journal = cast(HostStore[Any], Store()), cast(Journal, Recorded())
+    sources = Sources(dispatcher, learned, "baton-pd", Feed(), store, PrefixCache(0), _taught(), journal)
     Gauges(metrics, sources)
     return Counted(metrics, dispatcher, ports, clock)
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from ctypes import PyDLL
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from engine.messages import (
     Admit,
@@ -299,9 +299,9 @@ def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limit
         root="somewhere/fake",
         context_length=256,
         vocab_size=FakeText.VOCAB,
-        text=text,
+        text=cast(Any, text),
         tokenizer_pool=pool,
-        grammars=GrammarCompiler(grammars, InThread(grammars)),
+        grammars=GrammarCompiler(grammars, cast(Any, InThread(grammars))),
         defaults=AnswerDefaults(SamplingDefaults(temperature=0.7, top_k=40)),
     )
     return Service(dispatcher, model, limits=limits)

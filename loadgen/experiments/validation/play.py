@@ -37,9 +37,9 @@ from scheduler.serving_time.profile_file import load_profile
 from scheduler.stream import TokenStream
 from scheduler.worker import Port
 from server.cli.config import ServeConfig
+from server.composition.app import Listener, Relay
 from server.composition.devices import conditions_of, swap_bytes
 from server.composition.loading import build_executor, load_models
-from server.process.relay import Listener, Relay
 
 STOP_TIMEOUT = 10.0
 

@@ -20,22 +20,20 @@ from scheduler.request import BACKGROUND
 from server.api.calls.register import REGISTER, Caller, Record
 from server.api.chat import ChatForm
 from server.api.completions import CompletionForm
-from server.api.embeddings.endpoint import EmbeddingBody, embed
+from server.api.embeddings import EmbeddingBody, embed
 from server.api.errors import ApiError, bad_request, error_body
 from server.api.generator import DISPATCHER
 from server.api.input.body import parse, read_bounded
 from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.schema import ChatBody, CompletionBody
-from server.api.models import model_name
 from server.api.output.answer import Form, gather_answers
 from server.api.output.call import open_call
 from server.api.output.reply import Head, encode
 from server.api.output.wanted import WantedAnswer, list_wanted
-from server.api.served_model import MODEL, ServedModel
+from server.api.served_model import MODEL, ServedModel, model_name
+from server.batches.batch import LineReply
 from server.batches.batches import Batches
-from server.batches.lines import LineReply
-from server.http.access import ACCESS, enter_in_background, share_answers
-from server.http.keys import Share
+from server.http.access import ACCESS, Share, enter_in_background
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +104,7 @@ class ModelAsker:
             return (await embed(asked, self._app, caller.holder))[0]
         app, kind = self._app, ENDPOINTS[endpoint]
         body, wanted = await self._read(endpoint, raw)
-        share_answers(app, share, len(wanted))
+        app[ACCESS].quota.count_answers(share, len(wanted))
         head = Head(f"{kind.prefix}{secrets.token_hex(16)}", model_name(body.model, app[MODEL]), app[DISPATCHER].now())
         record = Record(
             head.id, caller, endpoint, head.model, head.created, False, head.arrival, client=caller.holder or ""

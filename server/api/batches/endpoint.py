@@ -1,22 +1,24 @@
-"""/v1/batches: requests from a file, answered when there is room for them, in OpenAI's shapes."""
+"""/v1/batches, requests from a file that are answered when there is room for them, and /v1/files, in OpenAI's words."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp import BodyPartReader, web
 from msgspec import Meta
 
 from server.api.batches.asker import PATHS, ListPage, batches_of, page_of
 from server.api.errors import ApiError, bad_request, busy, shutting_down
 from server.api.health import LIFE
-from server.api.input.body import read_body
+from server.api.input.body import read_body, refuse_packed
+from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
-from server.batches.batch import BatchRecord, BatchStatus
+from server.batches.batch import BatchRecord, BatchStatus, LineError
 from server.batches.batches import Batches, TooManyBatches
-from server.batches.files import NoSuchFile
-from server.batches.lines import LineError
+from server.batches.files import NoSuchFile, StoredFile
 from server.http.access import holder_of
 
 RETRY_AFTER = 60.0
@@ -24,6 +26,10 @@ RETRY_AFTER = 60.0
 
 MetadataKey: TypeAlias = Annotated[str, Meta(max_length=64)]
 MetadataValue: TypeAlias = Annotated[str, Meta(max_length=512)]
+
+
+TIMED = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+"""Statuses whose times a batch tells."""
 
 
 class BatchBody(msgspec.Struct, frozen=True):
@@ -129,6 +135,7 @@ def _find(request: web.Request) -> BatchRecord:
 
 def _object(record: BatchRecord, request: web.Request) -> BatchObject:
     files = batches_of(request).files
+    times: dict[str, Any] = {f"{status}_at": record.times.get(status) for status in TIMED}
     output, error = (name if not record.under_way and files.has(name) else None for name in record.result_ids)
     return BatchObject(
         id=record.id,
@@ -142,11 +149,145 @@ def _object(record: BatchRecord, request: web.Request) -> BatchObject:
         expires_at=record.expires_at,
         request_counts=RequestCounts(record.total, record.completed, record.failed),
         metadata=record.metadata or None,
-        in_progress_at=record.times.get("in_progress"),
-        finalizing_at=record.times.get("finalizing"),
-        completed_at=record.times.get("completed"),
-        failed_at=record.times.get("failed"),
-        expired_at=record.times.get("expired"),
-        cancelling_at=record.times.get("cancelling"),
-        cancelled_at=record.times.get("cancelled"),
+        **times,
     )
+
+
+T = TypeVar("T")
+
+PURPOSES = ("batch",)
+
+MOST_PARTS = 16
+"""Fields of a form: each takes the event loop as much time as many bytes of a file."""
+
+
+class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+
+
+class FileList(ListPage[FileObject], frozen=True):
+    """A page of files."""
+
+
+class DeletedFile(msgspec.Struct, frozen=True):
+    """A file that is kept no longer."""
+
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
+
+async def upload_file(request: web.Request) -> web.Response:
+    """Take in a file of JSON lines for a batch; raises ApiError 400, 408, 413, 415."""
+    files, limits = batches_of(request).files, request.app[LIMITS]
+    refuse_packed(request)
+    if request.content_type != "multipart/form-data":
+        raise bad_request("send a form (multipart/form-data) with the fields purpose and file")
+    purpose, filename, size, holder = None, None, 0, holder_of(request)
+    if not files.room_of(holder):
+        raise _too_large(limits, 0)
+    with files.draft(holder) as (name, content):
+        async for part in _parts(request, limits):
+            if part.name == "purpose":
+                purpose = (await _chunk(part, limits)).decode("utf-8", "replace")
+            elif part.name == "file":
+                if filename is not None:
+                    raise bad_request("file: send one at a time", "file")
+                filename = (part.filename or "file").encode("utf-8", "replace").decode()[:256]
+                while chunk := await _chunk(part, limits):
+                    size += len(chunk)
+                    if size > limits.max_file_bytes or not files.take_room(name, len(chunk)):
+                        raise _too_large(limits, files.room_of(holder))
+                    await asyncio.to_thread(content.write, chunk)
+        if purpose not in PURPOSES:
+            raise bad_request(f"purpose: must be one of {', '.join(PURPOSES)}", "purpose", "invalid_value")
+        if filename is None:
+            raise bad_request("file: is missing", "file")
+        content.flush()
+        return json_response(_file_object(await asyncio.to_thread(files.keep, name, filename, purpose)))
+
+
+async def list_files(request: web.Request) -> web.Response:
+    """List the files that are kept, the latest first; raises ApiError 400."""
+    files = batches_of(request).files.all_of(holder_of(request))
+    purpose = request.query.get("purpose")
+    objects = [_file_object(file) for file in files if purpose in (None, file.purpose)]
+    return json_response(page_of(request, objects, FileList))
+
+
+async def show_file(request: web.Request) -> web.Response:
+    """Describe a file; raises ApiError 404."""
+    return json_response(_file_object(_find_file(request)))
+
+
+async def delete_file(request: web.Request) -> web.Response:
+    """Remove a file; raises ApiError 400 while a batch reads it, 404."""
+    batches, file = batches_of(request), _find_file(request)
+    if batches.uses(file.id):
+        raise bad_request(f"id: a batch under way reads {file.id}; cancel that first", "id", "file_in_use")
+    await asyncio.to_thread(batches.files.remove, file.id, file.holder)
+    return json_response(DeletedFile(file.id))
+
+
+async def send_content(request: web.Request) -> web.StreamResponse:
+    """Send what is in a file; raises ApiError 404."""
+    file = _find_file(request)
+    return web.FileResponse(batches_of(request).files.path(file.id), headers={"Content-Type": "application/jsonl"})
+
+
+def _find_file(request: web.Request) -> StoredFile:
+    try:
+        return batches_of(request).files.find(request.match_info["id"], holder_of(request))
+    except NoSuchFile as error:
+        raise ApiError(404, f"id: there is no file {str(error)[:200]!r}", param="id", code="file_not_found") from None
+
+
+def _file_object(file: StoredFile) -> FileObject:
+    return FileObject(
+        id=file.id, bytes=file.bytes, created_at=file.created_at, filename=file.filename, purpose=file.purpose
+    )
+
+
+async def _parts(request: web.Request, limits: Limits) -> AsyncIterator[BodyPartReader]:
+    """The fields of a form as they come; raises ApiError 400 and 408."""
+    form = await _soon(request.multipart(), limits)
+    for _ in range(MOST_PARTS):
+        part = await _soon(form.next(), limits)
+        if part is None:
+            return
+        if not isinstance(part, BodyPartReader):
+            break
+        yield part
+    message = f"the form cannot be read: it has more than {MOST_PARTS} fields, or one with fields of its own"
+    raise bad_request(message, code="invalid_form")
+
+
+async def _chunk(part: BodyPartReader, limits: Limits) -> bytes:
+    """The next bytes of a field; raises ApiError 400 and 408."""
+    return bytes(await _soon(part.read_chunk(64 * 1024), limits))
+
+
+async def _soon(coming: Awaitable[T], limits: Limits) -> T:
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            return await coming
+    except TimeoutError:
+        raise ApiError(408, f"nothing of the file came for {limits.body_timeout:g} s", close=True) from None
+    except (ValueError, AssertionError, RuntimeError) as error:  # as aiohttp has it
+        raise bad_request(f"the form cannot be read: {error}", code="invalid_form") from None
+
+
+def _too_large(limits: Limits, room: int) -> ApiError:
+    message = (
+        f"the file is larger than {limits.max_file_bytes} bytes (--max-file-bytes), or than the {room} bytes "
+        "that there is room for (--files-size); split it, or delete files"
+    )
+    return ApiError(413, message, param="file", code="file_too_large", close=True)

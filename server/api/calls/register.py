@@ -1,4 +1,5 @@
-"""Which calls are under way, by their ids, and how the latest ones ended; and the way to break one off.
+"""Which calls are under way, by their ids, and how the latest ones ended; the way to break one off; and the operations
+of /v1/requests.
 
 It knows no format of answers. Event loop only. Calls under way are as many as there are connections; of those that
 have ended it keeps a bounded number, without their prompts.
@@ -6,6 +7,7 @@ have ended it keeps a bounded number, without their prompts.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,18 +20,11 @@ from aiohttp import web
 from engine.messages import FinishReason, RowId, RowUpdate
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
-from server.api.calls.request_status import (
-    CallState,
-    RequestStatus,
-    call_state,
-    choices_of,
-    explain_wait,
-    first_to_start,
-    measure,
-)
-from server.api.errors import ApiError
+from server.api.calls import request_status
+from server.api.errors import ApiError, bad_request
 from server.api.output.expectation import expectation_of
-from server.api.output.reply import Metrics
+from server.api.output.reply import Metrics, json_response
+from server.http.access import holder_of
 
 HISTORY = 1000
 """Calls that are remembered after their end."""
@@ -64,8 +59,8 @@ class Record:
     """Whether its client asked to be told with the answer what was expected of it."""
 
     @property
-    def state(self) -> CallState:
-        return CallState.CANCELLED if self.cancelled else call_state(self.requests)
+    def state(self) -> request_status.CallState:
+        return request_status.CallState.CANCELLED if self.cancelled else request_status.call_state(self.requests)
 
     def check(self) -> None:
         """Raise ApiError 499 when the call was broken off by its id."""
@@ -76,7 +71,7 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class _Ended:
     caller: Caller
-    status: RequestStatus
+    status: request_status.RequestStatus
 
 
 class Register:
@@ -106,7 +101,7 @@ class Register:
             del self._open[record.id]
             self._remember(record)
 
-    def status(self, name: str, holder: str | None) -> RequestStatus | None:
+    def status(self, name: str, holder: str | None) -> request_status.RequestStatus | None:
         """How a call stands; None for one that is unknown, forgotten or another's."""
         record = self._record(name, holder)
         if record is not None:
@@ -114,30 +109,30 @@ class Register:
         ended = self._ended.get(self._id(name, holder))
         return None if ended is None or ended.caller.holder != holder else ended.status
 
-    def explain(self, name: str, holder: str | None) -> RequestStatus | None:
+    def explain(self, name: str, holder: str | None) -> request_status.RequestStatus | None:
         """How a call stands, and why it waits; None for one that is unknown, forgotten or another's."""
         status, record = self.status(name, holder), self._record(name, holder)
         if status is None:
             return None
         others = [one for one in self._open.values() if one.caller.holder == holder and one is not record]
         own = {request: one.id for one in others for request in one.requests}
-        reason = explain_wait(() if record is None else record.requests, own, self._dispatcher)
+        reason = request_status.explain_wait(() if record is None else record.requests, own, self._dispatcher)
         return msgspec.structs.replace(status, waits_for=reason)
 
-    def explain_row(self, row: RowId, holder: str | None) -> RequestStatus | None:
+    def explain_row(self, row: RowId, holder: str | None) -> request_status.RequestStatus | None:
         """How the holder's call under way that has a row stands, and why it waits; None where none has it."""
         own = (one for one in self._open.values() if one.caller.holder == holder)
         found = next((one.id for one in own if any(request.row_id == row for request in one.requests)), None)
         return None if found is None else self.explain(found, holder)
 
-    def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
+    def cancel(self, name: str, holder: str | None) -> request_status.RequestStatus | None:
         """Break a call off, and tell how it stands then; what has ended stays as it is. None as for `status`."""
         record = self._record(name, holder)
         if record is not None:
             self._break_off(record)
         return self.status(name, holder)
 
-    def iter_latest(self, holder: str | None, limit: int) -> Iterator[RequestStatus]:
+    def iter_latest(self, holder: str | None, limit: int) -> Iterator[request_status.RequestStatus]:
         """A holder's calls, the latest first: those under way by now, then those that have ended; how each stands is
         found out when it is asked for."""
         own = [record for record in reversed(self._open.values()) if record.caller.holder == holder][:limit]
@@ -179,13 +174,13 @@ class Register:
         if not names:
             del self._names[caller]
 
-    def _status(self, record: Record) -> RequestStatus:
+    def _status(self, record: Record) -> request_status.RequestStatus:
         requests, state = record.requests, record.state
-        choices = choices_of(requests, self._dispatcher)
-        first = first_to_start(choices if state is CallState.WAITING else ())
+        choices = request_status.choices_of(requests, self._dispatcher)
+        first = request_status.first_to_start(choices if state is request_status.CallState.WAITING else ())
         ends = [request.times.end for request in requests if request.times.end is not None]
         end = max(ends) if requests and len(ends) == len(requests) else self._dispatcher.now()
-        return RequestStatus(
+        return request_status.RequestStatus(
             id=record.id,
             request_id=record.caller.request_id,
             caller=record.caller.holder,
@@ -200,7 +195,7 @@ class Register:
             prompt_tokens=sum(len(prompt) for prompt in {id(each.prompt): each.prompt for each in requests}.values()),
             max_tokens=sum(request.sampling.max_tokens for request in requests),
             generated_tokens=sum(request.generated for request in requests),
-            metrics=measure(requests) if requests else Metrics(None, None, None),
+            metrics=request_status.measure(requests) if requests else Metrics(None, None, None),
             estimate=expectation_of(requests) if requests else None,
             choices=choices,
         )
@@ -211,3 +206,69 @@ REGISTER = web.AppKey("register", Register)
 
 CALL = web.RequestKey("call", str)
 """Where a request keeps its call's own id, once it has a call. Others may have the same X-Request-Id."""
+
+
+LISTED = 100
+"""Calls in a list whose request does not say how many."""
+
+MOST_ROW = 999_999_999
+"""Largest number of a row that may be asked for."""
+
+PIECE = 20
+"""Answers that are looked up in one turn of the event loop, in some milliseconds; the last call may have more."""
+
+
+async def list_requests(request: web.Request) -> web.Response:
+    """List the caller's requests, the latest first: those under way, then those that have ended lately; with `row` the
+    one under way that has this row of the dashboard, and what it waits for.
+
+    Raises ApiError 400.
+    """
+    register, holder, found = request.app[REGISTER], holder_of(request), list[request_status.RequestStatus]()
+    if "row" in request.query:
+        status = register.explain_row(_read_number(request, "row", 0, MOST_ROW), holder)
+        return json_response(request_status.RequestList([] if status is None else [status]))
+    looked_up = 0
+    for status in register.iter_latest(holder, _read_number(request, "limit", 1, HISTORY, LISTED)):
+        found.append(status)
+        looked_up += len(status.choices)
+        if looked_up >= PIECE:
+            looked_up = 0
+            await asyncio.sleep(0)
+    return json_response(request_status.RequestList(found))
+
+
+async def show_request(request: web.Request) -> web.Response:
+    """Show how a request stands: its place in line, expected wait, tokens and times, and with `explain=1` what it
+    waits for; raises ApiError 400 and 404.
+    """
+    name, register = request.match_info["id"], request.app[REGISTER]
+    told = register.explain if _wants_reason(request) else register.status
+    return _respond(name, told(name, holder_of(request)))
+
+
+async def cancel_request(request: web.Request) -> web.Response:
+    """Break a request off and free its rows; one that has ended stays as it is; raises ApiError 404."""
+    name = request.match_info["id"]
+    return _respond(name, request.app[REGISTER].cancel(name, holder_of(request)))
+
+
+def _respond(name: str, status: request_status.RequestStatus | None) -> web.Response:
+    if status is None:
+        message = f"id: no request {name[:200]!r} is under way or has ended lately"
+        raise ApiError(404, message, param="id", code="request_not_found")
+    return json_response(status)
+
+
+def _wants_reason(request: web.Request) -> bool:
+    text = request.query.get("explain", "0")
+    if text not in ("0", "1"):
+        raise bad_request("explain: must be 1, to be told what the request waits for, or 0", "explain", "invalid_value")
+    return text == "1"
+
+
+def _read_number(request: web.Request, name: str, least: int, most: int, default: int = 0) -> int:
+    text = request.query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        raise bad_request(f"{name}: must be a whole number from {least} to {most}", name, "invalid_value")
+    return int(text)

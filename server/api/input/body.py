@@ -9,8 +9,8 @@ import asyncio
 import re
 import secrets
 import zlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
 from typing import Protocol, TypeVar, cast
 
@@ -22,9 +22,8 @@ from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
 from server.api.input.fields import list_unknown, note_unknown, without_unknown
 from server.api.limits import LIMITS, PENDING, Limits
-from server.api.models import model_name
 from server.api.output.reply import FINGERPRINT, Head
-from server.api.served_model import MODEL
+from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
 from server.http.access import sender_of
 
@@ -72,7 +71,7 @@ async def read_body(request: web.Request, schema: type[T], choose: Callable[[byt
     """The body as `schema`, or as that of its kinds which `choose` finds in any thread; raises ApiError 400, 408, 413,
     415 or 429."""
     app, ticket = request.app, request.get(TICKET)
-    with _BodyRoom(request) as room:
+    with _body_room(request) as room:
         raw = await _receive(request, app[LIMITS], room)
         if ticket is not None:
             ticket.count_body()
@@ -91,7 +90,7 @@ async def read_body(request: web.Request, schema: type[T], choose: Callable[[byt
 async def hold_body(request: web.Request) -> AsyncIterator[bytes]:
     """The body's bytes, unpacked, which take their room until the context is left; raises ApiError 400, 408, 413, 415
     or 429."""
-    with _BodyRoom(request) as room:
+    with _body_room(request) as room:
         yield await _receive(request, request.app[LIMITS], room)
 
 
@@ -110,35 +109,30 @@ async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) 
     return await app[MODEL].run_in_thread(read_large)
 
 
-class _BodyRoom:
-    """Room for the bytes of one body, that have come: what is only announced takes none."""
+@contextmanager
+def _body_room(request: web.Request) -> Iterator[Callable[[int], None]]:
+    """Room for the bytes of one body that have come, which is given back on leaving: what is only announced takes none.
+    Yields what takes room for more bytes, and raises ApiError 429."""
+    held, each, sender = request.app[PENDING].body_bytes, request.app[LIMITS].max_body_bytes, sender_of(request)
+    taken = 0
 
-    def __init__(self, request: web.Request) -> None:
-        self._held = request.app[PENDING].body_bytes
-        self._each = request.app[LIMITS].max_body_bytes
-        self._sender = sender_of(request)
-        self._bytes = 0
+    def add(count: int) -> None:
+        nonlocal taken
+        if held.total() + count > BODIES * each or held[sender] + count > BODIES_OF_ONE * each:
+            message = "too many large requests are being read; try again later"
+            raise busy(message, "too_many_large_bodies", 1.0, close=True)
+        held[sender] += count
+        taken += count
 
-    def __enter__(self) -> _BodyRoom:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held[self._sender] -= self._bytes
-        if not self._held[self._sender]:
-            del self._held[self._sender]
-
-    def add(self, count: int) -> None:
-        """Take room for more bytes; raises ApiError 429."""
-        full = self._held.total() + count > BODIES * self._each
-        if full or self._held[self._sender] + count > BODIES_OF_ONE * self._each:
-            raise busy(
-                "too many large requests are being read; try again later", "too_many_large_bodies", 1.0, close=True
-            )
-        self._held[self._sender] += count
-        self._bytes += count
+    try:
+        yield add
+    finally:
+        held[sender] -= taken
+        if not held[sender]:
+            del held[sender]
 
 
-async def _receive(request: web.Request, limits: Limits, room: _BodyRoom) -> bytes:
+async def _receive(request: web.Request, limits: Limits, room: Callable[[int], None]) -> bytes:
     if (request.content_length or 0) > limits.max_body_bytes:
         raise _too_large(limits)
     unpack, body, received = _unpacker_for(request), bytearray(), 0
@@ -149,7 +143,7 @@ async def _receive(request: web.Request, limits: Limits, room: _BodyRoom) -> byt
                 piece = unpack(piece, limits.max_body_bytes - len(body) + 1)
                 if max(len(body) + len(piece), received) > limits.max_body_bytes:
                     raise _too_large(limits)
-                room.add(len(piece))
+                room(len(piece))
                 body += piece
     except TimeoutError:
         message = f"the request's body did not arrive within {limits.body_timeout:g} s; send it at once"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
 
@@ -20,10 +20,12 @@ from server.api.errors import ApiError, bad_request
 from server.api.input.fields import refuse_foreign
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
 from server.api.input.structured import constraint
-from server.api.served_model import Codec, ServedModel
-from server.api.tools.tools import NO_TOOLS, Toolbox, toolbox
-from server.api.tools.turns import Turn, plain_turns, tool_fields
+from server.api.served_model import ServedModel
+from server.api.tools.tools import NO_TOOLS, Toolbox, Turn, plain_turns, tool_fields, toolbox
 from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
+
+if TYPE_CHECKING:
+    from models.text import Text
 
 SHORT = 1024
 """Characters of a prompt, or its token ids, up to which it is encoded on the event loop: that takes a millisecond, and
@@ -90,7 +92,7 @@ def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compi
     return _require_fit(prompt, "messages", model)
 
 
-def _encode_split(split: SplitPrompt, text: Codec) -> tuple[tuple[int, ...], int]:
+def _encode_split(split: SplitPrompt, text: Text) -> tuple[tuple[int, ...], int]:
     """The tokens of instruction and user input, and how many of them are the latter's."""
     user_input = text.encode(split.user_input)
     return (*(text.encode(split.instruction) if split.instruction else ()), *user_input), len(user_input)
@@ -147,11 +149,7 @@ def refuse_unencodable(param: str) -> Iterator[None]:
 def _split_turns(turns: Sequence[Turn], body: GenerationBody, model: ServedModel) -> SplitPrompt:
     if body.instruction is not None:
         return split_by(body.instruction, [turn["content"] for turn in turns])
-    return split_messages(turns, _how(body, model))
-
-
-def _how(body: GenerationBody, model: ServedModel) -> InstructionSplit:
-    return InstructionSplit(body.instruction_split or model.defaults.instruction_split)
+    return split_messages(turns, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
 
 
 def _turn(message: Message, path: str) -> Turn:
@@ -209,14 +207,14 @@ def _split(prompt: Prompt, body: CompletionBody, model: ServedModel) -> Prompt:
     if body.instruction is not None:
         split = split_by(body.instruction, [prompt.text])
     else:
-        split = split_text(prompt.text, _how(body, model))
+        split = split_text(prompt.text, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
     if not split.instruction:
         return replace(prompt, split=split, text_ids=prompt.ids, user_input_length=len(prompt.ids))
     text_ids, user_input_length = _encode_split(split, model.text)
     return replace(prompt, split=split, text_ids=text_ids, user_input_length=user_input_length)
 
 
-def _encode(prompt: WrittenPrompt, text: Codec) -> Prompt:
+def _encode(prompt: WrittenPrompt, text: Text) -> Prompt:
     if isinstance(prompt, str):
         return Prompt(tuple(text.encode(prompt)), prompt)
     return Prompt(tuple(prompt), text.decode(prompt))

@@ -1,7 +1,7 @@
 """The bodies of generation requests: their fields, types and bounds, so that decoding is validating.
 
 Unknown fields are ignored, null means the default, and every number, list and string has a bound. What depends on
-the model or on two fields at once is checked in sampling.py and prompts.py.
+the model or on two fields at once is checked in output/wanted.py and prompts.py.
 """
 
 from __future__ import annotations
@@ -35,11 +35,6 @@ TemplateVariables: TypeAlias = Annotated[dict[str, str | int | float | bool | No
 def told(**schema: object) -> Meta:
     """A handler's own check of a value, which msgspec does not make, for the JSON schema of the document."""
     return Meta(extra_json_schema=schema)
-
-
-def is_part(*types: str) -> Meta:
-    """A piece of content of one of these types."""
-    return told(properties={"type": {"enum": list(types)}, "text": {"type": "string"}}, required=["type", "text"])
 
 
 def one_kind(most: int) -> Meta:
@@ -158,7 +153,10 @@ class ContentPart(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
-TextPart: TypeAlias = Annotated[ContentPart, is_part("text")]
+TextPart: TypeAlias = Annotated[
+    ContentPart,
+    told(properties={"type": {"enum": ["text"]}, "text": {"type": "string"}}, required=["type", "text"]),
+]
 
 
 class PastFunction(msgspec.Struct, frozen=True):

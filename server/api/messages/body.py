@@ -14,28 +14,11 @@ from msgspec import Meta
 
 from models.network.generation_config import Temperature, TokenCount, TopK, TopP
 from server.api.errors import ApiError, bad_request
+from server.api.input import schema as chat_schema
 from server.api.input.fields import ABSENT, read_object, refuse_asked
 from server.api.input.prompts import join_content
-from server.api.input.schema import (
-    ChatBody,
-    ChatTool,
-    ContentPart,
-    Deadline,
-    FunctionName,
-    FunctionTool,
-    JsonSchema,
-    Message,
-    ModelName,
-    NamedFunction,
-    NamedTool,
-    PastCall,
-    PastFunction,
-    Priority,
-    ResponseFormat,
-    StopString,
-)
 
-TextParts: TypeAlias = str | Annotated[list[ContentPart], Meta(max_length=2048)]
+TextParts: TypeAlias = str | Annotated[list[chat_schema.ContentPart], Meta(max_length=2048)]
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -61,7 +44,7 @@ class InputMessage(msgspec.Struct, frozen=True):
 class MessageTool(msgspec.Struct, frozen=True):
     """A tool of the client's."""
 
-    name: FunctionName
+    name: chat_schema.FunctionName
     description: str | None = None
     input_schema: msgspec.Raw = ABSENT
     type: str | None = None
@@ -98,7 +81,7 @@ class OutputConfig(msgspec.Struct, frozen=True):
 class CountBody(msgspec.Struct, frozen=True, kw_only=True):
     """POST /v1/messages/count_tokens."""
 
-    model: ModelName | None = None
+    model: chat_schema.ModelName | None = None
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=2048)]
     system: TextParts | None = None
     tools: Annotated[list[MessageTool], Meta(max_length=128)] | None = None
@@ -112,13 +95,13 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     """POST /v1/messages."""
 
     max_tokens: TokenCount
-    stop_sequences: Annotated[list[StopString], Meta(max_length=16)] | None = None
+    stop_sequences: Annotated[list[chat_schema.StopString], Meta(max_length=16)] | None = None
     stream: bool | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
-    priority: Priority | None = None
-    deadline_ms: Deadline | None = None
+    priority: chat_schema.Priority | None = None
+    deadline_ms: chat_schema.Deadline | None = None
 
 
 CHAT_WORDS: Mapping[str, str] = MappingProxyType(
@@ -127,13 +110,15 @@ CHAT_WORDS: Mapping[str, str] = MappingProxyType(
 """A chat's words in messages about errors -> those of this API."""
 
 
-def as_chat(body: CountBody) -> ChatBody:
+def as_chat(body: CountBody) -> chat_schema.ChatBody:
     """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
     refuse_asked([("mcp_servers", body.mcp_servers, "this server calls no others; leave it out")])
     turns = [turn for place, one in enumerate(body.messages) for turn in _turns(one, f"messages[{place}]")]
-    told = [] if body.system is None else [Message("system", join_content(body.system, "system", ("text",)))]
+    told = (
+        [] if body.system is None else [chat_schema.Message("system", join_content(body.system, "system", ("text",)))]
+    )
     choice = body.tool_choice
-    chat = ChatBody(
+    chat = chat_schema.ChatBody(
         model=body.model,
         messages=[*told, *turns],
         # A last turn of the assistant's is the beginning of the answer.
@@ -146,7 +131,7 @@ def as_chat(body: CountBody) -> ChatBody:
     return _with_sampling(chat, body) if isinstance(body, MessagesBody) else chat
 
 
-def _with_sampling(chat: ChatBody, body: MessagesBody) -> ChatBody:
+def _with_sampling(chat: chat_schema.ChatBody, body: MessagesBody) -> chat_schema.ChatBody:
     return msgspec.structs.replace(
         chat,
         max_tokens=body.max_tokens,
@@ -166,10 +151,10 @@ def list_ignored(body: CountBody) -> list[str]:
     return [*thinks, *(f"tools.{tool.type}" for tool in body.tools or () if tool.type not in OWN_TOOLS)]
 
 
-def _turns(message: InputMessage, path: str) -> Iterator[Message]:
+def _turns(message: InputMessage, path: str) -> Iterator[chat_schema.Message]:
     """A message as turns of a chat, which has a turn for each result of a tool. Raises ApiError 400."""
     if isinstance(message.content, str):
-        yield Message(message.role, message.content)
+        yield chat_schema.Message(message.role, message.content)
         return
     blocks = [(block, f"{path}.content[{place}]") for place, block in enumerate(message.content)]
     for block, where in blocks:
@@ -184,7 +169,7 @@ def _turns(message: InputMessage, path: str) -> Iterator[Message]:
     calls = [_call(block, where) for block, where in blocks if block.type == "tool_use"]
     yield from results
     if text or not results:
-        yield Message(message.role, text, tool_calls=calls or None)
+        yield chat_schema.Message(message.role, text, tool_calls=calls or None)
 
 
 KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -204,18 +189,18 @@ def _text(block: Block, path: str) -> str:
     return block.text
 
 
-def _call(block: Block, path: str) -> PastCall:
+def _call(block: Block, path: str) -> chat_schema.PastCall:
     if block.name is None or block.id is None:
         raise _missing(f"{path}.{'name' if block.name is None else 'id'}")
     read_object(bytes(block.input), f"{path}.input", "messages")
-    return PastCall(PastFunction(block.name, bytes(block.input).decode()), block.id)
+    return chat_schema.PastCall(chat_schema.PastFunction(block.name, bytes(block.input).decode()), block.id)
 
 
-def _result(block: Block, path: str) -> Message:
+def _result(block: Block, path: str) -> chat_schema.Message:
     if not block.tool_use_id:
         raise _missing(f"{path}.tool_use_id")
     said = "" if block.content is None else join_content(block.content, f"{path}.content", ("text",))
-    return Message("tool", f"Error: {said}" if block.is_error else said, tool_call_id=block.tool_use_id)
+    return chat_schema.Message("tool", f"Error: {said}" if block.is_error else said, tool_call_id=block.tool_use_id)
 
 
 def _missing(path: str) -> ApiError:
@@ -226,11 +211,13 @@ OWN_TOOLS = (None, "custom")
 """Types of tools that the client runs."""
 
 
-def _tool(tool: MessageTool) -> ChatTool:
-    return ChatTool("function", FunctionTool(tool.name, tool.description, tool.input_schema, tool.strict))
+def _tool(tool: MessageTool) -> chat_schema.ChatTool:
+    return chat_schema.ChatTool(
+        "function", chat_schema.FunctionTool(tool.name, tool.description, tool.input_schema, tool.strict)
+    )
 
 
-def _tool_choice(choice: MessageToolChoice) -> Literal["none", "auto", "required"] | NamedTool:
+def _tool_choice(choice: MessageToolChoice) -> Literal["none", "auto", "required"] | chat_schema.NamedTool:
     match choice.type:
         case "auto" | "none":
             return choice.type
@@ -239,10 +226,10 @@ def _tool_choice(choice: MessageToolChoice) -> Literal["none", "auto", "required
         case "tool":
             if choice.name is None:
                 raise bad_request("tool_choice.name: is missing", "tool_choice")
-            return NamedTool(NamedFunction(choice.name))
+            return chat_schema.NamedTool(chat_schema.NamedFunction(choice.name))
 
 
-def _response_format(config: OutputConfig | None) -> ResponseFormat | None:
+def _response_format(config: OutputConfig | None) -> chat_schema.ResponseFormat | None:
     if config is None or config.format is None:
         return None
-    return ResponseFormat("json_schema", JsonSchema(config.format.schema))
+    return chat_schema.ResponseFormat("json_schema", chat_schema.JsonSchema(config.format.schema))

@@ -137,6 +137,9 @@ class MessageError(NamedEvent, frozen=True, kw_only=True):
     request_id: str
 
 
+EVENTS = (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, MessageError)
+"""Kinds of events of a stream."""
+
 _ERROR_TYPES: Mapping[int, str] = MappingProxyType(
     {
         401: "authentication_error",

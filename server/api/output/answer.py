@@ -224,7 +224,7 @@ class TextFrames:
 class ItemWords(Protocol):
     """The wording of one answer as typed events, of which the last is the end marker."""
 
-    def begun(self) -> Iterable[msgspec.Struct]:
+    def opening(self) -> Iterable[msgspec.Struct]:
         """Events before the first token."""
         ...
 
@@ -245,7 +245,7 @@ class ItemWriter:
     words: ItemWords
 
     async def write(self, stream: EventStream) -> None:
-        await stream.send(self.words.begun())
+        await stream.send(self.words.opening())
         async with Updates(self.call.requests) as updates:
             async for arrivals in updates:
                 part = self.call.receive(0, arrivals[0])

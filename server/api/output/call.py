@@ -18,7 +18,6 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
 from scheduler.stream import Shortcut, join_updates
 from server.api.calls.register import Record
@@ -26,7 +25,6 @@ from server.api.calls.request_status import measure
 from server.api.errors import ApiError, bad_request, busy, failure_error
 from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input.prompts import Prompt
-from server.api.input.sampling import is_scoring
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.limits import LIMITS
 from server.api.output.expectation import expectation_of
@@ -35,9 +33,10 @@ from server.api.output.reply import Metrics, PromptDetails, Usage
 from server.api.output.wanted import (
     Predictions,
     WantedAnswer,
-    answer_tokens,
     describe,
     draw_seeds,
+    expected_tokens,
+    is_scoring,
     length_scope,
     predict,
 )
@@ -146,7 +145,7 @@ async def open_call(
     scope = length_scope(record.caller.holder, body.cache_salt)
     async with predict(wanted, app[LENGTHS], scope) as predictions:  # a client that leaves meanwhile has cost nothing
         record.check()
-        tokens = sum(_tokens(item, predictions[id(item.prompt)]) for item in wanted)
+        tokens = sum(expected_tokens(item, predictions[id(item.prompt)]) for item in wanted)
         check_tokens(tokens, app[LIMITS], app[DISPATCHER])
         async with _submit_all(wanted, predictions, body, app, record, scope) as answers:
             call = Call(answers, record, app[DISPATCHER], is_scoring(body))
@@ -193,11 +192,6 @@ async def _submit_all(
     finally:
         for answer in answers:
             dispatcher.cancel(answer.request)
-
-
-def _tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
-    """Tokens of an answer and its prompt, as far as they can be foreseen."""
-    return len(item.prompt.ids) + answer_tokens(item, prediction)
 
 
 Arrivals: TypeAlias = Mapping[int, RowUpdate]

@@ -1,4 +1,8 @@
-"""The answers that a body asks for, before any is a request: their bounds, seeds, predicted lengths and work."""
+"""The answers that a body asks for, before any is a request: how their tokens are chosen, their bounds, seeds and
+predicted lengths.
+
+It owns the checks that need the model or two fields at once; single fields are bounded by the schema.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,12 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
-from engine.sampling.params import SamplingParams
+from engine.sampling.params import Grammar, SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import NoReplay, Prediction
-from server.api.errors import bad_request
+from server.api.errors import ApiError, bad_request
 from server.api.generator import AnswerLengths
 from server.api.input.prompts import Prompt
-from server.api.input.sampling import for_prompt, sampling_params, with_seed
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
 from server.api.served_model import MODEL, ServedModel
 
@@ -52,10 +55,10 @@ def list_wanted(
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
         raise bad_request(message, "n")
     compiled = prompts[0].grammar  # all have the same, and hold on to it for as long as the call lasts
-    common = sampling_params(body, model, len(prompts[0].ids), None if compiled is None else compiled.grammar)
-    wanted = [WantedAnswer(prompts[0], common)] * choices
-    for prompt in prompts[1:]:
-        wanted += [WantedAnswer(prompt, for_prompt(common, body, model, len(prompt.ids)))] * choices
+    grammar = None if compiled is None else compiled.grammar
+    wanted: list[WantedAnswer] = []
+    for prompt in prompts:
+        wanted += [WantedAnswer(prompt, sampling_params(body, model, len(prompt.ids), grammar))] * choices
     _bound_logprobs(body, wanted, most)
     return wanted
 
@@ -119,10 +122,10 @@ def length_scope(holder: str | None, salt: str | None) -> str:
     )
 
 
-def answer_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
-    """Tokens of an answer, as far as they can be foreseen."""
+def expected_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
+    """Tokens of an answer and its prompt, as far as they can be foreseen."""
     most = item.sampling.max_tokens
-    return most if prediction is None else min(most, int(prediction.length))
+    return len(item.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
 
 
 @asynccontextmanager
@@ -137,13 +140,134 @@ async def predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths, scope:
             raise bad_request(f"replay_tokens: {error}", "replay_tokens") from None
         yield dict(zip(distinct, predictions, strict=True))
     finally:
-        for future in asked:
-            _forget(future)
+        for future in asked:  # one that has not come was cancelled together with its caller
+            if future.done() and not future.cancelled() and future.exception() is None and (late := future.result()):
+                late.forget()
 
 
-def _forget(asked: asyncio.Future[Prediction | None]) -> None:
-    """Forget a prediction that has come; one that has not was cancelled together with its caller."""
-    if asked.done() and not asked.cancelled() and asked.exception() is None:
-        prediction = asked.result()
-        if prediction is not None:
-            prediction.forget()
+COMPLETION_TOKENS = 16
+"""Answer length of /v1/completions when none is given, as in OpenAI's API."""
+
+DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Fields for which the model has defaults of its own."""
+
+
+def sampling_params(
+    body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int, grammar: Grammar | None = None
+) -> SamplingParams:
+    """How each answer to a prompt of `prompt_length` tokens is made, its seed aside; raises ApiError 400."""
+    defaults = model.defaults.sampling
+    given = {name: getattr(body, name) for name in DEFAULTED}
+    chosen: dict[str, Any] = {
+        name: getattr(defaults, name) if value is None else value for name, value in given.items()
+    }
+    return SamplingParams(
+        **chosen | {"top_k": max(chosen["top_k"], 0)},  # -1 is off too
+        max_tokens=_max_tokens(body, model, prompt_length),
+        replay_tokens=_replay_tokens(body, model, prompt_length),
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logit_bias=_logit_bias(body.logit_bias or {}, model.vocab_size),
+        min_tokens=body.min_tokens or 0,
+        ignore_eos=bool(body.ignore_eos),
+        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        stop_token_ids=_stop_token_ids(body.stop_token_ids or [], model.vocab_size),
+        include_stop_str_in_output=bool(body.include_stop_str_in_output),
+        logprobs=_logprobs(body),
+        prompt_logprobs=_prompt_logprobs(body),
+        stop_repetition=model.defaults.stop_repetition,
+        grammar=grammar,
+    )
+
+
+def with_seed(sampling: SamplingParams, seed: int, choice: int) -> SamplingParams:
+    """Parameters of one of several choices: its seed is `seed` + its number, within 64 unsigned bits."""
+    return replace(sampling, seed=(seed + choice) % 2**64)
+
+
+def is_scoring(body: ChatBody | CompletionBody) -> bool:
+    """Whether the client wants its prompt back with log-probabilities, and nothing generated."""
+    return isinstance(body, CompletionBody) and bool(body.echo) and body.max_tokens == 0
+
+
+def _max_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int:
+    """Tokens an answer may have, and the model's own settings allow: what was asked for, which must fit, else the
+    endpoint's default, clipped."""
+    room, name, asked = model.context_length - prompt_length, "max_tokens", body.max_tokens
+    if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
+        name, asked = "max_completion_tokens", body.max_completion_tokens
+    if is_scoring(body):
+        asked = 1  # the engine makes at least one token; the answer leaves it out
+    if asked == 0:
+        raise bad_request(f"{name}: must be at least 1 (0 is allowed only together with echo)", name)
+    if asked is not None and asked > room:
+        raise _too_long(name, asked, prompt_length, model)
+    most = model.defaults.sampling.max_new_tokens
+    found = min(room, _default_tokens(body, model)) if asked is None else asked
+    found = found if most is None else min(found, most)
+    if (body.min_tokens or 0) > found:
+        raise bad_request(f"min_tokens: must not exceed max_tokens, which is {found} here", "min_tokens")
+    return found
+
+
+def _too_long(name: str, asked: int, prompt_length: int, model: ServedModel) -> ApiError:
+    message = (
+        f"{name}: the prompt has {prompt_length} tokens and {name} asks for {asked} more, but the context holds "
+        f"{model.context_length}; lower {name} to {model.context_length - prompt_length} or shorten the prompt"
+    )
+    return bad_request(message, name, "context_length_exceeded")
+
+
+def _default_tokens(body: ChatBody | CompletionBody, model: ServedModel) -> int:
+    """The endpoint's default; a chat's gives way to a longer answer that its request asks for in another field."""
+    if isinstance(body, CompletionBody):
+        return COMPLETION_TOKENS
+    if model.defaults.max_tokens is None:
+        return model.context_length
+    return max(model.defaults.max_tokens, body.min_tokens or 0, body.replay_tokens or 0)
+
+
+def _replay_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int | None:
+    """The length that an answer shall have; one that max_tokens cuts short ends there."""
+    asked = body.replay_tokens
+    if asked is None:
+        return None
+    if not model.defaults.allow_replay:
+        message = "replay_tokens: this server does not replay lengths; leave it out, or start with --allow-replay"
+        raise bad_request(message, "replay_tokens", "unsupported")
+    if asked > model.context_length - prompt_length:
+        raise _too_long("replay_tokens", asked, prompt_length, model)
+    if (body.min_tokens or 0) > asked:
+        raise bad_request(f"min_tokens: must not exceed replay_tokens, which is {asked}", "min_tokens")
+    return asked
+
+
+def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    for key in biases:
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
+            raise bad_request(f"logit_bias: keys must be token ids from 0 to {vocab_size - 1}", "logit_bias")
+    return tuple((int(key), bias) for key, bias in biases.items())
+
+
+def _stop_token_ids(ids: list[int], vocab_size: int) -> tuple[int, ...]:
+    if any(token_id >= vocab_size for token_id in ids):
+        raise bad_request(f"stop_token_ids: token ids go from 0 to {vocab_size - 1}", "stop_token_ids")
+    return tuple(ids)
+
+
+def _logprobs(body: ChatBody | CompletionBody) -> int | None:
+    if isinstance(body, CompletionBody):
+        return body.logprobs
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise bad_request("top_logprobs: needs logprobs to be true", "top_logprobs")
+    return None
+
+
+def _prompt_logprobs(body: ChatBody | CompletionBody) -> int | None:
+    if body.prompt_logprobs is not None and body.stream:
+        raise bad_request("prompt_logprobs: cannot be streamed; leave out stream", "prompt_logprobs")
+    echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
+    asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
+    return max(asked, default=None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import orjson
@@ -15,31 +15,14 @@ from msgspec import Meta
 
 from models.network.generation_config import TokenCount
 from server.api.errors import ApiError, bad_request
+from server.api.input import schema as chat_schema
 from server.api.input.fields import ABSENT, is_given, refuse_asked
 from server.api.input.prompts import join_content
-from server.api.input.schema import (
-    Alternatives,
-    ChatBody,
-    ChatTool,
-    ContentPart,
-    FunctionName,
-    FunctionTool,
-    GenerationBody,
-    JsonSchema,
-    Message,
-    NamedFunction,
-    NamedTool,
-    PastCall,
-    PastFunction,
-    ResponseFormat,
-    is_part,
-    told,
-)
 
 TEXTS = ("input_text", "output_text", "text")
 """Kinds of parts of a turn."""
 
-Content: TypeAlias = str | Annotated[list[Annotated[ContentPart, is_part(*TEXTS)]], Meta(max_length=2048)]
+Content: TypeAlias = str | Annotated[list[chat_schema.ContentPart], Meta(max_length=2048)]
 
 LOGPROBS = "message.output_text.logprobs"
 """The name in `include` that asks for log-probabilities."""
@@ -76,18 +59,10 @@ class ResponseTool(msgspec.Struct, frozen=True):
     """A tool: a function, which lies flat, or a custom tool, which takes a text."""
 
     type: Annotated[str, Meta(max_length=256)]
-    name: FunctionName | None = None
+    name: chat_schema.FunctionName | None = None
     description: str | None = None
     parameters: msgspec.Raw = ABSENT
     strict: bool | None = None
-
-
-TOOL = told(
-    anyOf=[
-        {"properties": {"type": {"enum": list(OWN_TOOLS)}, "name": {"type": "string"}}, "required": ["name"]},
-        {"properties": {"type": {"not": {"enum": list(OWN_TOOLS)}}}},
-    ]
-)
 
 
 class NamedFunctionChoice(msgspec.Struct, frozen=True):
@@ -95,55 +70,6 @@ class NamedFunctionChoice(msgspec.Struct, frozen=True):
 
     name: str
     type: Literal["function", "custom"] = "function"
-
-
-TURN = told(
-    anyOf=[
-        {
-            "properties": {
-                "type": {"const": "message"},
-                "role": {"type": "string"},
-                "content": {"type": ["string", "array"]},
-            },
-            "required": ["role", "content"],
-        },
-        {
-            "properties": {
-                "type": {"const": "function_call"},
-                "name": {"type": "string"},
-                "arguments": {"type": "string"},
-                "call_id": {"type": "string"},
-            },
-            "required": ["type", "name", "arguments", "call_id"],
-        },
-        {
-            "properties": {
-                "type": {"const": "function_call_output"},
-                "call_id": {"type": "string", "minLength": 1},
-                "output": {"type": ["string", "array"]},
-            },
-            "required": ["type", "call_id", "output"],
-        },
-        {
-            "properties": {
-                "type": {"const": "custom_tool_call"},
-                "name": {"type": "string"},
-                "input": {"type": "string"},
-                "call_id": {"type": "string"},
-            },
-            "required": ["type", "name", "input", "call_id"],
-        },
-        {
-            "properties": {
-                "type": {"const": "custom_tool_call_output"},
-                "call_id": {"type": "string", "minLength": 1},
-                "output": {"type": ["string", "array"]},
-            },
-            "required": ["type", "call_id", "output"],
-        },
-        {"properties": {"type": {"const": "reasoning"}}, "required": ["type"]},
-    ]
-)
 
 
 class TextFormat(msgspec.Struct, frozen=True):
@@ -162,32 +88,23 @@ class TextConfig(msgspec.Struct, frozen=True):
     format: TextFormat | None = None
 
 
-class ResponsesBody(GenerationBody, frozen=True, kw_only=True):
+class ResponsesBody(chat_schema.GenerationBody, frozen=True, kw_only=True):
     """POST /v1/responses."""
 
-    told: ClassVar[dict[str, object]] = {
-        "properties": {
-            "n": {"enum": [None, 1]},
-            "max_tokens": {"type": "null"},
-            "response_format": {"type": "null"},
-            "prompt_logprobs": {"type": "null"},
-        }
-    }
-
-    input: str | Annotated[list[Annotated[InputItem, TURN]], Meta(min_length=1, max_length=2048)]
+    input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=2048)]
     instructions: str | None = None
     max_output_tokens: TokenCount | None = None
-    top_logprobs: Alternatives | None = None
+    top_logprobs: chat_schema.Alternatives | None = None
     include: Annotated[list[str], Meta(max_length=64)] | None = None
     text: TextConfig | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
     store: bool | None = None
-    background: Annotated[bool | None, told(enum=[None, False])] = None
-    truncation: Annotated[Literal["auto", "disabled"] | None, told(enum=[None, "disabled"])] = None
+    background: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     previous_response_id: str | None = None
-    conversation: Annotated[msgspec.Raw, told(type="null")] = ABSENT
-    prompt: Annotated[msgspec.Raw, told(type="null")] = ABSENT
-    tools: Annotated[list[Annotated[ResponseTool, TOOL]], Meta(max_length=128)] | None = None
+    conversation: msgspec.Raw = ABSENT
+    prompt: msgspec.Raw = ABSENT
+    tools: Annotated[list[ResponseTool], Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunctionChoice | None = None
     parallel_tool_calls: bool | None = None
 
@@ -203,17 +120,19 @@ OWN_WORDS: Mapping[str, str] = MappingProxyType(
 """A chat's words in messages about errors -> those of this API."""
 
 
-def as_chat(body: ResponsesBody, spoken: Sequence[Message]) -> ChatBody:
+def as_chat(body: ResponsesBody, spoken: Sequence[chat_schema.Message]) -> chat_schema.ChatBody:
     """The chat that a body asks for, with its conversation; raises ApiError 400 for what a chat cannot say."""
     _refuse_unsupported(body)
-    told = [] if body.instructions is None else [Message("system", body.instructions)]
+    told = [] if body.instructions is None else [chat_schema.Message("system", body.instructions)]
     choice = body.tool_choice
-    common = {name: getattr(body, name) for name in GenerationBody.__struct_fields__}
-    return ChatBody(
+    common = {name: getattr(body, name) for name in chat_schema.GenerationBody.__struct_fields__}
+    return chat_schema.ChatBody(
         **common | {"response_format": _response_format(body.text)},
         messages=[*told, *spoken],
         tools=[_tool(tool, f"tools[{place}]") for place, tool in own_tools(body)],
-        tool_choice=NamedTool(NamedFunction(choice.name)) if isinstance(choice, NamedFunctionChoice) else choice,
+        tool_choice=chat_schema.NamedTool(chat_schema.NamedFunction(choice.name))
+        if isinstance(choice, NamedFunctionChoice)
+        else choice,
         parallel_tool_calls=body.parallel_tool_calls,
         max_completion_tokens=body.max_output_tokens,
         logprobs=wants_logprobs(body),
@@ -221,12 +140,12 @@ def as_chat(body: ResponsesBody, spoken: Sequence[Message]) -> ChatBody:
     )
 
 
-def _response_format(text: TextConfig | None) -> ResponseFormat | None:
+def _response_format(text: TextConfig | None) -> chat_schema.ResponseFormat | None:
     if text is None or text.format is None:
         return None
     asked = text.format
-    schema = JsonSchema(asked.schema, asked.name, asked.description, asked.strict)
-    return ResponseFormat(asked.type, schema if asked.type == "json_schema" else None)
+    schema = chat_schema.JsonSchema(asked.schema, asked.name, asked.description, asked.strict)
+    return chat_schema.ResponseFormat(asked.type, schema if asked.type == "json_schema" else None)
 
 
 def wants_logprobs(body: ResponsesBody) -> bool:
@@ -234,11 +153,11 @@ def wants_logprobs(body: ResponsesBody) -> bool:
     return LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
 
 
-def conversation(body: ResponsesBody) -> list[Message]:
+def conversation(body: ResponsesBody) -> list[chat_schema.Message]:
     """The input as turns of a chat; raises ApiError 400."""
     if isinstance(body.input, str):
-        return [Message("user", body.input)]
-    turns: list[Message] = []
+        return [chat_schema.Message("user", body.input)]
+    turns: list[chat_schema.Message] = []
     for place, item in enumerate(body.input):
         turn = _turn(item, f"input[{place}]")
         if turn is None:
@@ -251,7 +170,7 @@ def conversation(body: ResponsesBody) -> list[Message]:
     return turns
 
 
-def _turn(item: InputItem, path: str) -> Message | None:
+def _turn(item: InputItem, path: str) -> chat_schema.Message | None:
     """An item as a turn of a chat; None for the thoughts of another model, which no chat template here has a place for.
 
     Raises ApiError 400.
@@ -260,18 +179,23 @@ def _turn(item: InputItem, path: str) -> Message | None:
         case "message":
             if item.role is None:
                 raise _missing(f"{path}.role")
-            return Message(item.role, join_content(item.content, f"{path}.content", TEXTS))
+            return chat_schema.Message(item.role, join_content(item.content, f"{path}.content", TEXTS))
         case "function_call" | "custom_tool_call":
             field, given = ("arguments", item.arguments) if item.type == "function_call" else ("input", item.input)
             if item.name is None or given is None or item.call_id is None:
                 names = ("name", item.name), (field, given), ("call_id", item.call_id)
                 raise _missing(f"{path}.{next(name for name, value in names if value is None)}")
             arguments = given if field == "arguments" else text_arguments(given)
-            return Message("assistant", tool_calls=[PastCall(PastFunction(item.name, arguments), item.call_id)])
+            return chat_schema.Message(
+                "assistant",
+                tool_calls=[chat_schema.PastCall(chat_schema.PastFunction(item.name, arguments), item.call_id)],
+            )
         case "function_call_output" | "custom_tool_call_output":
             if not item.call_id:
                 raise _missing(f"{path}.call_id")
-            return Message("tool", join_content(item.output, f"{path}.output", TEXTS), tool_call_id=item.call_id)
+            return chat_schema.Message(
+                "tool", join_content(item.output, f"{path}.output", TEXTS), tool_call_id=item.call_id
+            )
         case "reasoning":
             return None
     raise bad_request(
@@ -298,13 +222,15 @@ def text_arguments(text: str) -> str:
     return orjson.dumps({"input": text}).decode()
 
 
-def _tool(tool: ResponseTool, path: str) -> ChatTool:
+def _tool(tool: ResponseTool, path: str) -> chat_schema.ChatTool:
     if tool.name is None:
         raise bad_request(f"{path}.name: is missing", "tools")
     if tool.type == "custom":
         parameters = msgspec.Raw(orjson.dumps(dict(TEXT_TOOL)))
-        return ChatTool("function", FunctionTool(tool.name, tool.description, parameters))
-    return ChatTool("function", FunctionTool(tool.name, tool.description, tool.parameters, tool.strict))
+        return chat_schema.ChatTool("function", chat_schema.FunctionTool(tool.name, tool.description, parameters))
+    return chat_schema.ChatTool(
+        "function", chat_schema.FunctionTool(tool.name, tool.description, tool.parameters, tool.strict)
+    )
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:

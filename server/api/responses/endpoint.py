@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import orjson
@@ -24,41 +24,21 @@ from server.api.output.call import Call, Part
 from server.api.output.large_json import send_reply
 from server.api.output.logprobs import chat_logprobs
 from server.api.output.reply import ChatLogprob, Head, encode, json_response
-from server.api.responses.body import (
-    OWN_NAMES,
-    OWN_WORDS,
-    ResponsesBody,
-    ResponseTool,
-    as_chat,
-    conversation,
-    list_ignored,
-    own_tools,
-    wants_logprobs,
-)
+from server.api.responses import body as bodies
+from server.api.responses import reply as replies
 from server.api.responses.items import OutputItems, said_in
-from server.api.responses.reply import (
-    DeletedResponse,
-    FormatReply,
-    IncompleteDetails,
-    InputDetails,
-    OutputItem,
-    OutputMessage,
-    ResponseEvent,
-    ResponseFailure,
-    ResponseObject,
-    ResponseUsage,
-    Status,
-    TextReply,
-)
-from server.api.served_model import MODEL, Codec
+from server.api.served_model import MODEL
 from server.http.access import holder_of
+
+if TYPE_CHECKING:
+    from models.text import Text
 
 
 async def responses(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with text and calls of functions, as OpenAI's responses do."""
-    body, head = await read_call(request, ResponsesBody, "resp_")
+    body, head = await read_call(request, bodies.ResponsesBody, "resp_")
     chat, spoken = await read_chat(request, body)
-    with reword_errors(OWN_NAMES, OWN_WORDS):
+    with reword_errors(bodies.OWN_NAMES, bodies.OWN_WORDS):
         prompt = await chat_prompt(chat, request.app[MODEL])
         async with register_call(request, chat, [prompt], head) as call:
             custom = frozenset(tool.name or "" for tool in body.tools or () if tool.type == "custom")
@@ -70,7 +50,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
             return await send_reply(request, words.whole(result.join()), result.answer.take_weight())
 
 
-async def read_chat(request: web.Request, body: ResponsesBody) -> tuple[ChatBody, tuple[Message, ...]]:
+async def read_chat(request: web.Request, body: bodies.ResponsesBody) -> tuple[ChatBody, tuple[Message, ...]]:
     """The chat that a body asks for, and its conversation, the turns before `previous_response_id` included.
 
     Raises ApiError 400, 404.
@@ -79,11 +59,11 @@ async def read_chat(request: web.Request, body: ResponsesBody) -> tuple[ChatBody
     if (name := body.previous_response_id) is not None:
         earlier = request.app[STORE].find(name, holder_of(request), "previous_response_id").messages
 
-    ignore(request, list_ignored(body))
+    ignore(request, bodies.list_ignored(body))
 
     def read() -> tuple[ChatBody, tuple[Message, ...]]:
-        spoken = (*earlier, *conversation(body))
-        return as_chat(body, spoken), spoken
+        spoken = (*earlier, *bodies.conversation(body))
+        return bodies.as_chat(body, spoken), spoken
 
     return await request.app[MODEL].run_in_thread(read)
 
@@ -97,7 +77,7 @@ async def delete_response(request: web.Request) -> web.Response:
     """Forget a response that is kept; raises ApiError 404."""
     name = request.match_info["id"]
     request.app[STORE].remove(name, holder_of(request))
-    return json_response(DeletedResponse(name))
+    return json_response(replies.DeletedResponse(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +88,7 @@ class Keeping:
     holder: str | None
     spoken: tuple[Message, ...]
 
-    def __call__(self, reply: ResponseObject) -> None:
+    def __call__(self, reply: replies.ResponseObject) -> None:
         self.store.add(self.holder, (*self.spoken, said_in(reply.output)), reply)
 
 
@@ -117,31 +97,31 @@ class ResponseWords:
     """Words one answer as OpenAI's responses: typed, numbered events, without a [DONE]."""
 
     head: Head
-    text: Codec
-    body: ResponsesBody
+    text: Text
+    body: bodies.ResponsesBody
     call: Call
     items: OutputItems
     keep: Keeping | None
 
-    def whole(self, part: Part) -> ResponseObject:
+    def whole(self, part: Part) -> replies.ResponseObject:
         """The response with all its tokens."""
         *_, last = self.events(part)
-        assert isinstance(last, ResponseEvent), "which ends each stream"
+        assert isinstance(last, replies.ResponseEvent), "which ends each stream"
         return last.response
 
-    def begun(self) -> Iterator[msgspec.Struct]:
+    def opening(self) -> Iterator[msgspec.Struct]:
         response = self._response("in_progress", [])
         yield self._event("response.created", response)
         yield self._event("response.in_progress", response)
 
     def events(self, part: Part) -> Iterator[msgspec.Struct]:
         update, cut = part.update, part.update.finish_reason is FinishReason.LENGTH
-        yield from self.items.push(part.pieces, self._logprobs(update))
+        yield from self.items.say(part.pieces, self._logprobs(update))
         if update.finish_reason is None:
             return
         status: Literal["incomplete", "completed"] = "incomplete" if cut else "completed"
-        yield from self.items.finish(status)
-        details = IncompleteDetails("max_output_tokens") if cut else None
+        yield from self.items.finish(cut=cut)
+        details = replies.IncompleteDetails("max_output_tokens") if cut else None
         response = self._response(status, self.items.done, incomplete_details=details)
         if self.keep is not None:
             self.keep(response)
@@ -149,28 +129,28 @@ class ResponseWords:
 
     def failed(self, error: ApiError) -> msgspec.Struct:
         """The last event, with the items that there were when the answer failed, or was broken off."""
-        failure = ResponseFailure(error_body(error).error.code, error.message)
-        status: Status = "cancelled" if self.call.record.cancelled else "failed"
-        return self._event("response.failed", self._response(status, self.items.all("incomplete"), error=failure))
+        failure = replies.ResponseFailure(error_body(error).error.code, error.message)
+        status: replies.Status = "cancelled" if self.call.record.cancelled else "failed"
+        return self._event("response.failed", self._response(status, self.items.all(), error=failure))
 
-    def _event(self, kind: str, response: ResponseObject) -> ResponseEvent:
-        return ResponseEvent(type=kind, sequence_number=next(self.items.numbers), response=response)
+    def _event(self, kind: str, response: replies.ResponseObject) -> replies.ResponseEvent:
+        return replies.ResponseEvent(type=kind, sequence_number=next(self.items.numbers), response=response)
 
     def _logprobs(self, update: RowUpdate) -> Sequence[ChatLogprob]:
-        wanted = wants_logprobs(self.body) and update.logprobs
+        wanted = bodies.wants_logprobs(self.body) and update.logprobs
         return chat_logprobs(update.logprobs, self.text).content if wanted else []
 
     def _response(
         self,
-        status: Status,
-        output: list[OutputItem],
+        status: replies.Status,
+        output: list[replies.OutputItem],
         *,
-        incomplete_details: IncompleteDetails | None = None,
-        error: ResponseFailure | None = None,
-    ) -> ResponseObject:
+        incomplete_details: replies.IncompleteDetails | None = None,
+        error: replies.ResponseFailure | None = None,
+    ) -> replies.ResponseObject:
         body, sampling = self.body, self.call.requests[0].sampling
         over = status != "in_progress"
-        return ResponseObject(
+        return replies.ResponseObject(
             id=self.head.id,
             created_at=self.head.created,
             status=status,
@@ -185,37 +165,37 @@ class ResponseWords:
             previous_response_id=body.previous_response_id,
             store=body.store is not False,
             temperature=sampling.temperature,
-            text=TextReply(_format(body)),
+            text=replies.TextReply(_format(body)),
             tool_choice=body.tool_choice or "auto",
-            tools=[_tool(tool) for _, tool in own_tools(body)],
+            tools=[_tool(tool) for _, tool in bodies.own_tools(body)],
             top_logprobs=body.top_logprobs or 0,
             top_p=sampling.top_p,
             usage=self._usage() if over else None,
             metrics=self.call.metrics() if over else None,
         )
 
-    def _usage(self) -> ResponseUsage:
+    def _usage(self) -> replies.ResponseUsage:
         usage = self.call.usage()
-        return ResponseUsage(
+        return replies.ResponseUsage(
             usage.prompt_tokens,
             usage.completion_tokens,
             usage.total_tokens,
-            InputDetails(usage.prompt_tokens_details.cached_tokens),
+            replies.InputDetails(usage.prompt_tokens_details.cached_tokens),
         )
 
 
-def _tool(tool: ResponseTool) -> dict[str, Any]:
+def _tool(tool: bodies.ResponseTool) -> dict[str, Any]:
     """A tool as it was given."""
     parameters = orjson.loads(bytes(tool.parameters)) if bytes(tool.parameters) else None
     told = {name: getattr(tool, name) for name in ("type", "name", "description", "strict")}
     return told | {"parameters": parameters}
 
 
-def _format(body: ResponsesBody) -> FormatReply:
+def _format(body: bodies.ResponsesBody) -> replies.FormatReply:
     asked = None if body.text is None else body.text.format
     if asked is None or asked.type != "json_schema":
-        return FormatReply("text" if asked is None else asked.type)
-    return FormatReply(asked.type, asked.name, orjson.loads(bytes(asked.schema)), asked.strict)
+        return replies.FormatReply("text" if asked is None else asked.type)
+    return replies.FormatReply(asked.type, asked.name, orjson.loads(bytes(asked.schema)), asked.strict)
 
 
 EACH = 1000
@@ -227,7 +207,7 @@ class StoredResponse:
     """A response, and the conversation up to its end."""
 
     messages: tuple[Message, ...]
-    reply: ResponseObject
+    reply: replies.ResponseObject
     size: int
     """Bytes that it counts for, about."""
 
@@ -240,9 +220,9 @@ class ResponseStore:
         self._sizes: Counter[str | None] = Counter()
         self._stored: defaultdict[str | None, OrderedDict[str, StoredResponse]] = defaultdict(OrderedDict)
 
-    def add(self, holder: str | None, messages: tuple[Message, ...], reply: ResponseObject) -> None:
+    def add(self, holder: str | None, messages: tuple[Message, ...], reply: replies.ResponseObject) -> None:
         """Keep a response. When the bound is passed, the holder who has most loses those used least recently."""
-        told = (part for item in reply.output if isinstance(item, OutputMessage) for part in item.content)
+        told = (part for item in reply.output if isinstance(item, replies.OutputMessage) for part in item.content)
         size = EACH + sum(len(part.text) + EACH * len(part.logprobs) for part in told)
         size += sum(EACH // 4 + len(one.content or "") for one in messages)
         size += sum(EACH // 4 + len(call.function.arguments) for one in messages for call in one.tool_calls or ())

@@ -1,12 +1,11 @@
 """The pieces of one answer -> the items of a response: a message for its text, an item for each call of a function.
 
-Each step is told as the events of a stream; a response that is not streamed passes them over.
+Its words for the steps of server/api/output/items.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import TypedDict
 
@@ -14,25 +13,11 @@ import msgspec
 import orjson
 
 from server.api.input.schema import Message, PastCall, PastFunction
+from server.api.output.items import Items
 from server.api.output.reply import ChatLogprob
+from server.api.responses import reply
 from server.api.responses.body import text_arguments
-from server.api.responses.reply import (
-    ArgumentsDelta,
-    ArgumentsDone,
-    CustomCallItem,
-    FunctionCallItem,
-    InputDelta,
-    InputDone,
-    ItemEvent,
-    ItemStatus,
-    OutputItem,
-    OutputMessage,
-    OutputText,
-    PartEvent,
-    TextDelta,
-    TextDone,
-)
-from server.api.tools.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
+from server.api.tools.reading import CallPiece, Piece, TextPiece
 
 
 class EventPlace(TypedDict):
@@ -44,139 +29,101 @@ class EventPlace(TypedDict):
     output_index: int
 
 
-@dataclass(slots=True)
-class OutputItems:
-    """The items of one response as they grow."""
+class OutputItems(Items[reply.OutputItem]):
+    """The items of one response, and the numbers of its events."""
 
-    response_id: str
-    custom: Collection[str] = ()
-    """Names of custom tools."""
-    done: list[OutputItem] = field(default_factory=list)
-    numbers: Iterator[int] = field(default_factory=count)
-    """Numbers the events of the stream."""
-    _open: OutputItem | None = None
-    """The item that grows, without what it has grown by."""
-    _parts: list[str] = field(default_factory=list)
-    """Pieces of the open item's text or arguments so far."""
-    _logprobs: list[ChatLogprob] = field(default_factory=list)
+    text_kind = reply.OutputMessage
 
-    def push(self, pieces: Sequence[Piece], logprobs: Sequence[ChatLogprob]) -> Iterator[msgspec.Struct]:
+    def __init__(self, response_id: str, custom: Collection[str] = ()) -> None:
+        """`custom` are the names of custom tools."""
+        super().__init__()
+        self.numbers = count()
+        self._response_id, self._custom = response_id, custom
+        self._fresh: Sequence[ChatLogprob] = ()
+        self._logprobs: list[ChatLogprob] = []
+
+    def say(self, pieces: Sequence[Piece], logprobs: Sequence[ChatLogprob]) -> Iterator[msgspec.Struct]:
         """Add the next pieces; log-probabilities, which only answers without tools have, are those of the text."""
-        for piece in pieces or ([TextPiece("")] if logprobs else []):
-            match piece:
-                case TextPiece(text):
-                    yield from self._say(text, logprobs)
-                case CallPiece(arguments=arguments):
-                    yield from self._call(piece)
-                    yield from self._argue(arguments)
-                case ArgumentsPiece(arguments=arguments):
-                    yield from self._argue(arguments)
-
-    def finish(self, status: ItemStatus) -> Iterator[msgspec.Struct]:
-        """End the last item; an answer without any is an empty message."""
-        if self._open is None and not self.done:
-            yield from self._say("", ())
-        yield from self._close(status)
-
-    def all(self, status: ItemStatus) -> list[OutputItem]:
-        """The items so far, with the last in the state that it was left in."""
-        return [*self.done, *(() if self._open is None else (self._whole(self._open, status),))]
-
-    def _say(self, text: str, logprobs: Sequence[ChatLogprob]) -> Iterator[msgspec.Struct]:
-        if not isinstance(self._open, OutputMessage):
-            item = OutputMessage(self._name("msg"), "in_progress", [])
-            yield from self._begin(item)
-            yield self._part("response.content_part.added", OutputText("", []))
-        self._parts.append(text)
+        self._fresh = logprobs
         self._logprobs.extend(logprobs)
-        if text or logprobs:
-            kind = "response.output_text.delta"
-            yield TextDelta(**self._place(kind), delta=text, logprobs=list(logprobs))
+        yield from self.push(pieces or ([TextPiece("")] if logprobs else []))
 
-    def _call(self, call: CallPiece) -> Iterator[msgspec.Struct]:
-        if call.name in self.custom:
-            yield from self._begin(
-                CustomCallItem(id=self._name("ctc"), call_id=call.id, name=call.name, input="", status="in_progress")
+    def text(self) -> reply.OutputItem:
+        return reply.OutputMessage(self._name("msg"), "in_progress", [])
+
+    def call(self, call: CallPiece) -> reply.OutputItem:
+        if call.name in self._custom:
+            return reply.CustomCallItem(
+                id=self._name("ctc"), call_id=call.id, name=call.name, input="", status="in_progress"
             )
-        else:
-            yield from self._begin(
-                FunctionCallItem(
-                    id=self._name("fc"), call_id=call.id, name=call.name, arguments="", status="in_progress"
-                )
-            )
+        return reply.FunctionCallItem(
+            id=self._name("fc"), call_id=call.id, name=call.name, arguments="", status="in_progress"
+        )
 
-    def _argue(self, arguments: str) -> Iterator[msgspec.Struct]:
-        self._parts.append(arguments)
-        if arguments and not isinstance(self._open, CustomCallItem):
-            kind = "response.function_call_arguments.delta"
-            yield ArgumentsDelta(**self._place(kind), delta=arguments)
-
-    def _begin(self, item: OutputItem) -> Iterator[msgspec.Struct]:
-        yield from self._close("completed")
-        self._open = item
-        yield self._item("response.output_item.added", item)
-
-    def _close(self, status: ItemStatus) -> Iterator[msgspec.Struct]:
-        if self._open is None:
-            return
-        item = self._whole(self._open, status)
-        yield from self._closing(item)
-        yield self._item("response.output_item.done", item)
-        self.done.append(item)
-        self._open, self._parts, self._logprobs = None, [], []
-
-    def _closing(self, item: OutputItem) -> Iterator[msgspec.Struct]:
-        """The events that tell an item as a whole, before the one that ends it."""
-        if isinstance(item, OutputMessage):
-            (part,) = item.content
-            kind = "response.output_text.done"
-            yield TextDone(**self._place(kind), text=part.text, logprobs=part.logprobs)
-            yield self._part("response.content_part.done", part)
-        elif isinstance(item, CustomCallItem):
-            yield InputDelta(**self._place("response.custom_tool_call_input.delta"), delta=item.input)
-            yield InputDone(**self._place("response.custom_tool_call_input.done"), input=item.input)
-        else:
-            kind = "response.function_call_arguments.done"
-            yield ArgumentsDone(**self._place(kind), name=item.name, arguments=item.arguments)
-
-    def _whole(self, item: OutputItem, status: ItemStatus) -> OutputItem:
-        text = "".join(self._parts)
-        if isinstance(item, OutputMessage):
-            return msgspec.structs.replace(item, status=status, content=[OutputText(text, list(self._logprobs))])
-        if isinstance(item, CustomCallItem):
+    def whole(self, item: reply.OutputItem, text: str, cut: bool) -> reply.OutputItem:
+        status = "incomplete" if cut else "completed"
+        if isinstance(item, reply.OutputMessage):
+            return msgspec.structs.replace(item, status=status, content=[reply.OutputText(text, list(self._logprobs))])
+        if isinstance(item, reply.CustomCallItem):
             return msgspec.structs.replace(item, status=status, input=_text_argument(text))
         return msgspec.structs.replace(item, status=status, arguments=text)
 
+    def begun(self, item: reply.OutputItem) -> Iterator[msgspec.Struct]:
+        yield self._item("response.output_item.added", item)
+        if isinstance(item, reply.OutputMessage):
+            yield self._part("response.content_part.added", reply.OutputText("", []))
+
+    def grown(self, item: reply.OutputItem, part: str) -> Iterator[msgspec.Struct]:
+        if isinstance(item, reply.OutputMessage) and (part or self._fresh):
+            kind = "response.output_text.delta"
+            yield reply.TextDelta(**self._place(kind), delta=part, logprobs=list(self._fresh))
+        elif part and isinstance(item, reply.FunctionCallItem):
+            yield reply.ArgumentsDelta(**self._place("response.function_call_arguments.delta"), delta=part)
+
+    def ended(self, item: reply.OutputItem) -> Iterator[msgspec.Struct]:
+        """The events that tell an item as a whole, and the one that ends it."""
+        if isinstance(item, reply.OutputMessage):
+            (part,) = item.content
+            yield reply.TextDone(**self._place("response.output_text.done"), text=part.text, logprobs=part.logprobs)
+            yield self._part("response.content_part.done", part)
+        elif isinstance(item, reply.CustomCallItem):
+            yield reply.InputDelta(**self._place("response.custom_tool_call_input.delta"), delta=item.input)
+            yield reply.InputDone(**self._place("response.custom_tool_call_input.done"), input=item.input)
+        else:
+            kind = "response.function_call_arguments.done"
+            yield reply.ArgumentsDone(**self._place(kind), name=item.name, arguments=item.arguments)
+        yield self._item("response.output_item.done", item)
+
     def _name(self, prefix: str) -> str:
-        """An id for the next item; the first message has the response's own digits."""
-        name = self.response_id.replace("resp_", f"{prefix}_", 1)
-        return f"{name}{len(self.done) + (self._open is not None)}" if self.done or self._open else name
+        """An id for the next item; the first has the response's own digits."""
+        name, place = self._response_id.replace("resp_", f"{prefix}_", 1), len(self.done) + (self.open is not None)
+        return f"{name}{place}" if place else name
 
-    def _item(self, kind: str, item: OutputItem) -> ItemEvent:
-        return ItemEvent(type=kind, sequence_number=next(self.numbers), output_index=len(self.done), item=item)
+    def _item(self, kind: str, item: reply.OutputItem) -> reply.ItemEvent:
+        return reply.ItemEvent(type=kind, sequence_number=next(self.numbers), output_index=len(self.done), item=item)
 
-    def _part(self, kind: str, part: OutputText) -> PartEvent:
-        return PartEvent(**self._place(kind), part=part)
+    def _part(self, kind: str, part: reply.OutputText) -> reply.PartEvent:
+        return reply.PartEvent(**self._place(kind), part=part)
 
     def _place(self, kind: str) -> EventPlace:
         """The next event's kind and number in the stream, and the open item's id and place in the response."""
-        item_id = "" if self._open is None else self._open.id
+        item_id = "" if self.open is None else self.open.id
         return EventPlace(type=kind, sequence_number=next(self.numbers), item_id=item_id, output_index=len(self.done))
 
 
-def said_in(items: Sequence[OutputItem]) -> Message:
+def said_in(items: Sequence[reply.OutputItem]) -> Message:
     """An answer as a turn of a chat."""
-    texts = [part.text for item in items if isinstance(item, OutputMessage) for part in item.content]
+    texts = [part.text for item in items if isinstance(item, reply.OutputMessage) for part in item.content]
     calls = [
         PastCall(PastFunction(item.name, _arguments_of(item)), item.call_id)
         for item in items
-        if not isinstance(item, OutputMessage)
+        if not isinstance(item, reply.OutputMessage)
     ]
     return Message("assistant", "".join(texts), tool_calls=calls or None)
 
 
-def _arguments_of(item: FunctionCallItem | CustomCallItem) -> str:
-    return item.arguments if isinstance(item, FunctionCallItem) else text_arguments(item.input)
+def _arguments_of(item: reply.FunctionCallItem | reply.CustomCallItem) -> str:
+    return item.arguments if isinstance(item, reply.FunctionCallItem) else text_arguments(item.input)
 
 
 def _text_argument(arguments: str) -> str:

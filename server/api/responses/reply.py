@@ -222,3 +222,8 @@ class TextDone(PartOfEvent, frozen=True, kw_only=True):
 
     text: str
     logprobs: Sequence[ChatLogprob]
+
+
+ARGUMENT_EVENTS = (ArgumentsDelta, ArgumentsDone, InputDelta, InputDone)
+EVENTS = (ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone, *ARGUMENT_EVENTS)
+"""Kinds of events of a stream."""

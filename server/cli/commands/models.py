@@ -16,7 +16,7 @@ from models.catalog.checkpoint import read_need
 from models.flags import Subparsers
 from server.cli.config import GROUPS, ServeConfig, read_config
 from server.cli.settings import add_settings
-from server.composition.fetching import fetch_model
+from server.composition.cache_paths import fetch_model
 
 SETTINGS = ("device", "dtype", "max_num_seqs", "max_model_len")
 """Settings of `serve` that tell how much memory a model takes."""

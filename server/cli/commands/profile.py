@@ -73,9 +73,8 @@ def run(args: argparse.Namespace) -> int:
     tune_libraries(os.environ)
     # These import torch, which other commands and --help can do without.
     from models.catalog.catalog import default_cache
-    from scheduler.serving_time.profile_file import load_profile, require_writable, write_profile
-    from server.cli.commands.profile_report import compare_learned, print_report
-    from server.composition.profiling import FULL, QUICK, make_profile
+    from scheduler.serving_time.profile_file import require_writable, write_profile
+    from server.composition.profiling import FULL, QUICK, make_profile, print_report
 
     require_writable(default_cache())
     measuring = read_options(args, Measuring)
@@ -84,9 +83,6 @@ def run(args: argparse.Namespace) -> int:
         profile = make_profile(config, QUICK if measuring.quick else FULL, limit, watch)
     path = write_profile(default_cache(), profile)
     print_report(profile)
-    learned = load_profile(default_cache(), profile.conditions, learned=True)
-    for line in () if learned is None else compare_learned(learned, profile):
-        print(line)
     print(f"kept in {path}")
     return 0
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from server.api.input.sampling import sampling_params
 from server.api.input.schema import ChatBody, CompletionBody, Message
 from server.api.limits import Limits
+from server.api.output.wanted import sampling_params
 from tests.server.live import Live, chat_body, live_server
 
 ROOT = Path(__file__).parents[3]

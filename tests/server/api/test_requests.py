@@ -15,7 +15,7 @@ from engine.messages import RowSpec, RowUpdate
 from scheduler.clock import background
 from scheduler.request import Request
 from scheduler.wait_estimate.places import Explanation
-from server.api import requests
+from server.api.calls import register as requests
 from server.api.calls.register import Register
 from server.api.calls.request_status import RequestStatus
 from server.api.limits import Limits

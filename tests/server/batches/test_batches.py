@@ -14,11 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from server.batches.batch import BatchFolder, BatchRecord
+from server.batches.batch import BatchFolder, BatchRecord, LineReply, ResultFile
 from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import FileStore, NoSuchFile
-from server.batches.lines import LineReply, ResultFile
-from server.http.keys import Quota, Share
+from server.http.access import Quota, Share
 
 LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
 

@@ -20,7 +20,7 @@ import pytest
 from loadgen.result_file import PROGRAM
 from server.cli import main as cli
 from server.cli.config import ServeConfig
-from server.cli.examples import EXAMPLES
+from server.cli.main import EXAMPLES
 from server.version import VERSION
 
 

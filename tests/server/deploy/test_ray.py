@@ -23,7 +23,8 @@ import pytest
 
 from scheduler.placement import Job, NodeLoad, WorkRouter
 from scheduler.waiting.prices import Prices
-from server.deploy.settings import Gate
+from server.cli.config import ServeConfig
+from server.deploy.settings import Servers
 from server.http.keys import Keyring
 from tests.live_server import ready_url
 from tests.tiny import build
@@ -104,8 +105,8 @@ def servers() -> list[Server]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "server.deploy.child" in words:
-            found.append(Server(process.pid, int(words[words.index("server.deploy.child") + 1]), words[-1]))
+        if "server.deploy.node" in words:
+            found.append(Server(process.pid, int(words[words.index("server.deploy.node") + 1]), words[-1]))
     return found
 
 
@@ -170,7 +171,7 @@ async def test_the_front_reads_no_more_than_it_may_and_nothing_without_a_key() -
             read += 100
             yield b"x" * 100
 
-    front = Front(None, Gate(Keyring(["the-key-of-the-front"]), None, 1000, 10.0))
+    front = Front(None, Servers((), None, ServeConfig(max_body_bytes=1000), Keyring(["the-key-of-the-front"]), None))
     call: Any = SimpleNamespace(headers={}, url=SimpleNamespace(path="/v1/completions"), stream=stream)
     assert (await front(call)).status_code == 401 and read == 0
     call.headers = {"Authorization": "Bearer the-key-of-the-front"}

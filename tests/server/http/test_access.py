@@ -16,9 +16,9 @@ from aiohttp import web
 from server.api.limits import Limits
 from server.cli.config import ServeConfig, load_config
 from server.cli.settings import ConfigError
-from server.http.access import Access
+from server.http.access import Access, Quota
 from server.http.front import Front
-from server.http.keys import Keyring, Quota, load_keys, load_shares
+from server.http.keys import Keyring, load_keys, load_shares
 from server.http.routes import build_app
 from server.observe.logs import fields_of
 from tests.server.fakes import ANSWER

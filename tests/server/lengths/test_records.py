@@ -16,7 +16,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction, Source
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
-from server.lengths.records import EndedAnswer, Origin, Records, batch_entry
+from server.lengths.lengths import EndedAnswer, Origin, Records, batch_entry
 
 ORIGIN = Origin("tiny", "magnus")
 QUERY = LengthQuery("Translate.", "Hello", 3, 8)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
 from engine.messages import BatchShape, ExecutorDied, StepReport, Tally
+from scheduler.dispatcher import Dispatcher
 from server.observe import measures
 from server.observe.logs import fields_of
 from server.observe.measures import Throughput, log_throughput
@@ -32,8 +34,8 @@ def test_a_line_tells_what_came_since_the_one_before(caplog: pytest.LogCaptureFi
     one = Throughput()
     for report in (step(100, 2), step(0, 30), ExecutorDied(0, "it died")):
         one.receive(report)
-    one.tell(Busy(3, 2, 0.124), 10.0)
-    one.tell(Busy(1), 10.0)
+    one.tell(cast(Any, Busy(3, 2, 0.124)), 10.0)
+    one.tell(cast(Any, Busy(1)), 10.0)
     assert caplog.messages == [
         "3 running, 2 waiting; tokens/s: 3.2 generated, 10.0 of prompts; K/V 12 % full",
         "1 running, 0 waiting; tokens/s: 0.0 generated, 0.0 of prompts; K/V 0 % full",
@@ -44,10 +46,10 @@ def test_a_line_tells_what_came_since_the_one_before(caplog: pytest.LogCaptureFi
 def test_a_server_at_rest_says_nothing_but_what_ended_in_between_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     one = Throughput()
-    one.tell(Busy(), 10.0)
+    one.tell(cast(Any, Busy()), 10.0)
     assert caplog.messages == []
     one.receive(step(5, 5))
-    one.tell(Busy(), 10.0)
+    one.tell(cast(Any, Busy()), 10.0)
     assert len(caplog.messages) == 1
 
 
@@ -59,11 +61,11 @@ async def test_lines_come_while_something_runs(
     told = asyncio.Event()
 
     class Told(Throughput):
-        def tell(self, load: measures.Load, seconds: float) -> None:
+        def tell(self, load: Dispatcher, seconds: float) -> None:
             assert seconds >= 0.001
             super().tell(load, seconds)
             told.set()
 
-    async with asyncio.timeout(20), log_throughput(Told(), Busy(1)):
+    async with asyncio.timeout(20), log_throughput(Told(), cast(Any, Busy(1))):
         await told.wait()
     assert caplog.messages

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from engine.messages import ExecutorDied, Report
-from server.process.relay import Relay
+from server.composition.app import Relay
 
 
 def test_reports_are_heard_on_the_loop_by_the_listener_of_the_time() -> None:

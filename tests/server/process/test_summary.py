@@ -9,7 +9,7 @@ import pytest
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
 from server.http.service import Machine
-from server.process.summary import summarize
+from server.process.life import summarize
 from tests.server.live import Live
 
 CONDITIONS = Conditions("fake", "bfloat16", "int4", "A Processor", 2, 512)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from engine.messages import BatchShape, ExecutorInfo, StepReport
 from server.process.watchdog import Watchdog
@@ -48,7 +49,7 @@ def turn(executor: int, seconds: float) -> StepReport:
 
 def test_one_that_holds_requests_and_gives_no_sign_is_given_up_once() -> None:
     executors, held = watched(2)
-    watchdog = Watchdog(executors, held, 10.0)
+    watchdog = Watchdog(cast(Any, executors), cast(Any, held), 10.0)
     for _ in range(30):
         executors[1].beat += 1
         watchdog.look(1.0)
@@ -59,7 +60,7 @@ def test_one_that_holds_requests_and_gives_no_sign_is_given_up_once() -> None:
 def test_one_that_has_nothing_to_do_may_be_silent() -> None:
     executors, held = watched()
     held.rows[0] = 0
-    watchdog = Watchdog(executors, held, 10.0)
+    watchdog = Watchdog(cast(Any, executors), cast(Any, held), 10.0)
     looks(watchdog, 100)
     held.rows[0] = 1
     looks(watchdog, 9)
@@ -68,7 +69,7 @@ def test_one_that_has_nothing_to_do_may_be_silent() -> None:
 
 def test_one_whose_turns_take_long_is_given_the_time_that_they_take() -> None:
     executors, held = watched()
-    watchdog = Watchdog(executors, held, 10.0)
+    watchdog = Watchdog(cast(Any, executors), cast(Any, held), 10.0)
     watchdog.receive(turn(0, 20.0))
     looks(watchdog, 95)
     assert held.given_up == []
@@ -78,7 +79,7 @@ def test_one_whose_turns_take_long_is_given_the_time_that_they_take() -> None:
 
 def test_a_slow_turn_long_ago_no_longer_counts() -> None:
     executors, held = watched()
-    watchdog = Watchdog(executors, held, 10.0)
+    watchdog = Watchdog(cast(Any, executors), cast(Any, held), 10.0)
     watchdog.receive(turn(0, 1000.0))
     for _ in range(1000):
         watchdog.receive(turn(0, 0.1))
@@ -88,7 +89,7 @@ def test_a_slow_turn_long_ago_no_longer_counts() -> None:
 
 def test_readiness_turns_at_half_of_what_is_allowed_and_back_with_the_next_sign() -> None:
     executors, held = watched()
-    watchdog = Watchdog(executors, held, 10.0)
+    watchdog = Watchdog(cast(Any, executors), cast(Any, held), 10.0)
     looks(watchdog, 5)
     assert watchdog.responsive()
     looks(watchdog, 1)
@@ -100,7 +101,7 @@ def test_readiness_turns_at_half_of_what_is_allowed_and_back_with_the_next_sign(
 
 def test_nobody_is_given_up_where_that_is_switched_off() -> None:
     executors, held = watched()
-    watchdog = Watchdog(executors, held, 0.0)
+    watchdog = Watchdog(cast(Any, executors), cast(Any, held), 0.0)
     looks(watchdog, 10_000)
     assert held.given_up == [] and watchdog.responsive()
 
@@ -108,7 +109,7 @@ def test_nobody_is_given_up_where_that_is_switched_off() -> None:
 def test_a_process_that_was_stopped_for_an_hour_blames_nobody() -> None:
     """Silence is counted in looks, so an hour between two looks is one interval."""
     executors, held = watched()
-    watchdog = Watchdog(executors, held, 10.0)
+    watchdog = Watchdog(cast(Any, executors), cast(Any, held), 10.0)
     looks(watchdog, 8)
     executors[0].beat += 1
     looks(watchdog, 1)
@@ -118,7 +119,7 @@ def test_a_process_that_was_stopped_for_an_hour_blames_nobody() -> None:
 def test_where_no_device_proves_itself_all_are_given_up_and_not_before() -> None:
     executors, held = watched(2)
     held.rows = {0: 0, 1: 0}
-    watchdog = Watchdog(executors, held, 0.0)
+    watchdog = Watchdog(cast(Any, executors), cast(Any, held), 0.0)
     held.alive = False
     looks(watchdog, 14)
     held.alive = True

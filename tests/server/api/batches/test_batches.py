@@ -19,9 +19,9 @@ import pytest
 from engine.messages import RowSpec, RowUpdate
 from scheduler.request import BACKGROUND
 from server.api.limits import Limits
-from server.http.access import ALL, Access
+from server.http.access import ALL, Access, Quota
 from server.http.front import OPEN, Front
-from server.http.keys import Keyring, Quota
+from server.http.keys import Keyring
 from server.http.listener import ConnectionLimits
 from server.http.service import FilesPlace
 from server.observe.logs import quiet_broken_requests
@@ -423,7 +423,7 @@ async def test_lines_count_in_their_keys_quota_and_leave_half_of_it(
                 0
             ] == status
         assert len(live.dispatcher.submitted) == 5
-        monkeypatch.setattr("server.http.keys.WINDOW", 0.0)
+        monkeypatch.setattr("server.http.access.WINDOW", 0.0)
         batch = await until(live, name, "completed")
         assert batch["request_counts"]["completed"] == 3
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from server.embeddings.embedder import EmbeddingSetup, EmbeddingWorker, FloatMatrix
+from server.embeddings import EmbeddingSetup, EmbeddingWorker, FloatMatrix
 from server.process.worker_process import answer_all
 
 
@@ -28,7 +28,7 @@ class FakeNetwork:
 
 def embed(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None:
     """Runs in a process of its own."""
-    answer_all(connection, lambda: EmbeddingWorker(FakeNetwork(), setup.model))
+    answer_all(connection, lambda: EmbeddingWorker(cast(Any, FakeNetwork()), setup.model))
 
 
 def fail(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None:

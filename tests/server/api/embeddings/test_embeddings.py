@@ -17,16 +17,16 @@ import numpy as np
 import orjson
 import pytest
 
+import server.embeddings as waiting
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog
 from models.embedder import Embedder
 from server.api.health import LIFE
 from server.api.limits import Limits
 from server.composition.devices import PREDICTOR_NICENESS
-from server.embeddings import embedder as waiting
-from server.embeddings.embedder import EmbeddingSetup, TextEmbedder, embed_texts
-from server.http.access import Access
+from server.embeddings import EmbeddingSetup, TextEmbedder, embed_texts
+from server.http.access import Access, Quota
 from server.http.front import OPEN, Front
-from server.http.keys import Keyring, Quota
+from server.http.keys import Keyring
 from server.process.worker_process import WorkerProcess
 from tests.server.api.embeddings import light_embedder
 from tests.server.live import Live, live_server
@@ -127,7 +127,7 @@ async def test_another_models_name_is_a_404_and_so_is_a_server_that_embeds_nothi
 
 
 async def test_a_request_has_so_many_tokens_and_no_more(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.api.embeddings.endpoint.MOST_TOKENS", 10)
+    monkeypatch.setattr("server.api.embeddings.MOST_TOKENS", 10)
     await ask(live, ["x" * 5, "x" * 5])
     status, reply = await live.post(URL, {"input": ["x" * 5, "x" * 6]})
     assert (status, reply["error"]["code"]) == (400, "too_many_tokens")

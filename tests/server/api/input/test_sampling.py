@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from models.network.generation_config import SamplingDefaults
-from server.api.input.sampling import sampling_params, with_seed
 from server.api.input.schema import ChatBody, CompletionBody, Message
+from server.api.output.wanted import sampling_params, with_seed
 from server.api.served_model import seed_source
 from tests.server.live import Live, changed
 

@@ -7,7 +7,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import orjson
@@ -198,8 +198,8 @@ class Failing:
 async def test_what_is_no_fault_of_the_grammar_is_told_as_that(pool: ThreadPoolExecutor) -> None:
     full, roomy = Grammars(FakeText(), FakeText.VOCAB, {END}, held=-1), Grammars(FakeText(), FakeText.VOCAB, {END})
     for compiler, told in (
-        (GrammarCompiler(full, InThread(roomy)), (429, "too_many_grammars")),
-        (GrammarCompiler(roomy, Failing()), (503, "unavailable")),
+        (GrammarCompiler(full, cast(Any, InThread(roomy))), (429, "too_many_grammars")),
+        (GrammarCompiler(roomy, cast(Any, Failing())), (503, "unavailable")),
     ):
         async with live_server(pool, Limits(), grammars=compiler) as live:
             status, reply = await live.post(CHAT, chat_body(response_format={"type": "json_object"}))
@@ -225,7 +225,7 @@ class Lasting:
 async def test_who_waits_for_a_grammar_is_told_that_the_server_ends(pool: ThreadPoolExecutor) -> None:
     """The trial of a large grammar may take seconds more than what ran: the connection was cut, without an answer."""
     tester, port = Lasting(), socket.create_server(("127.0.0.1", 0))
-    compiler = GrammarCompiler(Grammars(FakeText(), FakeText.VOCAB, {END}), tester)
+    compiler = GrammarCompiler(Grammars(FakeText(), FakeText.VOCAB, {END}), cast(Any, tester))
     url = f"http://127.0.0.1:{port.getsockname()[1]}"
     body = chat_body(response_format={"type": "json_object"})
     async with played_dispatcher() as dispatcher, aiohttp.ClientSession(url) as session:

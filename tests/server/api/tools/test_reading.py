@@ -18,7 +18,7 @@ from server.api.tools.reading import (
     TextPiece,
     split,
 )
-from server.api.tools.turns import BETWEEN, CALL_TAIL, call_head, call_text
+from server.api.tools.tools import BETWEEN, CALL_TAIL, call_head, call_text
 
 NAMES = frozenset({"f", "weather-now"})
 

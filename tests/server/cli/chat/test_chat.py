@@ -20,8 +20,7 @@ from rich.console import Console
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
 from server.api.limits import Limits
-from server.cli.chat.conversation import Conversation
-from server.cli.chat.markdown import MarkdownPrinter
+from server.cli.conversation import Conversation, MarkdownPrinter
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.markdown import Markdown
 
-from server.cli.chat.markdown import MarkdownPrinter, split_blocks
+from server.cli.conversation import MarkdownPrinter, split_blocks
 
 TEXT = """\
 # Head

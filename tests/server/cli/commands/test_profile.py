@@ -11,22 +11,17 @@ import pytest
 import torch
 
 from engine.measure.profiler import Cell, grid
-from engine.measure.timing import Timing, Timings
 from models.network.loader import LoadedModel
-from scheduler.serving_time.bilinear import Bilinear, FitErrors
+from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import (
-    Conditions,
-    Profile,
     load_profile,
     profile_path,
     read_profile,
-    write_profile,
 )
 from server.cli import main as cli
-from server.cli.commands.profile_report import compare_learned, kept
 from server.cli.config import ServeConfig
 from server.composition.devices import conditions_of
-from server.composition.profiling import QUICK, make_profile, slice_cells
+from server.composition.profiling import QUICK, kept, make_profile, slice_cells
 
 CORES = len(os.sched_getaffinity(0))
 """As many executors leave each a thread, which is what suits a tiny network."""
@@ -52,15 +47,12 @@ def test_the_command_prints_tables_and_fit_and_keeps_them(
     cache: Path, tiny_folder: Path, tiny_model: LoadedModel, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conditions = conditions_of(config_for(tiny_folder), tiny_model)
-    served = Timings((Timing(1, 16, 1.0),), (Timing(2, 160, 1.0),))
-    prices = Bilinear(1, 1, 1, 1, 1, 1, 1, 1)
-    write_profile(cache, Profile(conditions, "2026", "0", prices, FitErrors(0, 0, None), served), learned=True)
     assert cli.main(["profile", str(tiny_folder), "--quick", *FLAGS]) == 0
     output = capsys.readouterr()
     for said in (
         *("prefill in ms", "one decode iteration in ms", "K and V of a row to host memory and back in ms"),
         *("T_prefill(N, L) = ", "τ_decode(l, N)", "T_copy(L)", "rows that are handed back", "slice of 128"),
-        *("SCLS: 160 ms", "SCLS: 2300 ms", "prices learned while serving, up to 2026", "% at 1 x 16 tokens (1 of"),
+        *("SCLS: 160 ms", "SCLS: 2300 ms"),
     ):
         assert said in output.out
     assert "copies" in output.err and "prefill" in output.err and "decode" in output.err
@@ -101,24 +93,6 @@ def test_the_report_says_which_rows_keep_their_k_and_v(copies: tuple[float, floa
     """Reading again takes 2·L + 10 in the third and fourth case, 2·L + 1 in the others."""
     marginal = 10.0 if copies[0] == 3.0 else 1.0
     assert said in kept(Bilinear(2, marginal, 0, 0, 0, 0, 0, 0, *copies))
-
-
-def test_learned_prices_are_held_against_what_was_measured_where_steps_were_served() -> None:
-    """A prompt of 100 tokens costs 1 s by row, where 0.8 and 2.5 were measured; an iteration 0.5, where 0.4 was."""
-    model = Bilinear(p1=0.01, p2=0, p3=0, p4=0, d1=0, d2=0, d3=0, d4=0.5)
-    conditions = Conditions("tiny", "float32", "none", "a processor", 2, 512)
-    served = Timings((Timing(1, 50, 1.0), Timing(2, 200, 1.0)), (Timing(1, 10, 1.0),))
-    grid = Timings(
-        (Timing(1, 100, 0.8), Timing(2, 100, 2.5), Timing(1, 10, 9.0), Timing(4, 100, 9.0)), (Timing(1, 50, 0.4),)
-    )
-    learned, measured = (
-        Profile(conditions, "2026-01-01", "0", model, FitErrors(0, 0, None), one) for one in (served, grid)
-    )
-    assert list(compare_learned(learned, measured)) == [
-        "prices learned while serving, up to 2026-01-01, beside what was measured:",
-        "  prefill        median 22.5%, worst +25.0% at 1 x 100 tokens (2 of 4 cells)",
-        "  one iteration  no step of these sizes was served (0 of 1 cells)",
-    ]
 
 
 def test_too_little_time_is_told_with_the_remedy(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,4 @@
-"""The work of the process that embeds texts for clients: texts to token ids, token ids to embeddings.
-
-It knows no process and no connection, see server/process/worker_process.py.
-
-Texts and token ids of clients -> embeddings, by a process of its own.
+"""Texts and token ids of clients -> embeddings, by a process of its own: what goes to it, its work, and its replies.
 
 What a call brings goes to the process in pieces, so that calls take turns and none makes another wait for long.
 """
@@ -16,12 +12,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from server.process.worker_process import ProcessFailed, WorkerProcess, answer_all
+
+if TYPE_CHECKING:
+    from models.embedder import Embedder
 
 Ids: TypeAlias = tuple[int, ...]
 FloatMatrix: TypeAlias = NDArray[np.float32]
@@ -70,23 +69,10 @@ class InputIds:
     ids: tuple[Ids, ...]
 
 
-class Network(Protocol):
-    """The part of models.embedder.Embedder that is needed here."""
-
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def dimensions(self) -> int: ...
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]: ...
-    def encode_ids(self, ids: Sequence[Sequence[int]], dimensions: int | None = None) -> FloatMatrix: ...
-
-
 class EmbeddingWorker:
     """Answers messages by a sentence embedder; a Worker."""
 
-    def __init__(self, network: Network, name: str) -> None:
+    def __init__(self, network: Embedder, name: str) -> None:
         self._network = network
         self._name = name
 

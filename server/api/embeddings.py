@@ -1,7 +1,4 @@
-"""POST /v1/embeddings: its body, and the body of its answer.
-
-POST /v1/embeddings: texts in, their embeddings out, as OpenAI's API.
-"""
+"""POST /v1/embeddings: texts in, their embeddings out, as OpenAI's API."""
 
 from __future__ import annotations
 
@@ -18,12 +15,14 @@ from server.api.errors import ApiError, bad_request, busy
 from server.api.input.body import read_body
 from server.api.input.prompts import WrittenPrompt, separate
 from server.api.input.schema import ModelName, TokenIds, one_kind
-from server.api.models import unknown_model
 from server.api.output.large_json import send_reply
 from server.api.output.reply import Lazy
-from server.embeddings.embedder import Busy, Embedded, Ids, NotFetched, Refused, TextEmbedder
+from server.api.served_model import unknown_model
+from server.embeddings import Busy, Embedded, Ids, NotFetched, Refused, TextEmbedder
 from server.http.access import holder_of, spend_tokens
 from server.process.worker_process import ProcessFailed
+
+log = logging.getLogger(__name__)
 
 MOST_INPUTS = 2048
 """Inputs of a request, as OpenAI has it."""
@@ -70,8 +69,6 @@ class EmbeddingList(msgspec.Struct, frozen=True):
     usage: EmbeddingUsage
     object: Literal["list"] = "list"
 
-
-log = logging.getLogger(__name__)
 
 EMBEDDER = web.AppKey("embedder", TextEmbedder)
 

@@ -26,7 +26,7 @@ from models.options import Count, option
 
 if TYPE_CHECKING:
     from server.api.output.progress import Progress
-    from server.cli.chat.conversation import Conversation
+    from server.cli.conversation import Conversation
 
 KEYS = "LENGTHWISE_API_KEY"
 """The variable that the server on this machine may have its keys from."""
@@ -87,7 +87,7 @@ def run(chat: Chat) -> int:
 
 def talk(url: str, how: Talk, model: str | None = None, key: str | None = None) -> int:
     """Talk until the user leaves; returns the exit code: 1 when a turn failed and the input was no terminal."""
-    from server.cli.chat.conversation import Conversation  # aiohttp, which --help can do without
+    from server.cli.conversation import Conversation  # aiohttp, which --help can do without
 
     given = {"temperature": how.temperature, "max_tokens": how.max_tokens}
     options = {name: value for name, value in given.items() if value is not None}
@@ -182,7 +182,7 @@ class Terminal:
             print(f"\nlengthwise: error: {error}", file=sys.stderr)
 
     def _print_markdown(self, line: str, runner: asyncio.Runner) -> None:
-        from server.cli.chat.markdown import MarkdownPrinter  # rich, which pipes can do without
+        from server.cli.conversation import MarkdownPrinter
 
         printer = MarkdownPrinter()
 

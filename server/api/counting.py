@@ -1,6 +1,6 @@
-"""POST /tokenize and /detokenize: a prompt or messages to token ids and back, in vLLM's shapes.
+"""What a call would cost, without making it: POST /v1/estimate, and POST /tokenize and /detokenize in vLLM's shapes.
 
-Both run off the event loop; nothing gets in line.
+Texts are read off the event loop; nothing gets in line.
 """
 
 from __future__ import annotations
@@ -12,14 +12,71 @@ import msgspec
 from aiohttp import web
 
 from server.api.errors import bad_request
-from server.api.input.body import read_body
-from server.api.input.prompts import check_bytes, check_ids, refuse_unencodable, render_chat
-from server.api.input.schema import Messages, ModelName, TemplateVariables, TokenIds
-from server.api.models import model_name
+from server.api.generator import DISPATCHER, LENGTHS
+from server.api.input import prompts as text_prompts
+from server.api.input import schema
+from server.api.input.body import parse, read_body
+from server.api.input.fields import ABSENT
+from server.api.output.expectation import expectation_of
 from server.api.output.large_json import LETTERS, send_reply
-from server.api.output.reply import Lazy
-from server.api.served_model import MODEL, ServedModel
+from server.api.output.reply import Lazy, json_response
+from server.api.output.wanted import describe, length_scope, list_wanted, predict
+from server.api.responses.body import ResponsesBody
+from server.api.responses.endpoint import read_chat
+from server.api.served_model import MODEL, ServedModel, model_name
 from server.api.ticket import TICKET
+from server.http.access import client_of, holder_of
+
+
+class AnyBody(msgspec.Struct, frozen=True):
+    """The body of any generating call; which one, the field with its prompt tells."""
+
+    messages: msgspec.Raw = ABSENT
+    prompt: msgspec.Raw = ABSENT
+    input: msgspec.Raw = ABSENT
+
+
+async def estimate(request: web.Request) -> web.Response:
+    """Tell what a call would cost and how long it would take if it came now, without making it; raises ApiError 400."""
+    model = request.app[MODEL]
+    body, prompts = await _read(request)
+    model_name(body.model, model)
+    wanted, holder, client = list_wanted(body, prompts, model), holder_of(request), client_of(request, body.user)
+    async with predict(wanted, request.app[LENGTHS], length_scope(holder, body.cache_salt)) as predictions:
+        requests = [
+            request.app[DISPATCHER].estimate(
+                item.prompt.ids,
+                item.sampling,
+                **describe(item, predictions[id(item.prompt)], body, request.app, client, holder),
+            )
+            for item in wanted
+        ]
+    told = expectation_of(requests)
+    request[TICKET].spend(told.prompt_tokens)
+    return json_response(told)
+
+
+async def _read(request: web.Request) -> tuple[schema.ChatBody | schema.CompletionBody, Sequence[text_prompts.Prompt]]:
+    """The body, and its prompts; raises ApiError 400."""
+    model, given = request.app[MODEL], await read_body(request, schema.GenerationBody, _schema_of)
+    if isinstance(given, schema.CompletionBody):
+        return given, await text_prompts.completion_prompts(given, model)
+    if isinstance(given, ResponsesBody):
+        given, _ = await read_chat(request, given)
+    assert isinstance(given, schema.ChatBody), "the only kind that is left"
+    return given, [await text_prompts.chat_prompt(given, model)]
+
+
+def _schema_of(raw: bytes) -> type[schema.GenerationBody]:
+    """The kind of a body; raises ApiError 400."""
+    given = parse(raw, AnyBody)
+    if bytes(given.prompt):
+        return schema.CompletionBody
+    if bytes(given.input):
+        return ResponsesBody
+    if bytes(given.messages):
+        return schema.ChatBody
+    raise bad_request("messages: is missing; give messages, prompt or input, as the call would", "messages")
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
@@ -39,21 +96,21 @@ class TokenizeBody(msgspec.Struct, frozen=True):
         ]
     }
 
-    model: ModelName | None = None
+    model: schema.ModelName | None = None
     prompt: str | None = None
-    messages: Messages | None = None
+    messages: schema.Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     return_token_strs: bool | None = None
-    chat_template_kwargs: TemplateVariables | None = None
+    chat_template_kwargs: schema.TemplateVariables | None = None
 
 
 class DetokenizeBody(msgspec.Struct, frozen=True):
     """POST /detokenize."""
 
-    tokens: TokenIds
-    model: ModelName | None = None
+    tokens: schema.TokenIds
+    model: schema.ModelName | None = None
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -104,7 +161,7 @@ def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.add_special_tokens:
         message = "add_special_tokens: with messages the chat template decides which there are; leave it out"
         raise bad_request(message, "add_special_tokens", "unsupported")
-    _, ids = render_chat(
+    _, ids = text_prompts.render_chat(
         body.messages or [],
         body.chat_template_kwargs,
         model,
@@ -117,11 +174,11 @@ def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
 def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is None:
         raise bad_request("prompt: is missing; give either prompt or messages", "prompt")
-    check_bytes(len(body.prompt.encode()), "prompt", model)
-    with refuse_unencodable("prompt"):
+    text_prompts.check_bytes(len(body.prompt.encode()), "prompt", model)
+    with text_prompts.refuse_unencodable("prompt"):
         return model.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
 
 
 def _detokenize(body: DetokenizeBody, model: ServedModel) -> Detokenized:
-    check_ids(body.tokens, "tokens", model)
+    text_prompts.check_ids(body.tokens, "tokens", model)
     return Detokenized(model.text.decode(body.tokens, skip_special_tokens=False))
