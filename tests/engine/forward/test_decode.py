@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.forward import decode as decoding
 from engine.forward.batch import RunningBatch
+from engine.forward.graphs import DecodeGraphs, capture_nothing
 from engine.kv.arena import KvArena
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
@@ -28,6 +29,7 @@ from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.params import Grammar, GrammarKind
 from engine.sampling.sampler import Unread, choose, sample
+from models.network.attention import gather_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -359,3 +361,18 @@ def test_no_launch_of_a_step_waits_for_the_device(
     events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
     play(tiny_model, tiny_text, jobs, events, [Terms()] * len(jobs), ahead=True)
     assert len(found) > 10 and not any(found)
+
+
+def test_graphs_are_fed_from_the_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    """The decode step in fixed shapes, as on CUDA, with rows that join and leave."""
+    jobs = [job(row_id, 5 + 4 * row_id, 6 + 3 * row_id, row_id) for row_id in range(len(WISHES) - 1)]
+
+    def run(*, graphs: bool) -> dict[RowId, list[int]]:
+        arena = KvArena(tiny_model.kv, 400, max_rows=4, by_token=graphs)
+        steps = DecodeGraphs(tiny_model, arena, gather_attention, capture_nothing) if graphs else None
+        batch = RunningBatch(tiny_model, arena, headroom=0, graphs=steps)
+        pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=16, ahead=graphs)
+        pipeline.admit(jobs)
+        return tokens_of(finish(pipeline))
+
+    assert run(graphs=True) == run(graphs=False)
