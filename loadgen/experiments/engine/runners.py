@@ -76,8 +76,8 @@ class Lengthwise:
 
 
 NEIGHBOUR = "beside a neighbour"
-BUSY = "import os; os.nice(10); print(flush=True)\nwhile True: pass"
-"""A program that keeps a core busy, as another program of a person's machine may; it says when it begins."""
+BUSY = "import os; os.nice(10); own = os.getppid(); print(flush=True)\nwhile os.getppid() == own: pass"
+"""A program that keeps a core busy, as others on a machine may, until its parent ends; it says when it begins."""
 
 
 @dataclass(slots=True)
