@@ -62,7 +62,7 @@ class ContinuousBatcher(QueueBatcher):
         that may run there, from which those of similar length are chosen."""
         ranked, best = iter(self.waiting.ranked(now)), self.waiting.best_priority
         if best < BACKGROUND:
-            return islice(takewhile(lambda one: one.priority == best, ranked), slots)
+            return islice(takewhile(lambda one: one.priority <= best, ranked), slots)
         return self._background.within(worker, ranked)
 
 
