@@ -10,10 +10,11 @@ import logging
 import os
 import queue
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
-from logging.handlers import QueueHandler, QueueListener
 from typing import TextIO
 
 import orjson
@@ -62,37 +63,46 @@ def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return told == f"{status.st_dev}:{status.st_ino}"
 
 
-class QueuedLines(QueueHandler):
+class QueuedLines(logging.Handler):
     """Writes lines to a file descriptor from a thread of its own: where they are not read, what logs must not wait."""
 
     def __init__(self, descriptor: int) -> None:
-        self._lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
-        super().__init__(self._lines)
-        self.dropped = self._told = 0  # lines for which there was no room, and those that a line has told of
-        stream = open(descriptor, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115  # for good
-        writer = logging.StreamHandler(stream)
-        writer.addFilter(self._tell_dropped)
-        QueueListener(self._lines, writer).start()
+        super().__init__()
+        self._descriptor = descriptor
+        self._lines: queue.Queue[bytes] = queue.Queue(MOST_LINES)
+        self.dropped = 0
+        """Lines for which there was no room."""
+        self._told = 0
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
-    def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue a line, or count it where the queue is full."""
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record's line, or count it where the queue is full."""
         try:
-            super().enqueue(record)
+            self._lines.put_nowait(f"{self.format(record)}\n".encode("utf-8", "backslashreplace"))
         except queue.Full:
             self.dropped += 1
+        except Exception:
+            self.handleError(record)
 
     def flush(self) -> None:
         """Wait until all lines are written, for a moment."""
         with self._lines.all_tasks_done:
             self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, FLUSH_SECONDS)
 
-    def _tell_dropped(self, record: logging.LogRecord) -> bool:
-        """Log that lines were dropped, once there is room again."""
-        untold = self.dropped - self._told
-        if untold and self._lines.empty():
-            self._told += untold
-            log.warning("%d messages were dropped, as the log was not read", untold)
-        return True
+    def _write_all(self) -> None:
+        while True:
+            line = self._lines.get()
+            with suppress(OSError):  # the reader is gone
+                self._write(line)
+            self._lines.task_done()
+            untold = self.dropped - self._told
+            if untold and self._lines.empty():
+                self._told += untold
+                log.warning("%d messages were dropped, as the log was not read", untold)
+
+    def _write(self, line: bytes) -> None:
+        while line:
+            line = line[os.write(self._descriptor, line) :]
 
 
 def count_dropped() -> int:
