@@ -92,7 +92,7 @@ check: $(TESTING) ## formatting, lint, types and tests
 	$(PYTEST) $(ARGS)
 
 picture: $(TESTING) ## make the dashboard's pictures in docs from a running server under load; wants Chromium
-	@exec $(BIN)/python -m tests.picture $(ARGS)
+	@PYTHONPATH=$(CURDIR) exec $(BIN)/python -P -m tests.picture $(ARGS)
 
 site: $(RUNTIME) ## build the documents as a site, in build/site
 	$(PIP) -e '.[docs]'

@@ -1,4 +1,4 @@
-"""What the host costs: `python -m loadgen.experiments.engine.host [STREAMS [TOKENS]]`.
+"""What the host costs: `python -P -m loadgen.experiments.engine.host [STREAMS [TOKENS]]`.
 
 Serves on a virtual H100 and reads many streams at once with a client that only counts events. It prints tokens/s, the
 CPU of server and client a token, and events a read: 1 where each step of a stream is one write. A window counts from

@@ -226,6 +226,7 @@ class Updates:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._requests[0].stream.shortcut = None  # it holds the connection, and requests are remembered
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,9 +30,10 @@ from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.params import Grammar, GrammarKind
 from engine.sampling.sampler import Unread, choose, sample
+from models.native.kernels import Kernels
 from models.network.attention import gather_attention
 from models.network.kv_adapter import KvStore
-from models.network.loader import LoadedModel
+from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.rows import faulty, finish, row_of, spec, tokens_of
 
@@ -344,8 +346,14 @@ def test_a_step_that_was_fed_a_token_drawn_anew_is_undone(
     assert tokens_of(finish(watched(*jobs)[0])) == expected
 
 
+@pytest.fixture(scope="module")
+def torch_model(tiny_folder: Path) -> LoadedModel:
+    """The tiny network on torch's kernels, which are those of a GPU."""
+    return load(tiny_folder, dtype="float32", kernels=Kernels.TORCH)
+
+
 def test_no_launch_of_a_step_waits_for_the_device(
-    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+    torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the pass, nor its inputs, nor the choice of tokens, with rows that come and go."""
     launch, found = decoding.Decode._launch, []
@@ -359,19 +367,19 @@ def test_no_launch_of_a_step_waits_for_the_device(
     monkeypatch.setattr(decoding.Decode, "_launch", watched_launch)
     jobs = [job(row_id, 5 + 3 * row_id, 6 + row_id, row_id) for row_id in range(len(WISHES) - 1)]
     events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
-    play(tiny_model, tiny_text, jobs, events, [Terms()] * len(jobs), ahead=True)
+    play(torch_model, tiny_text, jobs, events, [Terms()] * len(jobs), ahead=True)
     assert len(found) > 10 and not any(found)
 
 
-def test_graphs_are_fed_from_the_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def test_graphs_are_fed_from_the_device(torch_model: LoadedModel, tiny_text: Text) -> None:
     """The decode step in fixed shapes, as on CUDA, with rows that join and leave."""
     jobs = [job(row_id, 5 + 4 * row_id, 6 + 3 * row_id, row_id) for row_id in range(len(WISHES) - 1)]
 
     def run(*, graphs: bool) -> dict[RowId, list[int]]:
-        arena = KvArena(tiny_model.kv, 400, max_rows=4, by_token=graphs)
-        steps = DecodeGraphs(tiny_model, arena, gather_attention, capture_nothing) if graphs else None
-        batch = RunningBatch(tiny_model, arena, headroom=0, graphs=steps)
-        pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=16, ahead=graphs)
+        arena = KvArena(torch_model.kv, 400, max_rows=4, by_token=graphs)
+        steps = DecodeGraphs(torch_model, arena, gather_attention, capture_nothing) if graphs else None
+        batch = RunningBatch(torch_model, arena, headroom=0, graphs=steps)
+        pipeline = Pipeline(torch_model, tiny_text, batch, max_prefill_tokens=16, ahead=graphs)
         pipeline.admit(jobs)
         return tokens_of(finish(pipeline))
 
