@@ -23,14 +23,13 @@ from engine.messages import (
 )
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
-from scheduler.plan import Assignment, Plan, PlanObserver, RequestObserver
+from scheduler.plan import Assignment, Plan, PlanObserver, Port, RequestObserver, Worker
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.by_arrival import ByArrival
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.places import QueuedTokens
 from scheduler.waiting.prices import PricesNow, device_prices
-from scheduler.worker import Port, Worker
 
 log = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.placement import NodeLoad
+from scheduler.plan import Worker
 from scheduler.remaining_length import Calibration
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
 from scheduler.wait_estimate.by_arrival import Comparison
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, find_reason
 from scheduler.waiting.queue import Queue
-from scheduler.worker import Worker
 
 if TYPE_CHECKING:
     from scheduler.length.prediction import LengthDistribution

@@ -15,8 +15,8 @@ from engine.device import Action, Outcome, RowFault
 from engine.kv.prefix_cache import PrefixCache
 from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
-from engine.simulated.cost import Cost
 from engine.simulated.device import SimulatedDevice
+from engine.simulated.machine import Cost
 
 PR_SET_TIMERSLACK = 29
 """The option of prctl(2) by which a thread says how late, in ns, its sleeps may end: 50,000 unless it says."""

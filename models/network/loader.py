@@ -23,18 +23,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from models.errors import UserError, translate_failures
 from models.native.decoder import NativeDecoder, NotNative, take_over_natively
-from models.native.kernels import Kernels
 from models.native.library import Library, find_library
 from models.network import attention
-from models.network.decoder.decoder import Decoder
+from models.network.decoder.decoder import Decoder, OtherLogits, take_over
 from models.network.decoder.family import NotOfFamily
-from models.network.decoder.takeover import OtherLogits, take_over
-from models.network.foreign import ForeignNetwork
 from models.network.generation_config import SamplingDefaults, sampling_defaults
-from models.network.huge_pages import move_weights
-from models.network.kv_adapter import KvShape, KvStore
-from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, pack, packs
-from models.network.quantization import FEW_BITS, Quantization
+from models.network.kv_adapter import ForeignNetwork, KvShape, KvStore
+from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, move_weights, pack, packs
+from models.network.quantization import FEW_BITS, Kernels, Quantization
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.batching.batcher import Batcher, Kit
-from scheduler.plan import Plan
+from scheduler.plan import Plan, Worker
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear, FloatArray
-from scheduler.worker import Worker
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]

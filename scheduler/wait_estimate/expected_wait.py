@@ -29,13 +29,13 @@ from math import log
 from typing import NamedTuple
 
 from scheduler.batching.batcher import Batcher
+from scheduler.plan import Worker
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Expected
 from scheduler.wait_estimate.places import Places
 from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.prices import Prices, PricesNow
 from scheduler.waiting.queue import Ahead
-from scheduler.worker import Worker
 
 SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
 """Quantiles of a length that an estimate goes by."""

@@ -12,7 +12,7 @@ from math import inf
 
 from engine.messages import RowId
 from scheduler.request import Request, State
-from scheduler.waiting.orders.by_length import Aging
+from scheduler.waiting.by_length import Aging
 from scheduler.waiting.queue import Ahead, Key, Order, Queue, SortedRequests
 
 SLACK = 2.0

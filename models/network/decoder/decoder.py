@@ -8,15 +8,15 @@ data. It keeps nothing between passes, so that several threads may use it at a t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from models.network.attention import Mask, prepare_mask
-from models.network.decoder.family import DecoderSpec
-from models.network.decoder.layer import DecoderLayer, norm_weight, normalize
-from models.network.decoder.rotary import Rotary
+from models.network.decoder.family import DecoderSpec, read_spec
+from models.network.decoder.layer import DecoderLayer, Rotary, norm_weight, normalize
 from models.network.kv_adapter import KvStore, PassingStore
 from models.network.likeliest import sharpen
 from models.network.linear import InferenceLinear, PackedLinear, pad_tokens, round_up
@@ -129,3 +129,50 @@ class Decoder(nn.Module):
     def twin(self) -> Decoder:
         """A network for another thread, which shares these weights."""
         return self
+
+
+TOKENS = 32
+"""Length of the text that both read."""
+
+EXACT = 1e-3
+ROUNDING = 8
+"""A logit vector may differ by EXACT of its length, or by so many times what the dtype rounds a number by."""
+
+
+class OtherLogits(ValueError):
+    """A decoder computes something else than its network did, whose weights it has taken."""
+
+
+@torch.no_grad()
+def take_over(
+    network: PreTrainedModel, context_length: int, *, fold_norms: bool = True, fuse_norms: bool | None = None
+) -> Decoder:
+    """A decoder with a network's weights, which keeps none that were fused; `fold_norms` and `fuse_norms` as
+    DecoderSpec has them, None meaning on CUDA.
+
+    Raises NotOfFamily, the network being as it was, and OtherLogits, the network being of no more use.
+    """
+    fuses = network.device.type == "cuda" if fuse_norms is None else fuse_norms
+    spec = replace(read_spec(network), folds_norms=fold_norms, fuses_norms=fuses)
+    tokens = sample_text(context_length, network.config.vocab_size).to(network.device)
+    expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
+    decoder = Decoder(network, spec, context_length)
+    require_alike(decoder.read(tokens), expected, network.dtype)
+    return decoder
+
+
+def sample_text(context_length: int, vocabulary: int) -> Tensor:
+    """A text (1, tokens) that two passes read, to compare what they compute."""
+    return torch.arange(10, 10 + min(TOKENS, context_length))[None] % vocabulary
+
+
+def require_alike(found: Tensor, expected: Tensor, dtype: torch.dtype, rounded: float = 0.0) -> None:
+    """Raises OtherLogits unless logits (1, tokens, vocab) are those expected, but for rounding in `dtype` and a
+    relative error of `rounded`, that of weights in fewer bits.
+
+    In 16 bits a text's first places are off by a tenth in any pass, the reference's own included: no context yet.
+    """
+    errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    error = float(errors[:, found.shape[1] // 2 :].median())
+    if not error <= max(EXACT, ROUNDING * torch.finfo(dtype).eps, rounded):
+        raise OtherLogits(f"relative error {error:.2g}")
