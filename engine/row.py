@@ -73,10 +73,10 @@ class RepetitionDetector:
             if earlier == token_id
         }
         self._newest.appendleft(token_id)
-        return any(self._suffices(period, period + agreeing) for period, agreeing in self._agreeing.items())
-
-    def _suffices(self, period: int, covered: int) -> bool:
-        return covered >= max(self._least_tokens, self._least_times * period)
+        return any(
+            period + agreeing >= max(self._least_tokens, self._least_times * period)
+            for period, agreeing in self._agreeing.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,21 +100,12 @@ class Option:
         return found[0] if found else None
 
     @property
-    def positional(self) -> bool:
-        return self.traits.get("positional", False)
-
-    @property
     def commas(self) -> bool:
         return self.traits.get("commas", False)
 
     @property
     def flag(self) -> str:
         return self.traits.get("flag", "--" + self.name.replace("_", "-"))
-
-    @property
-    def has_opposite(self) -> bool:
-        """Whether a switch has a flag to turn it off as well; one that is a `no` would need a double one."""
-        return not self.name.startswith("no_")
 
     def from_text(self, text: str) -> object:
         """The value of one flag; raises ValueError."""
@@ -258,17 +249,18 @@ def add_options(
         default = argparse.SUPPRESS if given_only else option.default
         help_text = option.full_help.replace("%", "%%")
         if option.kind is bool:
-            switch = argparse.BooleanOptionalAction if option.has_opposite else "store_true"
+            # A switch has a flag to turn it off as well; one that is a `no` would need a double one.
+            switch = "store_true" if option.name.startswith("no_") else argparse.BooleanOptionalAction
             parser.add_argument(option.flag, dest=option.name, action=switch, default=default, help=help_text)
             continue
         several = option.many and not option.commas
-        keywords: dict[str, Any] = {} if option.positional else {"dest": option.name}
+        keywords: dict[str, Any] = {} if option.traits.get("positional") else {"dest": option.name}
         if "nargs" in option.traits:
             keywords |= {"nargs": option.traits["nargs"], "const": option.traits.get("const")}
-        elif option.positional:
+        elif option.traits.get("positional"):
             keywords["nargs"] = "?"
         parser.add_argument(
-            *([option.name] if option.positional else [*option.traits.get("short", ()), option.flag]),
+            *([option.name] if option.traits.get("positional") else [*option.traits.get("short", ()), option.flag]),
             # A flag that may be repeated takes one word, unless it says otherwise: the word behind it may be the model.
             action=("extend" if "nargs" in keywords else "append") if several else "store",
             type=_converter(option),
@@ -294,7 +286,7 @@ def _metavar(option: Option) -> str:
         return option.traits["metavar"]
     if option.choices:
         return "{" + ",".join(option.choices) + "}"
-    return option.name.upper() if option.positional else METAVARS.get(option.kind, "N")
+    return option.name.upper() if option.traits.get("positional") else METAVARS.get(option.kind, "N")
 
 
 def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:

@@ -81,11 +81,6 @@ class Assignment:
             return None
         return self.ended - self.began
 
-    @property
-    def holds_answers(self) -> bool:
-        """Whether answers wait for the end of the batch."""
-        return self.plan.returns is Returns.BATCH_END
-
     def hold(self, request: Request, update: RowUpdate) -> None:
         """Keep an update until the batch ends."""
         earlier = self.held.get(request)
@@ -97,11 +92,9 @@ class RequestObserver(Protocol):
 
     def on_first_token(self, request: Request, now: float) -> None:
         """The first token of an answer goes out, at `request.times.first_token`."""
-        ...
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended, at `request.times.end`; the reason is None where it was cancelled. Called once each."""
-        ...
 
 
 class PlanObserver(Protocol):
@@ -109,7 +102,6 @@ class PlanObserver(Protocol):
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         """An assignment is over, at `assignment.ended`."""
-        ...
 
 
 class Port(Protocol):
@@ -125,7 +117,6 @@ class Port(Protocol):
 
     def withdraw(self) -> tuple[Command, ...]:
         """Take back the commands that a lost executor has not taken up."""
-        ...
 
 
 @dataclass(eq=False, slots=True)

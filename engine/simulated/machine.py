@@ -17,15 +17,12 @@ class Cost(Protocol):
 
     def prefill(self, rows: int, length: int, /) -> float:
         """Seconds to read `rows` prompts of `length` tokens, up to their first tokens."""
-        ...
 
     def decode(self, rows: int, length: int, iterations: int, /) -> float:
         """Seconds of so many iterations after `length` columns; more iterations never take less."""
-        ...
 
     def copy(self, length: int, /) -> float:
         """Seconds to copy K and V of `length` tokens out to host memory and in again; 0 where that is unknown."""
-        ...
 
 
 INSTANT = 1e-9

@@ -43,7 +43,6 @@ class KvPass(Protocol):
 
         Returns what attention shall read: K and V, each (rows, kv_heads, columns, head_dim), views where possible.
         """
-        ...
 
 
 class KvStore(Protocol):
@@ -51,7 +50,6 @@ class KvStore(Protocol):
 
     def begin_pass(self, rows: int, new: int) -> KvPass:
         """The cells of a pass over `new` tokens of each of `rows` rows."""
-        ...
 
 
 class PassingStore:

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -116,32 +115,19 @@ def load(
     where = torch.device(device)
     if where.type == "cuda":  # cuDNN's attention plans anew, for 22 to 37 ms, whenever a shape is new
         torch.backends.cuda.enable_cudnn_sdp(False)
-    chosen = choose_dtype(dtype, where)
-    with translate_failures(partial(_word_failure, folder)):
-        narrows = dtype == "auto"
-        return _load(
-            folder, chosen, where, quantization, narrows=narrows, batch_invariant=batch_invariant, kernels=kernels
-        )
-
-
-def _word_failure(folder: Path, why: str) -> LoadError:
-    return LoadError(
-        f"{folder.name} cannot be loaded as a causal language model: {why}. Download it again, or choose another"
-    )
+    failure = "cannot be loaded as a causal language model"
+    with translate_failures(
+        lambda why: LoadError(f"{folder.name} {failure}: {why}. Download it again, or choose another")
+    ):
+        return _load(folder, dtype, where, quantization, batch_invariant, kernels)
 
 
 def _load(
-    folder: Path,
-    chosen: torch.dtype,
-    where: torch.device,
-    quantization: str,
-    *,
-    narrows: bool,
-    batch_invariant: bool,
-    kernels: Kernels,
+    folder: Path, dtype: str, where: torch.device, quantization: str, batch_invariant: bool, kernels: Kernels
 ) -> LoadedModel:
+    chosen = choose_dtype(dtype, where)
     config = read_config(folder)
-    kept = _choose_quantization(quantization, config, chosen, where, narrows=narrows)
+    kept = _choose_quantization(quantization, config, chosen, where, narrows=dtype == "auto")
     defaults = _sampling_defaults(folder)
     context = read_context_length(config)
     # Weights that are to be rounded are read into host memory: the device need not hold what they were.

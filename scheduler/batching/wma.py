@@ -126,7 +126,6 @@ class BatchQueue:
     def __init__(self) -> None:
         self._batches: list[WaitingBatch] = []
         self._numbers: FloatArray = np.zeros((len(Column), 16))  # floats hold whole numbers exactly up to 2^53
-        self._stale: set[WaitingBatch] = set()  # lost a request since their numbers were written
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -140,9 +139,6 @@ class BatchQueue:
     @property
     def numbers(self) -> FloatArray:
         """(columns, batches), as they are now; a view that lives until the queue changes."""
-        for batch in self._stale:
-            self._write(self._batches.index(batch), batch)
-        self._stale.clear()
         return self._numbers[:, : len(self._batches)]
 
     def open(self, batch: WaitingBatch) -> None:
@@ -150,35 +146,27 @@ class BatchQueue:
         if len(self._batches) == self._numbers.shape[1]:
             self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)], axis=1)
         self._batches.append(batch)
-        self._write(len(self._batches) - 1, batch)
+        self._write(len(self._batches) - 1)
 
     def join(self, index: int, request: Request, lengths: Lengths) -> None:
         """Put a request into a batch."""
         self._batches[index].rows[request] = lengths
-        numbers = self._numbers[:, index]
-        numbers[Column.ROWS] += 1
-        numbers[Column.INPUT] = max(numbers[Column.INPUT], lengths.input)
-        numbers[Column.GENERATION] = max(numbers[Column.GENERATION], lengths.generation)
-        numbers[Column.LEAST_USEFUL] = min(numbers[Column.LEAST_USEFUL], useful_reads(*lengths))
-        numbers[Column.OLDEST] = min(numbers[Column.OLDEST], request.times.arrival)
+        self._write(index)
 
     def leave(self, batch: WaitingBatch, request: Request) -> None:
         """Take a request out of its batch, and the batch out when it was the last."""
         del batch.rows[request]
-        if batch.rows:
-            self._stale.add(batch)  # written again only when it is read, since many may leave at once
-        else:
-            self.remove(self._batches.index(batch))
+        (self._write if batch.rows else self.remove)(self._batches.index(batch))
 
     def remove(self, index: int) -> WaitingBatch:
         """Take a batch out."""
         batch = self._batches.pop(index)
-        self._stale.discard(batch)
         left = len(self._batches)
         self._numbers[:, index:left] = self._numbers[:, index + 1 : left + 1]
         return batch
 
-    def _write(self, index: int, batch: WaitingBatch) -> None:
+    def _write(self, index: int) -> None:
+        batch = self._batches[index]
         self._numbers[:, index] = (
             len(batch),
             *batch.lengths,

@@ -178,7 +178,6 @@ class LengthPredictor(Protocol):
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query, in order."""
-        ...
 
 
 class NoReplay(ValueError):

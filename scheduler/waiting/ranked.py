@@ -25,11 +25,6 @@ def due_at(request: Request, aging: Aging) -> float:
     return inf if request.deadline is None else request.deadline - SLACK * aging.seconds(request)
 
 
-def due_key(request: Request) -> Key:
-    """The sorting key of a request that is due: the earliest deadline first."""
-    return (request.priority, 0, request.deadline or 0.0, request.times.arrival, request.row_id)
-
-
 @dataclass(frozen=True)
 class DueFirst(Order):
     """Another order, but requests that are due come before all others of their class, the earliest deadline first.
@@ -47,7 +42,7 @@ class DueFirst(Order):
         if request.in_background:
             return (request.priority, 0, request.times.arrival, request.row_id)
         if request.deadline is not None and now >= due_at(request, self.aging):
-            return due_key(request)
+            return (request.priority, 0, request.deadline, request.times.arrival, request.row_id)
         return (request.priority, 1, *self.order.key(request, now)[1:])
 
     def changes_at(self, request: Request) -> tuple[float, ...]:

@@ -35,7 +35,7 @@ class Decoder(nn.Module):
     def __init__(self, network: PreTrainedModel, spec: DecoderSpec, context_length: int) -> None:
         """Takes the network's weights, which is of no use afterwards. Raises NotOfFamily, and leaves it as it was."""
         super().__init__()
-        self._spec = spec
+        self.spec = spec
         body = network.get_submodule("model")
         embed, head, layers = (
             body.get_submodule("embed_tokens"),
@@ -54,11 +54,6 @@ class Decoder(nn.Module):
         self.register_buffer("offset", weight.new_tensor(math.sqrt(spec.eps * weight.numel())))
 
     @property
-    def spec(self) -> DecoderSpec:
-        """The facts of the network that it goes by."""
-        return self._spec
-
-    @property
     def embeddings(self) -> Tensor:
         """The embedding of each token, (vocabulary, hidden)."""
         weight: Tensor = self.embed.weight
@@ -74,10 +69,10 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Logits in float32, as `LoadedModel.forward` has them."""
         hidden = self.embed.forward(tokens)
-        if self._spec.embedding_scale != 1:
-            hidden = hidden * self._spec.embedding_scale
+        if self.spec.embedding_scale != 1:
+            hidden = hidden * self.spec.embedding_scale
         rotation = self.rotary.gather(positions)
-        prepared = prepare_mask(mask, tokens.shape[1], hidden.dtype, self._spec.kv_heads)
+        prepared = prepare_mask(mask, tokens.shape[1], hidden.dtype, self.spec.kv_heads)
         kv = store.begin_pass(*tokens.shape)
         rows, new = tokens.shape
         count = rows * new
@@ -87,8 +82,8 @@ class Decoder(nn.Module):
             flat = layer.forward(flat, (rows, new), rotation, prepared, kv, index)
         hidden = flat[:count].view(rows, new, -1)
         chosen = hidden if select is None else hidden[select]
-        logits = self._read_out(normalize(chosen, self._spec, self.offset, self.norm_weight))
-        return logits if self._spec.logits_divisor == 1 else logits / self._spec.logits_divisor
+        logits = self._read_out(normalize(chosen, self.spec, self.offset, self.norm_weight))
+        return logits if self.spec.logits_divisor == 1 else logits / self.spec.logits_divisor
 
     def _read_out(self, hidden: Tensor) -> Tensor:
         """Logits (..., vocab) in float32 of what the last norm yields, (..., width)."""
@@ -121,7 +116,7 @@ class Decoder(nn.Module):
             if left < 0:
                 break
             rotation = self.rotary.gather(torch.zeros((1, count), dtype=torch.long))
-            mask = prepare_mask(None, count, weight.dtype, self._spec.kv_heads)
+            mask = prepare_mask(None, count, weight.dtype, self.spec.kv_heads)
             layer.forward(weight.new_zeros(count, weight.shape[1]), (1, count), rotation, mask, PassingStore(), 0)
         for count in range(1, rows + 1):
             self.head.forward(weight.new_zeros(count, weight.shape[1]))

@@ -64,12 +64,7 @@ class Rotary(nn.Module):
         still = (head_dim - turned) // 2
         parts = (cos[0, :, :half], cos.new_ones(positions, still), sin[0, :, :half], sin.new_zeros(positions, still))
         self.register_buffer("table", torch.cat(parts, dim=-1))
-        self._turned = turned
-
-    @property
-    def positions(self) -> int:
-        """How many positions there may be."""
-        return len(self.table)
+        self._turned, self.positions = turned, positions
 
     def pair_order(self, head_dim: int) -> list[int] | None:
         """The order of a head's numbers in which pairs are half a head apart; None for the order that they have.
@@ -123,13 +118,9 @@ class DecoderLayer(nn.Module):
         scale = float(getattr(layer, "residual_multiplier", 1.0))
         self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
         self._activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
+        self.activation = type(self._activate).__name__
         self.register_buffer("offset", before.new_tensor(math.sqrt(spec.eps * before.numel())))
         self._take_head_norms(attention, order)
-
-    @property
-    def activation(self) -> str:
-        """The class of the gate's activation."""
-        return type(self._activate).__name__
 
     def _take_head_norms(self, attention: nn.Module, order: Sequence[int] | None) -> None:
         """Norms of each query's and key's head (Qwen3): one weight for all of them, (heads + kv_heads, 1, head_dim)."""
