@@ -1,11 +1,15 @@
 """One sequence on a device: its tokens, its text, its stop rule. Knows no tensor and no neighbour.
 
 A row lives from the command that admits it to its last update, whatever surgery happens around it: what the arena
-holds of it is addressed by its place in the batch, everything else is here.
+holds of it is addressed by its place in the batch, everything else is here: also the tokens that it has said, counted,
+and whether its answer only repeats itself.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +18,65 @@ from numpy.typing import NDArray
 from engine.device import Group, Rank
 from engine.kv.row_kv import RowKv
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, Terms, TokenLogprob
-from engine.sampling.matcher import Matcher
+from engine.sampling.grammar import Matcher
 from engine.sampling.params import SamplingParams
-from engine.sampling.repetition import RepetitionDetector, Said
 from models.text import Text
 from models.text_stream import StopMatcher, TextStream
+
+
+class Said:
+    """The distinct tokens of a row's prompt and answer, and how often the answer has each."""
+
+    def __init__(self, prompt: Iterable[int], generated: Iterable[int]) -> None:
+        self._places = {token: place for place, token in enumerate(dict.fromkeys(prompt))}
+        self.tokens = array("q", self._places)
+        self.counts = array("f", [0.0]) * len(self.tokens)
+        for token in generated:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """Count the answer's next token."""
+        place = self._places.setdefault(token, len(self.tokens))
+        if place == len(self.tokens):
+            self.tokens.append(token)
+            self.counts.append(0.0)
+        self.counts[place] += 1
+
+
+LONGEST_PERIOD = 64
+"""Tokens of the longest run whose repetition is noticed."""
+
+LEAST_TOKENS = 256
+"""Tokens that the repetitions must cover."""
+
+LEAST_TIMES = 4
+"""Times that the run must have been there."""
+
+
+class RepetitionDetector:
+    """Watches one answer, in time and memory that do not grow with it."""
+
+    def __init__(
+        self, longest_period: int = LONGEST_PERIOD, least_tokens: int = LEAST_TOKENS, least_times: int = LEAST_TIMES
+    ) -> None:
+        self._least_tokens = least_tokens
+        self._least_times = least_times
+        self._newest: deque[int] = deque(maxlen=longest_period)  # the newest token first
+        self._agreeing: dict[int, int] = {}  # period -> tokens, up to the newest, that equal the one a period earlier
+
+    def push(self, token_id: int) -> bool:
+        """Take the next token; whether the answer's end is now a run of tokens repeated often enough."""
+        before = self._agreeing
+        self._agreeing = {
+            period: before.get(period, 0) + 1
+            for period, earlier in enumerate(self._newest, start=1)
+            if earlier == token_id
+        }
+        self._newest.appendleft(token_id)
+        return any(
+            period + agreeing >= max(self._least_tokens, self._least_times * period)
+            for period, agreeing in self._agreeing.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from loadgen.bench import flags as bench_flags
 from loadgen.compare import flags as compare_flags
 from loadgen.simulate import flags as simulate_flags
-from models.flags import Subparsers, add_groups, read_options
+from models.options import Subparsers, add_groups, read_options
 
 Validate: TypeAlias = Callable[[simulate_flags.ValidateFlags], int]
 

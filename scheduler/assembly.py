@@ -11,15 +11,12 @@ from typing import Any, TypeAlias, TypeVar
 from engine.messages import Entry
 from models.errors import StrategyError, UserError
 from models.options import suggest
-from scheduler.batching.batch_queue import BATCH_ORDERS
-from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits, OrderFactory
-from scheduler.batching.continuous import ContinuousBatcher
+from scheduler.batching.batcher import BATCH_ORDERS, Batcher, BatcherFactory, Kit, Limits, OrderFactory
 from scheduler.batching.dp import DpBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
-from scheduler.batching.round_robin import RoundRobinBatcher
-from scheduler.batching.static import StaticBatcher
-from scheduler.batching.wma_batcher import WmaBatcher
+from scheduler.batching.queued import ContinuousBatcher, RoundRobinBatcher, StaticBatcher
+from scheduler.batching.wma import WmaBatcher
 from scheduler.learner import Learner, Submit, inline
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.plan import PlanObserver
@@ -27,9 +24,9 @@ from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
-from scheduler.waiting.orders.by_length import AgedSjf, ByRank, Fcfs, Gittins, Sjf, TailInflated
-from scheduler.waiting.orders.by_work import Boost, FairSojourn, Feedback, ResponseRatio, attained_work, predicted_work
-from scheduler.waiting.orders.out_of_turn import OutOfTurn
+from scheduler.waiting.by_length import AgedSjf, ByRank, Fcfs, Gittins, Sjf, TailInflated
+from scheduler.waiting.by_work import Boost, FairSojourn, Feedback, ResponseRatio, attained_work, predicted_work
+from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.prices import Prices, PricesNow, device_prices
 
 ORDERS: Mapping[str, OrderFactory] = MappingProxyType(

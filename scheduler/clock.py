@@ -14,11 +14,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since an arbitrary moment; never goes back."""
-        ...
 
     async def wait(self, event: asyncio.Event, until: float | None) -> None:
         """Return when the event is set, or at the time `until`, whichever is first."""
-        ...
 
 
 class MonotonicClock:

@@ -15,14 +15,13 @@ from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepRep
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock, earlier
-from scheduler.plan import RequestObserver
+from scheduler.plan import Port, RequestObserver, Worker
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Refused, Request, State, TooLate
 from scheduler.request_table import RequestTable
 from scheduler.status import KeptPrefix, SchedulerStatus, keep_nothing
 from scheduler.stream import TokenStream, Wakeups
 from scheduler.waiting.ranked import Deadlines
-from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
     from scheduler.length.prediction import LengthDistribution

@@ -15,8 +15,8 @@ from math import inf
 from types import MappingProxyType
 from typing import Generic, TypeAlias, TypeVar
 
+from scheduler.plan import Worker
 from scheduler.waiting.prices import Prices, device_prices
-from scheduler.worker import Worker
 
 Placement: TypeAlias = Callable[[Sequence[Worker]], Sequence[Worker]]
 

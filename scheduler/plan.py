@@ -1,5 +1,6 @@
 """Plans: which requests go to one executor together, and how their answers return; assignments: plans under way; and
-observers of how requests and plans end: the journal, metrics, and learning.
+observers of how requests and plans end: the journal, metrics, and learning; and executors as the scheduler sees them:
+what each can hold, and which requests it was given and has not ended.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from engine.messages import Admit, FinishReason, RowUpdate, Terms
+from engine.messages import Admit, BatchShape, Command, ExecutorInfo, FinishReason, RowId, RowUpdate, Terms
 from scheduler.request import Request
 from scheduler.stream import join_updates
 
@@ -80,11 +81,6 @@ class Assignment:
             return None
         return self.ended - self.began
 
-    @property
-    def holds_answers(self) -> bool:
-        """Whether answers wait for the end of the batch."""
-        return self.plan.returns is Returns.BATCH_END
-
     def hold(self, request: Request, update: RowUpdate) -> None:
         """Keep an update until the batch ends."""
         earlier = self.held.get(request)
@@ -96,11 +92,9 @@ class RequestObserver(Protocol):
 
     def on_first_token(self, request: Request, now: float) -> None:
         """The first token of an answer goes out, at `request.times.first_token`."""
-        ...
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended, at `request.times.end`; the reason is None where it was cancelled. Called once each."""
-        ...
 
 
 class PlanObserver(Protocol):
@@ -108,4 +102,84 @@ class PlanObserver(Protocol):
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         """An assignment is over, at `assignment.ended`."""
-        ...
+
+
+class Port(Protocol):
+    """The way to an executor; a real one, a simulated one, or a test's."""
+
+    @property
+    def info(self) -> ExecutorInfo: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def post(self, command: Command) -> None: ...
+
+    def withdraw(self) -> tuple[Command, ...]:
+        """Take back the commands that a lost executor has not taken up."""
+
+
+@dataclass(eq=False, slots=True)
+class Worker:
+    """An executor and the requests on it. Only the dispatcher changes it; policies read it."""
+
+    port: Port
+    requests: dict[RowId, Request] = field(default_factory=dict)
+    assignments: dict[RowId, Assignment] = field(default_factory=dict)
+    """The plan that each of those requests came with."""
+    plans: int = 0
+    """Plans that it was given since the start."""
+    shape: BatchShape = field(default_factory=BatchShape)
+    """Shape of the executor's batch as of the last report."""
+    pausing: set[RowId] = field(default_factory=set)
+    """Rows that it was asked to hand back and has not."""
+    lost: bool = False
+    """Whether it died or was given up, so that its requests must go elsewhere."""
+    fault: str | None = None
+    """Why it takes no rows for a while; None while it does."""
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self.port.info
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens of K and V that it can hold; less than at start once it ran out of memory."""
+        return self.shape.capacity_tokens or self.info.capacity_tokens
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes rows."""
+        return self.port.alive and not self.lost and self.fault is None
+
+    @property
+    def used_tokens(self) -> int:
+        """Cells of K and V that its batch takes, padding included."""
+        return self.shape.rows * (self.shape.end - self.shape.start)
+
+    @property
+    def rows(self) -> int:
+        """Number of requests that it holds, in whatever stage."""
+        return len(self.requests)
+
+    @property
+    def others(self) -> list[Request]:
+        """Requests that it holds and that are not in the background."""
+        return [request for request in self.requests.values() if not request.in_background]
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has rows that run, or wait to run."""
+        return bool(self.requests)
+
+    @property
+    def load(self) -> float:
+        """Predicted seconds of serving time of its unfinished plans (SCLS, section 4.5), summed anew each time, so that
+        no wrong estimate leaves a rest behind.
+        """
+        return sum({id(one): one.plan.estimate for one in self.assignments.values()}.values())
+
+    @property
+    def columns(self) -> int:
+        """Length in tokens of its longest row."""
+        return max((request.tokens for request in self.requests.values()), default=0)

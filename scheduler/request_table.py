@@ -23,14 +23,13 @@ from engine.messages import (
 )
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
-from scheduler.plan import Assignment, Plan, PlanObserver, RequestObserver
+from scheduler.plan import Assignment, Plan, PlanObserver, Port, RequestObserver, Returns, Worker
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.by_arrival import ByArrival
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.wait_estimate.places import QueuedTokens
 from scheduler.waiting.prices import PricesNow, device_prices
-from scheduler.worker import Port, Worker
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +51,8 @@ class RequestTable:
         """`calibration` learns what predictions are worth; None takes them as they are."""
         self.calibration = calibration
         self._batcher = batcher
+        self.waiting: Collection[Request] = batcher.waiting
+        """Requests that no executor has, in no particular order."""
         self._clock = clock
         self._plan_observers = plan_observers
         self._request_observers = request_observers
@@ -60,11 +61,6 @@ class RequestTable:
         self.expected_wait = ExpectedWait(batcher, self.workers.values(), prices)
         self.queued_tokens = QueuedTokens()
         self.by_arrival = ByArrival(lambda: sum(port.info.max_rows for port in ports), prices)
-
-    @property
-    def waiting(self) -> Collection[Request]:
-        """Requests that no executor has, in no particular order."""
-        return self._batcher.waiting
 
     @property
     def held(self) -> int:
@@ -248,7 +244,7 @@ class RequestTable:
         request.generated += len(update.token_ids)
         assignment = worker.assignments[request.row_id]
         assignment.intact &= update.finish_reason is not FinishReason.ERROR
-        if assignment.holds_answers:
+        if assignment.plan.returns is Returns.BATCH_END:
             self._hold(assignment, request, update)
         elif update.finish_reason is not None:
             self._deliver(worker, request, update)

@@ -16,13 +16,13 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.placement import NodeLoad
+from scheduler.plan import Worker
 from scheduler.remaining_length import Calibration
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
 from scheduler.wait_estimate.by_arrival import Comparison
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, find_reason
 from scheduler.waiting.queue import Queue
-from scheduler.worker import Worker
 
 if TYPE_CHECKING:
     from scheduler.length.prediction import LengthDistribution
@@ -51,6 +51,16 @@ class SchedulerStatus:
         self._kept_prefix = kept_prefix
         self._foretell = foretell
         self._load = NodeLoad(-inf, 0.0, parts.prices())
+        self.now = clock.now
+        """Tells the seconds of the clock by which arrivals and deadlines are given."""
+        self.waiting: Collection[Request] = table.waiting
+        """Requests that no executor has, in no particular order. To be read only."""
+        self.workers: Collection[Worker] = table.workers.values()
+        """The executors and what each holds, lost ones too. To be read only."""
+        self.by_arrival: Comparison = table.by_arrival.comparison
+        """Latencies so far beside those by order of arrival. To be read only."""
+        self.calibration: Calibration | None = table.calibration
+        """What predictions turned out to be; None where the strategy takes them as they are. To be read only."""
 
     @property
     def requests_queued(self) -> int:
@@ -82,11 +92,6 @@ class SchedulerStatus:
         """Requests that would not have to wait if they came now."""
         return self._table.expected_wait.free_slots
 
-    @property
-    def waiting(self) -> Collection[Request]:
-        """Requests that no executor has, in no particular order. To be read only."""
-        return self._table.waiting
-
     def first_in_line(self, most: int) -> list[Request]:
         """Requests that no executor has, as many as are wanted, in the order in which they are served."""
         return list(islice(self._parts.batcher.ranked(self._clock.now()), most))
@@ -95,15 +100,6 @@ class SchedulerStatus:
     def not_begun(self) -> Collection[Request]:
         """Requests that executors have and have not begun."""
         return self._table.not_begun
-
-    @property
-    def workers(self) -> Collection[Worker]:
-        """The executors and what each holds, lost ones too. To be read only."""
-        return self._table.workers.values()
-
-    def now(self) -> float:
-        """Seconds of the clock by which arrivals and deadlines are given."""
-        return self._clock.now()
 
     def place(self, request: Request) -> int | None:
         """How many requests are ahead in the queue, by the order; None when this one does not wait."""
@@ -147,16 +143,6 @@ class SchedulerStatus:
             requests, slots = self.requests_queued + self._table.held, sum(worker.info.max_rows for worker in workers)
             self._load = NodeLoad(now, work, prices, requests, max(1, slots), expected.mean_length)
         return self._load
-
-    @property
-    def by_arrival(self) -> Comparison:
-        """Latencies so far beside those by order of arrival. To be read only."""
-        return self._table.by_arrival.comparison
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """What predictions turned out to be; None where the strategy takes them as they are. To be read only."""
-        return self._table.calibration
 
     @property
     def kv_usage(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.metadata import entry_points
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 GROUP = "lengthwise.strategies"
 """Entry points of installed packages that name rows of the table of strategies."""
-
-
-def list_installed() -> Iterable[str]:
-    """Names of the rows that installed packages bring."""
-    return sorted(entry_points(group=GROUP).names)
 
 
 def load_outside(name: str) -> object:
@@ -232,7 +227,8 @@ class StrategyTable(Mapping[str, Strategy]):
         return replace(found, name=name)
 
     def __iter__(self) -> Iterator[str]:
-        return chain(self._rows, (name for name in list_installed() if name not in self._rows))
+        installed = sorted(entry_points(group=GROUP).names)
+        return chain(self._rows, (name for name in installed if name not in self._rows))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

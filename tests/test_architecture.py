@@ -45,7 +45,6 @@ LIGHT = (
     "engine/sampling/params.py",
     "engine/device.py",
     "engine/lifecycle.py",
-    "engine/refill.py",
     "engine/rows.py",
     "engine/kv/host_store.py",
     "engine/simulated",

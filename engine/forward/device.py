@@ -18,8 +18,7 @@ from engine.kv.row_kv import RowKv
 from engine.messages import RowSpec, RowUpdate, Tally
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
-from engine.sampling.grammar import Grammars
-from engine.sampling.matcher import Matcher
+from engine.sampling.grammar import Grammars, Matcher
 from engine.sampling.sampler import Unchosen
 from models.network.loader import LoadedModel
 from models.text import Text

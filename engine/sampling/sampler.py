@@ -20,7 +20,7 @@ from engine.device import RowFault
 from engine.messages import TokenLogprob
 from engine.row import Choice, Row
 from engine.sampling.draw import draw
-from engine.sampling.matcher import GrammarFault
+from engine.sampling.grammar import GrammarFault
 from engine.transfer import Fetch, move, send
 from models.network.likeliest import find_peaks
 

@@ -12,7 +12,7 @@ from engine.device import Action, Outcome
 from engine.kv.prefix_cache import PrefixCache
 from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
-from engine.simulated.cost import Cost, Work
+from engine.simulated.machine import Cost, Work
 
 
 class SimulatedPrefill:

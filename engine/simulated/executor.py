@@ -16,8 +16,8 @@ from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
 from engine.messages import Admit, Cancel, Command, Deliver, ExecutorInfo, Pause, Stop, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
-from engine.simulated.cost import Cost, Pace, Work, keep_pace
 from engine.simulated.device import SimulatedDevice
+from engine.simulated.machine import Cost, Pace, Work, keep_pace
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from engine.device import Action, Outcome, RowFault
 from engine.kv.prefix_cache import PrefixCache
 from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
-from engine.simulated.cost import Cost
 from engine.simulated.device import SimulatedDevice
+from engine.simulated.machine import Cost
 
 PR_SET_TIMERSLACK = 29
 """The option of prctl(2) by which a thread says how late, in ns, its sleeps may end: 50,000 unless it says."""
@@ -88,7 +88,8 @@ class VirtualDevice(SimulatedDevice):
         if self._prefill is None:  # its last row was cancelled while the chunk was under way
             return Outcome()
         outcome = super().collect_chunk()
-        wrong = [row for row in outcome.read if _wants_numbers(row.spec)]
+        asked = [(row, row.spec.sampling) for row in outcome.read]
+        wrong = [row for row, sampling in asked if (sampling.logprobs, sampling.prompt_logprobs) != (None, None)]
         failures = [((row,), NotComputed("a virtual device has no log-probabilities")) for row in wrong]
         told = [update for update in outcome.updates if update.row_id not in {row.row_id for row in wrong}]
         return replace(outcome, updates=told, failures=failures)
@@ -132,7 +133,3 @@ class VirtualDevice(SimulatedDevice):
         for row in rows:
             self.batch.settle(row)
         return [row.report() for row in rows if row.generated > row.reported]
-
-
-def _wants_numbers(spec: RowSpec) -> bool:
-    return spec.sampling.logprobs is not None or spec.sampling.prompt_logprobs is not None

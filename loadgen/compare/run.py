@@ -28,7 +28,7 @@ from loadgen.workload import requests as workload
 from loadgen.workload.flags import Workload, choose
 from models.errors import INTERRUPTED, UserError
 from models.files import replace_file, require_writable_folder
-from models.flags import read_options
+from models.options import read_options
 from models.progress import Bars
 from scheduler.assembly import find_strategies
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from loadgen.experiments.engine.options import EngineBench, GpuBench, QualityBench
 from loadgen.experiments.paper.options import Experiments
 from models.errors import INTERRUPTED, UserError
-from models.flags import Subparsers, add_command, add_options, read_options
-from models.options import Count, Natural, option, options_of
+from models.options import Count, Natural, Subparsers, add_command, add_options, option, options_of, read_options
 
 PAPERS = ("magnus", "scls", "ssjf", "baton")
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from engine.simulated.cost import Cost
+from engine.simulated.machine import Cost
 from loadgen.bench.measures import Ending, judge, spread
 from loadgen.simulate.simulation import Served, Simulation
 from models.errors import UserError

@@ -19,8 +19,7 @@ import numpy as np
 
 from engine.sampling.params import SamplingParams
 from loadgen.workload.lengths import at, text_lines
-from scheduler.length.oracle import true_length
-from scheduler.length.prediction import LengthDistribution
+from scheduler.length.prediction import LengthDistribution, true_length
 
 Forecast: TypeAlias = float | LengthDistribution | None
 """Predicted tokens of an answer, or how likely each length is."""

@@ -18,9 +18,8 @@ from torch.nn.functional import pad
 
 from models.native.library import LayerFields, Library, MatrixFields, NetworkFields, PassFields
 from models.network.attention import Mask, Spans
-from models.network.decoder.decoder import Decoder
+from models.network.decoder.decoder import Decoder, require_alike, sample_text
 from models.network.decoder.layer import DecoderLayer
-from models.network.decoder.takeover import require_alike, sample_text
 from models.network.kv_adapter import KvCells, KvStore, PassingStore
 from models.network.linear import round_to_int4, round_to_int8
 from models.network.quantization import Quantization

@@ -74,7 +74,6 @@ class VarlenAttention(Protocol):
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
         """query (rows, heads, dim); key, value (tokens, kv_heads, dim) -> (rows, heads, dim)"""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,22 @@
-"""The only file that knows transformers' Cache API: lets a network use memory for K and V that is not its own.
+"""The only file that knows transformers' Cache API: lets a network use memory for K and V that is not its own, and runs
+any causal language model of transformers over such memory.
 
 It does not know where the memory lies or which rows are in it; a `KvStore` does.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
-from transformers import Cache
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+
+from models.network.attention import Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,6 @@ class KvPass(Protocol):
 
         Returns what attention shall read: K and V, each (rows, kv_heads, columns, head_dim), views where possible.
         """
-        ...
 
 
 class KvStore(Protocol):
@@ -47,7 +50,6 @@ class KvStore(Protocol):
 
     def begin_pass(self, rows: int, new: int) -> KvPass:
         """The cells of a pass over `new` tokens of each of `rows` rows."""
-        ...
 
 
 class PassingStore:
@@ -106,3 +108,61 @@ class StoreCache(Cache):
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         raise NotImplementedError("this network builds its own mask instead of using the 4-D mask it was given")
+
+
+class ForeignNetwork(nn.Module):
+    """A network of transformers. One thread may use it at a time; see `twin`."""
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        super().__init__()
+        self.network = network
+        self._select: tuple[Tensor, Tensor] | None = None
+        head: nn.Module = network.get_output_embeddings()  # type: ignore[no-untyped-call]
+        head._forward_pre_hooks.clear()  # a twin's copy still carries the original's hook
+        head.register_forward_pre_hook(self._gather)
+
+    @property
+    def embeddings(self) -> Tensor:
+        """The embedding of each token, (vocabulary, hidden)."""
+        weight: Tensor = self.network.get_input_embeddings().weight  # type: ignore[assignment]
+        return weight
+
+    def _gather(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        """Give the head the chosen places only, by a hook, so that any network's own head and scaling stay in use."""
+        if self._select is None:
+            return None
+        rows, places = self._select
+        return (inputs[0][rows, places].unsqueeze(1),)  # (k, 1, hidden)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        mask: Mask,
+        store: KvStore,
+        select: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Logits in float32, as `LoadedModel.forward` has them."""
+        self._select = select
+        try:
+            output = self.network(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=mask,
+                past_key_values=StoreCache(store, *tokens.shape),
+                use_cache=True,
+            )
+        finally:
+            self._select = None  # the network may also be called directly
+        logits: Tensor = output.logits.float()
+        return logits[:, 0] if select is not None else logits
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Logits (rows, new, vocab) of texts in one pass, without a cache or anything else of this server's."""
+        logits: Tensor = self.network(input_ids=tokens, use_cache=False).logits
+        return logits.float()
+
+    def twin(self) -> ForeignNetwork:
+        """A network for another thread, which shares these weights."""
+        weights = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
+        return ForeignNetwork(copy.deepcopy(self.network, weights))

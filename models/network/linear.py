@@ -6,6 +6,7 @@ Each kind is one class. Which of them a network gets is `models.network.packing`
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -46,20 +47,13 @@ class InferenceLinear(nn.Module):
         self.bias: Tensor | None = linear.bias
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InferenceLinear:
-        twin = type(self).__new__(type(self))
-        nn.Module.__init__(twin)
-        for name in ("in_features", "out_features", *self._weights()):
-            setattr(twin, name, getattr(self, name))
-        twin.bias = copy.deepcopy(self.bias, memo)
+        twin = copy.copy(self)
+        twin._forward_pre_hooks = OrderedDict()
         return twin
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weight that a product reads."""
-        raise NotImplementedError
-
-    def _weights(self) -> tuple[str, ...]:
-        """The attributes that copies take over: the weight and what tells how to read it."""
         raise NotImplementedError
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -83,9 +77,6 @@ class PackedLinear(InferenceLinear):
     @property
     def weight_bytes(self) -> int:
         return self.in_features * self.out_features * self._itemsize
-
-    def _weights(self) -> tuple[str, ...]:
-        return ("packed", "_itemsize")
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
@@ -135,9 +126,6 @@ class HalfLinear(InferenceLinear):
     @property
     def weight_bytes(self) -> int:
         return self.in_features * self.out_features * 2
-
-    def _weights(self) -> tuple[str, ...]:
-        return ("packed",)
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         output: Tensor = torch.ops.quantized.linear_dynamic_fp16(inputs, self.packed)
@@ -192,9 +180,6 @@ class _IntegerLinear(InferenceLinear):
     @property
     def weight_bytes(self) -> int:
         return self.levels.nbytes + self.scales.nbytes
-
-    def _weights(self) -> tuple[str, ...]:
-        return ("levels", "scales", "wide")
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         rounded = inputs.bfloat16()  # also where it is widened again: an answer must not depend on its neighbours
@@ -313,9 +298,6 @@ class Fp8Linear(InferenceLinear):
     @property
     def weight_bytes(self) -> int:
         return self.levels.nbytes + self.scales.nbytes
-
-    def _weights(self) -> tuple[str, ...]:
-        return ("levels", "scales")
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         if not len(inputs):  # of which the product refuses the scales

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,18 +22,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from models.errors import UserError, translate_failures
 from models.native.decoder import NativeDecoder, NotNative, take_over_natively
-from models.native.kernels import Kernels
 from models.native.library import Library, find_library
 from models.network import attention
-from models.network.decoder.decoder import Decoder
+from models.network.decoder.decoder import Decoder, OtherLogits, take_over
 from models.network.decoder.family import NotOfFamily
-from models.network.decoder.takeover import OtherLogits, take_over
-from models.network.foreign import ForeignNetwork
 from models.network.generation_config import SamplingDefaults, sampling_defaults
-from models.network.huge_pages import move_weights
-from models.network.kv_adapter import KvShape, KvStore
-from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, pack, packs
-from models.network.quantization import FEW_BITS, Quantization
+from models.network.kv_adapter import ForeignNetwork, KvShape, KvStore
+from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, move_weights, pack, packs
+from models.network.quantization import FEW_BITS, Kernels, Quantization
 
 log = logging.getLogger(__name__)
 
@@ -120,32 +115,19 @@ def load(
     where = torch.device(device)
     if where.type == "cuda":  # cuDNN's attention plans anew, for 22 to 37 ms, whenever a shape is new
         torch.backends.cuda.enable_cudnn_sdp(False)
-    chosen = choose_dtype(dtype, where)
-    with translate_failures(partial(_word_failure, folder)):
-        narrows = dtype == "auto"
-        return _load(
-            folder, chosen, where, quantization, narrows=narrows, batch_invariant=batch_invariant, kernels=kernels
-        )
-
-
-def _word_failure(folder: Path, why: str) -> LoadError:
-    return LoadError(
-        f"{folder.name} cannot be loaded as a causal language model: {why}. Download it again, or choose another"
-    )
+    failure = "cannot be loaded as a causal language model"
+    with translate_failures(
+        lambda why: LoadError(f"{folder.name} {failure}: {why}. Download it again, or choose another")
+    ):
+        return _load(folder, dtype, where, quantization, batch_invariant, kernels)
 
 
 def _load(
-    folder: Path,
-    chosen: torch.dtype,
-    where: torch.device,
-    quantization: str,
-    *,
-    narrows: bool,
-    batch_invariant: bool,
-    kernels: Kernels,
+    folder: Path, dtype: str, where: torch.device, quantization: str, batch_invariant: bool, kernels: Kernels
 ) -> LoadedModel:
+    chosen = choose_dtype(dtype, where)
     config = read_config(folder)
-    kept = _choose_quantization(quantization, config, chosen, where, narrows=narrows)
+    kept = _choose_quantization(quantization, config, chosen, where, narrows=dtype == "auto")
     defaults = _sampling_defaults(folder)
     context = read_context_length(config)
     # Weights that are to be rounded are read into host memory: the device need not hold what they were.

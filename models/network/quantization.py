@@ -1,4 +1,5 @@
-"""The ways to keep the weights of linear layers, by name; without torch, so that flags can name them."""
+"""The ways to keep the weights of linear layers, and who computes a pass on a CPU, by name; without torch, so that
+flags can name them."""
 
 from __future__ import annotations
 
@@ -23,3 +24,11 @@ in more bits than INT4, or as it is on CUDA."""
 
 QUANTIZATIONS = tuple(one.value for one in Quantization)
 """The names as plain strings, which argparse shows as they are."""
+
+
+class Kernels(StrEnum):
+    """A choice of kernels; values are those of the flag."""
+
+    AUTO = "auto"  # this server's own where they can, else torch's
+    NATIVE = "native"
+    TORCH = "torch"

@@ -59,13 +59,9 @@ class Task(StrEnum):
         return self in (Task.CLASSIFICATION, Task.BINARY)
 
     @property
-    def is_regression(self) -> bool:
-        return self in (Task.REGRESSION_L1, Task.REGRESSION_MSE)
-
-    @property
     def wants_values(self) -> bool:
         """Whether it learns from lengths as they are, not from their classes."""
-        return self.is_regression or self is Task.RANKING
+        return self in (Task.REGRESSION_L1, Task.REGRESSION_MSE, Task.RANKING)
 
 
 @dataclass(frozen=True, slots=True)

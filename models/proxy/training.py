@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -83,16 +82,9 @@ def train(
     """
     if not rows.texts or not held_out.texts:
         raise ValueError("there are no rows to learn from, or none are held out")
-    with _seeded(options.seed), torch.enable_grad():
+    with torch.random.fork_rng(), torch.enable_grad():  # torch's generator is left as it was
+        torch.manual_seed(options.seed)
         return _Training(proxy, rows, held_out, options, watch or (lambda _: None)).run()
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Draw random numbers of a seed, and leave the state of torch's generator as it was."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        yield
 
 
 class _Training:

@@ -9,23 +9,45 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeAlias
+
+import numpy as np
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, RowId, Terms
 from models.errors import StrategyError
-from scheduler.batching.batch_queue import BatchOrder, oldest_first
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
-from scheduler.plan import Plan, Returns
+from scheduler.plan import Plan, Returns, Worker
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import ServingTime
+from scheduler.serving_time.bilinear import FloatArray, ServingTime
 from scheduler.serving_time.machine import MachineModel
+from scheduler.waiting.by_length import Aging
 from scheduler.waiting.fair import Shares, share_out
-from scheduler.waiting.orders.by_length import Aging
 from scheduler.waiting.prices import PricesNow, usual_rows
 from scheduler.waiting.queue import Order, Queue
 from scheduler.waiting.ranked import DueFirst, RankedQueue
-from scheduler.worker import Worker
+
+BatchOrder: TypeAlias = Callable[[FloatArray, Callable[[], FloatArray]], FloatArray]
+"""(seconds that the oldest request of each batch has waited, a way to estimate each batch's serving time) -> a score of
+each batch, the highest first."""
+
+LEAST_SECONDS = 1e-9
+"""Seconds that an estimate counts for at least, so that none divides by zero."""
+
+
+def oldest_first(waited: FloatArray, seconds: Callable[[], FloatArray]) -> FloatArray:
+    """First come, first served: the batch with the oldest request. Asks for no estimate."""
+    return waited
+
+
+def hrrn(waited: FloatArray, seconds: Callable[[], FloatArray]) -> FloatArray:
+    """Highest response ratio next: T_queue(B) / T_serve(B), where T_queue is its oldest request's waiting time."""
+    ratios: FloatArray = waited / np.maximum(seconds(), LEAST_SECONDS)
+    return ratios
+
+
+BATCH_ORDERS: Mapping[str, BatchOrder] = MappingProxyType({"fcfs": oldest_first, "hrrn": hrrn})
 
 
 @dataclass(frozen=True, slots=True)

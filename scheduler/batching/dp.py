@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.batching.batcher import Batcher, Kit
-from scheduler.plan import Plan
+from scheduler.plan import Plan, Worker
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear, FloatArray
-from scheduler.worker import Worker
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
@@ -151,7 +150,9 @@ class DpBatcher(Batcher):
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._asked[worker.info.index] = worker
         self._loads.setdefault(worker.info.index, worker.load)
-        if not self._ready and self.waiting and (now >= self._due() or self._all_rest()):
+        # Where no executor has anything to do, waiting for the interval's end has no use.
+        rest = not any(one.busy for one in self._asked.values())
+        if not self._ready and self.waiting and (now >= self._due() or rest):
             self._arrange(now)
         if self._ready and not self._fits(self._ready[-1], worker):
             self._arrange(now)  # again, since this executor has less memory than those known before
@@ -170,10 +171,6 @@ class DpBatcher(Batcher):
         if not self._adaptive:
             return shortest
         return max(limits.options.interval_factor * min(self._loads.values(), default=0.0), shortest)
-
-    def _all_rest(self) -> bool:
-        """Whether no executor has anything to do, so that waiting for the interval's end has no use."""
-        return not any(worker.busy for worker in self._asked.values())
 
     def _arrange(self, now: float) -> None:
         self._arranged = now

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from math import ceil
 from types import MappingProxyType
 
+from scheduler.plan import Worker
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.worker import Worker
-
-
-def length_now(request: Request) -> int:
-    """Tokens that a row has so far."""
-    return request.tokens
 
 
 def whole_length(request: Request) -> int:
@@ -31,8 +26,8 @@ class Memory:
     """
 
     fits: Callable[[Worker, int, int], bool]
-    length: Callable[[Request], int] = length_now
-    """The length that a request counts for."""
+    length: Callable[[Request], int] = operator.attrgetter("tokens")
+    """The length that a request counts for: by default the tokens that it has so far."""
     most: Callable[[int, int], int] = operator.floordiv
     """Rows of a batch of its own, by the executor's capacity and the batch's length, both in tokens."""
 

@@ -15,11 +15,11 @@ from typing import TypeAlias
 from engine.messages import RowId
 from scheduler.batching.batcher import Pauses
 from scheduler.batching.memory import Memory
+from scheduler.plan import Worker
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.queue import Order
-from scheduler.worker import Worker
 
 Preemption: TypeAlias = Callable[[Sequence[Worker], Iterable[Request], float], Pauses]
 """(executors, waiting requests, best first, now in seconds) -> the rows to pause. Asked once no executor takes more."""

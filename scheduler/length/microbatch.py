@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from scheduler.length.features import LengthQuery
-from scheduler.length.history import LengthHistory
+from scheduler.length.learning import LengthHistory
 from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Prediction, Source, prediction_of
 from scheduler.request import Request
 

@@ -65,14 +65,14 @@ class Bilinear(ServingTime):
     measured, as on the papers' machines; then nothing is ever cheaper than keeping K and V.
     """
 
-    p1: float
-    p2: float
-    p3: float
-    p4: float
-    d1: float
-    d2: float
-    d3: float
-    d4: float
+    p1: float = 0.0
+    p2: float = 0.0
+    p3: float = 0.0
+    p4: float = 0.0
+    d1: float = 0.0
+    d2: float = 0.0
+    d3: float = 0.0
+    d4: float = 0.0
     c1: float = 0.0
     c0: float = 0.0
     p5: float = 0.0

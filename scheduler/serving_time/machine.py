@@ -128,7 +128,7 @@ CHANGE = 1.25
 UNMEASURED_ITERATION = 0.02
 """Seconds of an iteration while none was measured, as in SSJF's simulator."""
 
-UNKNOWN = Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.0, d1=0.0, d2=0.0, d3=0.0, d4=UNMEASURED_ITERATION)
+UNKNOWN = Bilinear(d4=UNMEASURED_ITERATION)
 """Stands in for a model while nothing is known: a batch costs its iterations, whatever its rows and prompts."""
 
 KEEP_INTERVAL = 60.0

@@ -22,7 +22,7 @@ ROWS = 256
 
 
 def _simple(token: float, cell: float, pass_: float) -> Bilinear:
-    return Bilinear(p1=token, p2=0.0, p3=0.0, p4=pass_, d1=cell, d2=0.0, d3=0.0, d4=pass_)
+    return Bilinear(p1=token, p4=pass_, d1=cell, d4=pass_)
 
 
 V100_CHATGLM_6B = Machine(
@@ -70,7 +70,7 @@ steps, 22 and 28 rows, are the memory rule `deepspeed`.
 """
 
 SSJF = Machine(
-    cost=Bilinear(p1=0.0, p2=0.0, p3=0.0, p4=0.12, d1=0.0, d2=0.0, d3=0.0, d4=0.02),
+    cost=Bilinear(p4=0.12, d4=0.02),
     capacity_tokens=ROWS * LENGTH,
     max_num_seqs=ROWS,
     context_length=LENGTH,
@@ -78,7 +78,7 @@ SSJF = Machine(
 """SSJF's simulator: 0.1 s a request and 0.02 s a token, the first one included, whatever else runs; no memory limit."""
 
 CPU_SMOLLM2_135M = Machine(
-    cost=Bilinear(p1=9e-4, p2=0.0, p3=0.0, p4=0.02, d1=1.15e-6, d2=8e-4, d3=0.0, d4=0.0405),
+    cost=Bilinear(p1=9e-4, p4=0.02, d1=1.15e-6, d2=8e-4, d4=0.0405),
     capacity_tokens=32 * LENGTH,
     max_num_seqs=32,
     context_length=LENGTH,
@@ -111,13 +111,10 @@ def _llama3_8b(bandwidth: float, operations: float, link: float) -> Machine:
     return Machine(
         cost=Bilinear(
             p1=2 * token,
-            p2=0.0,
-            p3=0.0,
             p4=weights / read,
             p5=2 * 2 * 32 * 4096 / operations,
             d1=CELL / read,
             d2=beyond,
-            d3=0.0,
             d4=weights / read,
             c1=2 * CELL / link,
         ),

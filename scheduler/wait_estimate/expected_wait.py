@@ -12,7 +12,7 @@ expected to start after
     (w_1 + ... + w_k + r)·u(R)   seconds:
 
 by the time it starts those ahead have had theirs, and r·u(R) is when the next of R rows ends, on the average. Its
-prompt is then read in the time that its price has taken of late, or, where rows that were read before it wait for a
+prompt is then read in the time that its price says, or, where rows that were read before it wait for a
 slot, in what these have to do. It takes g·v(R) to generate g tokens, v the seconds between two tokens of a row. While
 nothing had to wait at the latest dispatch, those whose place is below the number of free slots start at once, wait for
 the prompts before theirs, and share the executors with so many rows as there will be then.
@@ -29,13 +29,13 @@ from math import log
 from typing import NamedTuple
 
 from scheduler.batching.batcher import Batcher
+from scheduler.plan import Worker
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Expected
 from scheduler.wait_estimate.places import Places
 from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.prices import Prices, PricesNow
 from scheduler.waiting.queue import Ahead
-from scheduler.worker import Worker
 
 SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
 """Quantiles of a length that an estimate goes by."""
@@ -85,13 +85,9 @@ class ExpectedWait:
     def ended(self, request: Request) -> None:
         """Note that a request has all its tokens, at `request.times.end`."""
         self._speed.ended(request.generated)
-        expected, times = request.expected, request.times
-        if times.started is not None and times.first_token is not None and times.first_token != times.end:
-            self._speed.read(
-                self._read_work(request.input_length - request.cached_prompt), times.first_token - times.started
-            )
-        if expected is not None and expected.known and times.end is not None:
-            self._calibration.add(expected, times.end - expected.at)
+        expected, end = request.expected, request.times.end
+        if expected is not None and expected.known and end is not None:
+            self._calibration.add(expected, end - expected.at)
 
     @property
     def free_slots(self) -> int:
@@ -183,9 +179,9 @@ class ExpectedWait:
         """Seconds from a request's start until it generates."""
         held, own = self._find_held(), self._read_work(request.unread if request.needs_prefill else 0)
         if ahead.place < self.free_slots:
-            return self._speed.seconds_to_read(own + held.unread + self._read_work(ahead.unread, ahead.place))
+            return self._prices().unit * (own + held.unread + self._read_work(ahead.unread, ahead.place))
         until_slot = held.staged * (self._speed.seconds_of_work(self._usual_rows()) or 0.0)
-        return max(until_slot, self._speed.seconds_to_read(own))
+        return max(until_slot, self._prices().unit * own)
 
     def _read_work(self, tokens: int, prompts: int = 1) -> float:
         """Work of reading so many tokens of prompts."""

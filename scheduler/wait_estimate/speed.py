@@ -21,7 +21,7 @@ FEWEST_TOKENS = 16
 """Tokens that make a measurement."""
 
 RECENT = 64
-"""Answers that the running means of lengths and of reading go back."""
+"""Answers that the running mean of lengths goes back."""
 
 
 class _Sums(NamedTuple):
@@ -46,7 +46,6 @@ class Speed:
         self._now = 0.0
         self._answers = 0
         self._mean_length = 0.0
-        self._reading_seconds = self._reading_work = 0.0
 
     def observe(self, rows: int, decoding: int, now: float, tokens: int = 0, work: float = 0.0) -> None:
         """Note what the rows held since the last call did: `tokens` by those of them that decode, `work` by all.
@@ -64,18 +63,6 @@ class Speed:
         """Note the length of an answer that is complete."""
         self._answers = min(self._answers + 1, RECENT)
         self._mean_length += (length - self._mean_length) / self._answers
-
-    def read(self, work: float, seconds: float) -> None:
-        """Note how long it took from a request's start to its first token, and the work that was."""
-        fade = 1 - 1 / RECENT
-        self._reading_work, self._reading_seconds = (
-            self._reading_work * fade + work,
-            self._reading_seconds * fade + seconds,
-        )
-
-    def seconds_to_read(self, work: float) -> float:
-        """Seconds from start to first token of a request that has so much to read; 0 until that has been measured."""
-        return work * self._reading_seconds / self._reading_work if self._reading_work else 0.0
 
     def seconds_per_token(self, rows: int) -> float | None:
         """Seconds that a row needs for a token when so many are held; None until that has been measured."""

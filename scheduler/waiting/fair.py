@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
-from math import ceil
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -65,13 +64,6 @@ class _Client:
     """Service charged, by weight."""
     charged: dict[Request, float] = field(default_factory=dict)
     """Service charged for each request that was taken from the queue and has not ended."""
-
-    @property
-    def mean(self) -> float:
-        """Service that a request in the queue will be charged for, by weight; at least a token's."""
-        total = self.queue.total()
-        service = PROMPT_WEIGHT * total.unread + OUTPUT_WEIGHT * total.tokens
-        return max(service / max(1, total.place), 1.0) / self.weight
 
     def owed(self, request: Request) -> float:
         """Service that a request in the queue will be charged for, by weight."""
@@ -160,15 +152,14 @@ class FairQueue(Queue):
         self._leave(client, request)
 
     def ahead(self, request: Request, now: float) -> Ahead:
-        """Counted as if all requests of a client cost their mean."""
+        """Counted as if clients took turns request by request, those that were served less one ahead."""
         self._settle()
         own = self._client(request)
         before = own.queue.ahead(request, now)
-        counter = own.counter if self._name(request) in self._active else max(own.counter, self._least())
-        level = counter + before.place * own.mean
+        turns, counter = before.place, max(own.counter, self._least())
         for client in self._active.values():
-            if client is not own and client.counter < level:
-                number = min(len(client.queue), ceil((level - client.counter) / client.mean))
+            if client is not own:
+                number = min(len(client.queue), turns + (client.counter < counter))
                 before = before.and_share(client.queue.total(), number)
         return before
 

@@ -5,26 +5,26 @@ requests that are due, the earliest deadline first (waiting/ranked.py); after th
 order. Every key ends with the row's number, so that no two requests tie and equal requests keep their order of arrival.
 Only predicted lengths are known here, never true ones.
 
-Requests are kept sorted by key, in blocks of which each knows what its requests are to read and expected to generate:
-so a request comes, goes, or learns what is ahead of it in a time that hardly grows with their number.
+Requests are kept sorted by key: so a request comes, goes, or learns what is ahead of it in a time that hardly grows
+with their number.
 """
 
 from __future__ import annotations
 
-import bisect
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from operator import attrgetter
+from itertools import islice
+from operator import add, sub
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 
 Key: TypeAlias = tuple[float, ...]
 """A sorting key; the least is served first, and the first number is the request's priority."""
-
-MOST = 512
-"""Requests of a block, which is parted in two when it has more."""
 
 
 class Ahead(NamedTuple):
@@ -39,14 +39,6 @@ class Ahead(NamedTuple):
     unread: int = 0
     """Tokens that must be read before these requests can generate."""
 
-    def and_all(self, entries: Iterable[_Entry]) -> Ahead:
-        """The sum over these requests and those of more entries."""
-        place, tokens, unpredicted, unread = self
-        for entry in entries:
-            place, tokens = place + 1, tokens + entry.tokens
-            unpredicted, unread = unpredicted + entry.unpredicted, unread + entry.unread
-        return Ahead(place, tokens, unpredicted, unread)
-
     def and_share(self, others: Ahead, number: int) -> Ahead:
         """These requests and so many of others, with their part of what those are to read and expected to generate."""
         part = number / max(1, others.place)
@@ -56,120 +48,70 @@ class Ahead(NamedTuple):
 
     def without(self, others: Ahead) -> Ahead:
         """These requests without others, which are among them."""
-        place, tokens, unpredicted, unread = others
-        return Ahead(self.place - place, self.tokens - tokens, self.unpredicted - unpredicted, self.unread - unread)
+        return Ahead(*map(sub, self, others))
 
     def and_one(self, request: Request) -> Ahead:
         """These requests and one more."""
-        return self.and_all([_enter((), request)])
+        return Ahead(*map(add, self, (1, *_amounts(request))))
 
 
-def expected_tokens(request: Request) -> float | None:
-    """Tokens that a request is predicted to generate from now on; None without a prediction."""
-    known = request.predicted_length is not None or request.distribution is not None
-    return remaining_length(request) if known else None
-
-
-class _Entry(NamedTuple):
-    """A request as it is sorted: by its key, which no other has."""
-
-    key: Key
-    request: Request
-    tokens: float
-    """Expected of it; 0 without a prediction."""
-    unpredicted: bool
-    unread: int
-
-
-def _enter(key: Key, request: Request) -> _Entry:
-    """A request with what it is expected to read and to generate by now."""
-    tokens = expected_tokens(request)
-    return _Entry(key, request, tokens or 0.0, tokens is None, request.unread if request.needs_prefill else 0)
-
-
-class _Block:
-    """Neighbours, the least key first, and the sums over them."""
-
-    def __init__(self, entries: list[_Entry]) -> None:
-        self.entries = entries
-        self.sums = Ahead().and_all(entries)
-
-    def insert(self, entry: _Entry) -> None:
-        bisect.insort(self.entries, entry)
-        self.sums = self.sums.and_all([entry])
-
-    def remove(self, key: Key) -> None:
-        entry = self.entries.pop(self.place(key))
-        place, tokens, unpredicted, unread = self.sums
-        self.sums = Ahead(place - 1, tokens - entry.tokens, unpredicted - entry.unpredicted, unread - entry.unread)
-
-    def place(self, key: Key) -> int:
-        """The place of the first entry with this key or a greater one."""
-        return bisect.bisect_left(self.entries, key, key=_KEY)
+def _amounts(request: Request) -> tuple[float, int, int]:
+    """Of a request: tokens that it is predicted to generate from now on, 1 where it has no prediction, and tokens to
+    read first."""
+    unpredicted = request.predicted_length is None and request.distribution is None
+    tokens = 0.0 if unpredicted else remaining_length(request)
+    return tokens, int(unpredicted), request.unread if request.needs_prefill else 0
 
 
 class SortedRequests:
-    """Iterating gives the requests, the least key first. No two keys are equal."""
+    """Iterating gives the requests, the least key first. No two keys are equal.
+
+    What each is expected to read and to generate is as of when it was put in. It stands in arrays, which are summed and
+    moved so fast that thousands may wait.
+    """
 
     def __init__(self) -> None:
-        self._blocks = [_Block([])]  # no other is empty
+        self._keys: list[Key] = []
+        self._requests: list[Request] = []
+        self._amounts = np.zeros((3, 16))  # a column for each request, as `_amounts` has them, and some to spare
 
     def __len__(self) -> int:
-        return sum(len(block.entries) for block in self._blocks)
+        return len(self._requests)
 
     def __iter__(self) -> Iterator[Request]:
-        return (entry.request for block in self._blocks for entry in block.entries)
+        return iter(self._requests)
 
     def iterate_from(self, key: Key) -> Iterator[Request]:
         """The requests with this key or greater ones."""
-        at = self._block_of(key)
-        for block in self._blocks[at:]:
-            for entry in block.entries[block.place(key) if block is self._blocks[at] else 0 :]:
-                yield entry.request
+        return islice(self._requests, bisect_left(self._keys, key), None)
 
     def insert(self, key: Key, request: Request) -> None:
         """Put a request in, with what it is expected to generate by now."""
-        at = min(self._block_of(key), len(self._blocks) - 1)
-        block = self._blocks[at]
-        block.insert(_enter(key, request))
-        if len(block.entries) > MOST:
-            half = MOST // 2
-            self._blocks[at : at + 1] = _Block(block.entries[:half]), _Block(block.entries[half:])
+        place, count = bisect_left(self._keys, key), len(self)
+        if count == self._amounts.shape[1]:
+            self._amounts = np.concatenate([self._amounts, np.zeros_like(self._amounts)], axis=1)
+        self._amounts[:, place + 1 : count + 1] = self._amounts[:, place:count]
+        self._amounts[:, place] = _amounts(request)
+        self._keys.insert(place, key)
+        self._requests.insert(place, request)
 
     def remove(self, key: Key) -> None:
         """Take the request with this key out, which must be here."""
-        at = self._block_of(key)
-        self._blocks[at].remove(key)
-        if not self._blocks[at].entries and len(self._blocks) > 1:
-            del self._blocks[at]
+        place, left = bisect_left(self._keys, key), len(self) - 1
+        del self._keys[place], self._requests[place]
+        self._amounts[:, place:left] = self._amounts[:, place + 1 : left + 1]
 
     def ahead(self, key: Key) -> Ahead:
         """Sums over the requests whose keys are less than this one."""
-        at = self._block_of(key)
-        ahead = self._sums(self._blocks[:at])
-        if at == len(self._blocks):
-            return ahead
-        block = self._blocks[at]
-        return ahead.and_all(block.entries[: block.place(key)])
+        return self._sum(bisect_left(self._keys, key))
 
     def total(self) -> Ahead:
         """Sums over all requests."""
-        return self._sums(self._blocks)
+        return self._sum(len(self))
 
-    def _sums(self, blocks: list[_Block]) -> Ahead:
-        sums = [block.sums for block in blocks]
-        return Ahead(*(sum(column) for column in zip(*sums, strict=True))) if sums else Ahead()
-
-    def _block_of(self, key: Key) -> int:
-        """Index of the first block that ends with this key or a greater one."""
-        return bisect.bisect_left(self._blocks, key, key=_last_key)
-
-
-_KEY = attrgetter("key")
-
-
-def _last_key(block: _Block) -> Key:
-    return block.entries[-1].key if block.entries else ()
+    def _sum(self, count: int) -> Ahead:
+        tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
+        return Ahead(count, tokens, int(unpredicted), int(unread))
 
 
 class Order(Protocol):

@@ -12,7 +12,7 @@ from math import inf
 
 from engine.messages import RowId
 from scheduler.request import Request, State
-from scheduler.waiting.orders.by_length import Aging
+from scheduler.waiting.by_length import Aging
 from scheduler.waiting.queue import Ahead, Key, Order, Queue, SortedRequests
 
 SLACK = 2.0
@@ -23,11 +23,6 @@ again to wait for a slot."""
 def due_at(request: Request, aging: Aging) -> float:
     """When a waiting request becomes due, in seconds of the clock; infinity where it has no deadline."""
     return inf if request.deadline is None else request.deadline - SLACK * aging.seconds(request)
-
-
-def due_key(request: Request) -> Key:
-    """The sorting key of a request that is due: the earliest deadline first."""
-    return (request.priority, 0, request.deadline or 0.0, request.times.arrival, request.row_id)
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class DueFirst(Order):
         if request.in_background:
             return (request.priority, 0, request.times.arrival, request.row_id)
         if request.deadline is not None and now >= due_at(request, self.aging):
-            return due_key(request)
+            return (request.priority, 0, request.deadline, request.times.arrival, request.row_id)
         return (request.priority, 1, *self.order.key(request, now)[1:])
 
     def changes_at(self, request: Request) -> tuple[float, ...]:

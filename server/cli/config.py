@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
-from models.native.kernels import Kernels
 from models.network.generation_config import check_overrides
-from models.network.quantization import QUANTIZATIONS
+from models.network.quantization import QUANTIZATIONS, Kernels
 from models.options import Count, Natural, NonNegative, Positive, option, options_of
 from scheduler.options import Scheduling
 from server.cli.settings import ConfigError, config_file, gather, given

@@ -19,7 +19,7 @@ from loadgen.commands import add_bench, add_compare, add_simulate
 from loadgen.simulate.flags import ValidateFlags
 from models.catalog.catalog import default_cache
 from models.errors import UserError
-from models.flags import Subparsers
+from models.options import Subparsers
 from server.cli.commands import (
     chat,
     doctor,

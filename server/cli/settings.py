@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 import orjson
 
 from models.errors import UserError
-from models.flags import add_options
-from models.options import Option, options_of, suggest
+from models.options import Option, add_options, options_of, suggest
 
 PREFIX = "LENGTHWISE_"
 

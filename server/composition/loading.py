@@ -25,10 +25,10 @@ from engine.row import Row
 from engine.sampling.grammar import Grammars
 from models.catalog.catalog import default_cache
 from models.catalog.checkpoint import count_values
-from models.native.kernels import Kernels
 from models.network.decoder.decoder import Decoder
 from models.network.generation_config import SamplingDefaults
 from models.network.loader import LoadedModel, LoadError, choose_dtype, load
+from models.network.quantization import Kernels
 from models.progress import Bars
 from models.text import Text
 from scheduler.length.features import TokenFeatures

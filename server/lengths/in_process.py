@@ -19,8 +19,7 @@ from scheduler.journal.writer import Bounds, Journal
 from scheduler.learner import Submit, inline
 from scheduler.length.cache import CachedPredictor
 from scheduler.length.features import LengthQuery, TokenFeatures
-from scheduler.length.history import LengthHistory
-from scheduler.length.learning import Learning, ServedRow, served_rows
+from scheduler.length.learning import Learning, LengthHistory, ServedRow, served_rows
 from scheduler.length.microbatch import IDLE_SHARE, LateEstimates, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.prediction import LengthPredictor, Prediction

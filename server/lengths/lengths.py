@@ -22,8 +22,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.learning import Learning, ServedRow
 from scheduler.length.microbatch import LateEstimates, MicroBatcher
 from scheduler.length.online import OnlineForest
-from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Estimate, Prediction, prediction_of
+from scheduler.length.prediction import Estimate, Prediction, oracle, prediction_of
 from scheduler.plan import Assignment
 from scheduler.request import Request
 from scheduler.serving_time.nearest import served_batch

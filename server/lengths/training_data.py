@@ -28,9 +28,8 @@ from models.text import Text
 from scheduler.journal.file import RequestEntry, read
 from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples
-from scheduler.length.history import completed
+from scheduler.length.learning import completed, served_rows
 from scheduler.length.learning import examples as learnable
-from scheduler.length.learning import served_rows
 from server.composition.cache_paths import journal_path, model_key, proxy_path
 from server.lengths.worker import embed, load_embedder
 

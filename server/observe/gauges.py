@@ -20,7 +20,7 @@ from engine.kv.prefix_cache import CHUNK, PrefixCache
 from scheduler.dispatcher import Dispatcher
 from scheduler.journal.writer import Journal
 from scheduler.learner import Learner
-from scheduler.worker import Worker
+from scheduler.plan import Worker
 from server.dashboard.feed import Feed
 from server.lengths.lengths import PredictorParts
 from server.observe.logs import count_dropped

@@ -16,7 +16,7 @@ from engine.messages import FinishReason, RowId, RowUpdate
 from engine.pipeline import Pipeline
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
-from engine.sampling.matcher import GrammarTooCostly
+from engine.sampling.grammar import GrammarTooCostly
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text

@@ -26,8 +26,7 @@ from engine.messages import (
     Terms,
 )
 from engine.pipeline import Pipeline
-from engine.row import Row
-from engine.sampling.repetition import LEAST_TOKENS
+from engine.row import LEAST_TOKENS, Row
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text

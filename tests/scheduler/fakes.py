@@ -10,11 +10,10 @@ from engine.messages import Admit, Cancel, Command, ExecutorInfo, FinishReason, 
 from engine.sampling.params import SamplingParams
 from scheduler.batching.batcher import Kit, Limits
 from scheduler.batching.memory import Memory, scale
-from scheduler.plan import Returns
+from scheduler.plan import Returns, Worker
 from scheduler.request import Request, Times
-from scheduler.waiting.orders.by_length import Fcfs
+from scheduler.waiting.by_length import Fcfs
 from scheduler.waiting.queue import Order as Ranking
-from scheduler.worker import Worker
 
 
 class VirtualClock:

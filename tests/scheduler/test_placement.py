@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.placement import Job, NodeLoad, WorkRouter, idle_first, list_prefixes, max_min, round_robin
-from scheduler.plan import Assignment, Plan
+from scheduler.plan import Assignment, Plan, Worker
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.waiting.prices import Prices, device_prices
-from scheduler.worker import Worker
 from tests.scheduler.fakes import port, request
 
 

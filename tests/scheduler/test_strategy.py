@@ -12,8 +12,7 @@ from engine.messages import Entry, Terms
 from models.errors import StrategyError
 from models.network.quantization import Quantization
 from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble, find_strategy
-from scheduler.batching.batch_queue import BATCH_ORDERS
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BATCH_ORDERS, Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
 from scheduler.placement import PLACEMENTS

@@ -15,8 +15,7 @@ from scheduler.journal.writer import Journal
 from scheduler.learner import Learner, Lesson
 from scheduler.length.cache import LengthCache
 from scheduler.length.forest import Examples
-from scheduler.length.history import LengthHistory
-from scheduler.length.learning import Learning, ServedRow
+from scheduler.length.learning import Learning, LengthHistory, ServedRow
 from scheduler.length.microbatch import MicroBatcher
 from scheduler.strategy import STRATEGIES
 from server.dashboard.feed import Feed

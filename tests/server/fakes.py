@@ -36,9 +36,9 @@ from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits as Batching
 from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
+from scheduler.plan import Worker
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
-from scheduler.worker import Worker
 from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig

@@ -14,8 +14,8 @@ from engine.sampling.params import SamplingParams
 from models.errors import UserError
 from models.network.generation_config import SamplingDefaults
 from scheduler.batching.batcher import Batcher
+from scheduler.plan import Worker
 from scheduler.request import Request, Times
-from scheduler.worker import Worker
 
 GREEDY = SamplingDefaults(temperature=0.0)
 

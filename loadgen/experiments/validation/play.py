@@ -31,11 +31,11 @@ from models.threads import run_in_own_thread
 from scheduler.assembly import Parts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
+from scheduler.plan import Port
 from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import load_profile
 from scheduler.stream import TokenStream
-from scheduler.worker import Port
 from server.cli.config import ServeConfig
 from server.composition.app import Listener, Relay
 from server.composition.devices import conditions_of, swap_bytes

@@ -8,15 +8,15 @@ data. It keeps nothing between passes, so that several threads may use it at a t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from models.network.attention import Mask, prepare_mask
-from models.network.decoder.family import DecoderSpec
-from models.network.decoder.layer import DecoderLayer, norm_weight, normalize
-from models.network.decoder.rotary import Rotary
+from models.network.decoder.family import DecoderSpec, read_spec
+from models.network.decoder.layer import DecoderLayer, Rotary, norm_weight, normalize
 from models.network.kv_adapter import KvStore, PassingStore
 from models.network.likeliest import sharpen
 from models.network.linear import InferenceLinear, PackedLinear, pad_tokens, round_up
@@ -35,7 +35,7 @@ class Decoder(nn.Module):
     def __init__(self, network: PreTrainedModel, spec: DecoderSpec, context_length: int) -> None:
         """Takes the network's weights, which is of no use afterwards. Raises NotOfFamily, and leaves it as it was."""
         super().__init__()
-        self._spec = spec
+        self.spec = spec
         body = network.get_submodule("model")
         embed, head, layers = (
             body.get_submodule("embed_tokens"),
@@ -54,11 +54,6 @@ class Decoder(nn.Module):
         self.register_buffer("offset", weight.new_tensor(math.sqrt(spec.eps * weight.numel())))
 
     @property
-    def spec(self) -> DecoderSpec:
-        """The facts of the network that it goes by."""
-        return self._spec
-
-    @property
     def embeddings(self) -> Tensor:
         """The embedding of each token, (vocabulary, hidden)."""
         weight: Tensor = self.embed.weight
@@ -74,10 +69,10 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Logits in float32, as `LoadedModel.forward` has them."""
         hidden = self.embed.forward(tokens)
-        if self._spec.embedding_scale != 1:
-            hidden = hidden * self._spec.embedding_scale
+        if self.spec.embedding_scale != 1:
+            hidden = hidden * self.spec.embedding_scale
         rotation = self.rotary.gather(positions)
-        prepared = prepare_mask(mask, tokens.shape[1], hidden.dtype, self._spec.kv_heads)
+        prepared = prepare_mask(mask, tokens.shape[1], hidden.dtype, self.spec.kv_heads)
         kv = store.begin_pass(*tokens.shape)
         rows, new = tokens.shape
         count = rows * new
@@ -87,8 +82,8 @@ class Decoder(nn.Module):
             flat = layer.forward(flat, (rows, new), rotation, prepared, kv, index)
         hidden = flat[:count].view(rows, new, -1)
         chosen = hidden if select is None else hidden[select]
-        logits = self._read_out(normalize(chosen, self._spec, self.offset, self.norm_weight))
-        return logits if self._spec.logits_divisor == 1 else logits / self._spec.logits_divisor
+        logits = self._read_out(normalize(chosen, self.spec, self.offset, self.norm_weight))
+        return logits if self.spec.logits_divisor == 1 else logits / self.spec.logits_divisor
 
     def _read_out(self, hidden: Tensor) -> Tensor:
         """Logits (..., vocab) in float32 of what the last norm yields, (..., width)."""
@@ -121,7 +116,7 @@ class Decoder(nn.Module):
             if left < 0:
                 break
             rotation = self.rotary.gather(torch.zeros((1, count), dtype=torch.long))
-            mask = prepare_mask(None, count, weight.dtype, self._spec.kv_heads)
+            mask = prepare_mask(None, count, weight.dtype, self.spec.kv_heads)
             layer.forward(weight.new_zeros(count, weight.shape[1]), (1, count), rotation, mask, PassingStore(), 0)
         for count in range(1, rows + 1):
             self.head.forward(weight.new_zeros(count, weight.shape[1]))
@@ -129,3 +124,50 @@ class Decoder(nn.Module):
     def twin(self) -> Decoder:
         """A network for another thread, which shares these weights."""
         return self
+
+
+TOKENS = 32
+"""Length of the text that both read."""
+
+EXACT = 1e-3
+ROUNDING = 8
+"""A logit vector may differ by EXACT of its length, or by so many times what the dtype rounds a number by."""
+
+
+class OtherLogits(ValueError):
+    """A decoder computes something else than its network did, whose weights it has taken."""
+
+
+@torch.no_grad()
+def take_over(
+    network: PreTrainedModel, context_length: int, *, fold_norms: bool = True, fuse_norms: bool | None = None
+) -> Decoder:
+    """A decoder with a network's weights, which keeps none that were fused; `fold_norms` and `fuse_norms` as
+    DecoderSpec has them, None meaning on CUDA.
+
+    Raises NotOfFamily, the network being as it was, and OtherLogits, the network being of no more use.
+    """
+    fuses = network.device.type == "cuda" if fuse_norms is None else fuse_norms
+    spec = replace(read_spec(network), folds_norms=fold_norms, fuses_norms=fuses)
+    tokens = sample_text(context_length, network.config.vocab_size).to(network.device)
+    expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
+    decoder = Decoder(network, spec, context_length)
+    require_alike(decoder.read(tokens), expected, network.dtype)
+    return decoder
+
+
+def sample_text(context_length: int, vocabulary: int) -> Tensor:
+    """A text (1, tokens) that two passes read, to compare what they compute."""
+    return torch.arange(10, 10 + min(TOKENS, context_length))[None] % vocabulary
+
+
+def require_alike(found: Tensor, expected: Tensor, dtype: torch.dtype, rounded: float = 0.0) -> None:
+    """Raises OtherLogits unless logits (1, tokens, vocab) are those expected, but for rounding in `dtype` and a
+    relative error of `rounded`, that of weights in fewer bits.
+
+    In 16 bits a text's first places are off by a tenth in any pass, the reference's own included: no context yet.
+    """
+    errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    error = float(errors[:, found.shape[1] // 2 :].median())
+    if not error <= max(EXACT, ROUNDING * torch.finfo(dtype).eps, rounded):
+        raise OtherLogits(f"relative error {error:.2g}")

@@ -2,7 +2,7 @@
 
 The family is Llama's: RMSNorm before attention and before a gated MLP, rotary positions, grouped queries; biases, norms
 of the queries' and keys' heads, multipliers and layers without rotation where there are some. Whether a network that
-looks like one of the family also computes like one is found out in models.network.decoder.takeover.
+looks like one of the family also computes like one is found out in models.network.decoder.decoder.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from aiohttp import web
 
 from engine.sampling.params import Grammar, SamplingParams
 from scheduler.length.features import LengthQuery
-from scheduler.length.oracle import NoReplay
-from scheduler.length.prediction import Prediction
+from scheduler.length.prediction import NoReplay, Prediction
 from server.api.errors import ApiError, bad_request
 from server.api.generator import AnswerLengths
 from server.api.input.prompts import Prompt

@@ -21,8 +21,7 @@ from msgspec import Meta
 
 from models.errors import UserError
 from models.files import replace_file
-from models.flags import Subparsers, add_command
-from models.options import Count, option
+from models.options import Count, Subparsers, add_command, option
 
 if TYPE_CHECKING:
     from server.api.output.progress import Progress

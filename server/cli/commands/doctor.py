@@ -12,7 +12,7 @@ from types import MappingProxyType
 from models.catalog.catalog import Catalog, default_cache
 from models.catalog.checkpoint import read_need
 from models.errors import UserError
-from models.flags import Subparsers
+from models.options import Subparsers
 from server.cli.config import GROUPS, ServeConfig, read_config
 from server.cli.settings import add_settings
 from server.composition.cache_paths import journal_path, require_writable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from models.flags import Subparsers
+from models.options import Subparsers
 from server.cli.config import GATEWAY_GROUPS, GatewayConfig, read_settings
 from server.cli.settings import add_settings
 from server.composition.cache_paths import require_writable

@@ -21,8 +21,7 @@ import orjson
 
 from models.catalog.catalog import default_cache
 from models.errors import UsageError
-from models.flags import Subparsers, add_command
-from models.options import Natural, option
+from models.options import Natural, Subparsers, add_command, option
 from server.composition.cache_paths import journal_path
 
 if TYPE_CHECKING:

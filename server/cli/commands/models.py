@@ -13,7 +13,7 @@ import orjson
 
 from models.catalog.catalog import Catalog, ModelStatus
 from models.catalog.checkpoint import read_need
-from models.flags import Subparsers
+from models.options import Subparsers
 from server.cli.config import GROUPS, ServeConfig, read_config
 from server.cli.settings import add_settings
 from server.composition.cache_paths import fetch_model

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.flags import Subparsers, add_options, read_options
-from models.options import Positive, option, options_of
+from models.options import Positive, Subparsers, add_options, option, options_of, read_options
 from server.cli.config import GROUPS, read_config
 from server.cli.settings import add_settings
 from server.process.openmp import tune_libraries

@@ -21,8 +21,7 @@ from loadgen.compare.server import ServerFailure, run_server
 from loadgen.result_file import PROGRAM
 from models.catalog.catalog import Catalog
 from models.errors import UserError
-from models.flags import Subparsers, add_options, read_options
-from models.options import options_of
+from models.options import Subparsers, add_options, options_of, read_options
 from server.cli.commands import chat
 from server.cli.config import GROUPS, NO_EMBEDDINGS, ServeConfig, load_config, read_config
 from server.cli.settings import PREFIX, add_settings, config_file, find_strangers, given, write_environ

@@ -13,8 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from models.errors import UserError
-from models.flags import Subparsers, add_command
-from models.options import option
+from models.options import Subparsers, add_command, option
 
 TEMPLATES: Mapping[str, str] = MappingProxyType(
     {"NAME.py": "new_strategy.txt", "test_NAME.py": "new_strategy_test.txt"}

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.errors import UserError
-from models.flags import Subparsers, add_command
-from models.options import option
+from models.options import Subparsers, add_command, option
 from server.cli.config import ServeConfig, load_config
 from server.http.keys import CREDENTIAL
 

@@ -14,8 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
-from models.flags import Subparsers, add_groups, add_options
-from models.options import Count, option, options_of
+from models.options import Count, Subparsers, add_groups, add_options, option, options_of
 
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary", "ranking")
 """Names of tasks, as in models.proxy.task, which would import torch; a test compares."""

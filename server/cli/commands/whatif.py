@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from models.catalog.catalog import default_cache
 from models.errors import INTERRUPTED
-from models.flags import Subparsers, add_options, read_options
-from models.options import Count, Natural, Positive, option, options_of
+from models.options import Count, Natural, Positive, Subparsers, add_options, option, options_of, read_options
 from scheduler.options import Scheduling
 from server.cli.config import GROUPS, ServeConfig, read_config
 from server.cli.settings import add_settings

@@ -20,13 +20,13 @@ from engine.messages import NO_LENGTH, RowId, RowSpec, Terms
 from engine.pipeline import Pipeline
 from engine.row import Choice, Row
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
-from models.native.kernels import Kernels
 from models.native.library import find_library
 from models.network.attention import Mask
 from models.network.kv_adapter import KvStore
 from models.network.linear import PackedLinear, PairedLinear
 from models.network.loader import LoadedModel, LoadError, load
 from models.network.packing import packs
+from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.forward.test_parity import MIXED, Schedule
 from tests.engine.forward.test_prefix_reuse import Conversations

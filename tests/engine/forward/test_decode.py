@@ -30,10 +30,10 @@ from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.params import Grammar, GrammarKind
 from engine.sampling.sampler import Unread, choose, sample
-from models.native.kernels import Kernels
 from models.network.attention import gather_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
+from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.rows import faulty, finish, row_of, spec, tokens_of
 

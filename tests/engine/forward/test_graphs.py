@@ -25,10 +25,10 @@ from engine.forward.graphs import WARMUPS, Capture, DecodeGraphs, DecodeStep, ca
 from engine.kv.arena import KvArena
 from engine.messages import Entry, Terms
 from engine.pipeline import Pipeline
-from models.native.kernels import Kernels
 from models.network.attention import gather_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
+from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.forward.recorded import Recorder
 from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from engine.forward.graphs import DecodeGraphs
 from engine.measure import probe
-from models.native.kernels import Kernels
 from models.network.attention import Mask, Runs, gather_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, LoadError, load
+from models.network.quantization import Kernels
 from models.text import Text
 from tests.architectures import GPT2, GROUPED, SERVED, SIZES, Served, build
 

@@ -14,8 +14,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.sampling.grammar import Compiled, GrammarError, Grammars, GrammarsFull, tell
-from engine.sampling.matcher import MASK_SECONDS, TOKEN_SECONDS, GrammarFault, GrammarTooCostly, Matcher
+from engine.sampling.grammar import (
+    MASK_SECONDS,
+    TOKEN_SECONDS,
+    Compiled,
+    GrammarError,
+    GrammarFault,
+    Grammars,
+    GrammarsFull,
+    GrammarTooCostly,
+    Matcher,
+    tell,
+)
 from engine.sampling.params import Grammar, GrammarKind
 from engine.sampling.sampler import unpack
 from models.network.loader import LoadedModel

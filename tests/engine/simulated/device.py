@@ -8,8 +8,8 @@ from typing import Any
 
 from engine.messages import ExecutorInfo, Report, RowId, RowSpec, RowUpdate, StepReport, Tally
 from engine.sampling.params import SamplingParams
-from engine.simulated.cost import Cost
 from engine.simulated.executor import SimulatedExecutor
+from engine.simulated.machine import Cost
 from scheduler.serving_time.bilinear import Bilinear
 
 STEADY = Bilinear(p1=0, p2=0, p3=0, p4=1.0, d1=0, d2=0, d3=0, d4=0.1)

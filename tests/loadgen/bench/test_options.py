@@ -12,7 +12,7 @@ from loadgen.bench.run import BenchOptions, options
 from loadgen.commands import add_bench, run_bench
 from loadgen.load.schedule import Arrivals, Cancellations
 from models.errors import UserError
-from models.flags import Subparsers, add_groups, read_options
+from models.options import Subparsers, add_groups, read_options
 
 
 def parse(*flags: str) -> argparse.Namespace:

@@ -13,7 +13,7 @@ from loadgen.compare.machine import collect_settings, describe_machine, find_ver
 from loadgen.compare.record import Comparison, Setting
 from loadgen.compare.report import collect_flags, make_document, make_page
 from loadgen.compare.run import read_plan
-from models.flags import add_groups
+from models.options import add_groups
 from tests.loadgen.compare.results import SETTING
 
 

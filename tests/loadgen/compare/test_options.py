@@ -11,7 +11,7 @@ from loadgen.compare.record import Plan, Point
 from loadgen.compare.run import read_plan
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
-from models.flags import add_groups
+from models.options import add_groups
 
 
 def parse(*flags: str) -> argparse.Namespace:

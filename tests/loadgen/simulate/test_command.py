@@ -15,7 +15,7 @@ from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
 from loadgen.simulate.node import Node
 from loadgen.simulate.run import limits_of, machine_of
 from loadgen.workload.lengths import Lengths
-from models.flags import read_options
+from models.options import read_options
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Conditions, Profile, write_profile
 from server.cli.main import run_command

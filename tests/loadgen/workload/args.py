@@ -8,7 +8,7 @@ from pathlib import Path
 from loadgen.client.request import Prompt
 from loadgen.workload.flags import Choice, Workload, choose
 from loadgen.workload.requests import load
-from models.flags import add_groups, read_options
+from models.options import add_groups, read_options
 
 
 def parse(*flags: object, num_prompts: int = 20, seed: int = 0) -> Choice:

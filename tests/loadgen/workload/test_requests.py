@@ -236,7 +236,7 @@ def test_a_flag_with_a_wrong_value_is_refused(flags: tuple[str, str]) -> None:
 
 def test_the_flags_can_be_shown_without_importing_what_is_heavy() -> None:
     code = (
-        "import sys, argparse; from loadgen.workload.flags import Workload; from models.flags import add_groups\n"
+        "import sys, argparse; from loadgen.workload.flags import Workload; from models.options import add_groups\n"
         "parser = argparse.ArgumentParser(); add_groups(parser, {'workload': Workload}); parser.format_help()\n"
         "print(sorted({'torch', 'transformers', 'tokenizers', 'numpy'} & set(sys.modules)))"
     )

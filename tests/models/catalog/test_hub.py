@@ -13,8 +13,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import DryRunFileInfo, errors
 
-from models.catalog.catalog import Catalog
-from models.catalog.hub import WANTED, is_id
+from models.catalog.catalog import WANTED, Catalog, is_hub_id
 from models.errors import CatalogError
 from tests.models.fake_package import FILES, RecordedProgress
 
@@ -55,12 +54,12 @@ def resolve(tmp_path: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("name", ["a/b", "Org-1/name_2.x", "org/name@main", "org/name@refs/pr/1"])
 def test_an_organisation_and_a_name_make_an_id(name: str) -> None:
-    assert is_id(name)
+    assert is_hub_id(name)
 
 
 @pytest.mark.parametrize("name", ["name", "a/b/c", "/a/b", "a/", "a/b@", "a b/c", "a/b\n", "https://a/b"])
 def test_nothing_else_is_an_id(name: str) -> None:
-    assert not is_id(name)
+    assert not is_hub_id(name)
 
 
 def test_the_revision_is_passed_on_and_only_data_is_asked_for(

@@ -12,14 +12,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from models.native.decoder import NativeDecoder, NotNative, take_over_natively
-from models.native.kernels import Kernels
 from models.native.library import BUILDS, Library, find_library
 from models.network import loader
-from models.network.decoder.takeover import OtherLogits, take_over
+from models.network.decoder.decoder import OtherLogits, take_over
 from models.network.kv_adapter import KvCells
 from models.network.linear import round_to_int4, round_to_int8
 from models.network.loader import LoadError, load
-from models.network.quantization import Quantization
+from models.network.quantization import Kernels, Quantization
 from tests import tiny
 from tests.architectures import GROUPED, SERVED, Served, build
 

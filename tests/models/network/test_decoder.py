@@ -21,18 +21,16 @@ from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.row import Choice
-from models.native.kernels import Kernels
 from models.network import loader
 from models.network.decoder import decoder
-from models.network.decoder.decoder import Decoder
+from models.network.decoder.decoder import Decoder, take_over
 from models.network.decoder.family import DecoderSpec
 from models.network.decoder.layer import DecoderLayer, normalize
-from models.network.decoder.takeover import take_over
-from models.network.foreign import ForeignNetwork
-from models.network.kv_adapter import PassingStore
+from models.network.kv_adapter import ForeignNetwork, PassingStore
 from models.network.linear import PackedLinear
 from models.network.loader import LoadedModel, load
 from models.network.packing import packs
+from models.network.quantization import Kernels
 from models.text import Text
 from tests import tiny
 from tests.architectures import GROUPED, SERVED, Served, build, passes_table

@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from models.network import huge_pages
-from models.network.huge_pages import MADV_COLLAPSE, find_runs, move_weights
+from models.network import packing
 from models.network.kv_adapter import PassingStore
 from models.network.loader import load
-from models.network.packing import pack, packs
+from models.network.packing import MADV_COLLAPSE, find_runs, move_weights, pack, packs
 from tests import tiny
 
 SIZE = 4096
@@ -36,7 +35,7 @@ class Kernel:
 def size_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "size"
     path.write_text(f"{SIZE}\n")
-    monkeypatch.setattr(huge_pages, "SIZE_FILE", path)
+    monkeypatch.setattr(packing, "SIZE_FILE", path)
     return path
 
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.native.kernels import Kernels
 from models.network.decoder.decoder import Decoder
 from models.network.likeliest import BLOCK, LIKELIEST, find_likeliest, find_peaks, sharpen
 from models.network.loader import load
 from models.network.packing import packs
+from models.network.quantization import Kernels
 from tests.architectures import GROUPED, build
 
 

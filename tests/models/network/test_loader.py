@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from models.native.kernels import Kernels
 from models.network import loader
 from models.network.decoder.decoder import Decoder
 from models.network.generation_config import SamplingDefaults
@@ -20,6 +19,7 @@ from models.network.kv_adapter import KvShape, PassingStore
 from models.network.linear import HalfLinear, PackedLinear
 from models.network.loader import LoadedModel, LoadError, load
 from models.network.packing import halves
+from models.network.quantization import Kernels
 from tests import tiny
 from tests.architectures import GROUPED, build
 

@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from scheduler.batching.batch_queue import BatchQueue, Column, Lengths, WaitingBatch, hrrn, oldest_first, useful_reads
+from scheduler.batching.batcher import hrrn, oldest_first
+from scheduler.batching.wma import BatchQueue, Column, Lengths, WaitingBatch, useful_reads
 from scheduler.serving_time.bilinear import FloatArray
 from tests.scheduler.fakes import request
 

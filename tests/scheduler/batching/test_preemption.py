@@ -21,14 +21,13 @@ from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import scale
 from scheduler.batching.preemption import ByOrder, ByPriority
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.oracle import true_length
+from scheduler.length.prediction import true_length
 from scheduler.options import Scheduling
-from scheduler.plan import Assignment, Plan
+from scheduler.plan import Assignment, Plan, Worker
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.orders.by_length import Sjf
-from scheduler.worker import Worker
+from scheduler.waiting.by_length import Sjf
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, request, token, worker
 
 SLICE = 4

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.batching.batch_queue import (
+from scheduler.batching.wma import (
     Lengths,
     all_reads,
     batch_lengths,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.batching.batch_queue import Lengths, batch_lengths
+from scheduler.batching.wma import Lengths, batch_lengths
 
 
 def wma_gen(row: Lengths, batch: Lengths) -> int:

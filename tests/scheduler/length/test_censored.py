@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.length.history import completed, median
+from scheduler.length.learning import completed, median
 
 Answers = list[tuple[int, bool]]
 

@@ -7,7 +7,7 @@ from statistics import median_low
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.length.history import LengthHistory, RunningMedian
+from scheduler.length.learning import LengthHistory, RunningMedian
 
 
 def test_nothing_is_expected_before_anything_ended() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.length import microbatch as module
 from scheduler.length.features import LengthQuery
-from scheduler.length.history import LengthHistory
+from scheduler.length.learning import LengthHistory
 from scheduler.length.microbatch import MOST_FAILURES, MicroBatcher
 from scheduler.length.prediction import Estimate, LengthDistribution, Prediction, Source
 

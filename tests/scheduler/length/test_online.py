@@ -19,8 +19,7 @@ from scheduler.learner import inline
 from scheduler.length.evaluation import covered
 from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Growth
-from scheduler.length.history import LengthHistory
-from scheduler.length.learning import ServedRow
+from scheduler.length.learning import LengthHistory, ServedRow
 from scheduler.length.microbatch import BATCH, MicroBatcher
 from scheduler.length.online import FEWEST, MORE, PAUSE, CalibratedForest, OnlineForest, fit
 from scheduler.length.prediction import COVERAGE, TAILS, Estimate, Source

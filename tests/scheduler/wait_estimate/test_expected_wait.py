@@ -207,17 +207,6 @@ def test_an_answer_without_prediction_counts_as_the_mean_of_those_that_ended_and
     assert pace.remaining(short) == 3
 
 
-def test_reading_takes_as_long_as_such_a_prompt_took_of_late() -> None:
-    pace = Speed()
-    assert pace.seconds_to_read(100.0) == 0.0
-    for _ in range(1000):
-        pace.read(10.0, 2.0)
-    assert pace.seconds_to_read(100.0) == pytest.approx(20.0)
-    for _ in range(100):
-        pace.read(10.0, 4.0)
-    assert pace.seconds_to_read(100.0) == pytest.approx(36.0, rel=0.1)
-
-
 @pytest.mark.parametrize("predicts", [True, False])
 @pytest.mark.parametrize("rows", [1, 8])
 def test_expected_waits_come_true_on_the_average(rows: int, predicts: bool) -> None:

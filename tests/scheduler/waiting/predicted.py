@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from scheduler.request import Request
-from scheduler.waiting.orders.by_length import Aging
+from scheduler.waiting.by_length import Aging
 from scheduler.waiting.prices import Prices
 from scheduler.waiting.queue import Queue
 from tests.scheduler.fakes import request

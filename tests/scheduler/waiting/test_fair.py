@@ -19,9 +19,9 @@ from scheduler.batching.batcher import Limits
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
+from scheduler.waiting.by_length import Fcfs
 from scheduler.waiting.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairQueue, Shares, service, service_had, share_out
-from scheduler.waiting.orders.by_length import Fcfs
-from scheduler.waiting.orders.out_of_turn import OutOfTurn
+from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.queue import Queue
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
@@ -174,7 +174,7 @@ def test_clients_that_are_gone_are_forgotten() -> None:
     assert len(queue._clients) <= 4097
 
 
-def test_what_is_ahead_is_counted_as_if_a_clients_requests_cost_their_mean() -> None:
+def test_what_is_ahead_is_counted_as_if_clients_took_turns() -> None:
     queue = queue_of(*(sent(n, "a", predicted=5.0) for n in range(6)), *(sent(n, "b", predicted=5.0) for n in (6, 7)))
     places = {one.row_id: queue.ahead(one, 0.0) for one in queue}
     assert [ahead.place for ahead in places.values()] == [0, 2, 4, 5, 6, 7, 0, 2]

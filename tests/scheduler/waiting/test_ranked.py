@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.request import Request
-from scheduler.waiting.orders.by_length import Aging, ByRank, Fcfs, Sjf
+from scheduler.waiting.by_length import Aging, ByRank, Fcfs, Sjf
 from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import DueFirst, RankedQueue
 from tests.scheduler.fakes import request

@@ -1,4 +1,4 @@
-"""Requests in blocks: sorted at all times, whatever comes and goes, with the sums of what is ahead of each."""
+"""Requests that are sorted at all times, whatever comes and goes, with the sums of what is ahead of each."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import random
 import pytest
 
 from scheduler.request import Request
-from scheduler.waiting import queue
 from scheduler.waiting.queue import Ahead, Key, SortedRequests
 from tests.scheduler.fakes import request
 
 
-@pytest.mark.parametrize("most", [2, 3, 7, 512])
-def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue, "MOST", most)
-    rng, found, plain = random.Random(most), SortedRequests(), dict[Key, Request]()
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(seed: int) -> None:
+    rng, found, plain = random.Random(seed), SortedRequests(), dict[Key, Request]()
     for number in range(600):
         if plain and rng.random() < 0.45:
             key = rng.choice(list(plain))

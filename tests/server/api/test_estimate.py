@@ -12,7 +12,7 @@ import pytest
 
 from engine.sampling.params import SamplingParams
 from scheduler.length.features import LengthQuery
-from scheduler.length.history import LengthHistory
+from scheduler.length.learning import LengthHistory
 from scheduler.length.prediction import Prediction, Source
 from scheduler.request import Request
 from server.api.generator import Revise

@@ -11,9 +11,9 @@ import torch
 from engine.forward.graphs import DecodeGraphs
 from engine.kv.host_store import HostStore
 from engine.pipeline import Pipeline
-from models.native.kernels import Kernels
 from models.network.attention import gather_attention
 from models.network.loader import LoadedModel, LoadError, load
+from models.network.quantization import Kernels
 from models.text import Text
 from server.cli.config import ServeConfig
 from server.composition.loading import build_executor, load_models

@@ -11,8 +11,7 @@ import pytest
 
 from engine.sampling.params import SamplingParams
 from scheduler.length.features import LengthQuery
-from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Answer, LengthDistribution, Prediction, Source
+from scheduler.length.prediction import Answer, LengthDistribution, Prediction, Source, oracle
 from scheduler.request import Request
 from server.api.generator import Revise
 from server.api.limits import Limits

@@ -17,7 +17,7 @@ from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, check_predict
 from loadgen.experiments.grid.report import check_bounds, show
 from loadgen.experiments.grid.run import KINDS, Figures, compare, estimate_seconds, measure_capacity, play, play_all
 from models.errors import UserError
-from models.flags import read_options
+from models.options import read_options
 from scheduler.strategy import STRATEGIES, Strategy
 from server.cli import main as cli
 

@@ -10,7 +10,7 @@ import pytest
 from loadgen.commands import add_simulate
 from loadgen.experiments.validation.validate import FULL, PROBE, QUICK, Size, lengths, paced
 from loadgen.simulate.flags import ValidateFlags
-from models.flags import read_options
+from models.options import read_options
 
 
 def parse(*flags: str) -> ValidateFlags:

@@ -16,7 +16,7 @@ from loadgen.simulate.simulation import Simulation, served
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.oracle import true_length
+from scheduler.length.prediction import true_length
 from scheduler.request import Refused, Request, State, Times
 
 

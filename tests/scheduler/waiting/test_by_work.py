@@ -10,7 +10,7 @@ import pytest
 from scheduler.assembly import ORDERS
 from scheduler.batching.batcher import Limits
 from scheduler.request import Request
-from scheduler.waiting.orders.by_work import (
+from scheduler.waiting.by_work import (
     Boost,
     FairSojourn,
     Feedback,

@@ -11,12 +11,12 @@ from loadgen.simulate.simulation import Served, simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import ORDERS, assemble
 from scheduler.batching.batcher import Limits
-from scheduler.length.oracle import true_length
+from scheduler.length.prediction import true_length
 from scheduler.options import Scheduling
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.waiting.orders.by_length import AgedSjf, Aging, Sjf
+from scheduler.waiting.by_length import AgedSjf, Aging, Sjf
 from scheduler.waiting.prices import device_prices
 from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import RankedQueue

@@ -1,0 +1,214 @@
+"""Batchers over queues: requests that join the running batch when a row leaves it (Baton, section 4.2); closed batches,
+each taken from the front of the queue when an executor is idle (vanilla scheduling); and requests given to executors in
+turn as they come, each of which serves its own queue (SCLS, section 5.1: baselines). With these a request goes to an
+executor whatever its length, and none moves to one that has less to do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, takewhile
+from math import inf
+
+from engine.messages import Entry, RowId
+from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Pauses, QueueBatcher
+from scheduler.batching.preemption import Background, ByOrder, ByPriority, Preemption
+from scheduler.plan import Plan, Worker
+from scheduler.request import BACKGROUND, Request
+
+
+class ContinuousBatcher(QueueBatcher):
+    """Fills slots as they free, with groups of similar length where prompts are prefilled apart."""
+
+    def __init__(self, kit: Kit) -> None:
+        super().__init__(kit)
+        self._background = Background(kit.limits.options.batch_slowdown, kit.machine)
+        self._preemptions: list[Preemption] = [self._background]
+        if kit.preemption is not None:
+            self._preemptions.append(ByOrder(kit.new_keys(), kit.limits.options.slice_length, kit.preemption))
+        # Rows that make running ones wait neither wait in the executor nor are read as a padded group.
+        embeds = kit.terms.entry is Entry.EMBED
+        self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        if not self.waiting:
+            return None
+        best = self.waiting.best_priority
+        # Of several priorities none waits on an executor: the worse would have the slots while the better are read.
+        ahead = self._ahead if all(held.priority == best for held in worker.requests.values()) else 0
+        slots = worker.info.max_rows - worker.rows + ahead
+        if slots < self._fewest() or not self._kit.memory(worker, 1, 1):  # none could join, so none need be ranked
+            return None
+        return self.serve(similar_group(self._ranked_for(worker, now, slots), worker, self._kit, slots, self._padding))
+
+    def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
+        rules, best = self._preemptions, self.waiting.best_priority if self.waiting else inf
+        if any(held.priority > best for worker in workers for held in worker.requests.values()):
+            rules = [ByPriority(self._kit.memory), *rules]
+        pauses: dict[int, Sequence[RowId]] = {}
+        for preemption in rules:
+            left = [worker for worker in workers if worker.info.index not in pauses]
+            pauses.update(preemption(left, self.waiting.ranked(now), now))
+        return pauses
+
+    def _fewest(self) -> int:
+        """Slots from which on requests are taken: one, but for background requests as many as are read ahead.
+
+        A prompt that is read alone takes the time of a step from all that run, four together hardly more.
+        """
+        if self.waiting.best_priority < BACKGROUND:
+            return 1
+        return max(1, min(len(self.waiting), self._ahead))
+
+    def _ranked_for(self, worker: Worker, now: float, slots: int) -> Iterator[Request]:
+        """What waits of the best priority, best first: as many requests as there are slots, or all background requests
+        that may run there, from which those of similar length are chosen."""
+        ranked, best = iter(self.waiting.ranked(now)), self.waiting.best_priority
+        if best < BACKGROUND:
+            return islice(takewhile(lambda one: one.priority <= best, ranked), slots)
+        return self._background.within(worker, ranked)
+
+
+def similar_group(
+    ranked: Iterable[Request], worker: Worker, kit: Kit, most: int, padding: float
+) -> tuple[Request, ...]:
+    """The best-ranked request, and after it in rank those that suit it in length and fit in memory, `most` in all.
+
+    `padding` is the most of it in the group, as a share of its cells.
+
+    The best one is never passed over: when it does not fit, nothing is taken, so no long request starves.
+    """
+    group: list[Request] = []
+    longest = widest = tokens = 0  # by the memory's rule, and as they are read; and all of them together
+    for request in ranked:
+        rows, needed = len(group) + 1, max(longest, kit.memory.length(request))
+        if rows > most or not kit.memory(worker, rows, needed):
+            break
+        cells, read = rows * max(widest, request.tokens), tokens + request.tokens
+        fits = cells <= kit.limits.group_tokens and cells - read <= padding * cells
+        if fits or not group:
+            group.append(request)
+            longest, widest, tokens = needed, max(widest, request.tokens), read
+    return tuple(group)
+
+
+class StaticBatcher(QueueBatcher):
+    """At most `max_batch_size` of the best-ranked requests at a time, as many as fit in memory.
+
+    A batch that is not full waits for more until its oldest request has waited for `batch_wait_timeout`, which is
+    dynamic batching; with a timeout of 0 an idle executor takes what there is. `rows` overrides `max_batch_size`.
+    """
+
+    def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
+        super().__init__(kit)
+        self._rows = rows or kit.limits.options.max_batch_size
+        self._asked = -inf  # when an executor was last asked
+        self._timeouts: deque[float] = deque()  # when those that came will have waited long enough
+
+    def add(self, request: Request, now: float) -> None:
+        super().add(request, now)
+        self._timeouts.append(self._times_out_at(request))
+
+    def wake_at(self, now: float) -> float | None:
+        while self._timeouts and self._timeouts[0] <= self._asked:  # `take` has seen these already
+            self._timeouts.popleft()
+        return self._timeouts[0] if self._timeouts and self.waiting else None
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        self._asked = now
+        most = self._rows or worker.info.max_rows
+        full = len(self.waiting) >= most
+        if worker.busy or not (full or any(self._times_out_at(request) <= now for request in self.waiting)):
+            return None
+        batch: list[Request] = []
+        for request in islice(self.waiting.ranked(now), most):
+            longest = max(self._kit.memory.length(other) for other in (*batch, request))
+            if not self._kit.memory(worker, len(batch) + 1, longest):
+                break
+            batch.append(request)
+        return self.serve(batch)
+
+    def _times_out_at(self, request: Request) -> float:
+        """When a request has waited long enough for others."""
+        return request.times.arrival + self._kit.limits.options.batch_wait_timeout
+
+
+class RoundRobinBatcher(Batcher):
+    """A batcher of its own for each executor, fed by round-robin.
+
+    An executor becomes known when it asks for the first time, and is then given a single request, so that at the start
+    the others get their share although they are not known yet.
+    """
+
+    waiting: dict[Request, None]
+
+    def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
+        self.waiting = {}
+        self._kit = kit
+        self._local = local
+        self._unassigned: deque[Request] = deque()
+        self._queues: dict[int, Batcher] = {}
+        self._workers: dict[int, Worker] = {}
+        self._last = -1  # index of the executor that was given the last request
+
+    def add(self, request: Request, now: float) -> None:
+        self.waiting[request] = None
+        self._unassigned.append(request)
+
+    def revise(self, request: Request, now: float) -> None:
+        for queue in self._queues.values():
+            queue.revise(request, now)
+
+    def discard(self, request: Request) -> bool:
+        if request not in self.waiting:
+            return False
+        del self.waiting[request]
+        if request in self._unassigned:
+            self._unassigned.remove(request)
+        for queue in self._queues.values():
+            queue.discard(request)
+        return True
+
+    def wake_at(self, now: float) -> float | None:
+        moments = (queue.wake_at(now) for queue in self._queues.values())
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        self._reclaim()
+        self._distribute(worker, now)
+        plan = self._queues[worker.info.index].take(worker, now)
+        for request in plan.requests if plan is not None else ():
+            del self.waiting[request]
+        return plan
+
+    def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
+        pauses: dict[int, Sequence[RowId]] = {}
+        for worker in workers:
+            if worker.info.index in self._queues:
+                pauses.update(self._queues[worker.info.index].preempt([worker], now))
+        return pauses
+
+    def _distribute(self, worker: Worker, now: float) -> None:
+        index = worker.info.index
+        if index in self._queues:
+            while self._unassigned:
+                self._give(self._next(), now)
+            return
+        self._queues[index], self._workers[index] = self._local(self._kit), worker
+        if self._unassigned:
+            self._give(index, now)
+
+    def _next(self) -> int:
+        """Index of the executor that gets the next request."""
+        return min(self._queues, key=lambda index: (index <= self._last, index))
+
+    def _give(self, index: int, now: float) -> None:
+        self._queues[index].add(self._unassigned.popleft(), now)
+        self._last = index
+
+    def _reclaim(self) -> None:
+        """Take back the requests that wait for executors that take none."""
+        for index in [index for index, worker in self._workers.items() if not worker.serves]:
+            self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
+            del self._workers[index]
