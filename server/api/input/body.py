@@ -12,7 +12,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 import msgspec
 import orjson
@@ -20,7 +20,6 @@ from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
-from server.api.input.fields import list_unknown, note_unknown, without_unknown
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.output.reply import FINGERPRINT, Head
 from server.api.served_model import MODEL, model_name
@@ -75,15 +74,7 @@ async def read_body(request: web.Request, schema: type[T], choose: Callable[[byt
         raw = await _receive(request, app[LIMITS], room)
         if ticket is not None:
             ticket.count_body()
-        refused = app[LIMITS].refuse_unknown_fields
-
-        def read() -> tuple[T, tuple[str, ...]]:
-            return parse_named(raw, schema if choose is None else choose(raw), thoroughly=refused)
-
-        body, unknown = await read_bounded(raw, read, app)
-    if unknown:
-        note_unknown(request, unknown, refused=refused)
-    return body
+        return await read_bounded(raw, lambda: parse(raw, schema if choose is None else choose(raw)), app)
 
 
 @asynccontextmanager
@@ -185,18 +176,6 @@ def _bound_parts(raw: bytes) -> None:
     if strings > MAX_STRINGS or nested > MAX_NESTED or values > MAX_VALUES:
         most = f"{MAX_VALUES} values, {MAX_STRINGS} strings, or {MAX_NESTED} lists, objects or names"
         raise bad_request(f"the request's body has more than {most}; send fewer at a time", code="too_many_values")
-
-
-def parse_named(raw: bytes, schema: type[T], *, thoroughly: bool) -> tuple[T, tuple[str, ...]]:
-    """JSON text as `schema`, and names in it that the schema does not have; raises ApiError 400.
-
-    A body without any, which most are, is decoded once.
-    """
-    known: type = schema
-    try:
-        return msgspec.json.decode(raw, type=cast(type[T], without_unknown(known))), ()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return parse(raw, schema), list_unknown(raw, schema, thoroughly=thoroughly)
 
 
 def parse(raw: bytes, schema: type[T]) -> T:

@@ -145,12 +145,6 @@ def _with_sampling(chat: chat_schema.ChatBody, body: MessagesBody) -> chat_schem
     )
 
 
-def list_ignored(body: CountBody) -> list[str]:
-    """Parts of a body that are passed over: thoughts apart from the answer, and tools of other servers'."""
-    thinks = ["thinking"] if body.thinking is not None and body.thinking.type == "enabled" else []
-    return [*thinks, *(f"tools.{tool.type}" for tool in body.tools or () if tool.type not in OWN_TOOLS)]
-
-
 def _turns(message: InputMessage, path: str) -> Iterator[chat_schema.Message]:
     """A message as turns of a chat, which has a turn for each result of a tool. Raises ApiError 400."""
     if isinstance(message.content, str):

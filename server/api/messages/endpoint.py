@@ -11,11 +11,10 @@ from aiohttp import web
 from engine.messages import REPETITION, FinishReason, RowUpdate
 from server.api.errors import ApiError, reword_errors
 from server.api.input.body import read_body, read_call
-from server.api.input.fields import ignore
 from server.api.input.prompts import chat_prompt, render_chat
 from server.api.input.schema import StreamOptions
 from server.api.messages import reply
-from server.api.messages.body import CHAT_WORDS, CountBody, MessagesBody, as_chat, list_ignored
+from server.api.messages.body import CHAT_WORDS, CountBody, MessagesBody, as_chat
 from server.api.output.answer import ItemWriter, gather_answers, register_call, stream_answers
 from server.api.output.call import Call, Part
 from server.api.output.items import Items
@@ -32,7 +31,6 @@ async def messages(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation, as Anthropic's messages do."""
     body, head = await read_call(request, MessagesBody, "msg_")
     model = request.app[MODEL]
-    ignore(request, list_ignored(body))
     with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
         chat = await model.run_in_thread(as_chat, body)
         prompt = await chat_prompt(chat, model)
@@ -49,7 +47,6 @@ async def count_tokens(request: web.Request) -> web.Response:
     model = request.app[MODEL]
     body = await read_body(request, CountBody)
     model_name(body.model, model)
-    ignore(request, list_ignored(body))
 
     def count() -> int:
         chat = as_chat(body)

@@ -212,11 +212,6 @@ def own_tools(body: ResponsesBody) -> list[tuple[int, ResponseTool]]:
     return [pair for pair in enumerate(body.tools or ()) if pair[1].type in OWN_TOOLS]
 
 
-def list_ignored(body: ResponsesBody) -> list[str]:
-    """Tools of other servers', which are passed over."""
-    return [f"tools.{tool.type}" for tool in body.tools or () if tool.type not in OWN_TOOLS]
-
-
 def text_arguments(text: str) -> str:
     """The input of a custom tool as the arguments of a function."""
     return orjson.dumps({"input": text}).decode()

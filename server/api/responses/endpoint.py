@@ -16,7 +16,6 @@ from aiohttp import web
 from engine.messages import FinishReason, RowUpdate
 from server.api.errors import ApiError, error_body, reword_errors
 from server.api.input.body import read_call
-from server.api.input.fields import ignore
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody, Message, StreamOptions
 from server.api.output.answer import ItemWriter, gather_answers, register_call, stream_answers
@@ -58,8 +57,6 @@ async def read_chat(request: web.Request, body: bodies.ResponsesBody) -> tuple[C
     earlier: tuple[Message, ...] = ()
     if (name := body.previous_response_id) is not None:
         earlier = request.app[STORE].find(name, holder_of(request), "previous_response_id").messages
-
-    ignore(request, bodies.list_ignored(body))
 
     def read() -> tuple[ChatBody, tuple[Message, ...]]:
         spoken = (*earlier, *bodies.conversation(body))
