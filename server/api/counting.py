@@ -17,12 +17,11 @@ from server.api.input import prompts as text_prompts
 from server.api.input import schema
 from server.api.input.body import parse, read_body
 from server.api.input.fields import ABSENT
-from server.api.output.expectation import expectation_of
-from server.api.output.large_json import LETTERS, send_reply
-from server.api.output.reply import Lazy, json_response
+from server.api.input.responses import ResponsesBody
+from server.api.output.reply import LETTERS, Lazy, expectation_of, json_response
+from server.api.output.sse import send_reply
 from server.api.output.wanted import describe, length_scope, list_wanted, predict
-from server.api.responses.body import ResponsesBody
-from server.api.responses.endpoint import read_chat
+from server.api.responses import read_chat
 from server.api.served_model import MODEL, ServedModel, model_name
 from server.api.ticket import TICKET
 from server.http.access import client_of, holder_of
@@ -41,16 +40,11 @@ async def estimate(request: web.Request) -> web.Response:
     model = request.app[MODEL]
     body, prompts = await _read(request)
     model_name(body.model, model)
-    wanted, holder, client = list_wanted(body, prompts, model), holder_of(request), client_of(request, body.user)
+    wanted, holder = list_wanted(body, prompts, model, seeded=False), holder_of(request)
+    client = client_of(request, body.user)
     async with predict(wanted, request.app[LENGTHS], length_scope(holder, body.cache_salt)) as predictions:
-        requests = [
-            request.app[DISPATCHER].estimate(
-                item.prompt.ids,
-                item.sampling,
-                **describe(item, predictions[id(item.prompt)], body, request.app, client, holder),
-            )
-            for item in wanted
-        ]
+        described = [describe(item, predictions[id(item.prompt)], body, model, client, holder) for item in wanted]
+        requests = [request.app[DISPATCHER].estimate(**one) for one in described]
     told = expectation_of(requests)
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)

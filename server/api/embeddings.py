@@ -13,10 +13,10 @@ from msgspec import Meta
 
 from server.api.errors import ApiError, bad_request, busy
 from server.api.input.body import read_body
-from server.api.input.prompts import WrittenPrompt, separate
+from server.api.input.prompts import separate
 from server.api.input.schema import ModelName, TokenIds, one_kind
-from server.api.output.large_json import send_reply
 from server.api.output.reply import Lazy
+from server.api.output.sse import send_reply
 from server.api.served_model import unknown_model
 from server.embeddings import Busy, Embedded, Ids, NotFetched, Refused, TextEmbedder
 from server.http.access import holder_of, spend_tokens
@@ -117,23 +117,14 @@ def _inputs(body: EmbeddingBody) -> Sequence[str | Ids]:
     written = separate(body.input, "input", MOST_INPUTS)
     for place, item in enumerate(written):
         if not item:
-            raise bad_request(f"{_path(place, several=len(written) > 1)}: must not be empty", "input")
-    return [_frozen(item) for item in written]
+            raise _bad_request(Refused("must not be empty", place), several=len(written) > 1)
+    return [item if isinstance(item, str) else tuple(item) for item in written]
 
 
-def _frozen(item: WrittenPrompt) -> str | Ids:
-    return item if isinstance(item, str) else tuple(item)
-
-
-def _path(place: int, *, several: bool) -> str:
-    return f"input[{place}]" if several else "input"
-
-
-def _bad_request(error: Refused, *, several: bool) -> ApiError:
-    refusal = error.refusal
-    param = "dimensions" if refusal.about_dimensions else "input"
-    path = param if refusal.place is None else _path(refusal.place, several=several)
-    return bad_request(f"{path}: {refusal.message}", param, refusal.code)
+def _bad_request(refused: Refused, *, several: bool) -> ApiError:
+    param = "dimensions" if refused.about_dimensions else "input"
+    path = f"{param}[{refused.place}]" if several and refused.place is not None else param
+    return bad_request(f"{path}: {refused.message}", param, refused.code)
 
 
 def _reply(found: Embedded, model: str, *, as_text: bool) -> EmbeddingList:

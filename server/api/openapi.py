@@ -13,7 +13,7 @@ from aiohttp import web
 from server.api.errors import STATUSES, ErrorBody
 from server.api.input.fields import Foreign, describe_foreign
 from server.api.operation import Operation, Parameter
-from server.api.output.progress import HEADER as PROGRESS_HEADER
+from server.api.output.sse import HEADER as PROGRESS_HEADER
 from server.http.request_id import HEADER
 from server.version import VERSION
 

@@ -8,14 +8,14 @@ import time
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
-from server.api.batches.asker import start_batches, stop_batches
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
+from server.api.health import remember_start
 from server.api.input.structured import give_up_compiling
 from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, generates, note_operation, operation_of
-from server.api.output.expectation import SHORT_FORM
-from server.api.served_model import remember_start
+from server.api.output.reply import SHORT_FORM
 from server.api.ticket import admit
+from server.batches.asker import start_batches, stop_batches
 from server.dashboard.feed import close_feed
 from server.http.access import ACCESS, authenticate, holder_of
 from server.http.cors import HOSTS, ORIGINS, add_origin_headers, guard_hosts, guard_origins

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -21,10 +22,11 @@ from aiohttp import web
 from server.api.errors import ApiError, bad_request, busy
 from server.api.generator import DISPATCHER
 from server.api.limits import LIMITS, PENDING, Limits
-from server.api.output.reply import FINGERPRINT, Head
+from server.api.register import Caller, Record
 from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
-from server.http.access import sender_of
+from server.http.access import client_of, holder_of, sender_of
+from server.http.request_id import request_id
 
 LARGE = 64 * 1024
 """Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
@@ -44,26 +46,48 @@ BODIES_OF_ONE = 16
 T = TypeVar("T")
 
 
-class NamesModel(Protocol):
-    """A body that may name the model."""
+class GeneratingBody(Protocol):
+    """The body of a call that generates."""
 
     @property
     def model(self) -> str | None: ...
 
+    @property
+    def stream(self) -> bool | None: ...
 
-G = TypeVar("G", bound=NamesModel)
+
+G = TypeVar("G", bound=GeneratingBody)
+
+ESTIMATE = "x-lengthwise-estimate"
+"""Request header by which a client asks that `metrics` tell what was expected of its call, with the value 1."""
 
 
-async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple[G, Head]:
-    """The body of a call that generates, and the head of its answer, whose id begins with `prefix`.
+async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple[G, Record]:
+    """The body of a call that generates, and the call's record, whose id begins with `prefix`.
 
     Raises ApiError 400, 404, 408, 413 or 429.
     """
-    body = await read_body(request, schema)
-    model = request.app[MODEL]
-    name, now = model_name(body.model, model), request.app[DISPATCHER].now()
-    head = Head(f"{prefix}{secrets.token_hex(16)}", name, now, fingerprint=model.virtual or FINGERPRINT)
-    return body, head
+    body, app = await read_body(request, schema), request.app
+    record = Record(
+        f"{prefix}{secrets.token_hex(16)}",
+        Caller(holder_of(request), request_id(request)),
+        request.path,
+        model_name(body.model, app[MODEL]),
+        int(time.time()),
+        bool(body.stream),
+        app[DISPATCHER].now(),
+        client=client_of(request, getattr(body, "user", None)),
+        tells_estimate=is_asked(request, ESTIMATE),
+    )
+    return body, record
+
+
+def is_asked(request: web.Request, header: str) -> bool:
+    """Whether a client asks for what a header names; raises ApiError 400."""
+    asked = request.headers.get(header, "0")
+    if asked not in ("0", "1"):
+        raise bad_request(f"{header}: must be 0 or 1, not {asked[:200]!r}", header)
+    return asked == "1"
 
 
 async def read_body(request: web.Request, schema: type[T], choose: Callable[[bytes], type[T]] | None = None) -> T:

@@ -20,8 +20,8 @@ from server.api.errors import ApiError, bad_request
 from server.api.input.fields import refuse_foreign
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
 from server.api.input.structured import constraint
+from server.api.input.tools import NO_TOOLS, Toolbox, Turn, plain_turns, tool_fields, toolbox
 from server.api.served_model import ServedModel
-from server.api.tools.tools import NO_TOOLS, Toolbox, Turn, plain_turns, tool_fields, toolbox
 from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from engine.sampling.params import Grammar, GrammarKind
 from server.api.errors import ApiError, bad_request, busy
 from server.api.input.fields import is_given, read_json
 from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
+from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Tool, Toolbox, call_head, close_schema
 from server.api.served_model import MODEL, ServedModel
-from server.api.tools.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Tool, Toolbox, call_head, close_schema
 from server.grammars.compiler import RefusedGrammar
 from server.grammars.trial import TrialsFailed
 

@@ -25,7 +25,7 @@ from models.flags import Subparsers, add_command
 from models.options import Count, option
 
 if TYPE_CHECKING:
-    from server.api.output.progress import Progress
+    from server.api.output.sse import Progress
     from server.cli.conversation import Conversation
 
 KEYS = "LENGTHWISE_API_KEY"

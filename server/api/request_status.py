@@ -15,8 +15,7 @@ import msgspec
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
 from scheduler.wait_estimate.places import Reason
-from server.api.output.expectation import Expectation
-from server.api.output.reply import Metrics
+from server.api.output.reply import Expectation, Metrics
 
 OWN_NAMED = 5
 """Calls of the caller's own that an explanation names."""

@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from server.api.input.responses import NamedFunctionChoice
 from server.api.output.reply import ChatLogprob, Metrics
 from server.api.output.sse import NamedEvent
-from server.api.responses.body import NamedFunctionChoice
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
@@ -150,14 +150,6 @@ class NumberedEvent(NamedEvent, frozen=True, kw_only=True):
     sequence_number: int
 
 
-class PartOfEvent(NumberedEvent, frozen=True, kw_only=True):
-    """An event about the one part of a message."""
-
-    item_id: str
-    output_index: int
-    content_index: int = 0
-
-
 class ResponseEvent(NumberedEvent, frozen=True, kw_only=True):
     """response.created, .in_progress, .completed, .incomplete and .failed."""
 
@@ -169,6 +161,19 @@ class ItemEvent(NumberedEvent, frozen=True, kw_only=True):
 
     output_index: int
     item: OutputItem
+
+
+class OpenItemEvent(NumberedEvent, frozen=True, kw_only=True):
+    """An event about the growth of an item."""
+
+    item_id: str
+    output_index: int
+
+
+class PartOfEvent(OpenItemEvent, frozen=True, kw_only=True):
+    """An event about the one part of a message."""
+
+    content_index: int = 0
 
 
 class PartEvent(PartOfEvent, frozen=True, kw_only=True):
@@ -184,39 +189,6 @@ class TextDelta(PartOfEvent, frozen=True, kw_only=True):
     logprobs: Sequence[ChatLogprob]
 
 
-class ArgumentsDelta(NumberedEvent, frozen=True, kw_only=True):
-    """response.function_call_arguments.delta."""
-
-    item_id: str
-    output_index: int
-    delta: str
-
-
-class ArgumentsDone(NumberedEvent, frozen=True, kw_only=True):
-    """response.function_call_arguments.done."""
-
-    item_id: str
-    output_index: int
-    name: str
-    arguments: str
-
-
-class InputDelta(NumberedEvent, frozen=True, kw_only=True):
-    """response.custom_tool_call_input.delta: all of the text, as it is known when the call is whole."""
-
-    item_id: str
-    output_index: int
-    delta: str
-
-
-class InputDone(NumberedEvent, frozen=True, kw_only=True):
-    """response.custom_tool_call_input.done."""
-
-    item_id: str
-    output_index: int
-    input: str
-
-
 class TextDone(PartOfEvent, frozen=True, kw_only=True):
     """response.output_text.done."""
 
@@ -224,6 +196,25 @@ class TextDone(PartOfEvent, frozen=True, kw_only=True):
     logprobs: Sequence[ChatLogprob]
 
 
-ARGUMENT_EVENTS = (ArgumentsDelta, ArgumentsDone, InputDelta, InputDone)
-EVENTS = (ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone, *ARGUMENT_EVENTS)
+class CallDelta(OpenItemEvent, frozen=True, kw_only=True):
+    """response.function_call_arguments.delta, and response.custom_tool_call_input.delta, which has all of the text, as
+    it is known when the call is whole."""
+
+    delta: str
+
+
+class ArgumentsDone(OpenItemEvent, frozen=True, kw_only=True):
+    """response.function_call_arguments.done."""
+
+    name: str
+    arguments: str
+
+
+class InputDone(OpenItemEvent, frozen=True, kw_only=True):
+    """response.custom_tool_call_input.done."""
+
+    input: str
+
+
+EVENTS = (ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone, CallDelta, ArgumentsDone, InputDone)
 """Kinds of events of a stream."""

@@ -20,10 +20,9 @@ from aiohttp import web
 from engine.messages import FinishReason, RowId, RowUpdate
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
-from server.api.calls import request_status
+from server.api import request_status
 from server.api.errors import ApiError, bad_request
-from server.api.output.expectation import expectation_of
-from server.api.output.reply import Metrics, json_response
+from server.api.output.reply import Metrics, expectation_of, json_response
 from server.http.access import holder_of
 
 HISTORY = 1000
