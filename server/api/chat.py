@@ -13,7 +13,7 @@ from engine.messages import FinishReason, RowUpdate
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
-from server.api.output.answer import respond
+from server.api.output.answer import ChoiceWords, respond
 from server.api.output.call import Answer, Part
 from server.api.output.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
 from server.api.output.reply import (
@@ -25,7 +25,6 @@ from server.api.output.reply import (
     chat_logprobs,
     prompt_logprobs,
 )
-from server.api.output.words import ChoiceWords
 from server.api.served_model import MODEL
 
 

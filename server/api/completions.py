@@ -11,7 +11,7 @@ from engine.messages import FinishReason, TokenLogprob
 from server.api.input.body import read_call
 from server.api.input.prompts import completion_prompts
 from server.api.input.schema import CompletionBody
-from server.api.output.answer import respond
+from server.api.output.answer import ChoiceWords, respond
 from server.api.output.call import Part
 from server.api.output.reply import (
     CompletionLogprobs,
@@ -23,7 +23,6 @@ from server.api.output.reply import (
     completion_logprobs,
     prompt_logprobs,
 )
-from server.api.output.words import ChoiceWords
 from server.api.served_model import MODEL
 
 

@@ -12,7 +12,6 @@ import msgspec
 from aiohttp import web
 
 from server.api.errors import bad_request
-from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input import prompts as text_prompts
 from server.api.input import schema
 from server.api.input.body import parse, read_body
@@ -22,7 +21,7 @@ from server.api.output.reply import LETTERS, Lazy, expectation_of, json_response
 from server.api.output.sse import send_reply
 from server.api.output.wanted import describe, length_scope, list_wanted, predict
 from server.api.responses import read_chat
-from server.api.served_model import MODEL, ServedModel, model_name
+from server.api.served_model import DISPATCHER, LENGTHS, MODEL, ServedModel, model_name
 from server.api.ticket import TICKET
 from server.http.access import client_of, holder_of
 

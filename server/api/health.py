@@ -18,9 +18,8 @@ from aiohttp import web
 from scheduler.dispatcher import Dispatcher
 from scheduler.waiting.prices import Prices
 from server.api.errors import ApiError, shutting_down
-from server.api.generator import DISPATCHER
 from server.api.output.reply import json_response
-from server.api.served_model import MODEL, model_name
+from server.api.served_model import DISPATCHER, MODEL, model_name
 
 
 @dataclass(slots=True)

@@ -18,12 +18,11 @@ from server.api.input.body import read_body, read_call
 from server.api.input.messages import CHAT_WORDS, CountBody, MessagesBody, as_chat
 from server.api.input.prompts import chat_prompt, render_chat
 from server.api.input.tools import toolbox
-from server.api.output.answer import respond
+from server.api.output.answer import ItemWords, respond
 from server.api.output.call import Call, Part
 from server.api.output.reading import CallPiece
 from server.api.output.reply import json_response
 from server.api.output.sse import NamedEvent
-from server.api.output.words import ItemWords
 from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
 from server.http.request_id import request_id

@@ -22,11 +22,10 @@ from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody, Message, PastCall, PastFunction
 from server.api.output import response as replies
-from server.api.output.answer import respond
+from server.api.output.answer import ItemWords, respond
 from server.api.output.call import Call, Part
 from server.api.output.reading import CallPiece, TextPiece
 from server.api.output.reply import ChatLogprob, chat_logprobs, encode, json_response
-from server.api.output.words import ItemWords
 from server.api.served_model import MODEL, ServedModel
 from server.http.access import holder_of
 

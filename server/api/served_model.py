@@ -1,4 +1,5 @@
-"""The model that the API serves: its names, its bounds, its text, and the defaults of its answers.
+"""The model that the API serves: its names, its bounds, its text, and the defaults of its answers; the dispatcher of
+its requests, and the prediction of their answers' lengths.
 
 The composition root fills it; nothing here starts or loads anything.
 """
@@ -12,14 +13,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from aiohttp import web
 
+from engine.sampling.params import SamplingParams
 from models.network.generation_config import SamplingDefaults
+from scheduler.dispatcher import Dispatcher
+from scheduler.length.features import LengthQuery
+from scheduler.length.prediction import LengthDistribution, Prediction
+from scheduler.request import Request
 from server.api.errors import ApiError
 from server.api.output.reply import FINGERPRINT
-from server.grammars.compiler import GrammarCompiler
+from server.grammars import GrammarCompiler
 from server.lengths.instruction import InstructionSplit
 
 if TYPE_CHECKING:
@@ -117,3 +123,33 @@ def unknown_model(asked: str, known: Sequence[str]) -> ApiError:
     """Status 404 for a name that none of `known` is."""
     message = f"model: {asked[:200]!r} is not served here; use {', '.join(known)}"
     return ApiError(404, message, param="model", code="model_not_found")
+
+
+Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]
+"""Takes a better prediction of a request's length, as the dispatcher does."""
+
+
+class AnswerLengths(Protocol):
+    """The part of server.lengths.lengths.Lengths that handlers use. Event loop only."""
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        """The length of an answer; None where none is predicted. Raises NoReplay where the client should know it."""
+        ...
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
+        """Record a request that was submitted; `revise` is called with what becomes known of its length later."""
+        ...
+
+
+class UnknownLengths:
+    """Lengths of a server that neither predicts nor records."""
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        return None
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
+        pass
+
+
+DISPATCHER = web.AppKey("dispatcher", Dispatcher)
+LENGTHS: web.AppKey[AnswerLengths] = web.AppKey("lengths")

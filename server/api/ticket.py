@@ -11,10 +11,10 @@ from aiohttp.typedefs import Handler
 
 from scheduler.dispatcher import Dispatcher
 from server.api.errors import ApiError, busy, shutting_down
-from server.api.generator import DISPATCHER
 from server.api.health import LIFE
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.operation import OPERATION
+from server.api.served_model import DISPATCHER
 from server.http.access import ACCESS, HOLDER
 
 

@@ -22,7 +22,6 @@ from server.api.chat import ChatWords
 from server.api.completions import CompletionWords
 from server.api.embeddings import EmbeddingBody, embed
 from server.api.errors import ApiError, bad_request, error_body
-from server.api.generator import DISPATCHER
 from server.api.input.body import parse, read_bounded
 from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.schema import ChatBody, CompletionBody
@@ -31,7 +30,7 @@ from server.api.output.call import Call, open_call
 from server.api.output.reply import encode
 from server.api.output.wanted import list_wanted
 from server.api.register import REGISTER, Caller, Record
-from server.api.served_model import MODEL, ServedModel, model_name
+from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.batches.batch import LineReply
 from server.batches.batches import Batches
 from server.http.access import ACCESS, Share, enter_in_background

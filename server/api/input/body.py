@@ -20,10 +20,9 @@ import orjson
 from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
-from server.api.generator import DISPATCHER
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.register import Caller, Record
-from server.api.served_model import MODEL, model_name
+from server.api.served_model import DISPATCHER, MODEL, model_name
 from server.api.ticket import TICKET
 from server.http.access import client_of, holder_of, sender_of
 from server.http.request_id import request_id

@@ -20,8 +20,7 @@ from server.api.input.fields import is_given, read_json
 from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
 from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Tool, Toolbox, call_head, close_schema
 from server.api.served_model import MODEL, ServedModel
-from server.grammars.compiler import RefusedGrammar
-from server.grammars.trial import TrialsFailed
+from server.grammars import RefusedGrammar, TrialsFailed
 
 ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 

@@ -22,7 +22,6 @@ from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
 from scheduler.stream import Shortcut, join_updates
 from server.api.errors import ApiError, bad_request, busy, failure_error
-from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.limits import LIMITS
@@ -31,7 +30,7 @@ from server.api.output.reply import LETTERS, Metrics, PromptDetails, Usage, expe
 from server.api.output.wanted import WantedAnswer, describe, is_scoring, length_scope, predict
 from server.api.register import Record
 from server.api.request_status import measure
-from server.api.served_model import MODEL
+from server.api.served_model import DISPATCHER, LENGTHS, MODEL
 from server.api.ticket import check_tokens
 from server.http.access import spend_tokens
 

@@ -18,10 +18,9 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
 from server.api.errors import ApiError, bad_request
-from server.api.generator import AnswerLengths
 from server.api.input.prompts import Prompt
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
-from server.api.served_model import ServedModel
+from server.api.served_model import AnswerLengths, ServedModel
 
 MAX_LOGPROBS = 2**20
 """Log-probabilities, alternatives included, that one call may have kept for it."""

@@ -15,8 +15,8 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.history import LengthHistory
 from scheduler.length.prediction import Prediction, Source
 from scheduler.request import Request
-from server.api.generator import Revise
 from server.api.limits import Limits
+from server.api.served_model import Revise
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
