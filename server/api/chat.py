@@ -159,8 +159,11 @@ class ChatWords(ChoiceWords[ChatBody]):
         return self.reply(ChatReply, choices, self.call.usage(), self.call.metrics(), prompt_logprobs=given)
 
     def _choice(self, part: Part) -> ChatChoice:
-        called, said = _calls(part.pieces), _said(part.pieces)
-        message = ChatMessage(said or None, tool_calls=called) if called else ChatMessage(said)
+        said, deltas = _said(part.pieces), _call_deltas(part.pieces)
+        calls = [
+            ToolCall(one.id or "", FunctionCall(one.function.name or "", one.function.arguments)) for one in deltas
+        ]
+        message = ChatMessage(said or None, tool_calls=calls) if calls else ChatMessage(said)
         logprobs = self._logprobs(part.update)
         return ChatChoice(part.answer.index, message, logprobs, _finish_reason(part), part.update.stop_reason)
 
@@ -211,16 +214,3 @@ def _call_delta(parts: Sequence[CallPiece | ArgumentsPiece]) -> ToolCallDelta:
     if isinstance(first, ArgumentsPiece):
         return ToolCallDelta(first.index, FunctionDelta(arguments))
     return ToolCallDelta(first.index, FunctionDelta(arguments, first.name), first.id, "function")
-
-
-def _calls(pieces: Sequence[Piece]) -> list[ToolCall]:
-    """All calls of a message."""
-    return [
-        ToolCall(piece.id, FunctionCall(piece.name, piece.arguments + _rest(piece.index, pieces)))
-        for piece in pieces
-        if isinstance(piece, CallPiece)
-    ]
-
-
-def _rest(index: int, pieces: Sequence[Piece]) -> str:
-    return "".join(piece.arguments for piece in pieces if isinstance(piece, ArgumentsPiece) and piece.index == index)

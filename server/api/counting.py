@@ -5,7 +5,8 @@ Texts are read off the event loop; nothing gets in line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
@@ -49,7 +50,7 @@ async def estimate(request: web.Request) -> web.Response:
     return json_response(told)
 
 
-async def _read(request: web.Request) -> tuple[schema.ChatBody | schema.CompletionBody, Sequence[text_prompts.Prompt]]:
+async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_prompts.Prompt]]:
     """The body, and its prompts; raises ApiError 400."""
     model, given = request.app[MODEL], await read_body(request, schema.GenerationBody, _schema_of)
     if isinstance(given, schema.CompletionBody):
@@ -60,15 +61,18 @@ async def _read(request: web.Request) -> tuple[schema.ChatBody | schema.Completi
     return given, [await text_prompts.chat_prompt(given, model)]
 
 
+KINDS: Mapping[str, type[schema.GenerationBody]] = MappingProxyType(
+    {"prompt": schema.CompletionBody, "input": ResponsesBody, "messages": schema.ChatBody}
+)
+"""The field with a body's prompt -> the kind of the body."""
+
+
 def _schema_of(raw: bytes) -> type[schema.GenerationBody]:
     """The kind of a body; raises ApiError 400."""
     given = parse(raw, AnyBody)
-    if bytes(given.prompt):
-        return schema.CompletionBody
-    if bytes(given.input):
-        return ResponsesBody
-    if bytes(given.messages):
-        return schema.ChatBody
+    for name, kind in KINDS.items():
+        if bytes(getattr(given, name)):
+            return kind
     raise bad_request("messages: is missing; give messages, prompt or input, as the call would", "messages")
 
 

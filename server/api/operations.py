@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from aiohttp.typedefs import Handler
@@ -26,6 +25,7 @@ NAME = {"type": "string", "minLength": 1}
 
 MODEL = Parameter("model", "path", NAME, "one of the names in /v1/models")
 CALL = Parameter("id", "path", NAME, "an answer's id, or the X-Request-Id of its request")
+FORM = "multipart/form-data"
 RESPONSE = Parameter("id", "path", NAME, "a response's id")
 FILE = Parameter("id", "path", NAME, "a file's id")
 BATCH = Parameter("id", "path", NAME, "a batch's id")
@@ -54,72 +54,48 @@ def _count(path: str, handler: Handler, name: str, body: Body, reply: Body, **mo
     return Operation("post", path, handler, name, body, reply, counts=True, **more)
 
 
-def _one(method: str, path: str, handler: Handler, name: str, reply: Body | None, *given: Parameter) -> Operation:
-    """An operation on one of several things, which may not be there."""
-    return Operation(method, path, handler, name, reply=reply, parameters=given, errors=(404,))
+def _at(method: str, path: str, handler: Handler, name: str, reply: Body, *given: Parameter) -> Operation:
+    return Operation(method, path, handler, name, reply=reply, parameters=given)
 
 
 _CHAT = (ChatBody, chat.ChatReply, chat.ChatChunk)
 _COMPLETION = (CompletionBody, completions.CompletionReply, completions.CompletionReply)
 _RESPONSE = (ResponsesBody, response.ResponseObject, *response.EVENTS)
 _MESSAGE = (MessagesBody, messages.MessageObject, *messages.EVENTS)
+_COUNT = (CountBody, messages.TokenCount)
 _EMBEDDING = (embeddings.EmbeddingBody, embeddings.EmbeddingList)
 _TOKENS, _TEXT = (counting.TokenizeBody, counting.Tokens), (counting.DetokenizeBody, counting.Detokenized)
-_FILE_FORM: dict[str, Any] = {"other_body": "multipart/form-data", "errors": (404, 408, 413, 415, 507)}
+JSONL = ("application/jsonl",)
 
 OPERATIONS = (
     _generate("/v1/chat/completions", chat.chat_completions, "createChatCompletion", *_CHAT),
     _generate("/v1/completions", completions.completions, "createCompletion", *_COMPLETION),
-    _generate("/v1/responses", responses.responses, "createResponse", *_RESPONSE, errors=(404,)),
-    _one("get", "/v1/responses/{id}", responses.show_response, "showResponse", response.ResponseObject, RESPONSE),
-    _one(
+    _generate("/v1/responses", responses.responses, "createResponse", *_RESPONSE),
+    _at("get", "/v1/responses/{id}", responses.show_response, "showResponse", response.ResponseObject, RESPONSE),
+    _at(
         "delete", "/v1/responses/{id}", responses.delete_response, "deleteResponse", response.DeletedResponse, RESPONSE
     ),
     _generate("/v1/messages", messages.messages, "createMessage", *_MESSAGE, dialect=ANTHROPIC),
-    _count(
-        "/v1/messages/count_tokens",
-        messages.count_tokens,
-        "countMessageTokens",
-        CountBody,
-        messages.TokenCount,
-        errors=(404,),
-        dialect=ANTHROPIC,
-    ),
-    Operation(
-        "post", "/v1/embeddings", embeddings.embeddings, "createEmbedding", *_EMBEDDING, rationed=True, errors=(404,)
-    ),
+    _count("/v1/messages/count_tokens", messages.count_tokens, "countMessageTokens", *_COUNT, dialect=ANTHROPIC),
+    Operation("post", "/v1/embeddings", embeddings.embeddings, "createEmbedding", *_EMBEDDING, rationed=True),
     _count("/v1/estimate", counting.estimate, "estimate", counting.AnyBody, Expectation),
-    Operation("post", "/v1/files", batches.upload_file, "createFile", reply=batches.FileObject, **_FILE_FORM),
-    _one("get", "/v1/files", batches.list_files, "listFiles", batches.FileList, *PAGE),
-    _one("get", "/v1/files/{id}", batches.show_file, "showFile", batches.FileObject, FILE),
-    _one("delete", "/v1/files/{id}", batches.delete_file, "deleteFile", batches.DeletedFile, FILE),
-    replace(
-        _one("get", "/v1/files/{id}/content", batches.send_content, "downloadFile", None, FILE),
-        other=("application/jsonl",),
-    ),
-    Operation(
-        "post",
-        "/v1/batches",
-        batches.create_batch,
-        "createBatch",
-        batches.BatchBody,
-        batches.BatchObject,
-        errors=(404, 507),
-    ),
-    _one("get", "/v1/batches", batches.list_batches, "listBatches", batches.BatchList, *PAGE),
-    _one("get", "/v1/batches/{id}", batches.show_batch, "showBatch", batches.BatchObject, BATCH),
-    replace(
-        _one("post", "/v1/batches/{id}/cancel", batches.cancel_batch, "cancelBatch", batches.BatchObject, BATCH),
-        errors=(404, 507),
-    ),
+    Operation("post", "/v1/files", batches.upload_file, "createFile", reply=batches.FileObject, other_body=FORM),
+    _at("get", "/v1/files", batches.list_files, "listFiles", batches.FileList, *PAGE),
+    _at("get", "/v1/files/{id}", batches.show_file, "showFile", batches.FileObject, FILE),
+    _at("delete", "/v1/files/{id}", batches.delete_file, "deleteFile", batches.DeletedFile, FILE),
+    Operation("get", "/v1/files/{id}/content", batches.send_content, "downloadFile", other=JSONL, parameters=(FILE,)),
+    Operation("post", "/v1/batches", batches.create_batch, "createBatch", batches.BatchBody, batches.BatchObject),
+    _at("get", "/v1/batches", batches.list_batches, "listBatches", batches.BatchList, *PAGE),
+    _at("get", "/v1/batches/{id}", batches.show_batch, "showBatch", batches.BatchObject, BATCH),
+    _at("post", "/v1/batches/{id}/cancel", batches.cancel_batch, "cancelBatch", batches.BatchObject, BATCH),
     Operation("get", "/v1/models", health.list_models, "listModels", reply=health.ModelList),
-    _one("get", "/v1/models/{model:.+}", health.show_model, "showModel", health.ModelCard, MODEL),
-    replace(_one("get", "/v1/requests", register.list_requests, "listRequests", RequestList, LIMIT, ROW), errors=()),
-    _one("get", "/v1/requests/{id}", register.show_request, "showRequest", RequestStatus, CALL, EXPLAIN),
-    _one("post", "/v1/requests/{id}/cancel", register.cancel_request, "cancelRequest", RequestStatus, CALL),
-    _count("/tokenize", counting.tokenize, "tokenize", *_TOKENS, errors=(404,)),
-    _count("/detokenize", counting.detokenize, "detokenize", *_TEXT, errors=(404,)),
-    Operation("get", "/metrics", metrics, "metrics", other=("text/plain",), errors=(404,)),
+    _at("get", "/v1/models/{model:.+}", health.show_model, "showModel", health.ModelCard, MODEL),
+    _at("get", "/v1/requests", register.list_requests, "listRequests", RequestList, LIMIT, ROW),
+    _at("get", "/v1/requests/{id}", register.show_request, "showRequest", RequestStatus, CALL, EXPLAIN),
+    _at("post", "/v1/requests/{id}/cancel", register.cancel_request, "cancelRequest", RequestStatus, CALL),
+    _count("/tokenize", counting.tokenize, "tokenize", *_TOKENS),
+    _count("/detokenize", counting.detokenize, "detokenize", *_TEXT),
+    Operation("get", "/metrics", metrics, "metrics", other=("text/plain",)),
     Operation("get", "/load", health.load, "load", reply=health.Load),
     Operation("get", "/health", health.health, "health", reply=health.Readiness),
     Operation("get", "/health/ready", health.ready, "ready", reply=health.Health, open=True),

@@ -29,7 +29,7 @@ from server.api.output.answer import Words, gather_answers
 from server.api.output.call import Call, open_call
 from server.api.output.reply import encode
 from server.api.output.wanted import list_wanted
-from server.api.register import REGISTER, Caller, Record
+from server.api.register import REGISTER, Caller, Record, read_number
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.batches.batch import LineReply
 from server.batches.batches import Batches
@@ -174,15 +174,12 @@ def batches_of(request: web.Request) -> Batches:
 
 def page_of(request: web.Request, entries: Sequence[Named], shape: type[P]) -> P:
     """The entries after the query's `after`, its `limit` at most, as `shape`; raises ApiError 400."""
-    after, limit = request.query.get("after"), request.query.get("limit", "20")
-    if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= MOST):
-        raise bad_request(f"limit: must be a whole number from 1 to {MOST}", "limit", "invalid_value")
-    begin = 0
+    after, limit, begin = request.query.get("after"), read_number(request, "limit", 1, MOST, 20), 0
     if after is not None:
         places = [place for place, entry in enumerate(entries) if entry.id == after]
         if not places:
             raise bad_request(f"after: there is no {after[:200]!r}", "after", "invalid_value")
         begin = places[0] + 1
-    page = list(entries[begin : begin + int(limit)])
+    page = list(entries[begin : begin + limit])
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return shape(page, first, last, begin + len(page) < len(entries))

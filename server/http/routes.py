@@ -12,7 +12,7 @@ from server.api.errors import ApiError, error_code, error_response, errors_as_js
 from server.api.health import remember_start
 from server.api.input.structured import give_up_compiling
 from server.api.openapi import DOCUMENT, encode_document
-from server.api.operation import BY_HANDLER, generates, note_operation, operation_of
+from server.api.operation import BY_HANDLER, OPERATION, generates, note_operation
 from server.api.output.reply import SHORT_FORM
 from server.api.ticket import admit
 from server.batches.asker import start_batches, stop_batches
@@ -78,7 +78,7 @@ async def meet_expectation(request: web.Request) -> web.Response | None:
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "Lengthwise"
     response.headers[HEADER] = request_id(request)
-    operation = operation_of(request)
+    operation = request.get(OPERATION)
     if operation is not None and operation.dialect is not None:
         response.headers[operation.dialect.id_header] = request_id(request)
     response.headers.update(request.get(SHORT_FORM, {}))

@@ -94,7 +94,7 @@ def _harmless(name: str) -> frozenset[bytes]:
     return _HARMLESS.get(name, NOTHING)
 
 
-def refuse_asked(fields: Iterable[tuple[str, object, str]]) -> None:
+def refuse_asked(*fields: tuple[str, object, str]) -> None:
     """Raise ApiError 400 for the first field (name, whether it asks for anything, why that is not there)."""
     for name, asks, reason in fields:
         if asks:

@@ -17,7 +17,7 @@ from engine.sampling.grammar import WHITESPACE, Compiled, GrammarError, Grammars
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.errors import ApiError, bad_request, busy
 from server.api.input.fields import is_given, read_json
-from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
+from server.api.input.schema import ChatBody, ResponseFormat, StructuredOutputs, TextBody
 from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Tool, Toolbox, call_head, close_schema
 from server.api.served_model import MODEL, ServedModel
 from server.grammars import RefusedGrammar, TrialsFailed
@@ -31,7 +31,7 @@ async def give_up_compiling(app: web.Application) -> None:
         compiler.give_up()
 
 
-async def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
+async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
     """The grammar that the answer must match; None where it may be anything. Raises ApiError."""
     if not tools and body.response_format is None and body.structured_outputs is None:
         return None
@@ -52,7 +52,7 @@ async def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools:
         raise ApiError(503, str(error)) from None
 
 
-def _read(body: ChatBody | CompletionBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None, str, list[Grammar]]:
+def _read(body: TextBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None, str, list[Grammar]]:
     """The grammar of the whole answer, the field that asks for it, and the schemas of all tools. Heavy."""
     answer, param = _answer(body, closed)
     schemas = _schemas(tools, enforced=tools.must_call or answer is not None)
@@ -68,7 +68,7 @@ def _read(body: ChatBody | CompletionBody, tools: Toolbox, closed: bool) -> tupl
     return answer, param, schemas
 
 
-def _answer(body: ChatBody | CompletionBody, closed: bool) -> tuple[Grammar | None, str]:
+def _answer(body: TextBody, closed: bool) -> tuple[Grammar | None, str]:
     """The grammar of the text itself, and the field that asks for it."""
     format_, outputs = body.response_format, body.structured_outputs
     asks = format_ is not None and format_.type != "text"

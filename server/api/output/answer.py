@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 import orjson
@@ -21,7 +21,7 @@ from scheduler.stream import Shortcut, join_updates
 from server.api.errors import ApiError, error_body, internal_error
 from server.api.input.body import is_asked
 from server.api.input.prompts import Prompt
-from server.api.input.schema import ChatBody, CompletionBody, StreamOptions
+from server.api.input.schema import StreamOptions, TextBody
 from server.api.limits import LIMITS
 from server.api.output.call import Answer, Call, Part, Updates, open_call
 from server.api.output.reading import CallPiece, Piece, PlainText, TextPiece
@@ -36,45 +36,41 @@ from server.http.request_id import request_id
 log = logging.getLogger(__name__)
 
 
-class Words(Protocol):
+class Words(ABC):
     """The wording of one call's answers in an API, as a whole body or as the events of a stream."""
 
-    end_marker: bool
+    end_marker: ClassVar[bool]
     """Whether [DONE] ends its streams."""
-    repeats: bool
+    repeats: ClassVar[bool]
     """Whether the events of an answer's last part have all of the answer again."""
 
     def opening(self) -> Iterable[msgspec.Struct]:
         """Events before the first token."""
-        ...
+        return ()
 
+    @abstractmethod
     def events(self, parts: Sequence[Part]) -> Iterable[msgspec.Struct]:
         """Events of the next parts of answers; none where they show the client nothing."""
-        ...
 
     def closing(self) -> Iterable[msgspec.Struct]:
         """Events behind the last part of all answers."""
-        ...
+        return ()
 
+    @abstractmethod
     def failed(self, error: ApiError) -> msgspec.Struct:
         """The last event of a stream that failed, as the status is sent by then."""
-        ...
 
+    @abstractmethod
     def whole(self, answers: Sequence[Part]) -> msgspec.Struct:
         """The body of a reply with all answers at once, each of which is one part."""
-        ...
 
     def shortcut(self, stream: EventStream) -> Shortcut | None:
         """Sends updates that only add text; None where events tell more."""
-        ...
+        return None
 
 
 async def respond(
-    request: web.Request,
-    record: Record,
-    body: ChatBody | CompletionBody,
-    prompts: Sequence[Prompt],
-    words: Callable[[Call], Words],
+    request: web.Request, record: Record, body: TextBody, prompts: Sequence[Prompt], words: Callable[[Call], Words]
 ) -> web.StreamResponse:
     """Generate what the body asks for and answer the client; raises ApiError until the answer begins."""
     progress, ticket, app = is_asked(request, HEADER), request[TICKET], request.app
@@ -128,7 +124,8 @@ async def _send(stream: EventStream, request: web.Request, call: Call, words: Wo
         async with Updates(call.requests, words.shortcut(stream)) as updates:
             async for arrivals in updates:
                 parts = [call.receive(place, update) for place, update in arrivals.items()]
-                await stream.send(words.events(parts), sum(_weight(part, words) for part in parts))
+                weights = (part.answer.weight if words.repeats and part.ends else part.weight for part in parts)
+                await stream.send(words.events(parts), sum(weights))
         await stream.send(words.closing())
     except ConnectionError:
         raise
@@ -141,15 +138,11 @@ async def _send(stream: EventStream, request: web.Request, call: Call, words: Wo
         await stream.done()
 
 
-def _weight(part: Part, words: Words) -> int:
-    return part.answer.weight if words.repeats and part.update.finish_reason is not None else part.weight
-
-
-B = TypeVar("B", bound=ChatBody | CompletionBody)
+B = TypeVar("B", bound=TextBody)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class ChoiceWords(ABC, Generic[B]):
+class ChoiceWords(Words, Generic[B]):
     """Words each answer as a choice with an index, and ends streams with token counts where these are wanted."""
 
     end_marker, repeats = True, False
@@ -161,9 +154,6 @@ class ChoiceWords(ABC, Generic[B]):
     def __init__(self, call: Call, body: B, model: ServedModel) -> None:
         self.call, self.body, self.model, self.text = call, body, model, model.text
         self._options = body.stream_options or StreamOptions()
-
-    def opening(self) -> Iterable[msgspec.Struct]:
-        return ()
 
     def events(self, parts: Sequence[Part]) -> Iterator[msgspec.Struct]:
         usage = self.call.usage() if self._options.continuous_usage_stats else None
@@ -227,7 +217,7 @@ class TextFrames:
         return True
 
 
-class ItemWords(ABC, Generic[T]):
+class ItemWords(Words, Generic[T]):
     """Words a call's only answer as items that open, grow and close: one for its text, one for each call of a tool.
 
     An API's vocabulary makes the items and words each step as typed events, of which the last ends the stream; a reply
@@ -245,12 +235,6 @@ class ItemWords(ABC, Generic[T]):
     def events(self, parts: Sequence[Part]) -> Iterator[msgspec.Struct]:
         for part in parts:
             yield from self.part_events(part)
-
-    def closing(self) -> Iterable[msgspec.Struct]:
-        return ()
-
-    def shortcut(self, stream: EventStream) -> Shortcut | None:
-        return None
 
     def push(self, pieces: Sequence[Piece]) -> Iterator[msgspec.Struct]:
         """Add the next pieces."""

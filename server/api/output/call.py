@@ -23,7 +23,7 @@ from scheduler.request import Refused, Request, TooLate
 from scheduler.stream import Shortcut, join_updates
 from server.api.errors import ApiError, bad_request, busy, failure_error
 from server.api.input.prompts import Prompt
-from server.api.input.schema import ChatBody, CompletionBody
+from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
 from server.api.output.reading import Piece, Reader, reader_of
 from server.api.output.reply import LETTERS, Metrics, PromptDetails, Usage, expectation_of, weigh
@@ -60,6 +60,11 @@ class Part:
     pieces: Sequence[Piece]
     weight: int = 0
     """How long it takes to encode, as `weigh` has it."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is the answer's last."""
+        return self.update.finish_reason is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ class Call:
 
 @asynccontextmanager
 async def open_call(
-    body: ChatBody | CompletionBody, wanted: Sequence[WantedAnswer], app: web.Application, record: Record
+    body: TextBody, wanted: Sequence[WantedAnswer], app: web.Application, record: Record
 ) -> AsyncIterator[Call]:
     """Submit the answers of a call, and note them in its record; on leaving, cancel what has not ended.
 

@@ -119,8 +119,14 @@ def _tokens(requests: Sequence[Request]) -> Interval | None:
     if len(told) == len(requests):
         low, median, high = (round(sum(values), 1) for values in zip(*told, strict=True))
         return Interval(median, low, high)
+    known = predicted_tokens(requests)
+    return None if known is None else Interval(known, None, None)
+
+
+def predicted_tokens(requests: Sequence[Request]) -> float | None:
+    """Predicted tokens of all answers of a call together; None where one has no prediction."""
     known = [request.predicted_length for request in requests if request.predicted_length is not None]
-    return Interval(round(sum(known), 1), None, None) if len(known) == len(requests) else None
+    return round(sum(known), 1) if len(known) == len(requests) else None
 
 
 def headers_of(told: Expectation) -> Mapping[str, str]:

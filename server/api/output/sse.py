@@ -286,9 +286,9 @@ class PlaceNotes:
         """Look once; None when there is nothing to tell any more."""
         if any(request.times.started is not None or request.state.is_final for request in self.requests):
             return None
-        now = find_place(self.requests, self.dispatcher)
-        if now.place is not None and (now.place != self._sent or self._looks >= REPEAT):
-            await self.stream.comment(Progress(now.place, now.expected_wait_s).comment())
-            self._sent, self._looks = now.place, 0
+        place, wait = find_place(self.requests, self.dispatcher)
+        if place is not None and (place != self._sent or self._looks >= REPEAT):
+            await self.stream.comment(Progress(place, wait).comment())
+            self._sent, self._looks = place, 0
         self._looks += 1
         return self.interval

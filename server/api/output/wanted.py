@@ -19,7 +19,7 @@ from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
 from server.api.errors import ApiError, bad_request
 from server.api.input.prompts import Prompt
-from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
+from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody
 from server.api.served_model import AnswerLengths, ServedModel
 
 MAX_LOGPROBS = 2**20
@@ -44,12 +44,7 @@ class WantedAnswer:
 
 
 def list_wanted(
-    body: ChatBody | CompletionBody,
-    prompts: Sequence[Prompt],
-    model: ServedModel,
-    most: int = MAX_LOGPROBS,
-    *,
-    seeded: bool = True,
+    body: TextBody, prompts: Sequence[Prompt], model: ServedModel, most: int = MAX_LOGPROBS, *, seeded: bool = True
 ) -> list[WantedAnswer]:
     """The answers that a body asks for, n to each prompt, with `most` log-probabilities in all; raises ApiError 400.
 
@@ -72,9 +67,7 @@ def list_wanted(
     ]
 
 
-def _bound_logprobs(
-    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], chosen: Sequence[Mapping[str, Any]], most: int
-) -> None:
+def _bound_logprobs(body: TextBody, prompts: Sequence[Prompt], chosen: Sequence[Mapping[str, Any]], most: int) -> None:
     """Raise ApiError 400 where the log-probabilities that have to be kept until they are sent are more than `most`."""
     choices, read, made = body.n or 1, chosen[0]["prompt_logprobs"], chosen[0]["logprobs"]
     asked = {
@@ -95,7 +88,7 @@ def _bound_logprobs(
 def describe(
     item: WantedAnswer,
     prediction: Prediction | None,
-    body: ChatBody | CompletionBody,
+    body: TextBody,
     model: ServedModel,
     client: str,
     holder: str | None,
@@ -153,7 +146,7 @@ ABSENT_IS_FALSE = ("ignore_eos", "include_stop_str_in_output")
 
 
 def sampling_fields(
-    body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int, grammar: Grammar | None = None
+    body: TextBody, model: ServedModel, prompt_length: int, grammar: Grammar | None = None
 ) -> dict[str, Any]:
     """The SamplingParams of each answer to a prompt of `prompt_length` tokens, but for the seed; raises ApiError 400.
 
@@ -179,12 +172,12 @@ def sampling_fields(
     }
 
 
-def is_scoring(body: ChatBody | CompletionBody) -> bool:
+def is_scoring(body: TextBody) -> bool:
     """Whether the client wants its prompt back with log-probabilities, and nothing generated."""
     return isinstance(body, CompletionBody) and bool(body.echo) and body.max_tokens == 0
 
 
-def _max_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int:
+def _max_tokens(body: TextBody, model: ServedModel, prompt_length: int) -> int:
     """Tokens an answer may have, and the model's own settings allow: what was asked for, which must fit, else the
     endpoint's default, clipped."""
     room, name, asked = model.context_length - prompt_length, "max_tokens", body.max_tokens
@@ -212,7 +205,7 @@ def _too_long(name: str, asked: int, prompt_length: int, model: ServedModel) -> 
     return bad_request(message, name, "context_length_exceeded")
 
 
-def _default_tokens(body: ChatBody | CompletionBody, model: ServedModel) -> int:
+def _default_tokens(body: TextBody, model: ServedModel) -> int:
     """The endpoint's default; a chat's gives way to a longer answer that its request asks for in another field."""
     if isinstance(body, CompletionBody):
         return COMPLETION_TOKENS
@@ -221,7 +214,7 @@ def _default_tokens(body: ChatBody | CompletionBody, model: ServedModel) -> int:
     return max(model.defaults.max_tokens, body.min_tokens or 0, body.replay_tokens or 0)
 
 
-def _replay_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int:
+def _replay_tokens(body: TextBody, model: ServedModel, prompt_length: int) -> int:
     """The length that an answer shall have; one that max_tokens cuts short ends there."""
     asked = body.replay_tokens or 0
     if not model.defaults.allow_replay:
@@ -247,7 +240,7 @@ def _stop_token_ids(ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _logprobs(body: ChatBody | CompletionBody) -> int | None:
+def _logprobs(body: TextBody) -> int | None:
     if isinstance(body, CompletionBody):
         return body.logprobs
     if body.logprobs:
@@ -257,7 +250,7 @@ def _logprobs(body: ChatBody | CompletionBody) -> int | None:
     return None
 
 
-def _prompt_logprobs(body: ChatBody | CompletionBody) -> int | None:
+def _prompt_logprobs(body: TextBody) -> int | None:
     if body.prompt_logprobs is not None and body.stream:
         raise bad_request("prompt_logprobs: cannot be streamed; leave out stream", "prompt_logprobs")
     echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
