@@ -152,20 +152,18 @@ def _tokenize(body: TokenizeBody, model: ServedModel) -> Tokens:
     return Tokens(len(ids), model.context_length, ids, names)
 
 
+TEMPLATE_FIELDS = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+"""Fields of a chat's body that decide how its template is filled."""
+
+
 def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is not None:
         raise bad_request("prompt: give either prompt or messages, not both", "prompt")
     if body.add_special_tokens:
         message = "add_special_tokens: with messages the chat template decides which there are; leave it out"
         raise bad_request(message, "add_special_tokens", "unsupported")
-    _, ids = text_prompts.render_chat(
-        body.messages or [],
-        body.chat_template_kwargs,
-        model,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-    )
-    return ids
+    fields = {name: getattr(body, name) for name in TEMPLATE_FIELDS}
+    return text_prompts.render_chat(schema.ChatBody(messages=body.messages or [], **fields), model)[1]
 
 
 def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:

@@ -46,8 +46,7 @@ async def count_tokens(request: web.Request) -> web.Response:
 
     def count() -> int:
         chat = as_chat(body)
-        goes_on = chat.continue_final_message
-        return len(render_chat(chat.messages, None, model, continue_final_message=goes_on, tools=toolbox(chat))[1])
+        return len(render_chat(chat, model, toolbox(chat))[1])
 
     with reword_errors({}, CHAT_WORDS):
         counted = await model.run_in_thread(count)

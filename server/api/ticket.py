@@ -44,7 +44,8 @@ class Ticket:
         if most is not None and others and others + answers > most and others + answers - dispatcher.free_slots > most:
             message = f"{others} requests wait already, with these {answers} it would be more than {most}"
             raise _full(f"{message} (--max-num-queued-reqs)", dispatcher)
-        self._count(answers)
+        if answers != self._counted:
+            self._count(answers)
 
     def spend(self, tokens: int) -> None:
         """Count tokens that a call was told of."""

@@ -10,8 +10,9 @@ import re
 import secrets
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Protocol, TypeVar
 
@@ -93,8 +94,7 @@ async def read_body(request: web.Request, schema: type[T], choose: Callable[[byt
     """The body as `schema`, or as that of its kinds which `choose` finds in any thread; raises ApiError 400, 408, 413,
     415 or 429."""
     app, ticket = request.app, request.get(TICKET)
-    with _body_room(request) as room:
-        raw = await _receive(request, app[LIMITS], room)
+    async with hold_body(request) as raw:
         if ticket is not None:
             ticket.count_body()
         return await read_bounded(raw, lambda: parse(raw, schema if choose is None else choose(raw)), app)
@@ -102,10 +102,18 @@ async def read_body(request: web.Request, schema: type[T], choose: Callable[[byt
 
 @asynccontextmanager
 async def hold_body(request: web.Request) -> AsyncIterator[bytes]:
-    """The body's bytes, unpacked, which take their room until the context is left; raises ApiError 400, 408, 413, 415
-    or 429."""
-    with _body_room(request) as room:
-        yield await _receive(request, request.app[LIMITS], room)
+    """The body's bytes, unpacked, which take their room until the context is left: what is only announced takes none.
+
+    Raises ApiError 400, 408, 413, 415 or 429.
+    """
+    held, sender, body = request.app[PENDING].body_bytes, sender_of(request), bytearray()
+    try:
+        await _receive(request, body, held, sender)
+        yield bytes(body)
+    finally:
+        held[sender] -= len(body)
+        if not held[sender]:
+            del held[sender]
 
 
 async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) -> T:
@@ -123,48 +131,31 @@ async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) 
     return await app[MODEL].run_in_thread(read_large)
 
 
-@contextmanager
-def _body_room(request: web.Request) -> Iterator[Callable[[int], None]]:
-    """Room for the bytes of one body that have come, which is given back on leaving: what is only announced takes none.
-    Yields what takes room for more bytes, and raises ApiError 429."""
-    held, each, sender = request.app[PENDING].body_bytes, request.app[LIMITS].max_body_bytes, sender_of(request)
-    taken = 0
-
-    def add(count: int) -> None:
-        nonlocal taken
-        if held.total() + count > BODIES * each or held[sender] + count > BODIES_OF_ONE * each:
-            message = "too many large requests are being read; try again later"
-            raise busy(message, "too_many_large_bodies", 1.0, close=True)
-        held[sender] += count
-        taken += count
-
-    try:
-        yield add
-    finally:
-        held[sender] -= taken
-        if not held[sender]:
-            del held[sender]
-
-
-async def _receive(request: web.Request, limits: Limits, room: Callable[[int], None]) -> bytes:
-    if (request.content_length or 0) > limits.max_body_bytes:
+async def _receive(request: web.Request, body: bytearray, held: Counter[str], sender: str) -> None:
+    """Add what comes to `body`, and to the bytes that are held for its sender."""
+    limits, received = request.app[LIMITS], 0
+    most = limits.max_body_bytes
+    if (request.content_length or 0) > most:
         raise _too_large(limits)
-    unpack, body, received = _unpacker_for(request), bytearray(), 0
+    unpack = _unpacker_for(request)
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for piece in request.content.iter_any():
                 received += len(piece)
-                piece = unpack(piece, limits.max_body_bytes - len(body) + 1)
-                if max(len(body) + len(piece), received) > limits.max_body_bytes:
+                piece = unpack(piece, most - len(body) + 1)
+                size = len(piece)
+                if max(len(body) + size, received) > most:
                     raise _too_large(limits)
-                room(len(piece))
+                if held.total() + size > BODIES * most or held[sender] + size > BODIES_OF_ONE * most:
+                    message = "too many large requests are being read; try again later"
+                    raise busy(message, "too_many_large_bodies", 1.0, close=True)
+                held[sender] += size
                 body += piece
     except TimeoutError:
         message = f"the request's body did not arrive within {limits.body_timeout:g} s; send it at once"
         raise ApiError(408, message, close=True) from None
     except zlib.error:
         raise ApiError(400, "the request's body cannot be read: its encoding is broken", close=True) from None
-    return bytes(body)
 
 
 def _unpacker_for(request: web.Request) -> Callable[[bytes, int], bytes]:

@@ -58,7 +58,8 @@ def list_wanted(
     compiled = prompts[0].grammar  # all have the same, and hold on to it for as long as the call lasts
     grammar = None if compiled is None else compiled.grammar
     chosen = [sampling_fields(body, model, len(prompt.ids), grammar) for prompt in prompts]
-    _bound_logprobs(body, prompts, chosen, most)
+    if chosen[0]["logprobs"] is not None or chosen[0]["prompt_logprobs"] is not None:
+        _bound_logprobs(body, prompts, chosen, most)
     draw = model.defaults.next_seed if seeded and body.seed is None else lambda: body.seed or 0
     return [
         WantedAnswer(prompt, SamplingParams(**fields, seed=(draw() + choice) % 2**64))
@@ -155,6 +156,12 @@ def sampling_fields(
     defaults = model.defaults.sampling
     given = {name: getattr(body, name) for name in DEFAULTED}
     chosen = {name: getattr(defaults, name) if value is None else value for name, value in given.items()}
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options: is allowed only when stream is true", "stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise bad_request("prompt_logprobs: cannot be streamed; leave out stream", "prompt_logprobs")
+    echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
+    asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
     return {
         **chosen,
         **{name: getattr(body, name) or 0 for name in ABSENT_IS_ZERO},
@@ -166,7 +173,7 @@ def sampling_fields(
         "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         "stop_token_ids": _stop_token_ids(body.stop_token_ids, model.vocab_size) if body.stop_token_ids else (),
         "logprobs": _logprobs(body),
-        "prompt_logprobs": _prompt_logprobs(body),
+        "prompt_logprobs": max(asked, default=None),
         "stop_repetition": model.defaults.stop_repetition,
         "grammar": grammar,
     }
@@ -248,11 +255,3 @@ def _logprobs(body: TextBody) -> int | None:
     if body.top_logprobs:
         raise bad_request("top_logprobs: needs logprobs to be true", "top_logprobs")
     return None
-
-
-def _prompt_logprobs(body: TextBody) -> int | None:
-    if body.prompt_logprobs is not None and body.stream:
-        raise bad_request("prompt_logprobs: cannot be streamed; leave out stream", "prompt_logprobs")
-    echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
-    asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
-    return max(asked, default=None)
