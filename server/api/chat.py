@@ -155,8 +155,7 @@ class ChatWords(ChoiceWords[ChatBody]):
 
     def whole(self, answers: Sequence[Part]) -> ChatReply:
         given = prompt_logprobs(answers[0].update.prompt_logprobs, self.text, self.body.prompt_logprobs)
-        choices = Lazy(self._choice, answers)
-        return self.reply(ChatReply, choices, self.call.usage(), self.call.metrics(), prompt_logprobs=given)
+        return self.reply(ChatReply, Lazy(self._choice, answers), prompt_logprobs=given, **self.totals())
 
     def _choice(self, part: Part) -> ChatChoice:
         said, deltas = _said(part.pieces), _call_deltas(part.pieces)

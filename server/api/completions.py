@@ -69,8 +69,7 @@ class CompletionWords(ChoiceWords[CompletionBody]):
             yield choice
 
     def whole(self, answers: Sequence[Part]) -> CompletionReply:
-        choices = Lazy(self._choice, answers)
-        return self.reply(CompletionReply, choices, self.call.usage(), self.call.metrics(), object=self.object)
+        return self.reply(CompletionReply, Lazy(self._choice, answers), object=self.object, **self.totals())
 
     def _choice(self, part: Part) -> CompletionChoice:
         answer, update = part.answer, part.update

@@ -22,7 +22,6 @@ from server.api.output.answer import ItemWords, respond
 from server.api.output.call import Call, Part
 from server.api.output.reading import CallPiece
 from server.api.output.reply import json_response
-from server.api.output.sse import NamedEvent
 from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
 from server.http.request_id import request_id
@@ -102,17 +101,15 @@ class TokenCount(msgspec.Struct, frozen=True):
     input_tokens: int
 
 
-class MessageStart(NamedEvent, frozen=True, kw_only=True):
+class MessageStart(msgspec.Struct, frozen=True, kw_only=True, tag="message_start"):
     """The first event: the message without content."""
 
-    type: Literal["message_start"] = "message_start"
     message: MessageObject
 
 
-class BlockStart(NamedEvent, frozen=True, kw_only=True):
+class BlockStart(msgspec.Struct, frozen=True, kw_only=True, tag="content_block_start"):
     """A block begins, empty."""
 
-    type: Literal["content_block_start"] = "content_block_start"
     index: int
     content_block: ContentBlock
 
@@ -129,18 +126,16 @@ class BlockInput(msgspec.Struct, frozen=True, tag="input_json_delta"):
     partial_json: str
 
 
-class BlockDelta(NamedEvent, frozen=True, kw_only=True):
+class BlockDelta(msgspec.Struct, frozen=True, kw_only=True, tag="content_block_delta"):
     """More of the block that has begun."""
 
-    type: Literal["content_block_delta"] = "content_block_delta"
     index: int
     delta: BlockText | BlockInput
 
 
-class BlockStop(NamedEvent, frozen=True, kw_only=True):
+class BlockStop(msgspec.Struct, frozen=True, kw_only=True, tag="content_block_stop"):
     """A block is whole."""
 
-    type: Literal["content_block_stop"] = "content_block_stop"
     index: int
 
 
@@ -151,18 +146,15 @@ class Ending(msgspec.Struct, frozen=True):
     stop_sequence: str | None
 
 
-class MessageDelta(NamedEvent, frozen=True, kw_only=True):
+class MessageDelta(msgspec.Struct, frozen=True, kw_only=True, tag="message_delta"):
     """The message's end, and all its tokens."""
 
-    type: Literal["message_delta"] = "message_delta"
     delta: Ending
     usage: MessageUsage
 
 
-class MessageStop(NamedEvent, frozen=True, kw_only=True):
+class MessageStop(msgspec.Struct, frozen=True, kw_only=True, tag="message_stop"):
     """The last event."""
-
-    type: Literal["message_stop"] = "message_stop"
 
 
 class MessageErrorDetail(msgspec.Struct, frozen=True):
@@ -172,10 +164,9 @@ class MessageErrorDetail(msgspec.Struct, frozen=True):
     message: str
 
 
-class MessageError(NamedEvent, frozen=True, kw_only=True):
+class MessageError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     """An error, as a body or as the last event of a stream."""
 
-    type: Literal["error"] = "error"
     error: MessageErrorDetail
     request_id: str
 

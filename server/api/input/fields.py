@@ -73,7 +73,10 @@ _HARMLESS: Mapping[str, frozenset[bytes]] = MappingProxyType(
 def describe_foreign() -> dict[str, dict[str, object]]:
     """The JSON schema of each field: the values that ask for nothing, and why others are refused."""
     return {
-        name: {"description": reason, "enum": [msgspec.json.decode(one) for one in sorted(_harmless(name)) if one]}
+        name: {
+            "description": reason,
+            "enum": [msgspec.json.decode(one) for one in sorted(_HARMLESS.get(name, NOTHING)) if one],
+        }
         for name, reason in _REASONS.items()
     }
 
@@ -82,16 +85,9 @@ def refuse_foreign(body: Foreign) -> None:
     """Raise ApiError 400 for the first of these fields that asks for something."""
     for name, reason in _REASONS.items():
         value: Raw = getattr(body, name)
-        if bytes(value) and _asks(name, value):
+        long = len(memoryview(value)) > LONGEST
+        if long or bytes(value).translate(None, b" \t\r\n") not in _HARMLESS.get(name, NOTHING):
             raise bad_request(f"{name}: {reason}", name, "unsupported")
-
-
-def _asks(name: str, value: Raw) -> bool:
-    return len(memoryview(value)) > LONGEST or bytes(value).translate(None, b" \t\r\n") not in _harmless(name)
-
-
-def _harmless(name: str) -> frozenset[bytes]:
-    return _HARMLESS.get(name, NOTHING)
 
 
 def refuse_asked(*fields: tuple[str, object, str]) -> None:

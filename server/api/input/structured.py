@@ -156,16 +156,14 @@ def calls_grammar(tools: Toolbox, answer: Grammar | None = None) -> Grammar:
 def _lines(tools: Toolbox, answer: Grammar | None) -> Iterator[str]:
     yield "start: calls" if answer is None else "start: calls | answer"
     yield f"calls: call ({_quoted(BETWEEN)} call)*" if tools.parallel else "calls: call"
-    heads = " | ".join(f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in _numbered(tools))
+    heads = " | ".join(
+        f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in enumerate(tools.callable)
+    )
     yield f"call: ({heads}) {_quoted(CALL_TAIL)}"
-    for place, tool in _numbered(tools):
+    for place, tool in enumerate(tools.callable):
         yield f"arguments_{place}: %json {_schema(arguments_schema(tool), tool.lenient)}"
     if answer is not None:
         yield f"answer: %json {_schema(orjson.loads(answer.text), answer.lenient)}"
-
-
-def _numbered(tools: Toolbox) -> Iterator[tuple[int, Tool]]:
-    return enumerate(tools.callable)
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from server.api.input.schema import StreamOptions, TextBody
 from server.api.limits import LIMITS
 from server.api.output.call import Answer, Call, Part, Updates, open_call
 from server.api.output.reading import CallPiece, Piece, PlainText, TextPiece
-from server.api.output.reply import SHORT_FORM, Metrics, Usage, expectation_of, headers_of
+from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.output.sse import FIRST_LOOK, HEADER, TICKER, EventStream, PlaceNotes, frame, send_reply
 from server.api.output.wanted import list_wanted
 from server.api.register import CALL, REGISTER, Record
@@ -159,11 +159,11 @@ class ChoiceWords(Words, Generic[B]):
         usage = self.call.usage() if self._options.continuous_usage_stats else None
         for part in parts:
             for choice in self.choices(part):
-                yield self.reply(self.shape, [choice], usage, object=self.object)
+                yield self.reply(self.shape, [choice], usage=usage, object=self.object)
 
     def closing(self) -> Iterator[msgspec.Struct]:
         if self._options.include_usage:
-            yield self.reply(self.shape, [], self.call.usage(), self.call.metrics(), object=self.object)
+            yield self.reply(self.shape, [], object=self.object, **self.totals())
 
     def failed(self, error: ApiError) -> msgspec.Struct:
         return error_body(error)
@@ -174,18 +174,15 @@ class ChoiceWords(Words, Generic[B]):
         plain = isinstance(first.reader, PlainText) and not self.call.scoring
         return None if others or not plain or self._options.continuous_usage_stats else TextFrames(self, stream).send
 
-    def reply(
-        self,
-        shape: type[T],
-        choices: Sequence[msgspec.Struct],
-        usage: Usage | None = None,
-        metrics: Metrics | None = None,
-        **more: Any,
-    ) -> T:
+    def reply(self, shape: type[T], choices: Sequence[msgspec.Struct], **more: Any) -> T:
         """A body with some choices."""
         record, fingerprint = self.call.record, self.model.fingerprint
         common = {"id": record.id, "created": record.created, "model": record.model, "system_fingerprint": fingerprint}
-        return shape(**common, **more, choices=choices, usage=usage, metrics=metrics)
+        return shape(**common, choices=choices, **more)
+
+    def totals(self) -> dict[str, Any]:
+        """The call's token counts and times, as fields of a body."""
+        return {"usage": self.call.usage(), "metrics": self.call.metrics()}
 
     @abstractmethod
     def choices(self, part: Part) -> Iterable[msgspec.Struct]:

@@ -9,7 +9,6 @@ import msgspec
 
 from server.api.input.responses import NamedFunctionChoice
 from server.api.output.reply import ChatLogprob, Metrics
-from server.api.output.sse import NamedEvent
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
@@ -33,24 +32,25 @@ class OutputMessage(msgspec.Struct, frozen=True, tag="message"):
     role: str = "assistant"
 
 
-class FunctionCallItem(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
-    """A call of a function; its arguments are JSON. Its result names it by `call_id`."""
+class CalledItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool. Its result names it by `call_id`."""
 
     id: str
     call_id: str
     name: str
+    status: ItemStatus
+
+
+class FunctionCallItem(CalledItem, frozen=True, kw_only=True, tag="function_call"):
+    """A call of a function; its arguments are JSON."""
+
     arguments: str
-    status: ItemStatus
 
 
-class CustomCallItem(msgspec.Struct, frozen=True, kw_only=True, tag="custom_tool_call"):
-    """A call of a custom tool with its text. Its result names it by `call_id`."""
+class CustomCallItem(CalledItem, frozen=True, kw_only=True, tag="custom_tool_call"):
+    """A call of a custom tool with its text."""
 
-    id: str
-    call_id: str
-    name: str
     input: str
-    status: ItemStatus
 
 
 OutputItem: TypeAlias = OutputMessage | FunctionCallItem | CustomCallItem
@@ -144,9 +144,10 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics | None
 
 
-class NumberedEvent(NamedEvent, frozen=True, kw_only=True):
-    """An event with its place in the stream."""
+class NumberedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event with its kind, and its place in the stream."""
 
+    type: str
     sequence_number: int
 
 

@@ -121,12 +121,6 @@ BACKLOG = 32 * 1024
 DONE = b"data: [DONE]\n\n"
 
 
-class NamedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event whose kind is told in the framing too, as an `event:` line."""
-
-    type: str
-
-
 class EventStream:
     """One response's events. Entering it sends the headers; raises ConnectionError when the client is gone."""
 
@@ -227,7 +221,9 @@ def frame(events: Iterable[msgspec.Struct]) -> bytes:
 
 
 def _kind(event: msgspec.Struct) -> bytes:
-    return b"event: %b\n" % event.type.encode() if isinstance(event, NamedEvent) else b""
+    """The `event:` line of an event that has a type; those of OpenAI's older APIs have none."""
+    kind = event.__struct_config__.tag or getattr(event, "type", None)
+    return b"" if kind is None else b"event: %b\n" % str(kind).encode()
 
 
 async def send_reply(request: web.Request, reply: msgspec.Struct, weight: int) -> web.StreamResponse:
