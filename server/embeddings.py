@@ -136,14 +136,6 @@ class NotFetched(Exception):
     """The model is not on this machine."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Embedded:
-    """Embeddings as rows (n, dim), and the tokens that were read for them."""
-
-    embeddings: FloatMatrix
-    tokens: int
-
-
 class TextEmbedder:
     """Embeds for clients. Event loop only."""
 
@@ -154,9 +146,13 @@ class TextEmbedder:
         self._process = process
         self._waiting = 0
 
-    async def embed(self, inputs: Sequence[str | Ids], dimensions: int | None, most_tokens: int) -> Embedded:
-        """Embed inputs that have `most_tokens` together at most. Raises Refused, Busy, NotFetched
-        and ProcessFailed."""
+    async def embed(
+        self, inputs: Sequence[str | Ids], dimensions: int | None, most_tokens: int
+    ) -> tuple[FloatMatrix, int]:
+        """Embeddings as rows (n, dim) of inputs that have `most_tokens` together at most, and how many these are.
+
+        Raises Refused, Busy, NotFetched and ProcessFailed.
+        """
         if not self._process.running and not await asyncio.to_thread(self._fetched):
             raise NotFetched
         with self._counted(sum(map(len, inputs))):
@@ -170,7 +166,7 @@ class TextEmbedder:
                 await self._ask(EmbedIds(tuple(piece), dimensions))
                 for _, piece in _pieces([ids[place] for place in order], PIECE_TOKENS)
             ]
-            return Embedded(np.concatenate(rows)[np.argsort(order)], tokens)
+            return np.concatenate(rows)[np.argsort(order)], tokens
 
     async def aclose(self) -> None:
         """End the process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,7 +19,7 @@ from server.api.input.schema import ModelName, TokenIds, one_kind
 from server.api.output.reply import Lazy
 from server.api.output.sse import send_reply
 from server.api.served_model import unknown_model
-from server.embeddings import Busy, Embedded, Ids, NotFetched, Refused, TextEmbedder
+from server.embeddings import Busy, FloatMatrix, Ids, NotFetched, Refused, TextEmbedder
 from server.http.access import holder_of, spend_tokens
 from server.process.worker_process import ProcessFailed
 
@@ -95,7 +96,7 @@ async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -
         raise unknown_model(body.model or "", (embedder.name,))
     inputs = _inputs(body)
     try:
-        found = await embedder.embed(inputs, body.dimensions, MOST_TOKENS)
+        rows, tokens = await embedder.embed(inputs, body.dimensions, MOST_TOKENS)
     except Refused as error:
         raise _bad_request(error, several=len(inputs) > 1) from None
     except Busy:
@@ -108,9 +109,9 @@ async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -
     except ProcessFailed as error:
         log.warning("texts cannot be embedded: %s", error)
         raise ApiError(503, "texts cannot be embedded at present; try again later", code="embedder_failed") from None
-    spend_tokens(app, holder, found.tokens)
-    reply = _reply(found, embedder.name, as_text=body.encoding_format == "base64")
-    return reply, found.embeddings.size // NUMBERS
+    spend_tokens(app, holder, tokens)
+    made = Lazy(partial(_embedding, rows, as_text=body.encoding_format == "base64"), range(len(rows)))
+    return EmbeddingList(made, embedder.name, EmbeddingUsage(tokens, tokens)), rows.size // NUMBERS
 
 
 def _inputs(body: EmbeddingBody) -> Sequence[str | Ids]:
@@ -127,11 +128,6 @@ def _bad_request(refused: Refused, *, several: bool) -> ApiError:
     return bad_request(f"{path}: {refused.message}", param, refused.code)
 
 
-def _reply(found: Embedded, model: str, *, as_text: bool) -> EmbeddingList:
-    rows = found.embeddings.astype("<f4", copy=False)
-
-    def make(place: int) -> Embedding:
-        row = rows[place]
-        return Embedding(place, base64.b64encode(row.tobytes()).decode() if as_text else row.tolist())
-
-    return EmbeddingList(Lazy(make, range(len(rows))), model, EmbeddingUsage(found.tokens, found.tokens))
+def _embedding(rows: FloatMatrix, place: int, *, as_text: bool) -> Embedding:
+    row = rows[place].astype("<f4", copy=False)
+    return Embedding(place, base64.b64encode(row.tobytes()).decode() if as_text else row.tolist())

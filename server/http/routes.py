@@ -1,9 +1,15 @@
-"""The HTTP application of a service: its routes, its middlewares, and the headers and log line of every response."""
+"""The HTTP application of a service: its routes, its middlewares, and the headers and log line of every response.
+
+Refused calls are answered one after another while rows run: a sender whose calls are refused sends the next at once,
+thousands a second; executors, which ask for the interpreter at each product, would wait for it as often as calls come.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from asyncio import sleep
+from collections import OrderedDict
 
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
@@ -14,10 +20,11 @@ from server.api.input.structured import give_up_compiling
 from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, OPERATION, generates, note_operation
 from server.api.output.reply import SHORT_FORM
+from server.api.served_model import DISPATCHER
 from server.api.ticket import admit
 from server.batches.asker import start_batches, stop_batches
 from server.dashboard.feed import close_feed
-from server.http.access import ACCESS, authenticate, holder_of
+from server.http.access import ACCESS, authenticate, holder_of, sender_of
 from server.http.cors import HOSTS, ORIGINS, add_origin_headers, guard_hosts, guard_origins
 from server.http.front import OPEN, Front
 from server.http.request_id import HEADER, remember_id, request_id
@@ -44,6 +51,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     app[ORIGINS] = front.origins
     if front.hosts is not None:
         app[HOSTS] = front.hosts
+    app[PACE] = Pace()
     app[DOCUMENT] = encode_document(service.operations)
     app[BY_HANDLER] = {operation.handler: operation for operation in service.operations}
     if front.tracing is not None:
@@ -128,9 +136,55 @@ def _count(request: web.Request, status: str) -> None:
         metrics.count_refusal(code)
 
 
+INTERVAL = 0.02
+"""Seconds between two refusals of one sender."""
+
+BURST = 10
+"""Refusals of one sender that need not wait."""
+
+LONGEST = 1.0
+"""Seconds that a refusal waits at most."""
+
+SENDERS = 1024
+"""Senders that are remembered: those refused last."""
+
+UNPACED = (429, 499)
+"""Statuses that are told at once: the call may come again later, or is over."""
+
+
+class Pace:
+    """When the next refusal of each sender is due, at a constant rate with bursts (a leaky bucket). Event loop only."""
+
+    def __init__(self) -> None:
+        self._due: OrderedDict[str, float] = OrderedDict()
+
+    def wait(self, sender: str, now: float) -> float:
+        """Seconds that a refusal of this sender waits; it is counted."""
+        due = max(self._due.pop(sender, now), now) + INTERVAL
+        seconds = min(max(0.0, due - now - BURST * INTERVAL), LONGEST)
+        self._due[sender] = now + seconds + BURST * INTERVAL if seconds else due
+        if len(self._due) > SENDERS:
+            self._due.popitem(last=False)
+        return seconds
+
+
+PACE = web.AppKey("pace", Pace)
+
+
+@web.middleware
+async def pace_refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let refusals that follow one another fast wait, where rows run that they would disturb."""
+    response = await handler(request)
+    dispatcher = request.app[DISPATCHER]
+    if 400 <= response.status < 500 and response.status not in UNPACED and dispatcher.requests_running:
+        await sleep(request.app[PACE].wait(sender_of(request), dispatcher.now()))
+    return response
+
+
 MIDDLEWARES = (
     log_requests,
     trace_calls,
+    pace_refusals,
     errors_as_json,
     guard_hosts,
     guard_origins,
