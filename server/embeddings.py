@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -51,22 +51,15 @@ class EmbedIds:
     dimensions: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A reply: what the client has to change."""
+class Refused(Exception):
+    """A reply, and raised for who asks: what the client has to change. `place` is that of the input that it is about;
+    None where it is about all, or about `dimensions`."""
 
-    message: str
-    place: int | None = None
-    """The input that it is about; None where it is about all, or about `dimensions`."""
-    code: str | None = None
-    about_dimensions: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class InputIds:
-    """A reply: the token ids of inputs."""
-
-    ids: tuple[Ids, ...]
+    def __init__(
+        self, message: str, place: int | None = None, code: str | None = None, about_dimensions: bool = False
+    ) -> None:
+        super().__init__(message, place, code, about_dimensions)  # as it is sent from one process to another
+        self.message, self.place, self.code, self.about_dimensions = message, place, code, about_dimensions
 
 
 class EmbeddingWorker:
@@ -76,14 +69,17 @@ class EmbeddingWorker:
         self._network = network
         self._name = name
 
-    def answer(self, message: ReadInputs | EmbedIds) -> InputIds | FloatMatrix | Refusal | ProcessFailed:
+    def answer(self, message: ReadInputs | EmbedIds) -> tuple[Ids, ...] | FloatMatrix | Refused | ProcessFailed:
         """Never raises: what goes wrong is the reply."""
         try:
             return self._read(message.inputs) if isinstance(message, ReadInputs) else self._embed(message)
+        except Refused as refused:
+            return refused
         except Exception as error:
             return ProcessFailed(f"{type(error).__name__}: {error}")
 
-    def _read(self, inputs: tuple[str | Ids, ...]) -> InputIds | Refusal:
+    def _read(self, inputs: tuple[str | Ids, ...]) -> tuple[Ids, ...]:
+        """The token ids of inputs."""
         texts = [one for one in inputs if isinstance(one, str)]
         split = iter(self._network.tokenize(texts) if texts else ())
         found = tuple(tuple(next(split)) if isinstance(one, str) else one for one in inputs)
@@ -91,14 +87,14 @@ class EmbeddingWorker:
         for place, ids in enumerate(found):
             if len(ids) > most:
                 message = f"has {len(ids)} tokens, but {self._name} reads {most}; shorten it"
-                return Refusal(message, place, "context_length_exceeded")
+                raise Refused(message, place, "context_length_exceeded")
             if min(ids, default=0) < 0 or max(ids, default=0) > last:
-                return Refusal(f"token ids of {self._name} go from 0 to {last}", place)
-        return InputIds(found)
+                raise Refused(f"token ids of {self._name} go from 0 to {last}", place)
+        return found
 
-    def _embed(self, message: EmbedIds) -> FloatMatrix | Refusal:
+    def _embed(self, message: EmbedIds) -> FloatMatrix:
         if (message.dimensions or 0) > self._network.dimensions:
-            return Refusal(f"{self._name} has {self._network.dimensions}; ask for fewer", about_dimensions=True)
+            raise Refused(f"{self._name} has {self._network.dimensions}; ask for fewer", about_dimensions=True)
         return self._network.encode_ids(message.ids, message.dimensions)
 
 
@@ -132,28 +128,12 @@ MOST_LETTERS = 2**24
 T = TypeVar("T", bound=Sized)
 
 
-class Refused(Exception):
-    """The client has to change something, as `refusal` tells; its place counts from the first input."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
-
-
 class Busy(Exception):
     """Too much waits."""
 
 
 class NotFetched(Exception):
     """The model is not on this machine."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Embedded:
-    """Embeddings as rows (n, dim), and the tokens that were read for them."""
-
-    embeddings: FloatMatrix
-    tokens: int
 
 
 class TextEmbedder:
@@ -166,9 +146,13 @@ class TextEmbedder:
         self._process = process
         self._waiting = 0
 
-    async def embed(self, inputs: Sequence[str | Ids], dimensions: int | None, most_tokens: int) -> Embedded:
-        """Embed inputs that have `most_tokens` together at most. Raises Refused, Busy, NotFetched
-        and ProcessFailed."""
+    async def embed(
+        self, inputs: Sequence[str | Ids], dimensions: int | None, most_tokens: int
+    ) -> tuple[FloatMatrix, int]:
+        """Embeddings as rows (n, dim) of inputs that have `most_tokens` together at most, and how many these are.
+
+        Raises Refused, Busy, NotFetched and ProcessFailed.
+        """
         if not self._process.running and not await asyncio.to_thread(self._fetched):
             raise NotFetched
         with self._counted(sum(map(len, inputs))):
@@ -176,13 +160,13 @@ class TextEmbedder:
             tokens = sum(map(len, ids))
             if tokens > most_tokens:
                 message = f"has {tokens} tokens, and a request may have {most_tokens}; send fewer at a time"
-                raise Refused(Refusal(message, code="too_many_tokens"))
+                raise Refused(message, code="too_many_tokens")
             order = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # so that little is padded
             rows = [
                 await self._ask(EmbedIds(tuple(piece), dimensions))
                 for _, piece in _pieces([ids[place] for place in order], PIECE_TOKENS)
             ]
-            return Embedded(np.concatenate(rows)[np.argsort(order)], tokens)
+            return np.concatenate(rows)[np.argsort(order)], tokens
 
     async def aclose(self) -> None:
         """End the process."""
@@ -191,15 +175,17 @@ class TextEmbedder:
     async def _read(self, inputs: Sequence[str | Ids]) -> list[Ids]:
         ids: list[Ids] = []
         for begin, piece in _pieces(inputs, PIECE_LETTERS):
-            reply: InputIds = await self._ask(ReadInputs(tuple(piece)), begin)
-            ids += reply.ids
+            try:
+                ids += await self._ask(ReadInputs(tuple(piece)))
+            except Refused as refused:
+                place = None if refused.place is None else begin + refused.place
+                raise Refused(refused.message, place, refused.code) from None
         return ids
 
-    async def _ask(self, message: object, begin: int = 0) -> Any:
-        """The process's answer about inputs of which the first has the place `begin`."""
+    async def _ask(self, message: ReadInputs | EmbedIds) -> Any:
         reply = await self._process.ask(message)
-        if isinstance(reply, Refusal):
-            raise Refused(reply if reply.place is None else replace(reply, place=begin + reply.place))
+        if isinstance(reply, Refused):
+            raise reply
         return reply
 
     @contextmanager

@@ -17,8 +17,7 @@ import pytest
 
 from engine.sampling.params import SamplingParams
 from scheduler.request import Request
-from server.api.output.progress import PlaceNotes
-from server.api.output.sse import TICKER
+from server.api.output.sse import TICKER, PlaceNotes
 from server.cli.config import load_config
 from server.composition.app import open_service
 from server.http.service import Service

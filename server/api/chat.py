@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import Literal
 
 import msgspec
 from aiohttp import web
@@ -13,95 +13,158 @@ from engine.messages import FinishReason, RowUpdate
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
-from server.api.output.answer import Result, respond
+from server.api.output.answer import ChoiceWords, respond
 from server.api.output.call import Answer, Part
-from server.api.output.logprobs import chat_logprobs, prompt_logprobs
+from server.api.output.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
 from server.api.output.reply import (
-    ChatChoice,
-    ChatChunk,
-    ChatFinish,
     ChatLogprobs,
-    ChatMessage,
-    ChatReply,
-    ChunkChoice,
-    Delta,
-    FunctionCall,
-    FunctionDelta,
-    Head,
     Lazy,
     Metrics,
-    ToolCall,
-    ToolCallDelta,
+    PromptLogprobs,
     Usage,
+    chat_logprobs,
+    prompt_logprobs,
 )
 from server.api.served_model import MODEL
-from server.api.tools.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
-
-if TYPE_CHECKING:
-    from models.text import Text
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation."""
-    body, head = await read_call(request, ChatBody, "chatcmpl-")
-    prompt = await chat_prompt(body, request.app[MODEL])
-    return await respond(request, body, [prompt], ChatForm(head, request.app[MODEL].text, body))
+    body, record = await read_call(request, ChatBody, "chatcmpl-")
+    model = request.app[MODEL]
+    prompt = await chat_prompt(body, model)
+    return await respond(request, record, body, [prompt], lambda call: ChatWords(call, body, model))
 
 
-@dataclass(frozen=True, slots=True)
-class ChatForm:
+class ChatFinish(StrEnum):
+    """Why a chat answer ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    """The function to call; its arguments are JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A tool that the assistant calls."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """The assistant's text and calls."""
+
+    content: str | None
+    role: str = "assistant"
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One whole answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinish | None
+    stop_reason: str | int | None
+
+
+class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole chat completion."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: Sequence[ChatChoice]
+    usage: Usage
+    metrics: Metrics
+    system_fingerprint: str
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Addition of a chunk to a call: its name, all at once, and more of its arguments."""
+
+    arguments: str
+    name: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Addition of a chunk to one of the calls; id and type come with the first."""
+
+    index: int
+    function: FunctionDelta
+    id: str | None = None
+    type: Literal["function"] | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Addition of a chunk to a message; the role comes with the first."""
+
+    role: str | None = None
+    content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+
+class ChunkChoice(msgspec.Struct, frozen=True):
+    """Addition of a chunk to one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinish | None
+    stop_reason: str | int | None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event of a streamed chat completion."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    system_fingerprint: str
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+
+
+class ChatWords(ChoiceWords[ChatBody]):
     """Words answers as OpenAI's chat completions."""
 
-    head: Head
-    text: Text
-    body: ChatBody
+    shape, object = ChatChunk, "chat.completion.chunk"
 
-    def events(self, part: Part, usage: Usage | None) -> Iterator[ChatChunk]:
+    def choices(self, part: Part) -> Iterator[ChunkChoice]:
         answer, update, pieces = part.answer, part.update, part.pieces
         logprobs = self._logprobs(update)
         if not (pieces or logprobs or update.finish_reason):
             return
         *earlier, last = _deltas(answer, pieces)
         for delta in earlier:
-            yield self._chunk([ChunkChoice(answer.index, delta, None, None, None)], usage)
-        choice = ChunkChoice(answer.index, last, logprobs, _finish_reason(part), update.stop_reason)
-        yield self._chunk([choice], usage)
+            yield ChunkChoice(answer.index, delta, None, None, None)
+        yield ChunkChoice(answer.index, last, logprobs, _finish_reason(part), update.stop_reason)
 
-    def closing(self, usage: Usage, metrics: Metrics) -> ChatChunk:
-        return self._chunk([], usage, metrics)
+    def whole(self, answers: Sequence[Part]) -> ChatReply:
+        given = prompt_logprobs(answers[0].update.prompt_logprobs, self.text, self.body.prompt_logprobs)
+        return self.reply(ChatReply, Lazy(self._choice, answers), prompt_logprobs=given, **self.totals())
 
-    def whole(self, results: Sequence[Result], usage: Usage, metrics: Metrics) -> ChatReply:
-        return ChatReply(
-            id=self.head.id,
-            created=self.head.created,
-            model=self.head.model,
-            choices=Lazy(self._choice, results),
-            usage=usage,
-            metrics=metrics,
-            system_fingerprint=self.head.fingerprint,
-            prompt_logprobs=prompt_logprobs(
-                results[0].updates[0].prompt_logprobs, self.text, self.body.prompt_logprobs
-            ),
-        )
-
-    def _choice(self, result: Result) -> ChatChoice:
-        part = result.join()
-        called, said = _calls(part.pieces), _said(part.pieces)
-        message = ChatMessage(said or None, tool_calls=called) if called else ChatMessage(said)
+    def _choice(self, part: Part) -> ChatChoice:
+        said, deltas = _said(part.pieces), _call_deltas(part.pieces)
+        calls = [
+            ToolCall(one.id or "", FunctionCall(one.function.name or "", one.function.arguments)) for one in deltas
+        ]
+        message = ChatMessage(said or None, tool_calls=calls) if calls else ChatMessage(said)
         logprobs = self._logprobs(part.update)
-        return ChatChoice(result.answer.index, message, logprobs, _finish_reason(part), part.update.stop_reason)
-
-    def _chunk(self, choices: list[ChunkChoice], usage: Usage | None, metrics: Metrics | None = None) -> ChatChunk:
-        return ChatChunk(
-            id=self.head.id,
-            object="chat.completion.chunk",
-            created=self.head.created,
-            model=self.head.model,
-            choices=choices,
-            system_fingerprint=self.head.fingerprint,
-            usage=usage,
-            metrics=metrics,
-        )
+        return ChatChoice(part.answer.index, message, logprobs, _finish_reason(part), part.update.stop_reason)
 
     def _logprobs(self, update: RowUpdate) -> ChatLogprobs | None:
         return chat_logprobs(update.logprobs, self.text) if self.body.logprobs and update.logprobs else None
@@ -150,16 +213,3 @@ def _call_delta(parts: Sequence[CallPiece | ArgumentsPiece]) -> ToolCallDelta:
     if isinstance(first, ArgumentsPiece):
         return ToolCallDelta(first.index, FunctionDelta(arguments))
     return ToolCallDelta(first.index, FunctionDelta(arguments, first.name), first.id, "function")
-
-
-def _calls(pieces: Sequence[Piece]) -> list[ToolCall]:
-    """All calls of a message."""
-    return [
-        ToolCall(piece.id, FunctionCall(piece.name, piece.arguments + _rest(piece.index, pieces)))
-        for piece in pieces
-        if isinstance(piece, CallPiece)
-    ]
-
-
-def _rest(index: int, pieces: Sequence[Piece]) -> str:
-    return "".join(piece.arguments for piece in pieces if isinstance(piece, ArgumentsPiece) and piece.index == index)

@@ -3,96 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import msgspec
 from aiohttp import web
 
-from engine.messages import RowUpdate, TokenLogprob
+from engine.messages import FinishReason, TokenLogprob
 from server.api.input.body import read_call
 from server.api.input.prompts import completion_prompts
 from server.api.input.schema import CompletionBody
-from server.api.output import reply as bodies
-from server.api.output.answer import Result, respond
-from server.api.output.call import Answer, Part
-from server.api.output.logprobs import characters, completion_logprobs, prompt_logprobs
+from server.api.output.answer import ChoiceWords, respond
+from server.api.output.call import Part
+from server.api.output.reply import (
+    CompletionLogprobs,
+    Lazy,
+    Metrics,
+    PromptLogprobs,
+    Usage,
+    characters,
+    completion_logprobs,
+    prompt_logprobs,
+)
 from server.api.served_model import MODEL
-
-if TYPE_CHECKING:
-    from models.text import Text
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """Continue prompts."""
-    body, head = await read_call(request, CompletionBody, "cmpl-")
-    prompts = await completion_prompts(body, request.app[MODEL])
-    return await respond(request, body, prompts, CompletionForm(head, request.app[MODEL].text, body))
+    body, record = await read_call(request, CompletionBody, "cmpl-")
+    model = request.app[MODEL]
+    prompts = await completion_prompts(body, model)
+    return await respond(request, record, body, prompts, lambda call: CompletionWords(call, body, model))
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionForm:
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One completion, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class CompletionReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A whole completion, or one event of a streamed one: they have one shape."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: Sequence[CompletionChoice]
+    system_fingerprint: str
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+
+
+class CompletionWords(ChoiceWords[CompletionBody]):
     """Words answers as OpenAI's completions; with `echo`, the prompt comes before the first token."""
 
-    head: bodies.Head
-    text: Text
-    body: CompletionBody
+    shape, object = CompletionReply, "text_completion"
 
-    def events(self, part: Part, usage: bodies.Usage | None) -> Iterator[bodies.CompletionReply]:
-        choice = self._choice(part.answer, part.update)
+    def choices(self, part: Part) -> Iterator[CompletionChoice]:
+        choice = self._choice(part)
         if choice.text or choice.logprobs or choice.finish_reason:
-            yield self._reply([choice], usage)
+            yield choice
 
-    def closing(self, usage: bodies.Usage, metrics: bodies.Metrics) -> bodies.CompletionReply:
-        return self._reply([], usage, metrics)
+    def whole(self, answers: Sequence[Part]) -> CompletionReply:
+        return self.reply(CompletionReply, Lazy(self._choice, answers), object=self.object, **self.totals())
 
-    def whole(self, results: Sequence[Result], usage: bodies.Usage, metrics: bodies.Metrics) -> bodies.CompletionReply:
-        choices = bodies.Lazy[Result, bodies.CompletionChoice](
-            lambda result: self._choice(result.answer, result.join().update), results
-        )
-        return self._reply(choices, usage, metrics)
-
-    def _reply(
-        self,
-        choices: Sequence[bodies.CompletionChoice],
-        usage: bodies.Usage | None,
-        metrics: bodies.Metrics | None = None,
-    ) -> bodies.CompletionReply:
-        return bodies.CompletionReply(
-            id=self.head.id,
-            object="text_completion",
-            created=self.head.created,
-            model=self.head.model,
-            choices=choices,
-            system_fingerprint=self.head.fingerprint,
-            usage=usage,
-            metrics=metrics,
-        )
-
-    def _choice(self, answer: Answer, update: RowUpdate) -> bodies.CompletionChoice:
-        echoed = bool(self.body.echo) and not answer.begun
+    def _choice(self, part: Part) -> CompletionChoice:
+        answer, update = part.answer, part.update
+        ids, said = update.token_ids, update.text
+        tokens: Sequence[TokenLogprob | None] = update.logprobs
+        if self.body.echo and not answer.begun:
+            ids, said = answer.prompt.ids + ids, answer.prompt.text + said
+            tokens = (*(update.prompt_logprobs or ()), *tokens)
         answer.begun = True
-        return bodies.CompletionChoice(
+        logprobs, alternatives = None, self.body.logprobs
+        if alternatives is not None and ids:
+            logprobs = completion_logprobs(ids, tokens, self.text, alternatives=alternatives, offset=answer.characters)
+            answer.characters += sum(characters(token_id, self.text) for token_id in ids)
+        return CompletionChoice(
             index=answer.index,
-            text=answer.prompt.text + update.text if echoed else update.text,
-            logprobs=self._logprobs(answer, update, echoed),
+            text=said,
+            logprobs=logprobs,
             finish_reason=update.finish_reason,
             stop_reason=update.stop_reason,
             prompt_logprobs=prompt_logprobs(update.prompt_logprobs, self.text, self.body.prompt_logprobs),
         )
-
-    def _logprobs(self, answer: Answer, update: RowUpdate, echoed: bool) -> bodies.CompletionLogprobs | None:
-        ids, tokens = _shown_tokens(answer, update, echoed)
-        if self.body.logprobs is None or not ids:
-            return None
-        offset = answer.characters
-        answer.characters += sum(characters(token_id, self.text) for token_id in ids)
-        return completion_logprobs(ids, tokens, self.text, alternatives=self.body.logprobs, offset=offset)
-
-
-def _shown_tokens(
-    answer: Answer, update: RowUpdate, echoed: bool
-) -> tuple[tuple[int, ...], tuple[TokenLogprob | None, ...]]:
-    """Tokens that an update shows, with their log-probabilities."""
-    if not echoed:
-        return update.token_ids, update.logprobs
-    return answer.prompt.ids + update.token_ids, (update.prompt_logprobs or ()) + update.logprobs

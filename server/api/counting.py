@@ -5,25 +5,24 @@ Texts are read off the event loop; nothing gets in line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
 from aiohttp import web
 
 from server.api.errors import bad_request
-from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input import prompts as text_prompts
 from server.api.input import schema
 from server.api.input.body import parse, read_body
 from server.api.input.fields import ABSENT
-from server.api.output.expectation import expectation_of
-from server.api.output.large_json import LETTERS, send_reply
-from server.api.output.reply import Lazy, json_response
+from server.api.input.responses import ResponsesBody
+from server.api.output.reply import LETTERS, Lazy, expectation_of, json_response
+from server.api.output.sse import send_reply
 from server.api.output.wanted import describe, length_scope, list_wanted, predict
-from server.api.responses.body import ResponsesBody
-from server.api.responses.endpoint import read_chat
-from server.api.served_model import MODEL, ServedModel, model_name
+from server.api.responses import read_chat
+from server.api.served_model import DISPATCHER, LENGTHS, MODEL, ServedModel, model_name
 from server.api.ticket import TICKET
 from server.http.access import client_of, holder_of
 
@@ -41,22 +40,17 @@ async def estimate(request: web.Request) -> web.Response:
     model = request.app[MODEL]
     body, prompts = await _read(request)
     model_name(body.model, model)
-    wanted, holder, client = list_wanted(body, prompts, model), holder_of(request), client_of(request, body.user)
+    wanted, holder = list_wanted(body, prompts, model, seeded=False), holder_of(request)
+    client = client_of(request, body.user)
     async with predict(wanted, request.app[LENGTHS], length_scope(holder, body.cache_salt)) as predictions:
-        requests = [
-            request.app[DISPATCHER].estimate(
-                item.prompt.ids,
-                item.sampling,
-                **describe(item, predictions[id(item.prompt)], body, request.app, client, holder),
-            )
-            for item in wanted
-        ]
+        described = [describe(item, predictions[id(item.prompt)], body, model, client, holder) for item in wanted]
+        requests = [request.app[DISPATCHER].estimate(**one) for one in described]
     told = expectation_of(requests)
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
 
 
-async def _read(request: web.Request) -> tuple[schema.ChatBody | schema.CompletionBody, Sequence[text_prompts.Prompt]]:
+async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_prompts.Prompt]]:
     """The body, and its prompts; raises ApiError 400."""
     model, given = request.app[MODEL], await read_body(request, schema.GenerationBody, _schema_of)
     if isinstance(given, schema.CompletionBody):
@@ -67,15 +61,18 @@ async def _read(request: web.Request) -> tuple[schema.ChatBody | schema.Completi
     return given, [await text_prompts.chat_prompt(given, model)]
 
 
+KINDS: Mapping[str, type[schema.GenerationBody]] = MappingProxyType(
+    {"prompt": schema.CompletionBody, "input": ResponsesBody, "messages": schema.ChatBody}
+)
+"""The field with a body's prompt -> the kind of the body."""
+
+
 def _schema_of(raw: bytes) -> type[schema.GenerationBody]:
     """The kind of a body; raises ApiError 400."""
     given = parse(raw, AnyBody)
-    if bytes(given.prompt):
-        return schema.CompletionBody
-    if bytes(given.input):
-        return ResponsesBody
-    if bytes(given.messages):
-        return schema.ChatBody
+    for name, kind in KINDS.items():
+        if bytes(getattr(given, name)):
+            return kind
     raise bad_request("messages: is missing; give messages, prompt or input, as the call would", "messages")
 
 
@@ -155,20 +152,18 @@ def _tokenize(body: TokenizeBody, model: ServedModel) -> Tokens:
     return Tokens(len(ids), model.context_length, ids, names)
 
 
+TEMPLATE_FIELDS = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
+"""Fields of a chat's body that decide how its template is filled."""
+
+
 def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is not None:
         raise bad_request("prompt: give either prompt or messages, not both", "prompt")
     if body.add_special_tokens:
         message = "add_special_tokens: with messages the chat template decides which there are; leave it out"
         raise bad_request(message, "add_special_tokens", "unsupported")
-    _, ids = text_prompts.render_chat(
-        body.messages or [],
-        body.chat_template_kwargs,
-        model,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-    )
-    return ids
+    fields = {name: getattr(body, name) for name in TEMPLATE_FIELDS}
+    return text_prompts.render_chat(schema.ChatBody(messages=body.messages or [], **fields), model)[1]
 
 
 def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:

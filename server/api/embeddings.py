@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,12 +14,12 @@ from msgspec import Meta
 
 from server.api.errors import ApiError, bad_request, busy
 from server.api.input.body import read_body
-from server.api.input.prompts import WrittenPrompt, separate
+from server.api.input.prompts import separate
 from server.api.input.schema import ModelName, TokenIds, one_kind
-from server.api.output.large_json import send_reply
 from server.api.output.reply import Lazy
+from server.api.output.sse import send_reply
 from server.api.served_model import unknown_model
-from server.embeddings import Busy, Embedded, Ids, NotFetched, Refused, TextEmbedder
+from server.embeddings import Busy, FloatMatrix, Ids, NotFetched, Refused, TextEmbedder
 from server.http.access import holder_of, spend_tokens
 from server.process.worker_process import ProcessFailed
 
@@ -95,7 +96,7 @@ async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -
         raise unknown_model(body.model or "", (embedder.name,))
     inputs = _inputs(body)
     try:
-        found = await embedder.embed(inputs, body.dimensions, MOST_TOKENS)
+        rows, tokens = await embedder.embed(inputs, body.dimensions, MOST_TOKENS)
     except Refused as error:
         raise _bad_request(error, several=len(inputs) > 1) from None
     except Busy:
@@ -108,39 +109,25 @@ async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -
     except ProcessFailed as error:
         log.warning("texts cannot be embedded: %s", error)
         raise ApiError(503, "texts cannot be embedded at present; try again later", code="embedder_failed") from None
-    spend_tokens(app, holder, found.tokens)
-    reply = _reply(found, embedder.name, as_text=body.encoding_format == "base64")
-    return reply, found.embeddings.size // NUMBERS
+    spend_tokens(app, holder, tokens)
+    made = Lazy(partial(_embedding, rows, as_text=body.encoding_format == "base64"), range(len(rows)))
+    return EmbeddingList(made, embedder.name, EmbeddingUsage(tokens, tokens)), rows.size // NUMBERS
 
 
 def _inputs(body: EmbeddingBody) -> Sequence[str | Ids]:
     written = separate(body.input, "input", MOST_INPUTS)
     for place, item in enumerate(written):
         if not item:
-            raise bad_request(f"{_path(place, several=len(written) > 1)}: must not be empty", "input")
-    return [_frozen(item) for item in written]
+            raise _bad_request(Refused("must not be empty", place), several=len(written) > 1)
+    return [item if isinstance(item, str) else tuple(item) for item in written]
 
 
-def _frozen(item: WrittenPrompt) -> str | Ids:
-    return item if isinstance(item, str) else tuple(item)
+def _bad_request(refused: Refused, *, several: bool) -> ApiError:
+    param = "dimensions" if refused.about_dimensions else "input"
+    path = f"{param}[{refused.place}]" if several and refused.place is not None else param
+    return bad_request(f"{path}: {refused.message}", param, refused.code)
 
 
-def _path(place: int, *, several: bool) -> str:
-    return f"input[{place}]" if several else "input"
-
-
-def _bad_request(error: Refused, *, several: bool) -> ApiError:
-    refusal = error.refusal
-    param = "dimensions" if refusal.about_dimensions else "input"
-    path = param if refusal.place is None else _path(refusal.place, several=several)
-    return bad_request(f"{path}: {refusal.message}", param, refusal.code)
-
-
-def _reply(found: Embedded, model: str, *, as_text: bool) -> EmbeddingList:
-    rows = found.embeddings.astype("<f4", copy=False)
-
-    def make(place: int) -> Embedding:
-        row = rows[place]
-        return Embedding(place, base64.b64encode(row.tobytes()).decode() if as_text else row.tolist())
-
-    return EmbeddingList(Lazy(make, range(len(rows))), model, EmbeddingUsage(found.tokens, found.tokens))
+def _embedding(rows: FloatMatrix, place: int, *, as_text: bool) -> Embedding:
+    row = rows[place].astype("<f4", copy=False)
+    return Embedding(place, base64.b64encode(row.tobytes()).decode() if as_text else row.tolist())

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
 from types import MappingProxyType
-from typing import NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -20,7 +19,7 @@ from aiohttp.typedefs import Handler
 
 from models.files import is_disk_full
 from scheduler.request import Failure
-from server.api.operation import operation_of
+from server.api.operation import OPERATION
 from server.api.output.reply import encode
 from server.http.request_id import request_id
 
@@ -29,49 +28,27 @@ log = logging.getLogger(__name__)
 _CODE = web.RequestKey("error_code", str)
 
 
-class StatusMeaning(NamedTuple):
-    """An error's `type` and its usual `code`, and what the API's document says of the status."""
-
-    type: str
-    code: str
-    meaning: str
-
-
-STATUSES: Mapping[int, StatusMeaning] = MappingProxyType(
+STATUSES: Mapping[int, tuple[str, str]] = MappingProxyType(
     {
-        400: StatusMeaning("BadRequestError", "invalid_request", "The request has to change; `param` names the field"),
-        401: StatusMeaning("AuthenticationError", "invalid_api_key", "The API key is missing or wrong"),
-        403: StatusMeaning("PermissionDeniedError", "forbidden", "A page of another origin may not do this"),
-        404: StatusMeaning("NotFoundError", "not_found", "The model, or what the path names, is not here"),
-        405: StatusMeaning("MethodNotAllowedError", "method_not_allowed", "The path does not take this method"),
-        408: StatusMeaning("RequestTimeoutError", "request_timeout", "The body did not arrive in time"),
-        413: StatusMeaning("PayloadTooLargeError", "body_too_large", "The body is too large"),
-        415: StatusMeaning(
-            "UnsupportedMediaTypeError", "unsupported_encoding", "The body has a Content-Encoding that is not read"
-        ),
-        417: StatusMeaning(
-            "ExpectationFailedError", "expectation_failed", "The Expect header asks for what is not there"
-        ),
-        421: StatusMeaning(
-            "MisdirectedRequestError",
-            "misdirected_request",
-            "A server without keys on a loopback address does not answer as this host",
-        ),
-        429: StatusMeaning(
-            "RateLimitError",
-            "rate_limit_exceeded",
-            "Too much is under way, or too much of this key's, or the deadline cannot be met; try again later",
-        ),
-        499: StatusMeaning("RequestCancelledError", "request_cancelled", "The request was cancelled by its id"),
-        500: StatusMeaning("InternalServerError", "internal_error", "The server failed"),
-        503: StatusMeaning(
-            "ServiceUnavailableError", "unavailable", "The server is shutting down, or no executor works"
-        ),
-        504: StatusMeaning("DeadlineExceededError", "deadline_exceeded", "The deadline passed before the answer began"),
-        507: StatusMeaning("InsufficientStorageError", "disk_full", "The disk of the server is full"),
+        400: ("BadRequestError", "invalid_request"),
+        401: ("AuthenticationError", "invalid_api_key"),
+        403: ("PermissionDeniedError", "forbidden"),
+        404: ("NotFoundError", "not_found"),
+        405: ("MethodNotAllowedError", "method_not_allowed"),
+        408: ("RequestTimeoutError", "request_timeout"),
+        413: ("PayloadTooLargeError", "body_too_large"),
+        415: ("UnsupportedMediaTypeError", "unsupported_encoding"),
+        417: ("ExpectationFailedError", "expectation_failed"),
+        421: ("MisdirectedRequestError", "misdirected_request"),
+        429: ("RateLimitError", "rate_limit_exceeded"),
+        499: ("RequestCancelledError", "request_cancelled"),
+        500: ("InternalServerError", "internal_error"),
+        503: ("ServiceUnavailableError", "unavailable"),
+        504: ("DeadlineExceededError", "deadline_exceeded"),
+        507: ("InsufficientStorageError", "disk_full"),
     }
 )
-
+"""Status -> an error's `type` and its usual `code`."""
 
 LONGEST_MESSAGE = 1000
 """Characters that a client is told of a failure, which may name what the client has sent."""
@@ -156,8 +133,8 @@ def shutting_down() -> ApiError:
 
 def error_body(error: ApiError) -> ErrorBody:
     """The error as the client gets it, in a response or in a stream."""
-    status = STATUSES.get(error.status, STATUSES[500 if error.status >= 500 else 400])
-    return ErrorBody(ErrorDetail(error.message, status.type, error.param, error.code or status.code))
+    kind, code = STATUSES.get(error.status, STATUSES[500 if error.status >= 500 else 400])
+    return ErrorBody(ErrorDetail(error.message, kind, error.param, error.code or code))
 
 
 @contextmanager
@@ -215,7 +192,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         else:
             log.exception("request %s failed", request_id(request))
             error = internal_error(request)
-    operation = operation_of(request)
+    operation = request.get(OPERATION)
     dialect = None if operation is None else operation.dialect
     return error_response(error, headers, None if dialect is None else dialect.word(error, request_id(request)))
 

@@ -2,11 +2,13 @@
 
 Probes never wait in the request queue, so a busy server is not taken for a dead one.
 
-GET /load: what a router shall know of this server to rank it beside others (scheduler/placement.py).
+GET /load: what a router shall know of this server to rank it beside others (scheduler/placement.py). GET /v1/models:
+the model under each of its names.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,8 +18,8 @@ from aiohttp import web
 from scheduler.dispatcher import Dispatcher
 from scheduler.waiting.prices import Prices
 from server.api.errors import ApiError, shutting_down
-from server.api.generator import DISPATCHER
 from server.api.output.reply import json_response
+from server.api.served_model import DISPATCHER, MODEL, model_name
 
 
 @dataclass(slots=True)
@@ -95,3 +97,46 @@ async def load(request: web.Request) -> web.Response:
     told = dispatcher.load()
     age = dispatcher.now() - told.at
     return json_response(Load(age, told.work, told.prices, told.requests, told.slots, told.length))
+
+
+CREATED = web.AppKey("created", int)
+"""When the model came up, in seconds since 1970."""
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One name of the model."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "lengthwise"
+    root: str
+    parent: str | None = None
+    max_model_len: int
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """All names of the model."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+async def list_models(request: web.Request) -> web.Response:
+    """List the model that is served, under each of its names."""
+    return json_response(ModelList([_card(name, request.app) for name in request.app[MODEL].names]))
+
+
+async def show_model(request: web.Request) -> web.Response:
+    """Describe one name of the model; raises ApiError 404 for another's name."""
+    return json_response(_card(model_name(request.match_info["model"], request.app[MODEL]), request.app))
+
+
+def _card(name: str, app: web.Application) -> ModelCard:
+    model = app[MODEL]
+    return ModelCard(id=name, created=app[CREATED], root=model.root, max_model_len=model.context_length)
+
+
+async def remember_start(app: web.Application) -> None:
+    """Note the time at start-up."""
+    app[CREATED] = int(time.time())

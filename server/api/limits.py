@@ -31,8 +31,6 @@ class Limits:
     """Largest file that a client may send."""
     stored_response_bytes: int = 64 * 1024 * 1024
     """Bytes of responses that are kept so that later ones may go on from them."""
-    refuse_unknown_fields: bool = False
-    """Whether a body with fields that the API does not have is an error."""
 
     @classmethod
     def of(cls, config: object) -> Limits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -10,21 +10,12 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from server.api.errors import STATUSES, ErrorBody
+from server.api.errors import ErrorBody
 from server.api.input.fields import Foreign, describe_foreign
 from server.api.operation import Operation, Parameter
-from server.api.output.progress import HEADER as PROGRESS_HEADER
+from server.api.output.sse import HEADER as PROGRESS_HEADER
 from server.http.request_id import HEADER
 from server.version import VERSION
-
-READ = (400, 401, 403, 408, 413, 415, 417, 421, 429, 500, 503)
-"""Errors of operations that have a body."""
-
-ASKED = (400, 401, 403, 421, 500, 503)
-"""Errors of operations that have none."""
-
-GENERATING = (404, 499, 504)
-"""Errors of operations that end in the queue, besides."""
 
 PROGRESS = Parameter(
     PROGRESS_HEADER,
@@ -48,7 +39,7 @@ FORM = {
 }
 """The form that a file comes in."""
 
-RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 1}}}
+RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait, with 429", "schema": {"type": "integer", "minimum": 1}}}
 _HEADERS = {HEADER: {"$ref": "#/components/headers/RequestId"}}
 _ANSWERED_ID = {"description": "The request's own id, or one that was made for it", "schema": {"type": "string"}}
 _REQUEST_ID = {
@@ -136,7 +127,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         described["requestBody"] = {"required": True, "content": content}
     if operation.other_body:
         described["requestBody"] = {"required": True, "content": {operation.other_body: FORM}}
-    described["responses"] = {"200": _success(operation)} | dict(_errors(operation))
+    described["responses"] = {"200": _success(operation), "default": _error(operation)}
     return described
 
 
@@ -173,16 +164,11 @@ def _success(operation: Operation) -> dict[str, Any]:
     return {"description": "Success", "headers": _HEADERS, "content": content}
 
 
-def _errors(operation: Operation) -> Iterator[tuple[str, Any]]:
-    usual = () if operation.open else READ if operation.body is not None else ASKED
-    for status in sorted({*usual, *operation.errors, *(GENERATING if operation.generates else ())}):
-        yield str(status), _error(status, ErrorBody if operation.dialect is None else operation.dialect.error)
-
-
-def _error(status: int, body: type[msgspec.Struct]) -> dict[str, Any]:
-    headers = _HEADERS | (RETRY_AFTER if status == 429 else {})
+def _error(operation: Operation) -> dict[str, Any]:
+    """Any status but 200. Its `type` and `code` tell what is wrong; 429 says when to come again."""
+    body = ErrorBody if operation.dialect is None else operation.dialect.error
     content = {"application/json": {"schema": _ref(body)}}
-    return {"description": STATUSES[status].meaning, "headers": headers, "content": content}
+    return {"description": "An error", "headers": _HEADERS | RETRY_AFTER, "content": content}
 
 
 def _ref(struct: type[msgspec.Struct]) -> dict[str, str]:

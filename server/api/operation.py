@@ -52,8 +52,6 @@ class Operation:
     other: tuple[str, ...] = ()
     """Media types of replies that are no JSON of ours."""
     parameters: tuple[Parameter, ...] = ()
-    errors: tuple[int, ...] = ()
-    """Statuses besides those that all of its kind have."""
     rationed: bool = False
     """Whether it is work that counts as its key's, and that begins no more while the server drains, as all that
     generates."""
@@ -91,11 +89,6 @@ def note_operation(request: web.Request) -> None:
     operation = request.app[BY_HANDLER].get(request.match_info.handler)
     if operation is not None:
         request[OPERATION] = operation
-
-
-def operation_of(request: web.Request) -> Operation | None:
-    """A request's operation; None where nothing is at its path."""
-    return request.get(OPERATION)
 
 
 def generates(request: web.Request) -> bool:

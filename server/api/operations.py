@@ -6,33 +6,26 @@ from typing import Any
 
 from aiohttp.typedefs import Handler
 
-from server.api import counting, embeddings, health, served_model
-from server.api.batches import asker
-from server.api.batches import endpoint as batches
-from server.api.calls import register
-from server.api.calls.request_status import RequestList, RequestStatus
-from server.api.chat import chat_completions
-from server.api.completions import completions
+from server.api import batches, chat, completions, counting, embeddings, health, messages, register, responses
+from server.api.input.messages import CountBody, MessagesBody
+from server.api.input.responses import ResponsesBody
 from server.api.input.schema import ChatBody, CompletionBody
-from server.api.messages import body as messages_body
-from server.api.messages import reply as messages_reply
-from server.api.messages.endpoint import count_tokens, messages
 from server.api.openapi import openapi
 from server.api.operation import Body, Dialect, Operation, Parameter
-from server.api.output.expectation import Expectation
-from server.api.output.reply import ChatChunk, ChatReply, CompletionReply
-from server.api.responses import endpoint as kept
-from server.api.responses import reply as responses_reply
-from server.api.responses.body import ResponsesBody
+from server.api.output import response
+from server.api.output.reply import Expectation
+from server.api.request_status import RequestList, RequestStatus
+from server.batches import asker
 from server.dashboard.feed import send_feed
 from server.http.page import index, send_chat, send_file
 from server.observe.metrics import metrics
 
-ANTHROPIC = Dialect(messages_reply.MessageError, messages_reply.message_error, "request-id")
+ANTHROPIC = Dialect(messages.MessageError, messages.message_error, "request-id")
 NAME = {"type": "string", "minLength": 1}
 
 MODEL = Parameter("model", "path", NAME, "one of the names in /v1/models")
 CALL = Parameter("id", "path", NAME, "an answer's id, or the X-Request-Id of its request")
+FORM = "multipart/form-data"
 RESPONSE = Parameter("id", "path", NAME, "a response's id")
 FILE = Parameter("id", "path", NAME, "a file's id")
 BATCH = Parameter("id", "path", NAME, "a batch's id")
@@ -51,7 +44,6 @@ PAGE = (
     _number("limit", 1, asker.MOST, "how many at most", default=20),
     Parameter("after", "query", {"type": "string"}, "the id of the one before"),
 )
-FORM = (404, 408, 413, 415, 507)
 
 
 def _generate(path: str, handler: Handler, name: str, body: Body, reply: Body, *events: Body, **more: Any) -> Operation:
@@ -62,114 +54,48 @@ def _count(path: str, handler: Handler, name: str, body: Body, reply: Body, **mo
     return Operation("post", path, handler, name, body, reply, counts=True, **more)
 
 
-def _one(method: str, path: str, handler: Handler, name: str, reply: Body, *parameters: Parameter) -> Operation:
-    """An operation on one of several things, which may not be there."""
-    return Operation(method, path, handler, name, reply=reply, parameters=parameters, errors=(404,))
+def _at(method: str, path: str, handler: Handler, name: str, reply: Body, *given: Parameter) -> Operation:
+    return Operation(method, path, handler, name, reply=reply, parameters=given)
 
+
+_CHAT = (ChatBody, chat.ChatReply, chat.ChatChunk)
+_COMPLETION = (CompletionBody, completions.CompletionReply, completions.CompletionReply)
+_RESPONSE = (ResponsesBody, response.ResponseObject, *response.EVENTS)
+_MESSAGE = (MessagesBody, messages.MessageObject, *messages.EVENTS)
+_COUNT = (CountBody, messages.TokenCount)
+_EMBEDDING = (embeddings.EmbeddingBody, embeddings.EmbeddingList)
+_TOKENS, _TEXT = (counting.TokenizeBody, counting.Tokens), (counting.DetokenizeBody, counting.Detokenized)
+JSONL = ("application/jsonl",)
 
 OPERATIONS = (
-    _generate("/v1/chat/completions", chat_completions, "createChatCompletion", ChatBody, ChatReply, ChatChunk),
-    _generate("/v1/completions", completions, "createCompletion", CompletionBody, CompletionReply, CompletionReply),
-    _generate(
-        "/v1/responses",
-        kept.responses,
-        "createResponse",
-        ResponsesBody,
-        responses_reply.ResponseObject,
-        *responses_reply.EVENTS,
-        errors=(404,),
+    _generate("/v1/chat/completions", chat.chat_completions, "createChatCompletion", *_CHAT),
+    _generate("/v1/completions", completions.completions, "createCompletion", *_COMPLETION),
+    _generate("/v1/responses", responses.responses, "createResponse", *_RESPONSE),
+    _at("get", "/v1/responses/{id}", responses.show_response, "showResponse", response.ResponseObject, RESPONSE),
+    _at(
+        "delete", "/v1/responses/{id}", responses.delete_response, "deleteResponse", response.DeletedResponse, RESPONSE
     ),
-    _one("get", "/v1/responses/{id}", kept.show_response, "showResponse", responses_reply.ResponseObject, RESPONSE),
-    _one(
-        "delete",
-        "/v1/responses/{id}",
-        kept.delete_response,
-        "deleteResponse",
-        responses_reply.DeletedResponse,
-        RESPONSE,
-    ),
-    _generate(
-        "/v1/messages",
-        messages,
-        "createMessage",
-        messages_body.MessagesBody,
-        messages_reply.MessageObject,
-        *messages_reply.EVENTS,
-        dialect=ANTHROPIC,
-    ),
-    _count(
-        "/v1/messages/count_tokens",
-        count_tokens,
-        "countMessageTokens",
-        messages_body.CountBody,
-        messages_reply.TokenCount,
-        errors=(404,),
-        dialect=ANTHROPIC,
-    ),
-    Operation(
-        "post",
-        "/v1/embeddings",
-        embeddings.embeddings,
-        "createEmbedding",
-        embeddings.EmbeddingBody,
-        embeddings.EmbeddingList,
-        rationed=True,
-        errors=(404,),
-    ),
+    _generate("/v1/messages", messages.messages, "createMessage", *_MESSAGE, dialect=ANTHROPIC),
+    _count("/v1/messages/count_tokens", messages.count_tokens, "countMessageTokens", *_COUNT, dialect=ANTHROPIC),
+    Operation("post", "/v1/embeddings", embeddings.embeddings, "createEmbedding", *_EMBEDDING, rationed=True),
     _count("/v1/estimate", counting.estimate, "estimate", counting.AnyBody, Expectation),
-    Operation(
-        "post",
-        "/v1/files",
-        batches.upload_file,
-        "createFile",
-        reply=batches.FileObject,
-        other_body="multipart/form-data",
-        errors=FORM,
-    ),
-    _one("get", "/v1/files", batches.list_files, "listFiles", batches.FileList, *PAGE),
-    _one("get", "/v1/files/{id}", batches.show_file, "showFile", batches.FileObject, FILE),
-    _one("delete", "/v1/files/{id}", batches.delete_file, "deleteFile", batches.DeletedFile, FILE),
-    Operation(
-        "get",
-        "/v1/files/{id}/content",
-        batches.send_content,
-        "downloadFile",
-        other=("application/jsonl",),
-        parameters=(FILE,),
-        errors=(404,),
-    ),
-    Operation(
-        "post",
-        "/v1/batches",
-        batches.create_batch,
-        "createBatch",
-        batches.BatchBody,
-        batches.BatchObject,
-        errors=(404, 507),
-    ),
-    _one("get", "/v1/batches", batches.list_batches, "listBatches", batches.BatchList, *PAGE),
-    _one("get", "/v1/batches/{id}", batches.show_batch, "showBatch", batches.BatchObject, BATCH),
-    Operation(
-        "post",
-        "/v1/batches/{id}/cancel",
-        batches.cancel_batch,
-        "cancelBatch",
-        reply=batches.BatchObject,
-        parameters=(BATCH,),
-        errors=(404, 507),
-    ),
-    Operation("get", "/v1/models", served_model.list_models, "listModels", reply=served_model.ModelList),
-    _one("get", "/v1/models/{model:.+}", served_model.show_model, "showModel", served_model.ModelCard, MODEL),
-    Operation(
-        "get", "/v1/requests", register.list_requests, "listRequests", reply=RequestList, parameters=(LIMIT, ROW)
-    ),
-    _one("get", "/v1/requests/{id}", register.show_request, "showRequest", RequestStatus, CALL, EXPLAIN),
-    _one("post", "/v1/requests/{id}/cancel", register.cancel_request, "cancelRequest", RequestStatus, CALL),
-    _count("/tokenize", counting.tokenize, "tokenize", counting.TokenizeBody, counting.Tokens, errors=(404,)),
-    _count(
-        "/detokenize", counting.detokenize, "detokenize", counting.DetokenizeBody, counting.Detokenized, errors=(404,)
-    ),
-    Operation("get", "/metrics", metrics, "metrics", other=("text/plain",), errors=(404,)),
+    Operation("post", "/v1/files", batches.upload_file, "createFile", reply=batches.FileObject, other_body=FORM),
+    _at("get", "/v1/files", batches.list_files, "listFiles", batches.FileList, *PAGE),
+    _at("get", "/v1/files/{id}", batches.show_file, "showFile", batches.FileObject, FILE),
+    _at("delete", "/v1/files/{id}", batches.delete_file, "deleteFile", batches.DeletedFile, FILE),
+    Operation("get", "/v1/files/{id}/content", batches.send_content, "downloadFile", other=JSONL, parameters=(FILE,)),
+    Operation("post", "/v1/batches", batches.create_batch, "createBatch", batches.BatchBody, batches.BatchObject),
+    _at("get", "/v1/batches", batches.list_batches, "listBatches", batches.BatchList, *PAGE),
+    _at("get", "/v1/batches/{id}", batches.show_batch, "showBatch", batches.BatchObject, BATCH),
+    _at("post", "/v1/batches/{id}/cancel", batches.cancel_batch, "cancelBatch", batches.BatchObject, BATCH),
+    Operation("get", "/v1/models", health.list_models, "listModels", reply=health.ModelList),
+    _at("get", "/v1/models/{model:.+}", health.show_model, "showModel", health.ModelCard, MODEL),
+    _at("get", "/v1/requests", register.list_requests, "listRequests", RequestList, LIMIT, ROW),
+    _at("get", "/v1/requests/{id}", register.show_request, "showRequest", RequestStatus, CALL, EXPLAIN),
+    _at("post", "/v1/requests/{id}/cancel", register.cancel_request, "cancelRequest", RequestStatus, CALL),
+    _count("/tokenize", counting.tokenize, "tokenize", *_TOKENS),
+    _count("/detokenize", counting.detokenize, "detokenize", *_TEXT),
+    Operation("get", "/metrics", metrics, "metrics", other=("text/plain",)),
     Operation("get", "/load", health.load, "load", reply=health.Load),
     Operation("get", "/health", health.health, "health", reply=health.Readiness),
     Operation("get", "/health/ready", health.ready, "ready", reply=health.Health, open=True),

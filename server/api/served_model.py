@@ -1,4 +1,5 @@
-"""The model that the API serves: its names, its bounds, its text, the defaults of its answers, and GET /v1/models.
+"""The model that the API serves: its names, its bounds, its text, and the defaults of its answers; the dispatcher of
+its requests, and the prediction of their answers' lengths.
 
 The composition root fills it; nothing here starts or loads anything.
 """
@@ -8,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar
 
-import msgspec
 from aiohttp import web
 
+from engine.sampling.params import SamplingParams
 from models.network.generation_config import SamplingDefaults
+from scheduler.dispatcher import Dispatcher
+from scheduler.length.features import LengthQuery
+from scheduler.length.prediction import LengthDistribution, Prediction
+from scheduler.request import Request
 from server.api.errors import ApiError
-from server.api.output.reply import json_response
-from server.grammars.compiler import GrammarCompiler
+from server.api.output.reply import FINGERPRINT
+from server.grammars import GrammarCompiler
 from server.lengths.instruction import InstructionSplit
 
 if TYPE_CHECKING:
@@ -91,45 +95,17 @@ class ServedModel:
     def id(self) -> str:
         return self.names[0]
 
+    @property
+    def fingerprint(self) -> str:
+        """The `system_fingerprint` of answers: this program and its version, or the virtual device."""
+        return self.virtual or FINGERPRINT
+
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of work on texts or bodies that may take long, done off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.tokenizer_pool, partial(work, *args, **kwargs))
 
 
 MODEL = web.AppKey("model", ServedModel)
-
-
-CREATED = web.AppKey("created", int)
-"""When the model came up, in seconds since 1970."""
-
-
-class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One name of the model."""
-
-    id: str
-    object: str = "model"
-    created: int
-    owned_by: str = "lengthwise"
-    root: str
-    parent: str | None = None
-    max_model_len: int
-
-
-class ModelList(msgspec.Struct, frozen=True):
-    """All names of the model."""
-
-    data: list[ModelCard]
-    object: str = "list"
-
-
-async def list_models(request: web.Request) -> web.Response:
-    """List the model that is served, under each of its names."""
-    return json_response(ModelList([_card(name, request.app) for name in request.app[MODEL].names]))
-
-
-async def show_model(request: web.Request) -> web.Response:
-    """Describe one name of the model; raises ApiError 404 for another's name."""
-    return json_response(_card(model_name(request.match_info["model"], request.app[MODEL]), request.app))
 
 
 def model_name(asked: str | None, model: ServedModel) -> str:
@@ -149,11 +125,31 @@ def unknown_model(asked: str, known: Sequence[str]) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def _card(name: str, app: web.Application) -> ModelCard:
-    model = app[MODEL]
-    return ModelCard(id=name, created=app[CREATED], root=model.root, max_model_len=model.context_length)
+Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]
+"""Takes a better prediction of a request's length, as the dispatcher does."""
 
 
-async def remember_start(app: web.Application) -> None:
-    """Note the time at start-up."""
-    app[CREATED] = int(time.time())
+class AnswerLengths(Protocol):
+    """The part of server.lengths.lengths.Lengths that handlers use. Event loop only."""
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        """The length of an answer; None where none is predicted. Raises NoReplay where the client should know it."""
+        ...
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
+        """Record a request that was submitted; `revise` is called with what becomes known of its length later."""
+        ...
+
+
+class UnknownLengths:
+    """Lengths of a server that neither predicts nor records."""
+
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        return None
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
+        pass
+
+
+DISPATCHER = web.AppKey("dispatcher", Dispatcher)
+LENGTHS: web.AppKey[AnswerLengths] = web.AppKey("lengths")

@@ -11,10 +11,10 @@ from aiohttp.typedefs import Handler
 
 from scheduler.dispatcher import Dispatcher
 from server.api.errors import ApiError, busy, shutting_down
-from server.api.generator import DISPATCHER
 from server.api.health import LIFE
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.operation import OPERATION
+from server.api.served_model import DISPATCHER
 from server.http.access import ACCESS, HOLDER
 
 
@@ -41,10 +41,11 @@ class Ticket:
         self._quota.count_answers(self._share, answers)
         most, dispatcher = self._limits.max_num_queued_reqs, self._dispatcher
         others = dispatcher.requests_in_line + self._pending.arrived - self._counted
-        if most is not None and others and others + answers - dispatcher.free_slots > most:
+        if most is not None and others and others + answers > most and others + answers - dispatcher.free_slots > most:
             message = f"{others} requests wait already, with these {answers} it would be more than {most}"
             raise _full(f"{message} (--max-num-queued-reqs)", dispatcher)
-        self._count(answers)
+        if answers != self._counted:
+            self._count(answers)
 
     def spend(self, tokens: int) -> None:
         """Count tokens that a call was told of."""
@@ -92,7 +93,8 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
 def check_room(limits: Limits, dispatcher: Dispatcher, arrived: int) -> None:
     """Raise ApiError 429 when the queue is full, with the answers that have arrived and are not in it yet."""
     most, tokens = limits.max_num_queued_reqs, limits.max_num_queued_tokens
-    if most is not None and dispatcher.requests_in_line + arrived - dispatcher.free_slots >= most:
+    in_line = 0 if most is None else dispatcher.requests_in_line + arrived
+    if most is not None and in_line >= most and in_line - dispatcher.free_slots >= most:
         raise _full(f"{most} requests wait already (--max-num-queued-reqs)", dispatcher)
     if tokens is not None and dispatcher.tokens_waiting >= tokens:
         raise _full(f"{tokens} tokens wait already (--max-num-queued-tokens)", dispatcher)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,16 +155,14 @@ def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
     with open(path, "rb", buffering=READ_SIZE) as file:
         for number, raw in enumerate(iter(lambda: file.readline(longest + 1), b""), 1):
             if raw.strip():
-                try:
-                    if len(raw) > longest:
-                        errors.append(LineError("line_too_large", f"a line has {longest} bytes at most", number))
-                        break  # where the next one begins is unknown
-                    line = _check(raw, number, endpoint)
-                    if line.custom_id in places:
-                        raise _fault("duplicate_custom_id", "another line has this one", number, "custom_id")
+                if len(raw) > longest:
+                    errors.append(LineError("line_too_large", f"a line has {longest} bytes at most", number))
+                    break  # where the next one begins is unknown
+                line = _read_line(raw, number, endpoint, places)
+                if isinstance(line, LineError):
+                    errors.append(line)
+                else:
                     places[line.custom_id] = Place(line.custom_id, offset, len(raw))
-                except BadInput as fault:
-                    errors += fault.errors
             offset += len(raw)
             if len(errors) >= MOST_ERRORS or len(places) > MOST_LINES or number > 2 * MOST_LINES:
                 break
@@ -177,21 +175,19 @@ def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
     return list(places.values())
 
 
-def _check(raw: bytes, number: int, endpoint: str) -> InputLine:
-    """A line. Raises BadInput."""
+def _read_line(raw: bytes, number: int, endpoint: str, earlier: Container[str]) -> InputLine | LineError:
+    """A line, or what is wrong with it; `earlier` are the ids of those before."""
     try:
         line = msgspec.json.decode(raw, type=InputLine)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _fault("invalid_json_line", str(error), number, None) from None
+        return LineError("invalid_json_line", str(error), number)
     if line.method != "POST":
-        raise _fault("invalid_method", "must be POST", number, "method")
+        return LineError("invalid_method", "method: must be POST", number, "method")
     if line.url != endpoint:
-        raise _fault("mismatched_url", f"must be the batch's endpoint, {endpoint}", number, "url")
+        return LineError("mismatched_url", f"url: must be the batch's endpoint, {endpoint}", number, "url")
+    if line.custom_id in earlier:
+        return LineError("duplicate_custom_id", "custom_id: another line has this one", number, "custom_id")
     return line
-
-
-def _fault(code: str, what: str, number: int, param: str | None) -> BadInput:
-    return BadInput([LineError(code, what if param is None else f"{param}: {what}", number, param)])
 
 
 class LineReply(msgspec.Struct, frozen=True):

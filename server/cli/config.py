@@ -256,9 +256,6 @@ class Answers:
         False,
         "let prompts kept for one key serve other keys, which can tell so by their answers' times",
     )
-    refuse_unknown_fields: bool = option(
-        False, "answer 400 to a body with a field that the API does not have, in place of naming it in a header"
-    )
     allow_replay: bool = option(
         False, "let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"
     )

@@ -20,7 +20,7 @@ from rich.markdown import Markdown
 
 from loadgen.client.transcript import EventParser
 from models.errors import UserError
-from server.api.output.progress import HEADER, Progress, progress_in
+from server.api.output.sse import HEADER, Progress, progress_in
 
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10)
 """An answer may take as long as it likes, a connection may not."""

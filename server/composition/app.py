@@ -38,7 +38,7 @@ from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.embeddings import TIMEOUT as EMBEDDING_TIMEOUT
 from server.embeddings import EmbeddingSetup, TextEmbedder, embed_texts
-from server.grammars.trial import STACK
+from server.grammars import STACK
 from server.http.service import FilesPlace, Machine, Service
 from server.lengths.in_process import PredictorContext
 from server.lengths.instruction import InstructionSplit

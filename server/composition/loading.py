@@ -38,8 +38,7 @@ from server.cli.config import ServeConfig
 from server.composition import devices as machine
 from server.composition.cache_paths import fetch_model
 from server.composition.slots import choose_slots
-from server.grammars.compiler import GrammarCompiler, TrialProcess
-from server.grammars.trial import run_trials
+from server.grammars import GrammarCompiler, TrialProcess, run_trials
 from server.lengths.predictors import token_features
 
 log = logging.getLogger(__name__)

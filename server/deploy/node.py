@@ -23,7 +23,7 @@ import msgspec
 
 from scheduler.placement import NodeLoad
 from server.api.health import Load
-from server.api.output.expectation import Expectation
+from server.api.output.reply import Expectation
 from server.http.proxy import HOPS, PROXYS, without
 
 Headers: TypeAlias = Sequence[tuple[str, str]]

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowId
 from scheduler.request import Request
-from server.api.calls.register import Record
 from server.api.errors import ApiError, failure_error
+from server.api.register import Record
 from server.gateway.backend import Backend, Waiting
 
 

@@ -19,13 +19,13 @@ from engine.sampling.params import SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, TooLate
-from server.api.calls.register import CALL, REGISTER, Caller, Record
 from server.api.errors import ApiError, busy, failure_error
-from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input.body import hold_body
 from server.api.limits import LIMITS
-from server.api.output.expectation import SHORT_FORM, expectation_of, headers_of
+from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.output.wanted import length_scope
+from server.api.register import CALL, REGISTER, Caller, Record
+from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import TICKET, check_tokens
 from server.gateway.backend import Backend
 from server.gateway.merged import as_stream

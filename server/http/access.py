@@ -17,8 +17,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.api.errors import ApiError, bad_request, busy
-from server.api.generator import DISPATCHER
-from server.api.operation import operation_of
+from server.api.operation import OPERATION
+from server.api.served_model import DISPATCHER
 from server.http.keys import Keyring
 
 HOLDER = web.RequestKey("holder", str)
@@ -224,7 +224,7 @@ def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
 
 
 def _is_open(request: web.Request) -> bool:
-    operation = operation_of(request)
+    operation = request.get(OPERATION)
     return operation is not None and operation.open
 
 

@@ -14,16 +14,15 @@ from collections import OrderedDict
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
-from server.api.batches.asker import start_batches, stop_batches
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
-from server.api.generator import DISPATCHER
-from server.api.input.fields import IGNORED_HEADER, name_ignored
+from server.api.health import remember_start
 from server.api.input.structured import give_up_compiling
 from server.api.openapi import DOCUMENT, encode_document
-from server.api.operation import BY_HANDLER, generates, note_operation, operation_of
-from server.api.output.expectation import SHORT_FORM
-from server.api.served_model import remember_start
+from server.api.operation import BY_HANDLER, OPERATION, generates, note_operation
+from server.api.output.reply import SHORT_FORM
+from server.api.served_model import DISPATCHER
 from server.api.ticket import admit
+from server.batches.asker import start_batches, stop_batches
 from server.dashboard.feed import close_feed
 from server.http.access import ACCESS, authenticate, holder_of, sender_of
 from server.http.cors import HOSTS, ORIGINS, add_origin_headers, guard_hosts, guard_origins
@@ -87,10 +86,7 @@ async def meet_expectation(request: web.Request) -> web.Response | None:
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "Lengthwise"
     response.headers[HEADER] = request_id(request)
-    ignored = name_ignored(request)
-    if ignored is not None:
-        response.headers[IGNORED_HEADER] = ignored
-    operation = operation_of(request)
+    operation = request.get(OPERATION)
     if operation is not None and operation.dialect is not None:
         response.headers[operation.dialect.id_header] = request_id(request)
     response.headers.update(request.get(SHORT_FORM, {}))

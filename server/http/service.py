@@ -12,17 +12,16 @@ from aiohttp import web
 from scheduler.dispatcher import Dispatcher
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
-from server.api.batches.asker import BATCHES, ModelAsker
-from server.api.calls.register import REGISTER, Register
 from server.api.embeddings import EMBEDDER
-from server.api.generator import DISPATCHER, LENGTHS, AnswerLengths, UnknownLengths
 from server.api.health import LIFE, Life
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.operation import Operation
 from server.api.operations import OPERATIONS
 from server.api.output.sse import TICKER, Ticker
-from server.api.responses.endpoint import STORE, ResponseStore
-from server.api.served_model import MODEL, ServedModel
+from server.api.register import REGISTER, Register
+from server.api.responses import STORE, ResponseStore
+from server.api.served_model import DISPATCHER, LENGTHS, MODEL, AnswerLengths, ServedModel, UnknownLengths
+from server.batches.asker import BATCHES, ModelAsker
 from server.batches.batches import Batches
 from server.dashboard.feed import FEED, Feed
 from server.embeddings import TextEmbedder

@@ -26,7 +26,7 @@ from scheduler.length.prediction import Estimate, Prediction, oracle, prediction
 from scheduler.plan import Assignment
 from scheduler.request import Request
 from scheduler.serving_time.nearest import served_batch
-from server.api.generator import Revise
+from server.api.served_model import Revise
 
 Predict: TypeAlias = Callable[[LengthQuery, SamplingParams], Awaitable[Prediction | None]]
 """Predicts the length of an answer."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from server.api.calls.register import CALL, REGISTER
-from server.api.calls.request_status import RequestStatus
 from server.api.errors import error_code
 from server.api.operation import generates
+from server.api.register import CALL, REGISTER
+from server.api.request_status import RequestStatus
 from server.cli.settings import ConfigError
 from server.http.access import holder_of
 from server.http.request_id import request_id

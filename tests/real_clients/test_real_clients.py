@@ -27,8 +27,8 @@ from typing import Any
 import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
+from server.api.input.tools import OPEN
 from server.api.limits import Limits
-from server.api.tools.tools import OPEN
 from server.cli.config import GatewayConfig
 from server.composition.gateway import open_gateway
 from server.process.life import listen

@@ -42,8 +42,7 @@ from scheduler.strategy import STRATEGIES
 from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig
-from server.grammars.compiler import GrammarCompiler
-from server.grammars.trial import Outcome, Trial, try_grammars
+from server.grammars import GrammarCompiler, Outcome, Trial, try_grammars
 from server.http.service import Service
 from server.process import watchdog
 

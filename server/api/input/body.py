@@ -8,24 +8,25 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from decimal import Decimal
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 import msgspec
 import orjson
 from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
-from server.api.generator import DISPATCHER
-from server.api.input.fields import list_unknown, note_unknown, without_unknown
 from server.api.limits import LIMITS, PENDING, Limits
-from server.api.output.reply import FINGERPRINT, Head
-from server.api.served_model import MODEL, model_name
+from server.api.register import Caller, Record
+from server.api.served_model import DISPATCHER, MODEL, model_name
 from server.api.ticket import TICKET
-from server.http.access import sender_of
+from server.http.access import client_of, holder_of, sender_of
+from server.http.request_id import request_id
 
 LARGE = 64 * 1024
 """Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
@@ -45,53 +46,74 @@ BODIES_OF_ONE = 16
 T = TypeVar("T")
 
 
-class NamesModel(Protocol):
-    """A body that may name the model."""
+class GeneratingBody(Protocol):
+    """The body of a call that generates."""
 
     @property
     def model(self) -> str | None: ...
 
+    @property
+    def stream(self) -> bool | None: ...
 
-G = TypeVar("G", bound=NamesModel)
+
+G = TypeVar("G", bound=GeneratingBody)
+
+ESTIMATE = "x-lengthwise-estimate"
+"""Request header by which a client asks that `metrics` tell what was expected of its call, with the value 1."""
 
 
-async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple[G, Head]:
-    """The body of a call that generates, and the head of its answer, whose id begins with `prefix`.
+async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple[G, Record]:
+    """The body of a call that generates, and the call's record, whose id begins with `prefix`.
 
     Raises ApiError 400, 404, 408, 413 or 429.
     """
-    body = await read_body(request, schema)
-    model = request.app[MODEL]
-    name, now = model_name(body.model, model), request.app[DISPATCHER].now()
-    head = Head(f"{prefix}{secrets.token_hex(16)}", name, now, fingerprint=model.virtual or FINGERPRINT)
-    return body, head
+    body, app = await read_body(request, schema), request.app
+    record = Record(
+        f"{prefix}{secrets.token_hex(16)}",
+        Caller(holder_of(request), request_id(request)),
+        request.path,
+        model_name(body.model, app[MODEL]),
+        int(time.time()),
+        bool(body.stream),
+        app[DISPATCHER].now(),
+        client=client_of(request, getattr(body, "user", None)),
+        tells_estimate=is_asked(request, ESTIMATE),
+    )
+    return body, record
+
+
+def is_asked(request: web.Request, header: str) -> bool:
+    """Whether a client asks for what a header names; raises ApiError 400."""
+    asked = request.headers.get(header, "0")
+    if asked not in ("0", "1"):
+        raise bad_request(f"{header}: must be 0 or 1, not {asked[:200]!r}", header)
+    return asked == "1"
 
 
 async def read_body(request: web.Request, schema: type[T], choose: Callable[[bytes], type[T]] | None = None) -> T:
     """The body as `schema`, or as that of its kinds which `choose` finds in any thread; raises ApiError 400, 408, 413,
     415 or 429."""
     app, ticket = request.app, request.get(TICKET)
-    with _body_room(request) as room:
-        raw = await _receive(request, app[LIMITS], room)
+    async with hold_body(request) as raw:
         if ticket is not None:
             ticket.count_body()
-        refused = app[LIMITS].refuse_unknown_fields
-
-        def read() -> tuple[T, tuple[str, ...]]:
-            return parse_named(raw, schema if choose is None else choose(raw), thoroughly=refused)
-
-        body, unknown = await read_bounded(raw, read, app)
-    if unknown:
-        note_unknown(request, unknown, refused=refused)
-    return body
+        return await read_bounded(raw, lambda: parse(raw, schema if choose is None else choose(raw)), app)
 
 
 @asynccontextmanager
 async def hold_body(request: web.Request) -> AsyncIterator[bytes]:
-    """The body's bytes, unpacked, which take their room until the context is left; raises ApiError 400, 408, 413, 415
-    or 429."""
-    with _body_room(request) as room:
-        yield await _receive(request, request.app[LIMITS], room)
+    """The body's bytes, unpacked, which take their room until the context is left: what is only announced takes none.
+
+    Raises ApiError 400, 408, 413, 415 or 429.
+    """
+    held, sender, body = request.app[PENDING].body_bytes, sender_of(request), bytearray()
+    try:
+        await _receive(request, body, held, sender)
+        yield bytes(body)
+    finally:
+        held[sender] -= len(body)
+        if not held[sender]:
+            del held[sender]
 
 
 async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) -> T:
@@ -109,48 +131,31 @@ async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) 
     return await app[MODEL].run_in_thread(read_large)
 
 
-@contextmanager
-def _body_room(request: web.Request) -> Iterator[Callable[[int], None]]:
-    """Room for the bytes of one body that have come, which is given back on leaving: what is only announced takes none.
-    Yields what takes room for more bytes, and raises ApiError 429."""
-    held, each, sender = request.app[PENDING].body_bytes, request.app[LIMITS].max_body_bytes, sender_of(request)
-    taken = 0
-
-    def add(count: int) -> None:
-        nonlocal taken
-        if held.total() + count > BODIES * each or held[sender] + count > BODIES_OF_ONE * each:
-            message = "too many large requests are being read; try again later"
-            raise busy(message, "too_many_large_bodies", 1.0, close=True)
-        held[sender] += count
-        taken += count
-
-    try:
-        yield add
-    finally:
-        held[sender] -= taken
-        if not held[sender]:
-            del held[sender]
-
-
-async def _receive(request: web.Request, limits: Limits, room: Callable[[int], None]) -> bytes:
-    if (request.content_length or 0) > limits.max_body_bytes:
+async def _receive(request: web.Request, body: bytearray, held: Counter[str], sender: str) -> None:
+    """Add what comes to `body`, and to the bytes that are held for its sender."""
+    limits, received = request.app[LIMITS], 0
+    most = limits.max_body_bytes
+    if (request.content_length or 0) > most:
         raise _too_large(limits)
-    unpack, body, received = _unpacker_for(request), bytearray(), 0
+    unpack = _unpacker_for(request)
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for piece in request.content.iter_any():
                 received += len(piece)
-                piece = unpack(piece, limits.max_body_bytes - len(body) + 1)
-                if max(len(body) + len(piece), received) > limits.max_body_bytes:
+                piece = unpack(piece, most - len(body) + 1)
+                size = len(piece)
+                if max(len(body) + size, received) > most:
                     raise _too_large(limits)
-                room(len(piece))
+                if held.total() + size > BODIES * most or held[sender] + size > BODIES_OF_ONE * most:
+                    message = "too many large requests are being read; try again later"
+                    raise busy(message, "too_many_large_bodies", 1.0, close=True)
+                held[sender] += size
                 body += piece
     except TimeoutError:
         message = f"the request's body did not arrive within {limits.body_timeout:g} s; send it at once"
         raise ApiError(408, message, close=True) from None
     except zlib.error:
         raise ApiError(400, "the request's body cannot be read: its encoding is broken", close=True) from None
-    return bytes(body)
 
 
 def _unpacker_for(request: web.Request) -> Callable[[bytes, int], bytes]:
@@ -185,18 +190,6 @@ def _bound_parts(raw: bytes) -> None:
     if strings > MAX_STRINGS or nested > MAX_NESTED or values > MAX_VALUES:
         most = f"{MAX_VALUES} values, {MAX_STRINGS} strings, or {MAX_NESTED} lists, objects or names"
         raise bad_request(f"the request's body has more than {most}; send fewer at a time", code="too_many_values")
-
-
-def parse_named(raw: bytes, schema: type[T], *, thoroughly: bool) -> tuple[T, tuple[str, ...]]:
-    """JSON text as `schema`, and names in it that the schema does not have; raises ApiError 400.
-
-    A body without any, which most are, is decoded once.
-    """
-    known: type = schema
-    try:
-        return msgspec.json.decode(raw, type=cast(type[T], without_unknown(known))), ()
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return parse(raw, schema), list_unknown(raw, schema, thoroughly=thoroughly)
 
 
 def parse(raw: bytes, schema: type[T]) -> T:

@@ -1,22 +1,18 @@
-"""Fields of a body that no schema takes apart: refused where they ask for something, kept as raw JSON, or unknown.
+"""Fields of a body that no schema takes apart: refused where they ask for something, or kept as raw JSON.
 
 Fields of OpenAI's API and of other servers' that would change an answer, and that this server cannot honour, are
 refused where they ask for anything: passed over in silence, the client would take another answer for its own. JSON that
 is data, such as schemas and arguments, is bounded in size and depth, since what is made of it is walked more than once.
-Unknown fields are named in a header, so that a typo can be found.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import msgspec
 import orjson
-from aiohttp import web
 from msgspec import Raw
 
 from server.api.errors import bad_request
@@ -77,7 +73,10 @@ _HARMLESS: Mapping[str, frozenset[bytes]] = MappingProxyType(
 def describe_foreign() -> dict[str, dict[str, object]]:
     """The JSON schema of each field: the values that ask for nothing, and why others are refused."""
     return {
-        name: {"description": reason, "enum": [msgspec.json.decode(one) for one in sorted(_harmless(name)) if one]}
+        name: {
+            "description": reason,
+            "enum": [msgspec.json.decode(one) for one in sorted(_HARMLESS.get(name, NOTHING)) if one],
+        }
         for name, reason in _REASONS.items()
     }
 
@@ -86,19 +85,12 @@ def refuse_foreign(body: Foreign) -> None:
     """Raise ApiError 400 for the first of these fields that asks for something."""
     for name, reason in _REASONS.items():
         value: Raw = getattr(body, name)
-        if bytes(value) and _asks(name, value):
+        long = len(memoryview(value)) > LONGEST
+        if long or bytes(value).translate(None, b" \t\r\n") not in _HARMLESS.get(name, NOTHING):
             raise bad_request(f"{name}: {reason}", name, "unsupported")
 
 
-def _asks(name: str, value: Raw) -> bool:
-    return len(memoryview(value)) > LONGEST or bytes(value).translate(None, b" \t\r\n") not in _harmless(name)
-
-
-def _harmless(name: str) -> frozenset[bytes]:
-    return _HARMLESS.get(name, NOTHING)
-
-
-def refuse_asked(fields: Iterable[tuple[str, object, str]]) -> None:
+def refuse_asked(*fields: tuple[str, object, str]) -> None:
     """Raise ApiError 400 for the first field (name, whether it asks for anything, why that is not there)."""
     for name, asks, reason in fields:
         if asks:
@@ -153,82 +145,3 @@ def _inside(value: Any) -> Iterable[Any]:
             return value
         case _:
             return ()
-
-
-IGNORED_HEADER = "x-lengthwise-ignored"
-
-MANY = 20_000
-"""Ends of names in a body beyond which unknown ones are not looked for: a body of names alone would take long."""
-
-MOST = 16
-"""Names that the header tells at most."""
-
-HARMLESS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "/v1/messages": frozenset({"metadata", "service_tier", "context_management", "inference_geo", "speed"}),
-        "": frozenset(
-            {
-                "metadata",
-                "mm_processor_kwargs",
-                "prediction",
-                "prompt_cache_key",
-                "prompt_cache_retention",
-                "reasoning",
-                "reasoning_effort",
-                "request_id",
-                "safety_identifier",
-                "service_tier",
-                "spaces_between_special_tokens",
-                "store",
-                "user",
-                "verbosity",
-            }
-        ),
-    }
-)
-"""Beginnings of paths -> fields that such an API has and on which nothing here depends; "" for any other path."""
-
-UNKNOWN = web.RequestKey("unknown_fields", tuple[str, ...])
-
-
-def note_unknown(request: web.Request, names: tuple[str, ...], *, refused: bool) -> None:
-    """Note the names of unknown fields for the response's header; raises ApiError 400 where they are `refused`."""
-    path = next(start for start in HARMLESS if request.path.startswith(start))
-    unknown = tuple(name for name in names if name not in HARMLESS[path])
-    if unknown and refused:
-        shown = ", ".join(repr(name[:64]) for name in unknown[:MOST])
-        raise bad_request(f"{shown}: no such field here (--refuse-unknown-fields)", unknown[0][:64], "unknown_field")
-    request[UNKNOWN] = unknown
-
-
-def ignore(request: web.Request, names: Sequence[str]) -> None:
-    """Name parts of a body that are passed over, though its schema has them, in the response's header too."""
-    request[UNKNOWN] = (*request.get(UNKNOWN, ()), *dict.fromkeys(names))
-
-
-def list_unknown(raw: bytes, schema: type, *, thoroughly: bool = False) -> tuple[str, ...]:
-    """Names in a JSON object that a schema does not have, in their order; none of a body of very many names, unless
-    it is to be looked at `thoroughly`.
-    """
-    if not thoroughly and raw.count(b'":') > MANY:
-        return ()
-    known = _list_known(schema)
-    return tuple(name for name in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]) if name not in known)
-
-
-@cache
-def without_unknown(schema: type) -> type:
-    """The schema, for bodies without any other field."""
-    return msgspec.defstruct(schema.__name__, [], bases=(schema,), forbid_unknown_fields=True, frozen=True)
-
-
-@cache
-def _list_known(schema: type) -> frozenset[str]:
-    """Names of the fields that a schema has, kept since they take a millisecond to find."""
-    return frozenset(field.encode_name for field in msgspec.structs.fields(schema))
-
-
-def name_ignored(request: web.Request) -> str | None:
-    """The header's value; None where there is nothing to tell."""
-    names = request.get(UNKNOWN, ())
-    return ", ".join(re.sub(r"[^!-+\--~]", "?", name[:64]) for name in names[:MOST]) or None

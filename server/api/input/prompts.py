@@ -7,7 +7,7 @@ before any memory is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,10 +18,10 @@ from engine.sampling.grammar import Compiled
 from models.errors import TextError
 from server.api.errors import ApiError, bad_request
 from server.api.input.fields import refuse_foreign
-from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, GenerationBody, Message
+from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, Message
 from server.api.input.structured import constraint
+from server.api.input.tools import NO_TOOLS, Toolbox, Turn, plain_turns, tool_fields, toolbox
 from server.api.served_model import ServedModel
-from server.api.tools.tools import NO_TOOLS, Toolbox, Turn, plain_turns, tool_fields, toolbox
 from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ waking a thread takes longer beside executors that compute on all cores."""
 
 FEW = 16
 """Turns of a conversation that is encoded there."""
+
+
+PLAIN = ("role", "content")
+"""Fields of a turn that neither calls tools nor brings their results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Prompt:
 
 async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     """The conversation through the model's chat template; raises ApiError 400."""
-    _refuse_unsupported(body)
+    refuse_foreign(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
     tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
     grammar = await constraint(body, model, tools)
@@ -77,15 +81,11 @@ def _is_short(body: ChatBody) -> bool:
 
 
 def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
-    turns, ids = render_chat(
-        body.messages,
-        body.chat_template_kwargs,
-        model,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
-        tools=tools,
-    )
-    split = _split_turns(turns, body, model)
+    turns, ids = render_chat(body, model, tools)
+    if body.instruction is not None:
+        split = split_by(body.instruction, [turn["content"] for turn in turns])
+    else:
+        split = split_messages(turns, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
     with refuse_unencodable("messages"):
         text_ids, user_input_length = _encode_split(split, model.text)
     prompt = Prompt(tuple(ids), "", split, text_ids, user_input_length, grammar, tools)
@@ -98,32 +98,24 @@ def _encode_split(split: SplitPrompt, text: Text) -> tuple[tuple[int, ...], int]
     return (*(text.encode(split.instruction) if split.instruction else ()), *user_input), len(user_input)
 
 
-def render_chat(
-    messages: Sequence[Message],
-    variables: Mapping[str, object] | None,
-    model: ServedModel,
-    *,
-    add_generation_prompt: bool | None = None,
-    continue_final_message: bool | None = None,
-    tools: Toolbox = NO_TOOLS,
-) -> tuple[list[Turn], list[int]]:
+def render_chat(body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> tuple[list[Turn], list[int]]:
     """The turns as chat templates know them, and their token ids; raises ApiError 400. Heavy."""
-    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
-    goes_on = bool(continue_final_message)
-    if goes_on:
-        _check_goes_on(turns, add_generation_prompt)
+    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
+    if goes_on := bool(body.continue_final_message):
+        _check_goes_on(turns, body.add_generation_prompt)
     offered = [tool.definition for tool in tools.offered]
-    check_bytes(len(orjson.dumps(offered)), "tools", model)
-    if not model.text.takes_tools:
+    if offered:
+        check_bytes(len(orjson.dumps(offered)), "tools", model)
+    if not model.text.takes_tools and (offered or any(len(turn) > len(PLAIN) for turn in turns)):
         turns, offered = plain_turns(turns, tools), []
     check_bytes(sum(len(turn["content"].encode()) for turn in turns), "messages", model)
     with refuse_unencodable("messages"):
         ids = model.text.encode_chat(
             turns,
             tools=offered,
-            add_generation_prompt=add_generation_prompt is not False and not goes_on,
+            add_generation_prompt=body.add_generation_prompt is not False and not goes_on,
             continue_final_message=goes_on,
-            variables=variables or {},
+            variables=body.chat_template_kwargs or {},
         )
     return turns, ids
 
@@ -146,18 +138,14 @@ def refuse_unencodable(param: str) -> Iterator[None]:
         raise bad_request(f"{param}: {error}", param) from None
 
 
-def _split_turns(turns: Sequence[Turn], body: GenerationBody, model: ServedModel) -> SplitPrompt:
-    if body.instruction is not None:
-        return split_by(body.instruction, [turn["content"] for turn in turns])
-    return split_messages(turns, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
-
-
 def _turn(message: Message, path: str) -> Turn:
     """A message as chat templates know it: they have no developer, which is OpenAI's newer word for system."""
-    role = "system" if message.role == "developer" else message.role
-    silent = message.content is None and message.role == "assistant"
-    content = "" if silent else join_content(message.content, f"{path}.content", ("text",))
-    return {"role": role, "content": content, **tool_fields(message, path)}
+    role, content = "system" if message.role == "developer" else message.role, message.content
+    if not isinstance(content, str):
+        silent = content is None and role == "assistant"
+        content = "" if silent else join_content(content, f"{path}.content", ("text",))
+    turn = {"role": role, "content": content}
+    return turn if role != "tool" and not message.tool_calls else turn | tool_fields(message, path)
 
 
 def join_content(content: str | Sequence[ContentPart] | None, path: str, types: Sequence[str]) -> str:
@@ -175,16 +163,9 @@ def join_content(content: str | Sequence[ContentPart] | None, path: str, types: 
     return "".join(part.text or "" for part in content)
 
 
-def _refuse_unsupported(body: GenerationBody) -> None:
-    """Raise ApiError 400 for the first field that asks for what is not there."""
-    refuse_foreign(body)
-    if body.stream_options is not None and not body.stream:
-        raise bad_request("stream_options: is allowed only when stream is true", "stream_options")
-
-
 async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:
     """The prompts of a completion, each by itself; raises ApiError 400."""
-    _refuse_unsupported(body)
+    refuse_foreign(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise bad_request("best_of: only the value of n is supported", "best_of", "unsupported")
     grammar = await constraint(body, model)

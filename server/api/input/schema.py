@@ -243,3 +243,7 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: Alternatives | None = None
     best_of: Annotated[int, Meta(ge=1, le=64)] | None = None
+
+
+TextBody: TypeAlias = ChatBody | CompletionBody
+"""The body of a call that is answered with text, once other APIs' bodies are chats."""

@@ -17,11 +17,10 @@ from engine.sampling.grammar import WHITESPACE, Compiled, GrammarError, Grammars
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.errors import ApiError, bad_request, busy
 from server.api.input.fields import is_given, read_json
-from server.api.input.schema import ChatBody, CompletionBody, ResponseFormat, StructuredOutputs
+from server.api.input.schema import ChatBody, ResponseFormat, StructuredOutputs, TextBody
+from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Tool, Toolbox, call_head, close_schema
 from server.api.served_model import MODEL, ServedModel
-from server.api.tools.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Tool, Toolbox, call_head, close_schema
-from server.grammars.compiler import RefusedGrammar
-from server.grammars.trial import TrialsFailed
+from server.grammars import RefusedGrammar, TrialsFailed
 
 ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
@@ -32,9 +31,9 @@ async def give_up_compiling(app: web.Application) -> None:
         compiler.give_up()
 
 
-async def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
+async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
     """The grammar that the answer must match; None where it may be anything. Raises ApiError."""
-    if not tools and body.response_format is None and body.structured_outputs is None:
+    if not tools.offered and body.response_format is None and body.structured_outputs is None:
         return None
     grammar, param, schemas = await model.run_in_thread(_read, body, tools, model.defaults.close_schemas)
     if model.grammars is None:
@@ -53,7 +52,7 @@ async def constraint(body: ChatBody | CompletionBody, model: ServedModel, tools:
         raise ApiError(503, str(error)) from None
 
 
-def _read(body: ChatBody | CompletionBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None, str, list[Grammar]]:
+def _read(body: TextBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None, str, list[Grammar]]:
     """The grammar of the whole answer, the field that asks for it, and the schemas of all tools. Heavy."""
     answer, param = _answer(body, closed)
     schemas = _schemas(tools, enforced=tools.must_call or answer is not None)
@@ -69,7 +68,7 @@ def _read(body: ChatBody | CompletionBody, tools: Toolbox, closed: bool) -> tupl
     return answer, param, schemas
 
 
-def _answer(body: ChatBody | CompletionBody, closed: bool) -> tuple[Grammar | None, str]:
+def _answer(body: TextBody, closed: bool) -> tuple[Grammar | None, str]:
     """The grammar of the text itself, and the field that asks for it."""
     format_, outputs = body.response_format, body.structured_outputs
     asks = format_ is not None and format_.type != "text"
@@ -157,16 +156,14 @@ def calls_grammar(tools: Toolbox, answer: Grammar | None = None) -> Grammar:
 def _lines(tools: Toolbox, answer: Grammar | None) -> Iterator[str]:
     yield "start: calls" if answer is None else "start: calls | answer"
     yield f"calls: call ({_quoted(BETWEEN)} call)*" if tools.parallel else "calls: call"
-    heads = " | ".join(f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in _numbered(tools))
+    heads = " | ".join(
+        f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in enumerate(tools.callable)
+    )
     yield f"call: ({heads}) {_quoted(CALL_TAIL)}"
-    for place, tool in _numbered(tools):
+    for place, tool in enumerate(tools.callable):
         yield f"arguments_{place}: %json {_schema(arguments_schema(tool), tool.lenient)}"
     if answer is not None:
         yield f"answer: %json {_schema(orjson.loads(answer.text), answer.lenient)}"
-
-
-def _numbered(tools: Toolbox) -> Iterator[tuple[int, Tool]]:
-    return enumerate(tools.callable)
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:

@@ -18,31 +18,20 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher
+from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
 from scheduler.stream import Shortcut, join_updates
-from server.api.calls.register import Record
-from server.api.calls.request_status import measure
 from server.api.errors import ApiError, bad_request, busy, failure_error
-from server.api.generator import DISPATCHER, LENGTHS
 from server.api.input.prompts import Prompt
-from server.api.input.schema import ChatBody, CompletionBody
+from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
-from server.api.output.expectation import expectation_of
-from server.api.output.large_json import LETTERS, weigh
-from server.api.output.reply import Metrics, PromptDetails, Usage
-from server.api.output.wanted import (
-    Predictions,
-    WantedAnswer,
-    describe,
-    draw_seeds,
-    expected_tokens,
-    is_scoring,
-    length_scope,
-    predict,
-)
-from server.api.served_model import MODEL
+from server.api.output.reading import Piece, Reader, reader_of
+from server.api.output.reply import LETTERS, Metrics, PromptDetails, Usage, expectation_of, weigh
+from server.api.output.wanted import WantedAnswer, describe, is_scoring, length_scope, predict
+from server.api.register import Record
+from server.api.request_status import measure
+from server.api.served_model import DISPATCHER, LENGTHS, MODEL
 from server.api.ticket import check_tokens
-from server.api.tools.reading import Piece, Reader, reader_of
 from server.http.access import spend_tokens
 
 
@@ -59,12 +48,7 @@ class Answer:
     tokens: int = 0
     characters: int = 0
     weight: int = 0
-    """How long what has not been sent takes to encode, its prompt's text included, as that may be shown."""
-
-    def take_weight(self) -> int:
-        """The weight, of what is sent from now on."""
-        weight, self.weight = self.weight, 0
-        return weight
+    """How long it takes to encode so far, its prompt's text included, as that may be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +58,13 @@ class Part:
     answer: Answer
     update: RowUpdate
     pieces: Sequence[Piece]
+    weight: int = 0
+    """How long it takes to encode, as `weigh` has it."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether it is the answer's last."""
+        return self.update.finish_reason is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,31 +79,29 @@ class Call:
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        return tuple(answer.request for answer in self.answers)
+        return self.record.requests
 
     def receive(self, place: int, update: RowUpdate) -> Part:
         """Count an update as sent and read it; raises ApiError when its row failed."""
-        answer = self.answers[place]
+        answer, ends = self.answers[place], update.finish_reason is not None
         if update.finish_reason is FinishReason.ERROR:
             self.record.check()
             error = update.error or "the answer could not be generated"
             raise bad_request(error) if update.by_client else failure_error(answer.request.failure, error)
-        answer.weight += weigh(update)
+        weight = weigh(update) + (0 if answer.weight else len(answer.prompt.text) // LETTERS)
+        answer.weight += weight
         if self.scoring:
             # No token was asked for, so the answer ends because its length, zero, is reached.
-            reason = None if update.finish_reason is None else FinishReason.LENGTH
+            reason = FinishReason.LENGTH if ends else None
             update = replace(update, token_ids=(), text="", logprobs=(), finish_reason=reason, stop_reason=None)
         answer.tokens += len(update.token_ids)
         ended = answer.reader.ended
-        pieces = answer.reader.push(update.text, last=update.finish_reason is not None)
-        if answer.reader.ended and not ended and update.finish_reason is None:
-            self._end(answer.request)
-        return Part(answer, update, pieces)
-
-    def _end(self, request: Request) -> None:
-        """End an answer whose text could go on."""
-        self.dispatcher.cancel(request)
-        request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.STOP))  # the client still reads
+        pieces = answer.reader.push(update.text, last=ends)
+        if answer.reader.ended and not ended and not ends:  # though its text could go on
+            self.dispatcher.cancel(answer.request)
+            last = RowUpdate(answer.request.row_id, finish_reason=FinishReason.STOP)
+            answer.request.stream.put(last)  # the client still reads
+        return Part(answer, update, pieces, weight)
 
     def usage(self) -> Usage:
         """Tokens so far; a prompt counts once, however many answers it has, and so does what was kept of it before."""
@@ -126,72 +115,52 @@ class Call:
     def metrics(self) -> Metrics:
         """Times of the call, from its arrival on, and what was expected of it if its client asks."""
         told = measure(self.requests)
-        return (
-            msgspec.structs.replace(told, estimate=expectation_of(self.requests))
-            if self.record.tells_estimate
-            else told
-        )
+        if not self.record.tells_estimate:
+            return told
+        return msgspec.structs.replace(told, estimate=expectation_of(self.requests))
 
 
 @asynccontextmanager
 async def open_call(
-    body: ChatBody | CompletionBody, listed: Sequence[WantedAnswer], app: web.Application, record: Record
+    body: TextBody, wanted: Sequence[WantedAnswer], app: web.Application, record: Record
 ) -> AsyncIterator[Call]:
-    """Submit the listed answers of a call, and note them in its record; on leaving, cancel what has not ended.
+    """Submit the answers of a call, and note them in its record; on leaving, cancel what has not ended.
 
     Raises ApiError 400, 429, 499 or 503.
     """
-    wanted = draw_seeds(listed, body, app[MODEL])
-    scope = length_scope(record.caller.holder, body.cache_salt)
-    async with predict(wanted, app[LENGTHS], scope) as predictions:  # a client that leaves meanwhile has cost nothing
-        record.check()
-        tokens = sum(expected_tokens(item, predictions[id(item.prompt)]) for item in wanted)
-        check_tokens(tokens, app[LIMITS], app[DISPATCHER])
-        async with _submit_all(wanted, predictions, body, app, record, scope) as answers:
-            call = Call(answers, record, app[DISPATCHER], is_scoring(body))
-            record.requests = call.requests
-            spend_tokens(app, record.caller.holder, call.usage().prompt_tokens)
-            try:
-                yield call
-            finally:
-                spend_tokens(app, record.caller.holder, sum(each.generated for each in call.requests))
-
-
-@asynccontextmanager
-async def _submit_all(
-    wanted: Sequence[WantedAnswer],
-    predictions: Predictions,
-    body: ChatBody | CompletionBody,
-    app: web.Application,
-    record: Record,
-    scope: str,
-) -> AsyncIterator[tuple[Answer, ...]]:
-    """Submit a request for each answer; on leaving, cancel what has not ended."""
-    dispatcher, lengths = app[DISPATCHER], app[LENGTHS]
-    answers: list[Answer] = []
+    dispatcher, lengths, holder = app[DISPATCHER], app[LENGTHS], record.caller.holder
+    scope, answers = length_scope(holder, body.cache_salt), list[Answer]()
+    deadline = None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000
     try:
-        for item in wanted:
-            prediction = predictions[id(item.prompt)]
-            request = dispatcher.submit(
-                item.prompt.ids,
-                item.sampling,
-                deadline=None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000,
-                arrival=record.arrival,
-                **describe(item, prediction, body, app, record.client, record.caller.holder),
-            )
-            lengths.note(request, item.query(scope), prediction, dispatcher.revise)
-            reader = reader_of(item.prompt.tools, guaranteed=item.prompt.grammar is not None)
-            weight = len(item.prompt.text) // LETTERS
-            answers.append(Answer(len(answers), item.prompt, request, reader, weight=weight))
-        yield tuple(answers)
+        async with predict(wanted, lengths, scope) as predictions:  # a client that leaves meanwhile has cost nothing
+            record.check()
+            known = [predictions[id(item.prompt)] for item in wanted]
+            check_tokens(sum(map(_expected_tokens, wanted, known)), app[LIMITS], dispatcher)
+            for item, prediction in zip(wanted, known, strict=True):
+                told = describe(item, prediction, body, app[MODEL], record.client, holder)
+                request = dispatcher.submit(**told, deadline=deadline, arrival=record.arrival)
+                lengths.note(request, item.query(scope), prediction, dispatcher.revise)
+                reader = reader_of(item.prompt.tools, guaranteed=item.prompt.grammar is not None)
+                answers.append(Answer(len(answers), item.prompt, request, reader))
+            record.requests = tuple(answer.request for answer in answers)
+            call = Call(tuple(answers), record, dispatcher, is_scoring(body))
+            spend_tokens(app, holder, call.usage().prompt_tokens)
+            yield call
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"
         raise busy(message, "deadline_unreachable", dispatcher.retry_after()) from None
     except Refused as error:
         raise failure_error(error.failure, str(error)) from None
     finally:
+        spend_tokens(app, holder, sum(request.generated for request in record.requests))
         for answer in answers:
             dispatcher.cancel(answer.request)
+
+
+def _expected_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
+    """Tokens of an answer and its prompt, as far as they can be foreseen."""
+    most = item.sampling.max_tokens
+    return len(item.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
 
 
 Arrivals: TypeAlias = Mapping[int, RowUpdate]

@@ -1,20 +1,22 @@
-"""The bodies of answers, as the API has them. Fields that hold their default are left out where OpenAI does so."""
+"""What the bodies of answers have in common: their JSON, token counts, times, estimates and log-probabilities."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 import orjson
 from aiohttp import web
 
-from engine.messages import FinishReason
-from server.api.output.expectation import Expectation
+from engine.messages import RowUpdate, TokenLogprob
+from scheduler.request import Request
+from scheduler.wait_estimate.expected_wait import length_interval
 from server.version import VERSION
+
+if TYPE_CHECKING:
+    from models.text import Text
 
 FINGERPRINT = f"lengthwise-{VERSION}"
 
@@ -54,17 +56,89 @@ def json_response(body: msgspec.Struct, status: int = 200) -> web.Response:
     return web.Response(body=encode(body), status=status, content_type="application/json")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The fields that every body of one call repeats; `created` is in seconds since 1970."""
+LARGE = 1000
+"""Weight from which a reply is made off the event loop: there it would take about two milliseconds."""
 
-    id: str
-    model: str
-    arrival: float
-    """When the call's own body was there, in seconds of the dispatcher's clock."""
-    created: int = field(default_factory=lambda: int(time.time()))
-    fingerprint: str = FINGERPRINT
-    """The `system_fingerprint`: this program and its version, or the virtual device that makes filler."""
+LETTERS = 64
+"""Characters of text that take about as long as one log-probability."""
+
+
+def weigh(update: RowUpdate) -> int:
+    """How long an update takes to encode, in log-probabilities."""
+    told = (tokens for tokens in (update.logprobs, update.prompt_logprobs) if tokens)
+    entries = sum(len(tokens) * (1 + (0 if tokens[-1] is None else len(tokens[-1].top))) for tokens in told)
+    return len(update.token_ids) + entries + len(update.text) // LETTERS
+
+
+SHORT_FORM: web.RequestKey[Mapping[str, str]] = web.RequestKey("short_form")
+"""Where a call keeps what is expected of it, for the headers of its response."""
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A median, and the ends of an interval that holds nine of ten; null where only the median is known."""
+
+    median: float
+    low: float | None
+    high: float | None
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """The estimate of a call from when it came, or as if it came now; `place` is 1 for the next to start.
+
+    Seconds are from that moment on, until the first of its answers starts, and until the last is complete; null where
+    nothing has been measured yet. Tokens are those of all its answers; null where no length is predicted.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    predicted_tokens: Interval | None
+    place: int | None
+    expected_wait_s: float | None
+    expected_completion_s: Interval | None
+
+
+def expectation_of(requests: Sequence[Request]) -> Expectation:
+    """The estimate of a call of at least one request, from those that its requests were given when they came."""
+    prompts = {id(request.prompt): request for request in reversed(requests)}.values()
+    expected = [request.expected for request in requests if request.expected is not None]
+    first = min(expected, key=lambda one: one.place, default=None)
+    known = [one for one in expected if one.known]
+    ends = [max(values) for values in zip(*((one.median, one.low, one.high) for one in known), strict=True)]
+    return Expectation(
+        prompt_tokens=sum(request.input_length for request in prompts),
+        cached_tokens=sum(request.cached_prompt for request in prompts),
+        predicted_tokens=_tokens(requests),
+        place=None if first is None else first.place + 1,
+        expected_wait_s=None if first is None or first.wait is None else round(first.wait, 3),
+        expected_completion_s=Interval(*(round(end, 3) for end in ends)) if len(known) == len(requests) else None,
+    )
+
+
+def _tokens(requests: Sequence[Request]) -> Interval | None:
+    told = [interval for request in requests if (interval := length_interval(request)) is not None]
+    if len(told) == len(requests):
+        low, median, high = (round(sum(values), 1) for values in zip(*told, strict=True))
+        return Interval(median, low, high)
+    known = predicted_tokens(requests)
+    return None if known is None else Interval(known, None, None)
+
+
+def predicted_tokens(requests: Sequence[Request]) -> float | None:
+    """Predicted tokens of all answers of a call together; None where one has no prediction."""
+    known = [request.predicted_length for request in requests if request.predicted_length is not None]
+    return round(sum(known), 1) if len(known) == len(requests) else None
+
+
+def headers_of(told: Expectation) -> Mapping[str, str]:
+    """The short form, for the response's headers."""
+    tokens, end = told.predicted_tokens, told.expected_completion_s
+    values = {
+        "x-lengthwise-place": told.place,
+        "x-lengthwise-predicted-tokens": None if tokens is None else round(tokens.median),
+        "x-lengthwise-expected-wait-ms": None if told.expected_wait_s is None else round(told.expected_wait_s * 1000),
+        "x-lengthwise-expected-completion-ms": None if end is None else round(end.median * 1000),
+    }
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -137,127 +211,82 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 PromptLogprobs: TypeAlias = Sequence[dict[str, PromptLogprob] | None]
 
 
-class ChatFinish(StrEnum):
-    """Why a chat answer ended."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    TOOL_CALLS = "tool_calls"
+LEAST = -9999.0
+"""Stands for minus infinity, which JSON cannot say."""
 
 
-class FunctionCall(msgspec.Struct, frozen=True):
-    """The function to call; its arguments are JSON."""
-
-    name: str
-    arguments: str
+def chat_logprobs(tokens: Sequence[TokenLogprob], text: Text) -> ChatLogprobs:
+    """The tokens of a chat answer."""
+    return ChatLogprobs(Lazy(partial(_chat_logprob, text=text), tokens))
 
 
-class ToolCall(msgspec.Struct, frozen=True):
-    """A tool that the assistant calls."""
-
-    id: str
-    function: FunctionCall
-    type: Literal["function"] = "function"
+def _chat_logprob(token: TokenLogprob, text: Text) -> ChatLogprob:
+    own = _alternative(token.token_id, token.logprob, text)
+    return ChatLogprob(own.token, own.logprob, own.bytes, [_alternative(*pair, text) for pair in token.top])
 
 
-class ChatMessage(msgspec.Struct, frozen=True):
-    """The assistant's text and calls."""
-
-    content: str | None
-    role: str = "assistant"
-    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+def _alternative(token_id: int, logprob: float, text: Text) -> Alternative:
+    return Alternative(text.token_text(token_id), _finite(logprob), list(text.token_bytes(token_id)))
 
 
-class ChatChoice(msgspec.Struct, frozen=True):
-    """One whole answer."""
+def completion_logprobs(
+    ids: Sequence[int], tokens: Sequence[TokenLogprob | None], text: Text, *, alternatives: int, offset: int
+) -> CompletionLogprobs:
+    """The tokens `ids` of a completion, of which the first stands `offset` characters into its text.
 
-    index: int
-    message: ChatMessage
-    logprobs: ChatLogprobs | None
-    finish_reason: ChatFinish | None
-    stop_reason: str | int | None
-
-
-class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole chat completion."""
-
-    id: str
-    object: str = "chat.completion"
-    created: int
-    model: str
-    choices: Sequence[ChatChoice]
-    usage: Usage
-    metrics: Metrics
-    system_fingerprint: str
-    prompt_logprobs: PromptLogprobs | None = None
+    The first token of a prompt has no log-probability: there None stands.
+    """
+    tops = Lazy(partial(_top, text=text, alternatives=alternatives), tokens)
+    return CompletionLogprobs(
+        tokens=[text.token_text(token_id) for token_id in ids],
+        token_logprobs=[None if token is None else _finite(token.logprob) for token in tokens],
+        top_logprobs=tops if alternatives else None,
+        text_offset=_offsets(ids, text, offset),
+    )
 
 
-class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Addition of a chunk to a call: its name, all at once, and more of its arguments."""
-
-    arguments: str
-    name: str | None = None
-
-
-class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Addition of a chunk to one of the calls; id and type come with the first."""
-
-    index: int
-    function: FunctionDelta
-    id: str | None = None
-    type: Literal["function"] | None = None
+def _top(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[str, float] | None:
+    """The likeliest tokens, and the one that stands there even if it is none of them."""
+    if token is None:
+        return None
+    pairs = (*token.top[:alternatives], (token.token_id, token.logprob))
+    return {text.token_text(token_id): _finite(logprob) for token_id, logprob in pairs}
 
 
-class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Addition of a chunk to a message; the role comes with the first."""
-
-    role: str | None = None
-    content: str | None = None
-    tool_calls: list[ToolCallDelta] | None = None
-
-
-class ChunkChoice(msgspec.Struct, frozen=True):
-    """Addition of a chunk to one answer."""
-
-    index: int
-    delta: Delta
-    logprobs: ChatLogprobs | None
-    finish_reason: ChatFinish | None
-    stop_reason: str | int | None
+def _offsets(ids: Sequence[int], text: Text, offset: int) -> list[int]:
+    offsets = []
+    for token_id in ids:
+        offsets.append(offset)
+        offset += characters(token_id, text)
+    return offsets
 
 
-class ChatChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event of a streamed chat completion."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[ChunkChoice]
-    system_fingerprint: str
-    usage: Usage | None = None
-    metrics: Metrics | None = None
+def characters(token_id: int, text: Text) -> int:
+    """Characters that a token begins: the later bytes of a character count for none, nor do special tokens."""
+    if not text.decode([token_id]):
+        return 0
+    return sum(byte & 0xC0 != 0x80 for byte in text.token_bytes(token_id))
 
 
-class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One completion, or what a chunk adds to it."""
-
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None
-    finish_reason: FinishReason | None
-    stop_reason: str | int | None
-    prompt_logprobs: PromptLogprobs | None = None
+def prompt_logprobs(
+    tokens: Sequence[TokenLogprob | None] | None, text: Text, alternatives: int | None
+) -> PromptLogprobs | None:
+    """Candidates for each place of a prompt, by token id; None when the request did not ask for them."""
+    if tokens is None or alternatives is None:
+        return None
+    return Lazy(partial(_ranked, text=text, alternatives=alternatives), tokens)
 
 
-class CompletionReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A whole completion, or one event of a streamed one: they have one shape."""
+def _ranked(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[str, PromptLogprob] | None:
+    if token is None:
+        return None
+    ranks = [(token_id, logprob, place + 1) for place, (token_id, logprob) in enumerate(token.top[:alternatives])]
+    ranks.append((token.token_id, token.logprob, token.rank))
+    return {
+        str(token_id): PromptLogprob(_finite(logprob), rank, text.token_text(token_id))
+        for token_id, logprob, rank in ranks
+    }
 
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: Sequence[CompletionChoice]
-    system_fingerprint: str
-    usage: Usage | None = None
-    metrics: Metrics | None = None
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LEAST)

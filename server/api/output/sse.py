@@ -1,14 +1,18 @@
-"""Server-sent events on an HTTP response: framing, keep-alives, and an end for readers that stand still.
+"""Replies on their way to the client: whole ones, and server-sent events with their framing, keep-alives, comments
+that tell a place in line, and an end for readers that stand still.
 
-It knows no format: events are structures that encode to JSON.
+It knows no format: replies and events are structures that encode to JSON. Only clients that ask get comments: some lose
+the event behind one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from types import TracebackType
@@ -17,9 +21,11 @@ from typing import TypeAlias
 import msgspec
 from aiohttp import web
 
+from scheduler.dispatcher import Dispatcher
+from scheduler.request import Request
 from server.api.limits import Limits
-from server.api.output.large_json import LARGE
-from server.api.output.reply import encode
+from server.api.output.reply import LARGE, encode, json_response
+from server.api.request_status import find_place
 from server.api.served_model import MODEL
 
 log = logging.getLogger(__name__)
@@ -113,12 +119,6 @@ comment runs into the event behind it, and both are lost. Of blank lines nothing
 BACKLOG = 32 * 1024
 """Bytes that a client has left unread, at which nothing but events is added."""
 DONE = b"data: [DONE]\n\n"
-
-
-class NamedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event whose kind is told in the framing too, as an `event:` line."""
-
-    type: str
 
 
 class EventStream:
@@ -221,4 +221,70 @@ def frame(events: Iterable[msgspec.Struct]) -> bytes:
 
 
 def _kind(event: msgspec.Struct) -> bytes:
-    return b"event: %b\n" % event.type.encode() if isinstance(event, NamedEvent) else b""
+    """The `event:` line of an event that has a type; those of OpenAI's older APIs have none."""
+    kind = event.__struct_config__.tag or getattr(event, "type", None)
+    return b"" if kind is None else b"event: %b\n" % str(kind).encode()
+
+
+async def send_reply(request: web.Request, reply: msgspec.Struct, weight: int) -> web.StreamResponse:
+    """Answer with a reply of that weight, whose JSON is made in a thread where it is large."""
+    if weight < LARGE:
+        return json_response(reply)
+    return web.Response(body=await request.app[MODEL].run_in_thread(encode, reply), content_type="application/json")
+
+
+HEADER = "x-lengthwise-progress"
+"""Request header by which a client asks for progress in a stream, with the value 1."""
+
+FIRST_LOOK = 0.1
+"""Seconds before the first look: most requests start before that."""
+
+REPEAT = 5
+"""Looks after which a place is sent again though it is the same."""
+
+_COMMENT = re.compile(r"queued place=(?P<place>\d+)(?: expected_wait_s=(?P<wait>\d+\.\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A place in line, 1 for the next to start, and the expected wait in seconds, None where it is unknown."""
+
+    place: int
+    expected_wait_s: float | None
+
+    def comment(self) -> str:
+        """The text of the comment."""
+        wait = "" if self.expected_wait_s is None else f" expected_wait_s={self.expected_wait_s:.1f}"
+        return f"queued place={self.place}{wait}"
+
+
+def progress_in(comment: str) -> Progress | None:
+    """The progress that a comment tells; None for a comment of another kind."""
+    found = _COMMENT.fullmatch(comment)
+    if found is None:
+        return None
+    return Progress(int(found["place"]), None if found["wait"] is None else float(found["wait"]))
+
+
+@dataclass(slots=True)
+class PlaceNotes:
+    """Tells a stream its place in line whenever that has changed, until the first of its requests starts."""
+
+    stream: EventStream
+    requests: Sequence[Request]
+    dispatcher: Dispatcher
+    interval: float
+    """Seconds between two looks."""
+    _sent: int | None = None
+    _looks: int = 0
+
+    async def look(self) -> float | None:
+        """Look once; None when there is nothing to tell any more."""
+        if any(request.times.started is not None or request.state.is_final for request in self.requests):
+            return None
+        place, wait = find_place(self.requests, self.dispatcher)
+        if place is not None and (place != self._sent or self._looks >= REPEAT):
+            await self.stream.comment(Progress(place, wait).comment())
+            self._sent, self._looks = place, 0
+        self._looks += 1
+        return self.interval

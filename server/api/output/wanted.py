@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeAlias
-
-from aiohttp import web
 
 from engine.sampling.params import Grammar, SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import NoReplay, Prediction
 from server.api.errors import ApiError, bad_request
-from server.api.generator import AnswerLengths
 from server.api.input.prompts import Prompt
-from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody
-from server.api.served_model import MODEL, ServedModel
+from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody
+from server.api.served_model import AnswerLengths, ServedModel
 
 MAX_LOGPROBS = 2**20
 """Log-probabilities, alternatives included, that one call may have kept for it."""
@@ -46,41 +43,38 @@ class WantedAnswer:
 
 
 def list_wanted(
-    body: ChatBody | CompletionBody, prompts: Sequence[Prompt], model: ServedModel, most: int = MAX_LOGPROBS
+    body: TextBody, prompts: Sequence[Prompt], model: ServedModel, most: int = MAX_LOGPROBS, *, seeded: bool = True
 ) -> list[WantedAnswer]:
-    """The answers that a body asks for, n to each prompt, without their seeds, and `most` log-probabilities in all;
-    raises ApiError 400."""
+    """The answers that a body asks for, n to each prompt, with `most` log-probabilities in all; raises ApiError 400.
+
+    Seeds are drawn once the body cannot be refused any more, since --seed makes them a sequence, and not at all for
+    answers that are not `seeded`. Choices have consecutive seeds, within 64 unsigned bits.
+    """
     choices = body.n or 1
     if choices * len(prompts) > MAX_CHOICES:
         message = f"n: {choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
         raise bad_request(message, "n")
     compiled = prompts[0].grammar  # all have the same, and hold on to it for as long as the call lasts
     grammar = None if compiled is None else compiled.grammar
-    wanted: list[WantedAnswer] = []
-    for prompt in prompts:
-        wanted += [WantedAnswer(prompt, sampling_params(body, model, len(prompt.ids), grammar))] * choices
-    _bound_logprobs(body, wanted, most)
-    return wanted
-
-
-def draw_seeds(
-    wanted: Sequence[WantedAnswer], body: ChatBody | CompletionBody, model: ServedModel
-) -> list[WantedAnswer]:
-    """The answers with their seeds, drawn once no body can be refused any more: --seed makes them a sequence."""
-    seeds = [model.defaults.next_seed() if body.seed is None else body.seed for _ in wanted]
+    chosen = [sampling_fields(body, model, len(prompt.ids), grammar) for prompt in prompts]
+    if chosen[0]["logprobs"] is not None or chosen[0]["prompt_logprobs"] is not None:
+        _bound_logprobs(body, prompts, chosen, most)
+    draw = model.defaults.next_seed if seeded and body.seed is None else lambda: body.seed or 0
     return [
-        replace(item, sampling=with_seed(item.sampling, seed, place % (body.n or 1)))
-        for place, (item, seed) in enumerate(zip(wanted, seeds, strict=True))
+        WantedAnswer(prompt, SamplingParams(**fields, seed=(draw() + choice) % 2**64))
+        for prompt, fields in zip(prompts, chosen, strict=True)
+        for choice in range(choices)
     ]
 
 
-def _bound_logprobs(body: ChatBody | CompletionBody, wanted: Sequence[WantedAnswer], most: int) -> None:
+def _bound_logprobs(body: TextBody, prompts: Sequence[Prompt], chosen: Sequence[Mapping[str, Any]], most: int) -> None:
     """Raise ApiError 400 where the log-probabilities that have to be kept until they are sent are more than `most`."""
-    prompted = sum(len(item.prompt.ids) * (1 + (item.sampling.prompt_logprobs or 0)) for item in wanted)
-    generated = sum(item.sampling.max_tokens * (1 + (item.sampling.logprobs or 0)) for item in wanted)
+    choices, read, made = body.n or 1, chosen[0]["prompt_logprobs"], chosen[0]["logprobs"]
     asked = {
-        "prompt_logprobs": prompted if wanted[0].sampling.prompt_logprobs is not None else 0,
-        "logprobs": generated if wanted[0].sampling.logprobs is not None and not body.stream else 0,
+        "prompt_logprobs": 0 if read is None else choices * (1 + read) * sum(len(prompt.ids) for prompt in prompts),
+        "logprobs": 0
+        if made is None or body.stream
+        else choices * (1 + made) * sum(fields["max_tokens"] for fields in chosen),
     }
     if sum(asked.values()) > most:
         name = max(asked, key=asked.__getitem__)
@@ -94,18 +88,20 @@ def _bound_logprobs(body: ChatBody | CompletionBody, wanted: Sequence[WantedAnsw
 def describe(
     item: WantedAnswer,
     prediction: Prediction | None,
-    body: ChatBody | CompletionBody,
-    app: web.Application,
+    body: TextBody,
+    model: ServedModel,
     client: str,
     holder: str | None,
 ) -> dict[str, Any]:
-    """Arguments of the dispatcher's `submit` and `estimate` besides the prompt: priority, client, predicted length."""
+    """Arguments of the dispatcher's `submit` and `estimate`."""
     return {
+        "prompt": item.prompt.ids,
+        "sampling": item.sampling,
         "priority": body.priority or 0,
         "client": client,
         "predicted_length": None if prediction is None else prediction.length,
         "distribution": None if prediction is None else prediction.distribution,
-        "cache_scope": _cache_scope(None if app[MODEL].defaults.shares_prefixes else holder, body.cache_salt),
+        "cache_scope": _cache_scope(None if model.defaults.shares_prefixes else holder, body.cache_salt),
     }
 
 
@@ -117,15 +113,9 @@ def _cache_scope(holder: str | None, salt: str | None) -> str:
 def length_scope(holder: str | None, salt: str | None) -> str:
     """A digest of an API key's holder and of the client's salt, whose answers predict each other's lengths; empty where
     neither is given."""
-    return (
-        sha256(_cache_scope(holder, salt).encode("utf-8", "surrogatepass")).hexdigest()[:16] if holder or salt else ""
-    )
-
-
-def expected_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
-    """Tokens of an answer and its prompt, as far as they can be foreseen."""
-    most = item.sampling.max_tokens
-    return len(item.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
+    if not (holder or salt):
+        return ""
+    return sha256(_cache_scope(holder, salt).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @asynccontextmanager
@@ -151,52 +141,55 @@ COMPLETION_TOKENS = 16
 DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields for which the model has defaults of its own."""
 
+ABSENT_IS_ZERO = ("presence_penalty", "frequency_penalty", "min_tokens")
+ABSENT_IS_FALSE = ("ignore_eos", "include_stop_str_in_output")
 
-def sampling_params(
-    body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int, grammar: Grammar | None = None
-) -> SamplingParams:
-    """How each answer to a prompt of `prompt_length` tokens is made, its seed aside; raises ApiError 400."""
+
+def sampling_fields(
+    body: TextBody, model: ServedModel, prompt_length: int, grammar: Grammar | None = None
+) -> dict[str, Any]:
+    """The SamplingParams of each answer to a prompt of `prompt_length` tokens, but for the seed; raises ApiError 400.
+
+    `top_k` -1 is off, as 0 is.
+    """
     defaults = model.defaults.sampling
     given = {name: getattr(body, name) for name in DEFAULTED}
-    chosen: dict[str, Any] = {
-        name: getattr(defaults, name) if value is None else value for name, value in given.items()
+    chosen = {name: getattr(defaults, name) if value is None else value for name, value in given.items()}
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options: is allowed only when stream is true", "stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise bad_request("prompt_logprobs: cannot be streamed; leave out stream", "prompt_logprobs")
+    echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
+    asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
+    return {
+        **chosen,
+        **{name: getattr(body, name) or 0 for name in ABSENT_IS_ZERO},
+        **{name: bool(getattr(body, name)) for name in ABSENT_IS_FALSE},
+        "top_k": max(chosen["top_k"], 0),
+        "max_tokens": _max_tokens(body, model, prompt_length),
+        "replay_tokens": None if body.replay_tokens is None else _replay_tokens(body, model, prompt_length),
+        "logit_bias": _logit_bias(body.logit_bias, model.vocab_size) if body.logit_bias else (),
+        "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        "stop_token_ids": _stop_token_ids(body.stop_token_ids, model.vocab_size) if body.stop_token_ids else (),
+        "logprobs": _logprobs(body),
+        "prompt_logprobs": max(asked, default=None),
+        "stop_repetition": model.defaults.stop_repetition,
+        "grammar": grammar,
     }
-    return SamplingParams(
-        **chosen | {"top_k": max(chosen["top_k"], 0)},  # -1 is off too
-        max_tokens=_max_tokens(body, model, prompt_length),
-        replay_tokens=_replay_tokens(body, model, prompt_length),
-        presence_penalty=body.presence_penalty or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        logit_bias=_logit_bias(body.logit_bias or {}, model.vocab_size),
-        min_tokens=body.min_tokens or 0,
-        ignore_eos=bool(body.ignore_eos),
-        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
-        stop_token_ids=_stop_token_ids(body.stop_token_ids or [], model.vocab_size),
-        include_stop_str_in_output=bool(body.include_stop_str_in_output),
-        logprobs=_logprobs(body),
-        prompt_logprobs=_prompt_logprobs(body),
-        stop_repetition=model.defaults.stop_repetition,
-        grammar=grammar,
-    )
 
 
-def with_seed(sampling: SamplingParams, seed: int, choice: int) -> SamplingParams:
-    """Parameters of one of several choices: its seed is `seed` + its number, within 64 unsigned bits."""
-    return replace(sampling, seed=(seed + choice) % 2**64)
-
-
-def is_scoring(body: ChatBody | CompletionBody) -> bool:
+def is_scoring(body: TextBody) -> bool:
     """Whether the client wants its prompt back with log-probabilities, and nothing generated."""
     return isinstance(body, CompletionBody) and bool(body.echo) and body.max_tokens == 0
 
 
-def _max_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int:
+def _max_tokens(body: TextBody, model: ServedModel, prompt_length: int) -> int:
     """Tokens an answer may have, and the model's own settings allow: what was asked for, which must fit, else the
     endpoint's default, clipped."""
     room, name, asked = model.context_length - prompt_length, "max_tokens", body.max_tokens
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         name, asked = "max_completion_tokens", body.max_completion_tokens
-    if is_scoring(body):
+    if asked == 0 and is_scoring(body):
         asked = 1  # the engine makes at least one token; the answer leaves it out
     if asked == 0:
         raise bad_request(f"{name}: must be at least 1 (0 is allowed only together with echo)", name)
@@ -218,7 +211,7 @@ def _too_long(name: str, asked: int, prompt_length: int, model: ServedModel) -> 
     return bad_request(message, name, "context_length_exceeded")
 
 
-def _default_tokens(body: ChatBody | CompletionBody, model: ServedModel) -> int:
+def _default_tokens(body: TextBody, model: ServedModel) -> int:
     """The endpoint's default; a chat's gives way to a longer answer that its request asks for in another field."""
     if isinstance(body, CompletionBody):
         return COMPLETION_TOKENS
@@ -227,11 +220,9 @@ def _default_tokens(body: ChatBody | CompletionBody, model: ServedModel) -> int:
     return max(model.defaults.max_tokens, body.min_tokens or 0, body.replay_tokens or 0)
 
 
-def _replay_tokens(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> int | None:
+def _replay_tokens(body: TextBody, model: ServedModel, prompt_length: int) -> int:
     """The length that an answer shall have; one that max_tokens cuts short ends there."""
-    asked = body.replay_tokens
-    if asked is None:
-        return None
+    asked = body.replay_tokens or 0
     if not model.defaults.allow_replay:
         message = "replay_tokens: this server does not replay lengths; leave it out, or start with --allow-replay"
         raise bad_request(message, "replay_tokens", "unsupported")
@@ -249,13 +240,13 @@ def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> tuple[tuple[int
     return tuple((int(key), bias) for key, bias in biases.items())
 
 
-def _stop_token_ids(ids: list[int], vocab_size: int) -> tuple[int, ...]:
-    if any(token_id >= vocab_size for token_id in ids):
+def _stop_token_ids(ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
+    if max(ids) >= vocab_size:
         raise bad_request(f"stop_token_ids: token ids go from 0 to {vocab_size - 1}", "stop_token_ids")
     return tuple(ids)
 
 
-def _logprobs(body: ChatBody | CompletionBody) -> int | None:
+def _logprobs(body: TextBody) -> int | None:
     if isinstance(body, CompletionBody):
         return body.logprobs
     if body.logprobs:
@@ -263,11 +254,3 @@ def _logprobs(body: ChatBody | CompletionBody) -> int | None:
     if body.top_logprobs:
         raise bad_request("top_logprobs: needs logprobs to be true", "top_logprobs")
     return None
-
-
-def _prompt_logprobs(body: ChatBody | CompletionBody) -> int | None:
-    if body.prompt_logprobs is not None and body.stream:
-        raise bad_request("prompt_logprobs: cannot be streamed; leave out stream", "prompt_logprobs")
-    echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
-    asked = [count for count in (body.prompt_logprobs, echoed) if count is not None]
-    return max(asked, default=None)

@@ -24,7 +24,7 @@ from models.files import replace_file
 from models.options import Count, Subparsers, add_command, option
 
 if TYPE_CHECKING:
-    from server.api.output.progress import Progress
+    from server.api.output.sse import Progress
     from server.cli.conversation import Conversation
 
 KEYS = "LENGTHWISE_API_KEY"

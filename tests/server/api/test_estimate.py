@@ -15,8 +15,8 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.learning import LengthHistory
 from scheduler.length.prediction import Prediction, Source
 from scheduler.request import Request
-from server.api.generator import Revise
 from server.api.limits import Limits
+from server.api.served_model import Revise
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
@@ -195,4 +195,4 @@ async def test_a_large_body_is_bounded_and_told_of_as_that_of_the_call(pool: Thr
         for path in (CHAT, ESTIMATE):
             status, reply, _ = await ask(live, path, many)
             assert (status, reply["error"]["code"]) == (400, "too_many_values")
-            assert (await ask(live, path, {**chat_body(), "more": 1}))[2]["x-lengthwise-ignored"] == "more"
+            assert (await ask(live, path, {**chat_body(), "more": 1}))[0] == 200

@@ -10,7 +10,7 @@ import pytest
 
 from server.api.input.schema import ChatBody, CompletionBody, Message
 from server.api.limits import Limits
-from server.api.output.wanted import sampling_params
+from tests.server.api.input.test_sampling import sampling_params
 from tests.server.live import Live, chat_body, live_server
 
 ROOT = Path(__file__).parents[3]

@@ -15,10 +15,10 @@ from engine.messages import RowSpec, RowUpdate
 from scheduler.clock import background
 from scheduler.request import Request
 from scheduler.wait_estimate.places import Explanation
-from server.api.calls import register as requests
-from server.api.calls.register import Register
-from server.api.calls.request_status import RequestStatus
+from server.api import register as requests
 from server.api.limits import Limits
+from server.api.register import Register
+from server.api.request_status import RequestStatus
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring

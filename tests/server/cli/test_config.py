@@ -105,7 +105,6 @@ def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
         "max_file_bytes": 2048,
         "files_size": 0.5,
         "stored_response_bytes": 1000,
-        "refuse_unknown_fields": True,
         "max_num_queued_reqs": 11,
         "max_num_queued_tokens": 12,
         "api_key": ("k", "l"),

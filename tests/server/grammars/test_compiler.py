@@ -13,8 +13,7 @@ import pytest
 
 from engine.sampling.grammar import Grammars
 from engine.sampling.params import Grammar, GrammarKind
-from server.grammars.compiler import PATIENT, QUICK, SPARE, GrammarCompiler, RefusedGrammar
-from server.grammars.trial import Exceeded, Outcome, Starved, Trial
+from server.grammars import PATIENT, QUICK, SPARE, Exceeded, GrammarCompiler, Outcome, RefusedGrammar, Starved, Trial
 from tests.server.fakes import END, FakeText
 
 ORDINARY, LARGE = Grammar(GrammarKind.REGEX, "a"), Grammar(GrammarKind.REGEX, "b")

@@ -14,8 +14,18 @@ import pytest
 
 from engine.sampling.params import Grammar, GrammarKind
 from models.text import Text
-from server.grammars.compiler import PATIENT, QUICK, TrialProcess
-from server.grammars.trial import MEMORY, Exceeded, Outcome, Starved, Trial, TrialsFailed, run_trials
+from server.grammars import (
+    MEMORY,
+    PATIENT,
+    QUICK,
+    Exceeded,
+    Outcome,
+    Starved,
+    Trial,
+    TrialProcess,
+    TrialsFailed,
+    run_trials,
+)
 from tests.engine.sampling.bombs import BOMBS, REAL
 from tests.engine.sampling.grammars import END_TOKEN, PERSON, REGEX, schema
 

@@ -13,8 +13,8 @@ from engine.sampling.params import SamplingParams
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Answer, LengthDistribution, Prediction, Source, oracle
 from scheduler.request import Request
-from server.api.generator import Revise
 from server.api.limits import Limits
+from server.api.served_model import Revise
 from server.lengths.instruction import InstructionSplit
 from tests.server.live import Live, chat_body, live_server
 

@@ -10,9 +10,9 @@ from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State, Times
 from scheduler.strategy import STRATEGIES
-from server.api.calls.register import Caller, Record, Register
-from server.api.calls.request_status import CallState
 from server.api.errors import ApiError
+from server.api.register import Caller, Record, Register
+from server.api.request_status import CallState
 from tests.scheduler.fakes import VirtualClock
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from engine.sampling.params import SamplingParams
 from models.network.generation_config import SamplingDefaults
+from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, Message
-from server.api.output.wanted import sampling_params, with_seed
-from server.api.served_model import seed_source
+from server.api.output.wanted import list_wanted
+from server.api.served_model import ServedModel, seed_source
 from tests.server.live import Live, changed
 
 MESSAGES = [Message("user", "Hi")]
+
+
+def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> SamplingParams:
+    """The parameters of the last answer that a body asks for."""
+    return list_wanted(body, [Prompt((1,) * prompt_length)], model)[-1].sampling
 
 
 async def test_the_models_own_recommendations_fill_what_a_request_leaves_out(live: Live) -> None:
@@ -120,8 +126,10 @@ async def test_no_answer_exceeds_max_new_tokens(live: Live, body: ChatBody | Com
 async def test_seeds_of_choices_follow_each_other_within_64_bits(
     live: Live, seed: int, choice: int, expected: int
 ) -> None:
-    sampling = sampling_params(ChatBody(messages=MESSAGES), live.service.model, 10)
-    assert with_seed(sampling, seed, choice) == replace(sampling, seed=expected)
+    model = changed(live.service, {"next_seed": lambda: seed}).model
+    for given in (None, seed) if seed < 2**63 else (None,):
+        body = ChatBody(messages=MESSAGES, n=choice + 1, seed=given)
+        assert sampling_params(body, model, 10).seed == expected
 
 
 def test_a_servers_seed_makes_the_seeds_of_its_answers_repeatable() -> None:

@@ -16,8 +16,7 @@ import pytest
 from engine.sampling.grammar import Grammars
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.limits import Limits
-from server.grammars.compiler import GrammarCompiler
-from server.grammars.trial import Outcome, Trial, TrialsFailed
+from server.grammars import GrammarCompiler, Outcome, Trial, TrialsFailed
 from server.process.life import listen
 from tests.server.fakes import END, FakeText, InThread, fake_service, played_dispatcher
 from tests.server.live import Live, changed, chat_body, live_server

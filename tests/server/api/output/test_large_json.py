@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from engine.messages import RowUpdate, TokenLogprob
-from server.api.output import large_json
 from server.api.output import sse as sse_module
-from server.api.output.large_json import LARGE, weigh
+from server.api.output.reply import LARGE, weigh
 from tests.server.live import Live, chat_body
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -32,7 +31,7 @@ def lasting(value: Any) -> Any:
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_reply_says_the_same_whatever_it_weighs(live: Live, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, small = await live.post(path, BODIES[path])
-    monkeypatch.setattr(large_json, "LARGE", 0)
+    monkeypatch.setattr(sse_module, "LARGE", 0)
     status, large = await live.post(path, BODIES[path])
     assert (status, lasting(large)) == (200, lasting(small))
 

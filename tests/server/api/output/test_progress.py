@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from server.api.limits import Limits
-from server.api.output.progress import HEADER, Progress, progress_in
+from server.api.output.sse import HEADER, Progress, progress_in
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
 

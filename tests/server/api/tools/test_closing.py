@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
+from server.api.input.tools import close_schema
 from server.api.limits import Limits
-from server.api.tools.tools import close_schema
 from tests.server.live import chat_body, live_server
 
 CHAT = "/v1/chat/completions"

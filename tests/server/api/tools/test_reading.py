@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api.tools.reading import (
+from server.api.input.tools import BETWEEN, CALL_TAIL, call_head, call_text
+from server.api.output.reading import (
     ArgumentsPiece,
     CallPiece,
     FoundCalls,
@@ -18,7 +19,6 @@ from server.api.tools.reading import (
     TextPiece,
     split,
 )
-from server.api.tools.tools import BETWEEN, CALL_TAIL, call_head, call_text
 
 NAMES = frozenset({"f", "weather-now"})
 

@@ -12,8 +12,8 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from engine.sampling.params import Grammar, GrammarKind
+from server.api.input.tools import instruction
 from server.api.limits import Limits
-from server.api.tools.tools import instruction
 from tests.server.fakes import END, FakeText, say
 from tests.server.live import Live, chat_body, live_server
 

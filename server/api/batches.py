@@ -10,12 +10,12 @@ import msgspec
 from aiohttp import BodyPartReader, web
 from msgspec import Meta
 
-from server.api.batches.asker import PATHS, ListPage, batches_of, page_of
 from server.api.errors import ApiError, bad_request, busy, shutting_down
 from server.api.health import LIFE
 from server.api.input.body import read_body, refuse_packed
 from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
+from server.batches.asker import PATHS, ListPage, batches_of, page_of
 from server.batches.batch import BatchRecord, BatchStatus, LineError
 from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import NoSuchFile, StoredFile

@@ -7,9 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from server.api.input.responses import NamedFunctionChoice
 from server.api.output.reply import ChatLogprob, Metrics
-from server.api.output.sse import NamedEvent
-from server.api.responses.body import NamedFunctionChoice
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
@@ -33,24 +32,25 @@ class OutputMessage(msgspec.Struct, frozen=True, tag="message"):
     role: str = "assistant"
 
 
-class FunctionCallItem(msgspec.Struct, frozen=True, kw_only=True, tag="function_call"):
-    """A call of a function; its arguments are JSON. Its result names it by `call_id`."""
+class CalledItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool. Its result names it by `call_id`."""
 
     id: str
     call_id: str
     name: str
+    status: ItemStatus
+
+
+class FunctionCallItem(CalledItem, frozen=True, kw_only=True, tag="function_call"):
+    """A call of a function; its arguments are JSON."""
+
     arguments: str
-    status: ItemStatus
 
 
-class CustomCallItem(msgspec.Struct, frozen=True, kw_only=True, tag="custom_tool_call"):
-    """A call of a custom tool with its text. Its result names it by `call_id`."""
+class CustomCallItem(CalledItem, frozen=True, kw_only=True, tag="custom_tool_call"):
+    """A call of a custom tool with its text."""
 
-    id: str
-    call_id: str
-    name: str
     input: str
-    status: ItemStatus
 
 
 OutputItem: TypeAlias = OutputMessage | FunctionCallItem | CustomCallItem
@@ -144,18 +144,11 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics | None
 
 
-class NumberedEvent(NamedEvent, frozen=True, kw_only=True):
-    """An event with its place in the stream."""
+class NumberedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event with its kind, and its place in the stream."""
 
+    type: str
     sequence_number: int
-
-
-class PartOfEvent(NumberedEvent, frozen=True, kw_only=True):
-    """An event about the one part of a message."""
-
-    item_id: str
-    output_index: int
-    content_index: int = 0
 
 
 class ResponseEvent(NumberedEvent, frozen=True, kw_only=True):
@@ -171,6 +164,19 @@ class ItemEvent(NumberedEvent, frozen=True, kw_only=True):
     item: OutputItem
 
 
+class OpenItemEvent(NumberedEvent, frozen=True, kw_only=True):
+    """An event about the growth of an item."""
+
+    item_id: str
+    output_index: int
+
+
+class PartOfEvent(OpenItemEvent, frozen=True, kw_only=True):
+    """An event about the one part of a message."""
+
+    content_index: int = 0
+
+
 class PartEvent(PartOfEvent, frozen=True, kw_only=True):
     """response.content_part.added and .done."""
 
@@ -184,39 +190,6 @@ class TextDelta(PartOfEvent, frozen=True, kw_only=True):
     logprobs: Sequence[ChatLogprob]
 
 
-class ArgumentsDelta(NumberedEvent, frozen=True, kw_only=True):
-    """response.function_call_arguments.delta."""
-
-    item_id: str
-    output_index: int
-    delta: str
-
-
-class ArgumentsDone(NumberedEvent, frozen=True, kw_only=True):
-    """response.function_call_arguments.done."""
-
-    item_id: str
-    output_index: int
-    name: str
-    arguments: str
-
-
-class InputDelta(NumberedEvent, frozen=True, kw_only=True):
-    """response.custom_tool_call_input.delta: all of the text, as it is known when the call is whole."""
-
-    item_id: str
-    output_index: int
-    delta: str
-
-
-class InputDone(NumberedEvent, frozen=True, kw_only=True):
-    """response.custom_tool_call_input.done."""
-
-    item_id: str
-    output_index: int
-    input: str
-
-
 class TextDone(PartOfEvent, frozen=True, kw_only=True):
     """response.output_text.done."""
 
@@ -224,6 +197,25 @@ class TextDone(PartOfEvent, frozen=True, kw_only=True):
     logprobs: Sequence[ChatLogprob]
 
 
-ARGUMENT_EVENTS = (ArgumentsDelta, ArgumentsDone, InputDelta, InputDone)
-EVENTS = (ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone, *ARGUMENT_EVENTS)
+class CallDelta(OpenItemEvent, frozen=True, kw_only=True):
+    """response.function_call_arguments.delta, and response.custom_tool_call_input.delta, which has all of the text, as
+    it is known when the call is whole."""
+
+    delta: str
+
+
+class ArgumentsDone(OpenItemEvent, frozen=True, kw_only=True):
+    """response.function_call_arguments.done."""
+
+    name: str
+    arguments: str
+
+
+class InputDone(OpenItemEvent, frozen=True, kw_only=True):
+    """response.custom_tool_call_input.done."""
+
+    input: str
+
+
+EVENTS = (ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone, CallDelta, ArgumentsDone, InputDone)
 """Kinds of events of a stream."""

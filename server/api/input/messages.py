@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -110,15 +110,23 @@ CHAT_WORDS: Mapping[str, str] = MappingProxyType(
 """A chat's words in messages about errors -> those of this API."""
 
 
+SAMPLING = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms")
+"""Fields that mean the same in a chat."""
+
+
 def as_chat(body: CountBody) -> chat_schema.ChatBody:
     """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
-    refuse_asked([("mcp_servers", body.mcp_servers, "this server calls no others; leave it out")])
+    refuse_asked(("mcp_servers", body.mcp_servers, "this server calls no others; leave it out"))
     turns = [turn for place, one in enumerate(body.messages) for turn in _turns(one, f"messages[{place}]")]
     told = (
         [] if body.system is None else [chat_schema.Message("system", join_content(body.system, "system", ("text",)))]
     )
     choice = body.tool_choice
-    chat = chat_schema.ChatBody(
+    sampling: dict[str, Any] = {}
+    if isinstance(body, MessagesBody):
+        sampling = {name: getattr(body, name) for name in SAMPLING} | {"stop": body.stop_sequences}
+    return chat_schema.ChatBody(
+        **sampling,
         model=body.model,
         messages=[*told, *turns],
         # A last turn of the assistant's is the beginning of the answer.
@@ -128,27 +136,6 @@ def as_chat(body: CountBody) -> chat_schema.ChatBody:
         parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
         response_format=_response_format(body.output_config),
     )
-    return _with_sampling(chat, body) if isinstance(body, MessagesBody) else chat
-
-
-def _with_sampling(chat: chat_schema.ChatBody, body: MessagesBody) -> chat_schema.ChatBody:
-    return msgspec.structs.replace(
-        chat,
-        max_tokens=body.max_tokens,
-        stop=body.stop_sequences,
-        stream=body.stream,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
-        priority=body.priority,
-        deadline_ms=body.deadline_ms,
-    )
-
-
-def list_ignored(body: CountBody) -> list[str]:
-    """Parts of a body that are passed over: thoughts apart from the answer, and tools of other servers'."""
-    thinks = ["thinking"] if body.thinking is not None and body.thinking.type == "enabled" else []
-    return [*thinks, *(f"tools.{tool.type}" for tool in body.tools or () if tool.type not in OWN_TOOLS)]
 
 
 def _turns(message: InputMessage, path: str) -> Iterator[chat_schema.Message]:
@@ -159,13 +146,12 @@ def _turns(message: InputMessage, path: str) -> Iterator[chat_schema.Message]:
     blocks = [(block, f"{path}.content[{place}]") for place, block in enumerate(message.content)]
     for block, where in blocks:
         if block.type not in KINDS[message.role]:
-            raise bad_request(
-                f"{where}.type: {block.type[:64]!r} is not supported for {message.role}; only text and tools are",
-                "messages",
-                "unsupported",
-            )
+            fault = f"{block.type[:64]!r} is not supported for {message.role}; only text and tools are"
+            raise bad_request(f"{where}.type: {fault}", "messages", "unsupported")
+        if block.type == "text" and block.text is None:
+            raise _missing(f"{where}.text")
     results = [_result(block, where) for block, where in blocks if block.type == "tool_result"]
-    text = "".join(_text(block, where) for block, where in blocks if block.type == "text")
+    text = "".join(block.text or "" for block, _ in blocks if block.type == "text")
     calls = [_call(block, where) for block, where in blocks if block.type == "tool_use"]
     yield from results
     if text or not results:
@@ -181,12 +167,6 @@ KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 """Kinds of blocks by role."""
-
-
-def _text(block: Block, path: str) -> str:
-    if block.text is None:
-        raise _missing(f"{path}.text")
-    return block.text
 
 
 def _call(block: Block, path: str) -> chat_schema.PastCall:

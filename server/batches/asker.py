@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,20 +18,19 @@ import msgspec
 from aiohttp import web
 
 from scheduler.request import BACKGROUND
-from server.api.calls.register import REGISTER, Caller, Record
-from server.api.chat import ChatForm
-from server.api.completions import CompletionForm
+from server.api.chat import ChatWords
+from server.api.completions import CompletionWords
 from server.api.embeddings import EmbeddingBody, embed
 from server.api.errors import ApiError, bad_request, error_body
-from server.api.generator import DISPATCHER
 from server.api.input.body import parse, read_bounded
 from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.schema import ChatBody, CompletionBody
-from server.api.output.answer import Form, gather_answers
-from server.api.output.call import open_call
-from server.api.output.reply import Head, encode
-from server.api.output.wanted import WantedAnswer, list_wanted
-from server.api.served_model import MODEL, ServedModel, model_name
+from server.api.output.answer import Words, gather_answers
+from server.api.output.call import Call, open_call
+from server.api.output.reply import encode
+from server.api.output.wanted import list_wanted
+from server.api.register import REGISTER, Caller, Record, read_number
+from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.batches.batch import LineReply
 from server.batches.batches import Batches
 from server.http.access import ACCESS, Share, enter_in_background
@@ -52,7 +52,7 @@ class Endpoint:
     prefix: str
     """Beginning of its answers' ids."""
     prompts: Callable[[Any, ServedModel], Awaitable[Sequence[Prompt]]]
-    form: Callable[..., Form]
+    words: Callable[[Call, Any, ServedModel], Words]
 
 
 async def _chat_prompts(body: ChatBody, model: ServedModel) -> Sequence[Prompt]:
@@ -61,8 +61,8 @@ async def _chat_prompts(body: ChatBody, model: ServedModel) -> Sequence[Prompt]:
 
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
     {
-        "/v1/chat/completions": Endpoint(ChatBody, "chatcmpl-", _chat_prompts, ChatForm),
-        "/v1/completions": Endpoint(CompletionBody, "cmpl-", completion_prompts, CompletionForm),
+        "/v1/chat/completions": Endpoint(ChatBody, "chatcmpl-", _chat_prompts, ChatWords),
+        "/v1/completions": Endpoint(CompletionBody, "cmpl-", completion_prompts, CompletionWords),
     }
 )
 
@@ -102,27 +102,20 @@ class ModelAsker:
         if endpoint == EMBEDDINGS:
             asked = await read_bounded(raw, partial(parse, raw, EmbeddingBody), self._app)
             return (await embed(asked, self._app, caller.holder))[0]
-        app, kind = self._app, ENDPOINTS[endpoint]
-        body, wanted = await self._read(endpoint, raw)
-        app[ACCESS].quota.count_answers(share, len(wanted))
-        head = Head(f"{kind.prefix}{secrets.token_hex(16)}", model_name(body.model, app[MODEL]), app[DISPATCHER].now())
-        record = Record(
-            head.id, caller, endpoint, head.model, head.created, False, head.arrival, client=caller.holder or ""
-        )
-        form = kind.form(head, app[MODEL].text, body)
+        app, model, kind = self._app, self._app[MODEL], ENDPOINTS[endpoint]
+        given = await read_bounded(raw, partial(parse, raw, kind.schema), app)
+        if given.stream:
+            raise bad_request("stream: answers of a batch come whole; leave it out", "stream")
+        name, arrival = model_name(given.model, model), app[DISPATCHER].now()
+        body = msgspec.structs.replace(given, priority=BACKGROUND, deadline_ms=None)
+        prompts = await kind.prompts(body, model)
+        app[ACCESS].quota.count_answers(share, (body.n or 1) * len(prompts))
+        wanted = list_wanted(body, prompts, model, LINE_LOGPROBS)
+        call_id, client = f"{kind.prefix}{secrets.token_hex(16)}", caller.holder or ""
+        record = Record(call_id, caller, endpoint, name, int(time.time()), False, arrival, client=client)
         with app[REGISTER].enter(record):
             async with open_call(body, wanted, app, record) as call:
-                return form.whole(await gather_answers(call), call.usage(), call.metrics())
-
-    async def _read(self, endpoint: str, raw: bytes) -> tuple[ChatBody | CompletionBody, list[WantedAnswer]]:
-        """The body of a line, as one of no hurry, and the answers that it asks for. Raises ApiError."""
-        kind, model = ENDPOINTS[endpoint], self._app[MODEL]
-        body = await read_bounded(raw, partial(parse, raw, kind.schema), self._app)
-        if body.stream:
-            raise bad_request("stream: answers of a batch come whole; leave it out", "stream")
-        model_name(body.model, model)
-        patient = msgspec.structs.replace(body, priority=BACKGROUND, deadline_ms=None)
-        return patient, list_wanted(patient, await kind.prompts(patient, model), model, LINE_LOGPROBS)
+                return kind.words(call, body, model).whole(await gather_answers(call))
 
 
 def _failed(error: ApiError, request_id: str) -> LineReply:
@@ -181,15 +174,12 @@ def batches_of(request: web.Request) -> Batches:
 
 def page_of(request: web.Request, entries: Sequence[Named], shape: type[P]) -> P:
     """The entries after the query's `after`, its `limit` at most, as `shape`; raises ApiError 400."""
-    after, limit = request.query.get("after"), request.query.get("limit", "20")
-    if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= MOST):
-        raise bad_request(f"limit: must be a whole number from 1 to {MOST}", "limit", "invalid_value")
-    begin = 0
+    after, limit, begin = request.query.get("after"), read_number(request, "limit", 1, MOST, 20), 0
     if after is not None:
         places = [place for place, entry in enumerate(entries) if entry.id == after]
         if not places:
             raise bad_request(f"after: there is no {after[:200]!r}", "after", "invalid_value")
         begin = places[0] + 1
-    page = list(entries[begin : begin + int(limit)])
+    page = list(entries[begin : begin + limit])
     first, last = (page[0].id, page[-1].id) if page else (None, None)
     return shape(page, first, last, begin + len(page) < len(entries))

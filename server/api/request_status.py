@@ -15,8 +15,7 @@ import msgspec
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State
 from scheduler.wait_estimate.places import Reason
-from server.api.output.expectation import Expectation
-from server.api.output.reply import Metrics
+from server.api.output.reply import Expectation, Metrics, predicted_tokens
 
 OWN_NAMED = 5
 """Calls of the caller's own that an explanation names."""
@@ -104,28 +103,20 @@ class RequestList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """Where something stands in line; nulls when it does not."""
-
-    place: int | None
-    expected_wait_s: float | None
-
-
-def first_to_start(choices: Iterable[ChoiceStatus]) -> Standing:
-    """The place of the answer that is to start first; answers that have started have none."""
-    places = [(one.place, one.expected_wait_s) for one in choices if one.place is not None]
-    return Standing(*min(places, key=lambda pair: pair[0], default=(None, None)))
-
-
-def find_place(requests: Iterable[Request], dispatcher: Dispatcher) -> Standing:
-    """The place of the request that is to start first; requests that have started have none."""
-    found = [(dispatcher.place(request), request) for request in requests]
-    places = [(place, request) for place, request in found if place is not None]
-    if not places:
-        return Standing(None, None)
-    place, first = min(places, key=lambda pair: pair[0])
+def find_place(requests: Iterable[Request], dispatcher: Dispatcher) -> tuple[int | None, float | None]:
+    """The place of the request that is to start first, and its expected wait in seconds; None for requests that have
+    started."""
+    place, first = _first(requests, dispatcher)
+    if place is None or first is None:
+        return None, None
     wait = dispatcher.expected_wait(first)
-    return Standing(place + 1, None if wait is None else round(wait, 3))
+    return place + 1, None if wait is None else round(wait, 3)
+
+
+def _first(requests: Iterable[Request], dispatcher: Dispatcher) -> tuple[int | None, Request | None]:
+    """The request that is to start first, behind its place from 0 on; None where all have started."""
+    places = [(place, request) for request in requests if (place := dispatcher.place(request)) is not None]
+    return min(places, key=itemgetter(0), default=(None, None))
 
 
 def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispatcher: Dispatcher) -> WaitReason | None:
@@ -133,11 +124,9 @@ def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispat
 
     own   ids of the caller's calls, by their requests
     """
-    places = [(place, request) for request in requests if (place := dispatcher.place(request)) is not None]
-    if not places:
-        return None
     # Only one is explained: that takes as long as it has requests ahead, and a call may have hundreds.
-    first = dispatcher.explain(min(places, key=itemgetter(0))[1])
+    _, next_ = _first(requests, dispatcher)
+    first = None if next_ is None else dispatcher.explain(next_)
     if first is None:
         return None
     own_ahead = dict.fromkeys(own[one] for one in first.ahead if one in own)
@@ -147,21 +136,10 @@ def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispat
     return WaitReason(first.strategy, first.count, better, earlier, put_first, named, passed_for)
 
 
-def choices_of(requests: Sequence[Request], dispatcher: Dispatcher) -> list[ChoiceStatus]:
-    """Each answer of a call, in the order of their index."""
-    return [_choice(index, request, dispatcher) for index, request in enumerate(requests)]
-
-
-def _choice(index: int, request: Request, dispatcher: Dispatcher) -> ChoiceStatus:
-    place = find_place((request,), dispatcher)
-    return ChoiceStatus(
-        index,
-        choice_state(request),
-        place.place,
-        place.expected_wait_s,
-        request.predicted_length,
-        request.generated,
-    )
+def choice_of(index: int, request: Request, dispatcher: Dispatcher) -> ChoiceStatus:
+    """One of the answers of a call."""
+    place, wait = find_place((request,), dispatcher)
+    return ChoiceStatus(index, choice_state(request), place, wait, request.predicted_length, request.generated)
 
 
 def choice_state(request: Request) -> CallState:
@@ -192,12 +170,6 @@ def measure(requests: Sequence[Request]) -> Metrics:
     end = max(ends) if len(ends) == len(times) else None
     times_ms = _milliseconds(arrival, started), _milliseconds(arrival, first), _milliseconds(first, end)
     return Metrics(*times_ms, predicted_tokens(requests))
-
-
-def predicted_tokens(requests: Sequence[Request]) -> float | None:
-    """Predicted tokens of all answers of a call together; None where one has no prediction."""
-    known = [request.predicted_length for request in requests if request.predicted_length is not None]
-    return round(sum(known), 1) if len(known) == len(requests) else None
 
 
 def _milliseconds(start: float | None, end: float | None) -> float | None:

@@ -160,11 +160,6 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{call_head(name)}{orjson.dumps(arguments).decode()}{CALL_TAIL}"
 
 
-def result_text(content: str) -> str:
-    """The answer of a tool, marked up."""
-    return f"{RESULT_OPEN}\n{content}\n{RESULT_CLOSE}"
-
-
 Turn: TypeAlias = dict[str, Any]
 """A message as chat templates know it; its content is always text."""
 
@@ -205,7 +200,7 @@ def plain_turns(turns: Sequence[Turn], tools: Toolbox) -> list[Turn]:
     results = False  # whether the last turn is made of results
     for turn in turns:
         is_result = turn["role"] == "tool"
-        content = result_text(turn["content"]) if is_result else _with_calls(turn)
+        content = f"{RESULT_OPEN}\n{turn['content']}\n{RESULT_CLOSE}" if is_result else _with_calls(turn)
         if is_result and results:
             plain[-1]["content"] += f"\n{content}"
         else:

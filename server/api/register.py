@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import itemgetter
 
 import msgspec
 from aiohttp import web
@@ -20,10 +21,17 @@ from aiohttp import web
 from engine.messages import FinishReason, RowId, RowUpdate
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
-from server.api.calls import request_status
 from server.api.errors import ApiError, bad_request
-from server.api.output.expectation import expectation_of
-from server.api.output.reply import Metrics, json_response
+from server.api.output.reply import Metrics, expectation_of, json_response
+from server.api.request_status import (
+    CallState,
+    RequestList,
+    RequestStatus,
+    call_state,
+    choice_of,
+    explain_wait,
+    measure,
+)
 from server.http.access import holder_of
 
 HISTORY = 1000
@@ -59,8 +67,8 @@ class Record:
     """Whether its client asked to be told with the answer what was expected of it."""
 
     @property
-    def state(self) -> request_status.CallState:
-        return request_status.CallState.CANCELLED if self.cancelled else request_status.call_state(self.requests)
+    def state(self) -> CallState:
+        return CallState.CANCELLED if self.cancelled else call_state(self.requests)
 
     def check(self) -> None:
         """Raise ApiError 499 when the call was broken off by its id."""
@@ -71,7 +79,7 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class _Ended:
     caller: Caller
-    status: request_status.RequestStatus
+    status: RequestStatus
 
 
 class Register:
@@ -101,38 +109,42 @@ class Register:
             del self._open[record.id]
             self._remember(record)
 
-    def status(self, name: str, holder: str | None) -> request_status.RequestStatus | None:
-        """How a call stands; None for one that is unknown, forgotten or another's."""
-        record = self._record(name, holder)
+    def status(self, name: str, holder: str | None, *, explained: bool = False) -> RequestStatus | None:
+        """How a call stands, and if it shall be `explained` why it waits; None for one that is unknown, forgotten or
+        another's."""
+        record, ended = self._record(name, holder), self._ended.get(self._id(name, holder))
         if record is not None:
-            return self._status(record)
-        ended = self._ended.get(self._id(name, holder))
-        return None if ended is None or ended.caller.holder != holder else ended.status
-
-    def explain(self, name: str, holder: str | None) -> request_status.RequestStatus | None:
-        """How a call stands, and why it waits; None for one that is unknown, forgotten or another's."""
-        status, record = self.status(name, holder), self._record(name, holder)
-        if status is None:
+            status = self._status(record)
+        elif ended is not None and ended.caller.holder == holder:
+            status = ended.status
+        else:
             return None
-        others = [one for one in self._open.values() if one.caller.holder == holder and one is not record]
+        return self._explained(status, record) if explained else status
+
+    def _explained(self, status: RequestStatus, record: Record | None) -> RequestStatus:
+        if record is None:
+            return msgspec.structs.replace(status, waits_for=None)
+        others = [one for one in self._own(record.caller.holder) if one is not record]
         own = {request: one.id for one in others for request in one.requests}
-        reason = request_status.explain_wait(() if record is None else record.requests, own, self._dispatcher)
-        return msgspec.structs.replace(status, waits_for=reason)
+        return msgspec.structs.replace(status, waits_for=explain_wait(record.requests, own, self._dispatcher))
 
-    def explain_row(self, row: RowId, holder: str | None) -> request_status.RequestStatus | None:
+    def _own(self, holder: str | None) -> Iterator[Record]:
+        """A holder's calls under way."""
+        return (one for one in self._open.values() if one.caller.holder == holder)
+
+    def explain_row(self, row: RowId, holder: str | None) -> RequestStatus | None:
         """How the holder's call under way that has a row stands, and why it waits; None where none has it."""
-        own = (one for one in self._open.values() if one.caller.holder == holder)
-        found = next((one.id for one in own if any(request.row_id == row for request in one.requests)), None)
-        return None if found is None else self.explain(found, holder)
+        found = (one.id for one in self._own(holder) if any(request.row_id == row for request in one.requests))
+        return next((self.status(one, holder, explained=True) for one in found), None)
 
-    def cancel(self, name: str, holder: str | None) -> request_status.RequestStatus | None:
+    def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
         """Break a call off, and tell how it stands then; what has ended stays as it is. None as for `status`."""
         record = self._record(name, holder)
         if record is not None:
             self._break_off(record)
         return self.status(name, holder)
 
-    def iter_latest(self, holder: str | None, limit: int) -> Iterator[request_status.RequestStatus]:
+    def iter_latest(self, holder: str | None, limit: int) -> Iterator[RequestStatus]:
         """A holder's calls, the latest first: those under way by now, then those that have ended; how each stands is
         found out when it is asked for."""
         own = [record for record in reversed(self._open.values()) if record.caller.holder == holder][:limit]
@@ -174,13 +186,15 @@ class Register:
         if not names:
             del self._names[caller]
 
-    def _status(self, record: Record) -> request_status.RequestStatus:
+    def _status(self, record: Record) -> RequestStatus:
         requests, state = record.requests, record.state
-        choices = request_status.choices_of(requests, self._dispatcher)
-        first = request_status.first_to_start(choices if state is request_status.CallState.WAITING else ())
+        choices = [choice_of(index, request, self._dispatcher) for index, request in enumerate(requests)]
+        waits = state is CallState.WAITING
+        places = [(one.place, one.expected_wait_s) for one in choices if waits and one.place is not None]
+        place, wait = min(places, key=itemgetter(0), default=(None, None))
         ends = [request.times.end for request in requests if request.times.end is not None]
         end = max(ends) if requests and len(ends) == len(requests) else self._dispatcher.now()
-        return request_status.RequestStatus(
+        return RequestStatus(
             id=record.id,
             request_id=record.caller.request_id,
             caller=record.caller.holder,
@@ -189,13 +203,13 @@ class Register:
             created=record.created,
             stream=record.stream,
             state=state,
-            place=first.place,
-            expected_wait_s=first.expected_wait_s,
+            place=place,
+            expected_wait_s=wait,
             age_s=round(end - record.arrival, 3),
             prompt_tokens=sum(len(prompt) for prompt in {id(each.prompt): each.prompt for each in requests}.values()),
             max_tokens=sum(request.sampling.max_tokens for request in requests),
             generated_tokens=sum(request.generated for request in requests),
-            metrics=request_status.measure(requests) if requests else Metrics(None, None, None),
+            metrics=measure(requests) if requests else Metrics(None, None, None),
             estimate=expectation_of(requests) if requests else None,
             choices=choices,
         )
@@ -224,18 +238,18 @@ async def list_requests(request: web.Request) -> web.Response:
 
     Raises ApiError 400.
     """
-    register, holder, found = request.app[REGISTER], holder_of(request), list[request_status.RequestStatus]()
+    register, holder, found = request.app[REGISTER], holder_of(request), list[RequestStatus]()
     if "row" in request.query:
-        status = register.explain_row(_read_number(request, "row", 0, MOST_ROW), holder)
-        return json_response(request_status.RequestList([] if status is None else [status]))
+        status = register.explain_row(read_number(request, "row", 0, MOST_ROW), holder)
+        return json_response(RequestList([] if status is None else [status]))
     looked_up = 0
-    for status in register.iter_latest(holder, _read_number(request, "limit", 1, HISTORY, LISTED)):
+    for status in register.iter_latest(holder, read_number(request, "limit", 1, HISTORY, LISTED)):
         found.append(status)
         looked_up += len(status.choices)
         if looked_up >= PIECE:
             looked_up = 0
             await asyncio.sleep(0)
-    return json_response(request_status.RequestList(found))
+    return json_response(RequestList(found))
 
 
 async def show_request(request: web.Request) -> web.Response:
@@ -243,8 +257,8 @@ async def show_request(request: web.Request) -> web.Response:
     waits for; raises ApiError 400 and 404.
     """
     name, register = request.match_info["id"], request.app[REGISTER]
-    told = register.explain if _wants_reason(request) else register.status
-    return _respond(name, told(name, holder_of(request)))
+    explained = read_number(request, "explain", 0, 1) == 1
+    return _respond(name, register.status(name, holder_of(request), explained=explained))
 
 
 async def cancel_request(request: web.Request) -> web.Response:
@@ -253,21 +267,15 @@ async def cancel_request(request: web.Request) -> web.Response:
     return _respond(name, request.app[REGISTER].cancel(name, holder_of(request)))
 
 
-def _respond(name: str, status: request_status.RequestStatus | None) -> web.Response:
+def _respond(name: str, status: RequestStatus | None) -> web.Response:
     if status is None:
         message = f"id: no request {name[:200]!r} is under way or has ended lately"
         raise ApiError(404, message, param="id", code="request_not_found")
     return json_response(status)
 
 
-def _wants_reason(request: web.Request) -> bool:
-    text = request.query.get("explain", "0")
-    if text not in ("0", "1"):
-        raise bad_request("explain: must be 1, to be told what the request waits for, or 0", "explain", "invalid_value")
-    return text == "1"
-
-
-def _read_number(request: web.Request, name: str, least: int, most: int, default: int = 0) -> int:
+def read_number(request: web.Request, name: str, least: int, most: int, default: int = 0) -> int:
+    """A number of the query; raises ApiError 400."""
     text = request.query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
         raise bad_request(f"{name}: must be a whole number from {least} to {most}", name, "invalid_value")

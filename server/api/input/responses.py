@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import orjson
@@ -41,13 +41,8 @@ class InputItem(msgspec.Struct, frozen=True):
     output: Content | None = None
 
 
-TEXT_TOOL: Mapping[str, Any] = MappingProxyType(
-    {
-        "type": "object",
-        "properties": {"input": {"type": "string"}},
-        "required": ["input"],
-        "additionalProperties": False,
-    }
+TEXT_TOOL = msgspec.Raw(
+    b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}'
 )
 """The arguments of a custom tool, as a function has them: one text."""
 
@@ -186,16 +181,13 @@ def _turn(item: InputItem, path: str) -> chat_schema.Message | None:
                 names = ("name", item.name), (field, given), ("call_id", item.call_id)
                 raise _missing(f"{path}.{next(name for name, value in names if value is None)}")
             arguments = given if field == "arguments" else text_arguments(given)
-            return chat_schema.Message(
-                "assistant",
-                tool_calls=[chat_schema.PastCall(chat_schema.PastFunction(item.name, arguments), item.call_id)],
-            )
+            call = chat_schema.PastCall(chat_schema.PastFunction(item.name, arguments), item.call_id)
+            return chat_schema.Message("assistant", tool_calls=[call])
         case "function_call_output" | "custom_tool_call_output":
             if not item.call_id:
                 raise _missing(f"{path}.call_id")
-            return chat_schema.Message(
-                "tool", join_content(item.output, f"{path}.output", TEXTS), tool_call_id=item.call_id
-            )
+            output = join_content(item.output, f"{path}.output", TEXTS)
+            return chat_schema.Message("tool", output, tool_call_id=item.call_id)
         case "reasoning":
             return None
     raise bad_request(
@@ -212,11 +204,6 @@ def own_tools(body: ResponsesBody) -> list[tuple[int, ResponseTool]]:
     return [pair for pair in enumerate(body.tools or ()) if pair[1].type in OWN_TOOLS]
 
 
-def list_ignored(body: ResponsesBody) -> list[str]:
-    """Tools of other servers', which are passed over."""
-    return [f"tools.{tool.type}" for tool in body.tools or () if tool.type not in OWN_TOOLS]
-
-
 def text_arguments(text: str) -> str:
     """The input of a custom tool as the arguments of a function."""
     return orjson.dumps({"input": text}).decode()
@@ -225,22 +212,18 @@ def text_arguments(text: str) -> str:
 def _tool(tool: ResponseTool, path: str) -> chat_schema.ChatTool:
     if tool.name is None:
         raise bad_request(f"{path}.name: is missing", "tools")
-    if tool.type == "custom":
-        parameters = msgspec.Raw(orjson.dumps(dict(TEXT_TOOL)))
-        return chat_schema.ChatTool("function", chat_schema.FunctionTool(tool.name, tool.description, parameters))
-    return chat_schema.ChatTool(
-        "function", chat_schema.FunctionTool(tool.name, tool.description, tool.parameters, tool.strict)
-    )
+    parameters, strict = (TEXT_TOOL, None) if tool.type == "custom" else (tool.parameters, tool.strict)
+    return chat_schema.ChatTool("function", chat_schema.FunctionTool(tool.name, tool.description, parameters, strict))
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:
     """Raise ApiError 400 for the first field that asks for what is not there."""
-    asked = (
+    refuse_asked(
         ("background", body.background, "answers come in the response only; leave it out"),
         (
             "conversation",
             is_given(body.conversation),
-            "there are no stored conversations here; use previous_response_id, or send it whole",
+            "there are no stored conversations here; use previous_response_id",
         ),
         ("prompt", is_given(body.prompt), "there are no stored prompts here; use instructions and input"),
         ("truncation", body.truncation == "auto", "nothing is left out of a conversation; use 'disabled'"),
@@ -250,4 +233,3 @@ def _refuse_unsupported(body: ResponsesBody) -> None:
         ("response_format", body.response_format, "is called text.format here"),
         ("prompt_logprobs", body.prompt_logprobs is not None, "use /v1/chat/completions or /v1/completions for them"),
     )
-    refuse_asked(asked)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import orjson
 
 from models.text_stream import overlap
-from server.api.tools.tools import BETWEEN, CALL_TAIL, CLOSE, OPEN, Toolbox
+from server.api.input.tools import BETWEEN, CALL_TAIL, CLOSE, OPEN, Toolbox
 
 
 @dataclass(frozen=True, slots=True)

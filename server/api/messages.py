@@ -1,0 +1,281 @@
+"""POST /v1/messages and /v1/messages/count_tokens: a conversation in, the assistant's turn out, as Anthropic's API; and
+errors in its form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from engine.messages import REPETITION, FinishReason, RowUpdate
+from server.api.errors import ApiError, reword_errors
+from server.api.input.body import read_body, read_call
+from server.api.input.messages import CHAT_WORDS, CountBody, MessagesBody, as_chat
+from server.api.input.prompts import chat_prompt, render_chat
+from server.api.input.tools import toolbox
+from server.api.output.answer import ItemWords, respond
+from server.api.output.call import Call, Part
+from server.api.output.reading import CallPiece
+from server.api.output.reply import json_response
+from server.api.served_model import MODEL, model_name
+from server.api.ticket import TICKET
+from server.http.request_id import request_id
+
+
+async def messages(request: web.Request) -> web.StreamResponse:
+    """Take the assistant's next turn in a conversation, as Anthropic's messages do."""
+    body, record = await read_call(request, MessagesBody, "msg_")
+    model = request.app[MODEL]
+    with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
+        chat = await model.run_in_thread(as_chat, body)
+        prompt = await chat_prompt(chat, model)
+        return await respond(request, record, chat, [prompt], lambda call: MessageWords(call, request_id(request)))
+
+
+async def count_tokens(request: web.Request) -> web.Response:
+    """Count the tokens of a conversation, as Anthropic's messages do; raises ApiError 400."""
+    model = request.app[MODEL]
+    body = await read_body(request, CountBody)
+    model_name(body.model, model)
+
+    def count() -> int:
+        chat = as_chat(body)
+        return len(render_chat(chat, model, toolbox(chat))[1])
+
+    with reword_errors({}, CHAT_WORDS):
+        counted = await model.run_in_thread(count)
+    request[TICKET].spend(counted)
+    return json_response(TokenCount(counted))
+
+
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+
+
+class TextBlock(msgspec.Struct, frozen=True, tag="text"):
+    """A piece of text."""
+
+    text: str
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use"):
+    """A call of a tool."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+ContentBlock: TypeAlias = TextBlock | ToolUseBlock
+
+
+class MessageUsage(msgspec.Struct, frozen=True):
+    """Tokens read and made; those of the prompt that were kept from earlier ones are counted apart."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int = 0
+
+
+class MessageObject(msgspec.Struct, frozen=True, kw_only=True):
+    """The assistant's turn."""
+
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[ContentBlock]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(msgspec.Struct, frozen=True):
+    """Tokens of a prompt."""
+
+    input_tokens: int
+
+
+class MessageStart(msgspec.Struct, frozen=True, kw_only=True, tag="message_start"):
+    """The first event: the message without content."""
+
+    message: MessageObject
+
+
+class BlockStart(msgspec.Struct, frozen=True, kw_only=True, tag="content_block_start"):
+    """A block begins, empty."""
+
+    index: int
+    content_block: ContentBlock
+
+
+class BlockText(msgspec.Struct, frozen=True, tag="text_delta"):
+    """More of a text."""
+
+    text: str
+
+
+class BlockInput(msgspec.Struct, frozen=True, tag="input_json_delta"):
+    """More of the JSON of a call's input."""
+
+    partial_json: str
+
+
+class BlockDelta(msgspec.Struct, frozen=True, kw_only=True, tag="content_block_delta"):
+    """More of the block that has begun."""
+
+    index: int
+    delta: BlockText | BlockInput
+
+
+class BlockStop(msgspec.Struct, frozen=True, kw_only=True, tag="content_block_stop"):
+    """A block is whole."""
+
+    index: int
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """Why the message ended."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessageDelta(msgspec.Struct, frozen=True, kw_only=True, tag="message_delta"):
+    """The message's end, and all its tokens."""
+
+    delta: Ending
+    usage: MessageUsage
+
+
+class MessageStop(msgspec.Struct, frozen=True, kw_only=True, tag="message_stop"):
+    """The last event."""
+
+
+class MessageErrorDetail(msgspec.Struct, frozen=True):
+    """An error: its kind, and the message."""
+
+    type: str
+    message: str
+
+
+class MessageError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
+    """An error, as a body or as the last event of a stream."""
+
+    error: MessageErrorDetail
+    request_id: str
+
+
+EVENTS = (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, MessageError)
+"""Kinds of events of a stream."""
+
+_ERROR_TYPES: Mapping[int, str] = MappingProxyType(
+    {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+        504: "timeout_error",
+    }
+)
+"""Statuses -> Anthropic's name of the error; any other is the request's below 500, and the server's from there on."""
+
+
+def message_error(error: ApiError, request_id: str) -> MessageError:
+    """An error in Anthropic's form."""
+    kind = _ERROR_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    return MessageError(error=MessageErrorDetail(kind, error.message), request_id=request_id)
+
+
+class MessageWords(ItemWords[ContentBlock]):
+    """Words one answer as Anthropic's messages: a block for its text, and one for each call.
+
+    The last event of a stream is its end marker: Anthropic sends no [DONE].
+    """
+
+    text_kind = TextBlock
+
+    def __init__(self, call: Call, request_id: str) -> None:
+        super().__init__()
+        self._call, self._request_id = call, request_id
+
+    def whole(self, answers: Sequence[Part]) -> MessageObject:
+        for _ in self.events(answers):
+            pass
+        return self._message(self.done, self._ending(answers[0].update))
+
+    def opening(self) -> Iterator[msgspec.Struct]:
+        yield MessageStart(message=self._message([], None))
+
+    def part_events(self, part: Part) -> Iterator[msgspec.Struct]:
+        yield from self.push(part.pieces)
+        if part.update.finish_reason is not None:
+            yield from self.finish()
+            yield MessageDelta(delta=self._ending(part.update), usage=self._usage())
+            yield MessageStop()
+
+    def failed(self, error: ApiError) -> msgspec.Struct:
+        return message_error(error, self._request_id)
+
+    def text_item(self) -> ContentBlock:
+        return TextBlock("")
+
+    def call_item(self, call: CallPiece) -> ContentBlock:
+        return ToolUseBlock(call.id.replace("call_", "toolu_", 1), call.name, {})
+
+    def complete(self, item: ContentBlock, text: str, cut: bool) -> ContentBlock:
+        """A call that was cut has no input."""
+        return TextBlock(text) if isinstance(item, TextBlock) else ToolUseBlock(item.id, item.name, _object(text))
+
+    def begun(self, item: ContentBlock) -> Iterator[msgspec.Struct]:
+        yield BlockStart(index=len(self.done), content_block=item)
+
+    def grown(self, item: ContentBlock, part: str) -> Iterator[msgspec.Struct]:
+        if part:
+            delta = BlockText(part) if isinstance(item, TextBlock) else BlockInput(part)
+            yield BlockDelta(index=len(self.done), delta=delta)
+
+    def ended(self, item: ContentBlock) -> Iterator[msgspec.Struct]:
+        yield BlockStop(index=len(self.done))
+
+    def _usage(self) -> MessageUsage:
+        usage = self._call.usage()
+        cached = usage.prompt_tokens_details.cached_tokens
+        return MessageUsage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
+
+    def _ending(self, update: RowUpdate) -> Ending:
+        """Why the answer ended, once all of it is read."""
+        sequence = update.stop_reason
+        stopped = sequence if isinstance(sequence, str) and sequence != REPETITION else None
+        if update.finish_reason is FinishReason.LENGTH:
+            return Ending("max_tokens", None)
+        if self._call.answers[0].reader.calls:
+            return Ending("tool_use", None)
+        return Ending("end_turn" if stopped is None else "stop_sequence", stopped)
+
+    def _message(self, content: list[ContentBlock], ending: Ending | None) -> MessageObject:
+        record = self._call.record
+        return MessageObject(
+            id=record.id,
+            model=record.model,
+            content=content,
+            stop_reason=None if ending is None else ending.stop_reason,
+            stop_sequence=None if ending is None else ending.stop_sequence,
+            usage=self._usage(),
+        )
+
+
+def _object(text: str) -> dict[str, object]:
+    """Arguments as an object; an answer that was cut short may have left half of one."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
