@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from engine.measure.profiler import Profiler
-from engine.measure.slots import COLUMNS, ROWS, find_slots
+from engine.measure.slots import COLUMNS, ROWS, FoundSlots, find_slots
 from models.files import replace_file
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -57,14 +57,22 @@ def choose_slots(
     path = cache / "slots" / f"{digest(conditions)}{'-compiled' if model.reads_exactly else ''}.json"
     slots = _read(path, conditions)
     if slots is None:
-        slots = _measure(config, model, text, min(held, ROWS[-1]), clock)
-        log.info("%d sequences run at a time, as measured (%s); --max-num-seqs sets another number", slots, path)
-        if held >= ROWS[-1]:  # else memory decides, of which there may be more another time
-            _keep(path, MeasuredSlots(conditions, model.reads_exactly, slots))
+        slots, complete = _measure(config, model, text, min(held, ROWS[-1]), clock)
+        if not complete:
+            log.warning(
+                "%d sequences run at a time until the next start, which measures again: measuring this busy or slow "
+                "machine took more than %g s; --max-num-seqs sets another number",
+                slots,
+                TIME_LIMIT,
+            )
+        else:
+            log.info("%d sequences run at a time, as measured (%s); --max-num-seqs sets another number", slots, path)
+            if held >= ROWS[-1]:  # else memory decides, of which there may be more another time
+                _keep(path, MeasuredSlots(conditions, model.reads_exactly, slots))
     return min(held, slots)
 
 
-def _measure(config: ServeConfig, model: LoadedModel, text: Text, most: int, clock: Callable[[], float]) -> int:
+def _measure(config: ServeConfig, model: LoadedModel, text: Text, most: int, clock: Callable[[], float]) -> FoundSlots:
     profiler = Profiler(
         model,
         text,
