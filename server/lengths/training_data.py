@@ -1,9 +1,4 @@
-"""What a length predictor is trained from: rows of files or of the journal, and their features. It trains nothing.
-
-Rows to train the length predictor from: JSONL files of requests and their lengths.
-
-It knows the files' fields and their errors. It neither embeds nor trains.
-"""
+"""What a length predictor is trained from: rows of JSONL files or of the journal, and their features. Trains nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +13,6 @@ import numpy as np
 
 from models.catalog.catalog import Catalog, default_cache
 from models.catalog.checkpoint import weight_files
-from models.embedder import Embedder
 from models.errors import TextError, UserError
 from models.network.embeddings import read_token_embeddings
 from models.progress import Bars
@@ -37,9 +31,6 @@ from server.lengths.worker import embed, load_embedder
 CHUNK = 64
 """Rows that are embedded between two strokes of the progress bar."""
 
-FEWEST = 20
-"""Rows below which nothing useful can be learned or measured."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
@@ -51,7 +42,6 @@ class TrainingData:
     """The requests, where their texts are known."""
     own: TokenFeatures | None = None
     proxy: Proxy | None = None
-    embedder: Embedder | None = None
 
 
 def read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
@@ -77,7 +67,6 @@ def read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
         queries,
         _own_features(_tokenizer_folder(args.tokenizer, catalog)),
         load_proxy(proxy) if proxy.exists() else None,
-        embedder,
     )
     return data, embedder.max_tokens
 

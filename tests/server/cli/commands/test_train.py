@@ -92,8 +92,8 @@ def test_the_report_as_json_and_the_forest_where_it_is_wanted(
     )
     assert list(report["held_out"]) == ["mean", "UILO", "RAFT", "INST", "USIN", "own-embeddings"]
     own = report["held_out"]["own-embeddings"]
-    assert own["mae"] == 0 and own["coverage"] == pytest.approx(0.9) and own["milliseconds"] > 0
-    assert report["held_out"]["UILO"]["coverage"] is None and report["held_out"]["RAFT"]["milliseconds"] is None
+    assert own["mae"] == 0 and own["coverage"] == pytest.approx(0.9)
+    assert report["held_out"]["UILO"]["coverage"] is None
     assert len(load(out)[0].examples) == 40
 
 
