@@ -24,8 +24,7 @@ from server.api.output.reply import ChatChunk, ChatReply, CompletionReply
 from server.api.responses import endpoint as kept
 from server.api.responses import reply as responses_reply
 from server.api.responses.body import ResponsesBody
-from server.dashboard.feed import send_feed
-from server.http.page import index, send_chat, send_file
+from server.dashboard.feed import index, send_chat, send_feed, send_file
 from server.observe.metrics import metrics
 
 ANTHROPIC = Dialect(messages_reply.MessageError, messages_reply.message_error, "request-id")

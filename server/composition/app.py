@@ -31,23 +31,19 @@ from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
 from server.cli.config import NO_EMBEDDINGS, ServeConfig
 from server.composition.cache_paths import batches_path, fetch_model
-from server.composition.loading import Loaded, load_engine
+from server.composition.loading import Loaded, load_engine, load_virtual
 from server.composition.scheduling import learn_steps, parts_for
-from server.composition.virtual import load_virtual
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.embeddings import TIMEOUT as EMBEDDING_TIMEOUT
 from server.embeddings import EmbeddingSetup, TextEmbedder, embed_texts
 from server.grammars.trial import STACK
 from server.http.service import FilesPlace, Machine, Service
-from server.lengths.in_process import PredictorContext
 from server.lengths.instruction import InstructionSplit
-from server.lengths.kinds import fetch_predictor
-from server.lengths.lengths import Lengths
-from server.lengths.predictors import open_lengths, open_predictor
+from server.lengths.lengths import Lengths, PredictorContext
+from server.lengths.predictors import fetch_predictor, open_lengths, open_predictor
 from server.lengths.process import NicedProcess
-from server.observe.gauges import Gauges, Sources
-from server.observe.measures import Throughput, log_throughput, measure_lag
+from server.observe.gauges import Gauges, Sources, Throughput, log_throughput, measure_lag
 from server.observe.metrics import Metrics
 from server.process.watchdog import Watchdog
 from server.process.worker_process import WorkerProcess
@@ -214,7 +210,9 @@ def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecuto
         defaults=AnswerDefaults(
             sampling=loaded.sampling_defaults.override(config.override_generation_config or {}),
             max_tokens=config.default_max_tokens or Catalog().default_max_tokens(config.model),
-            stop_repetition=_stops_repetition(config),
+            stop_repetition=Catalog().stops_repetition(config.model)
+            if config.stop_repetition is None
+            else config.stop_repetition,
             next_seed=seed_source(config.seed),
             close_schemas=config.close_schemas,
             allow_replay=config.allow_replay,
@@ -223,11 +221,6 @@ def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecuto
         ),
         accepts_any_name=config.accept_any_model,
     )
-
-
-def _stops_repetition(config: ServeConfig) -> bool:
-    given = config.stop_repetition
-    return Catalog().stops_repetition(config.model) if given is None else given
 
 
 def _model_names(config: ServeConfig) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import binascii
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from hashlib import sha256
 
 from aiohttp import web
@@ -54,11 +54,7 @@ class QuotaLimits:
 
     def halve(self) -> QuotaLimits:
         """Half of each, at least 1."""
-        return QuotaLimits(_half(self.requests_per_minute), _half(self.concurrent), _half(self.tokens_per_minute))
-
-
-def _half(limit: int | None) -> int | None:
-    return None if limit is None else max(1, limit // 2)
+        return QuotaLimits(*(limit and max(1, limit // 2) for limit in astuple(self)))
 
 
 @dataclass(slots=True)

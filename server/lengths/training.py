@@ -30,7 +30,7 @@ from scheduler.length.forest import Examples, Forest, ForestError, Growth, Manif
 from scheduler.length.online import fit
 from scheduler.length.prediction import LengthDistribution
 from server.composition.cache_paths import forest_path, proxy_path
-from server.lengths.training_data import TrainingData, TrainingRow, read_data, read_files
+from server.lengths.training_data import TrainingData, read_data, read_files
 
 FEWEST = 20
 """Rows below which nothing useful can be learned or measured."""
@@ -142,12 +142,15 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
         raise UserError("a proxy learns from texts, which the journal does not keep: name files to train from")
     torch.set_num_threads(cores)
     catalog = Catalog()
-    rows = read_files(args, catalog)
-    _require_enough(len(rows))
-    tested = max(1, round(args.holdout * len(rows)))
-    watched = tested + max(1, round(WATCHED * (len(rows) - tested)))
-    order = np.random.default_rng(args.seed).permutation(len(rows))
-    test, watch, learn = (_text_rows([rows[place] for place in part]) for part in np.split(order, [tested, watched]))
+    queries, lengths = read_files(args, catalog)
+    _require_enough(len(queries))
+    tested = max(1, round(args.holdout * len(queries)))
+    watched = tested + max(1, round(WATCHED * (len(queries) - tested)))
+    order = np.random.default_rng(args.seed).permutation(len(queries))
+    test, watch, learn = (
+        TextRows([queries[place].conversation for place in part.tolist()], lengths[part])
+        for part in np.split(order, [tested, watched])
+    )
     folder, kept = catalog.resolve(args.embedder), Task(args.task)
 
     def tuned(task: Task) -> tuple[Proxy, Figures]:
@@ -173,11 +176,6 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     return _lines(shown, f"{told}; the proxy is in {path}")
 
 
-def _text_rows(rows: list[TrainingRow]) -> TextRows:
-    lengths = np.array([row.length for row in rows], dtype=np.float32)
-    return TextRows([row.query.conversation for row in rows], lengths)
-
-
 def _tune(
     folder: Path, task: Task, learn: TextRows, watched: TextRows, args: argparse.Namespace, bars: Bars
 ) -> tuple[Proxy, Figures]:
@@ -186,9 +184,7 @@ def _tune(
         scale = Scale.of(task, learn.lengths)
     except ValueError as error:
         raise UserError(f"--task {task}: {error}") from error
-    proxy = Proxy.fresh(
-        folder, task, scale, max_tokens=args.proxy_max_tokens or network.MAX_TOKENS, seed=args.seed
-    )
+    proxy = Proxy.fresh(folder, task, scale, max_tokens=args.proxy_max_tokens or network.MAX_TOKENS, seed=args.seed)
     if torch.cuda.is_available():
         proxy.network.to("cuda")
     phases = {phase: bars.begin(f"{task}, phase {phase}") for phase in (1, 2)}

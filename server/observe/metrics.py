@@ -7,15 +7,19 @@ is in gauges.py; docs/observability.md explains every name.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import Counter as Tallies
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import accumulate, product
+from math import inf
 from types import MappingProxyType
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport
 from scheduler.length.evaluation import can_be_judged, is_inside, within_twice
@@ -23,7 +27,6 @@ from scheduler.plan import Assignment
 from scheduler.request import Failure, Request
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.waiting.fair import service_had
-from server.observe.measures import WeightedHistogram
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 40.0)
@@ -106,9 +109,7 @@ HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = MappingProxyType(
             "vllm:request_prefill_time_seconds": "Seconds from the start of a request's prompt to its first token.",
             "vllm:request_decode_time_seconds": "Seconds from a request's first token to its last.",
         },
-        GAPS: {
-            "vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request.",
-        },
+        GAPS: {"vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request."},
         TOKENS: {
             "vllm:request_prompt_tokens": "Prompt tokens of a request.",
             "vllm:request_generation_tokens": "Tokens of an answer, the end token included.",
@@ -116,15 +117,9 @@ HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = MappingProxyType(
             "lengthwise:request_predicted_tokens": "Predicted length of an answer.",
             "lengthwise:predicted_length_error_tokens": "Tokens between predicted and true length, of judged answers.",
         },
-        RUNS: {
-            "lengthwise:request_runs": "Times that a request was given to an executor, by slice or pause.",
-        },
-        ROWS: {
-            "lengthwise:batch_rows": "Sequences in the batch at each decode step.",
-        },
-        STEP_TOKENS: {
-            "vllm:iteration_tokens_total": "Tokens read and generated in one step of an executor.",
-        },
+        RUNS: {"lengthwise:request_runs": "Times that a request was given to an executor, by slice or pause."},
+        ROWS: {"lengthwise:batch_rows": "Sequences in the batch at each decode step."},
+        STEP_TOKENS: {"vllm:iteration_tokens_total": "Tokens read and generated in one step of an executor."},
         SHARES: {
             "lengthwise:predicted_length_relative_error": "Error of the predicted length, divided by the true length.",
             "lengthwise:eta_relative_error": "Error of the latency estimated at arrival, divided by the true latency.",
@@ -163,6 +158,27 @@ class Registry(CollectorRegistry):
                 if not sample.name.endswith("_created")
             ]
             yield family
+
+
+class WeightedHistogram(Collector):
+    """Counts in buckets; the last one takes whatever is above the others."""
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
+        self._name = name
+        self._text = text
+        self._bounds = (*bounds, inf)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        bounds = ["+Inf" if bound == inf else str(float(bound)) for bound in self._bounds]
+        counts = [float(count) for count in accumulate(self._counts)]
+        yield HistogramMetricFamily(self._name, self._text, list(zip(bounds, counts, strict=True)), self._sum)
 
 
 class Metrics:

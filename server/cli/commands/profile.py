@@ -1,6 +1,6 @@
 """`lengthwise profile`: measure this machine, fit the serving-time model to it, and keep both in the cache.
 
-It owns the arguments, the bars and the errors. profiling.py measures, profile_report.py writes the tables.
+It owns the arguments, the bars and the errors; composition/profiling.py measures and writes the tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from models.flags import Subparsers, add_options, read_options
 from models.options import Positive, option, options_of
 from server.cli.config import GROUPS, read_config
 from server.cli.settings import add_settings
-from server.process.openmp import tune_libraries
+from server.process.setup import tune_libraries
 
 if TYPE_CHECKING:
     from server.composition.profiling import Watch

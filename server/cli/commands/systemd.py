@@ -115,10 +115,14 @@ def _install(options: Install) -> None:
             _write_once(config, FIRST_CONFIG, 0o644)
         made = _write_once(keys, f"{secrets.token_hex(32)}\n", 0o600)
         path = _below(options.root, UNITS / unit.name)
-        _write_unit(path, unit.text(), force=options.force)
+        if path.exists() and path.read_text("utf-8") != unit.text() and not options.force:
+            raise UserError(f"{path} is there and differs: compare it with `lengthwise systemd print`, or use --force")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(unit.text(), "utf-8")
     except PermissionError as error:
         raise UserError(f"{error.filename} cannot be written: run this as root, or give --root") from None
-    _reload(options.root)
+    if options.root == Path("/") and Path("/run/systemd/system").exists():  # systemd runs, and this is its own folder
+        subprocess.run(["systemctl", "daemon-reload"], check=False)
     print(f"Wrote {path}, which runs `{program} serve --config {written}`.")
     print(f"{'Made a key' if made else 'The keys are'} in {keys}; callers must send one as a bearer token.")
     print(f"Next: edit {_below(options.root, written)}, then `systemctl enable --now {name}`, `journalctl -fu {name}`.")
@@ -157,22 +161,8 @@ def _write_once(path: Path, text: str, mode: int) -> bool:
     """Whether it was not there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(text)
     except FileExistsError:
         return False
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
     return True
-
-
-def _write_unit(path: Path, text: str, *, force: bool) -> None:
-    if path.exists() and path.read_text("utf-8") != text and not force:
-        raise UserError(f"{path} is there and differs: compare it with `lengthwise systemd print`, or use --force")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
-
-
-def _reload(root: Path) -> None:
-    """Let systemd read it, where systemd runs and this is its own folder."""
-    if root == Path("/") and Path("/run/systemd/system").exists():
-        subprocess.run(["systemctl", "daemon-reload"], check=False)

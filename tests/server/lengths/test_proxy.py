@@ -14,8 +14,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Source
 from server.cli.commands import train as train_command
 from server.composition.cache_paths import proxy_path
-from server.lengths.process import PredictorProcess
-from server.lengths.worker import EmbedTexts, ProxyWorker, Setup, load_embedder, predict_by_proxy
+from server.lengths.process import PredictorProcess, ProxyWorker, Setup, load_embedder, predict_by_proxy
 from server.process.worker_process import ProcessFailed
 from tests.server.cli.commands.runner import run_command
 
@@ -102,14 +101,13 @@ QUERIES = (LengthQuery("x y", "a b c", 3, 100), LengthQuery("", "a", 1, 100))
 def test_a_worker_says_what_the_proxy_says_and_embeds_for_the_cache(trained: Setup) -> None:
     proxy, encoder = load(trained.forest), load_embedder(trained.folder, 32)
     worker = ProxyWorker(proxy, lambda: encoder)
-    reply = worker.answer(QUERIES)
+    estimates = worker.estimate(QUERIES)
     expected = proxy.predict([query.conversation for query in QUERIES]).tolist()
-    assert [one.distribution.mean for one in reply.estimates if one.distribution is not None] == pytest.approx(expected)
-    assert {one.source for one in reply.estimates} == {Source.PROXY}
-    embeddings = worker.answer(EmbedTexts(("a b", "c"))).embeddings
-    assert embeddings is not None and embeddings.shape == (2, 16)
+    assert [one.distribution.mean for one in estimates if one.distribution is not None] == pytest.approx(expected)
+    assert {one.source for one in estimates} == {Source.PROXY}
+    assert worker.embed(("a b", "c")).shape == (2, 16)
     broken = ProxyWorker(proxy, lambda: (_ for _ in ()).throw(OSError("gone")))
-    assert broken.answer(EmbedTexts(("a",))).error == "OSError: gone"
+    assert str(broken.answer(("embed", ("a",)))) == "OSError: gone"
 
 
 async def test_a_process_predicts_by_proxy(trained: Setup) -> None:

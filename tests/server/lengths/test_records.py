@@ -13,10 +13,10 @@ from engine.sampling.params import SamplingParams
 from scheduler.journal.file import BatchEntry, RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.features import LengthQuery
-from scheduler.length.prediction import Prediction, Source
+from scheduler.length.prediction import LengthDistribution, Prediction, Source
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
-from server.lengths.lengths import EndedAnswer, Origin, Records, batch_entry
+from server.lengths.lengths import EndedAnswer, Lengths, Origin, batch_entry, predict_nothing
 
 ORIGIN = Origin("tiny", "magnus")
 QUERY = LengthQuery("Translate.", "Hello", 3, 8)
@@ -29,6 +29,10 @@ def ended_request(generated: int = 5, *, replay: int | None = None) -> Request:
     return Request(7, (1, 2, 3, 4), sampling, times, generated=generated, runs=2)
 
 
+def never(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
+    raise AssertionError("nothing comes late")
+
+
 class Stage:
     """Records over a journal in a file."""
 
@@ -36,13 +40,13 @@ class Stage:
         self.on_answer: list[EndedAnswer] = []
         self.journal = Journal(path)
         self.journal.start()
-        self.records = Records(
-            origin, self.journal, lambda _, one: self.on_answer.append(replace(one, prediction=None))
+        self.lengths = Lengths(
+            predict_nothing, origin, self.journal, lambda one: self.on_answer.append(replace(one, prediction=None))
         )
 
     def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
-        self.records.note(request, QUERY, prediction)
-        self.records.on_end(request, reason, 104.0)
+        self.lengths.note(request, QUERY, prediction, revise=never)
+        self.lengths.on_end(request, reason, 104.0)
 
     def requests(self) -> list[RequestEntry]:
         self.journal.close()
@@ -134,10 +138,10 @@ def test_only_answers_that_nobody_broke_off_are_heard_of(
 
 def test_a_request_is_recorded_once_and_not_kept() -> None:
     on_answer: list[EndedAnswer] = []
-    records, request = Records(ORIGIN, None, lambda _, one: on_answer.append(one)), ended_request()
-    records.note(request, QUERY, None)
+    lengths, request = Lengths(predict_nothing, ORIGIN, None, on_answer.append), ended_request()
+    lengths.note(request, QUERY, None, revise=never)
     for _ in range(2):
-        records.on_end(request, FinishReason.STOP, 104.0)
+        lengths.on_end(request, FinishReason.STOP, 104.0)
     assert len(on_answer) == 1
 
 
@@ -146,7 +150,7 @@ def test_a_batch_is_recorded_as_it_was_planned_and_as_it_went(path: Path) -> Non
     assignment = Assignment(Plan((one, other), estimate=2.5, generation_length=12), 1, 100.0, began=100.5)
     one.generated, other.generated, assignment.ended = 5, 9, 103.0
     stage = Stage(path)
-    stage.records.on_finish(assignment, 103.0)
+    stage.lengths.on_finish(assignment, 103.0)
     stage.journal.close()
     (entry,) = read(path, BatchEntry)
     assert entry == BatchEntry(entry.finished_at, "tiny", "magnus", 1, 2, 4, 9, 12, 2.5, 2.5), "others may have joined"
