@@ -95,6 +95,8 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             journal=lengths.journal,
         )
         Gauges(metrics, sources)
+        if (embedder := _embedder(config)) is not None:
+            stack.push_async_callback(embedder.aclose)
         yield Service(
             dispatcher,
             model,
@@ -104,7 +106,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             responsive=watchdog.responsive,
             metrics=metrics,
             feed=feed,
-            embedder=await stack.enter_async_context(_open_embedder(config)),
+            embedder=embedder,
             files=stack.enter_context(_files(config)),
             machine=Machine(loaded.conditions, steps.machine.model),
         )
@@ -144,22 +146,16 @@ def _build_parts(
     return replace(parts, observers=(*parts.observers, lengths, metrics)), steps
 
 
-@asynccontextmanager
-async def _open_embedder(config: ServeConfig) -> AsyncIterator[TextEmbedder | None]:
+def _embedder(config: ServeConfig) -> TextEmbedder | None:
     """The embedder of clients' texts, whose process starts when it is first asked; None where there is none."""
     if config.embedding_model == NO_EMBEDDINGS:
-        yield None
-        return
+        return None
     model = config.embedding_model or DEFAULT_EMBEDDER
     process = WorkerProcess(
         "embedding model", embed_texts, EmbeddingSetup(model, config.device), timeout=EMBEDDING_TIMEOUT
     )
     fetched = config.embedding_model is not None
-    embedder = TextEmbedder(Path(model).name, process, lambda: fetched or Catalog().find(model) is not None)
-    try:
-        yield embedder
-    finally:
-        await embedder.aclose()
+    return TextEmbedder(Path(model).name, process, lambda: fetched or Catalog().find(model) is not None)
 
 
 @contextmanager

@@ -182,7 +182,10 @@ def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
             config.allowed_headers,
             config.allow_credentials,
         ),
-        hosts=_hosts(config) if not len(keys) else None,
+        # None where other machines can reach the server, or no browser can.
+        hosts=local_hosts(config.host, config.allowed_hosts)
+        if not len(keys) and config.uds is None and is_loopback(config.host)
+        else None,
         connections=ConnectionLimits(config.max_connections, config.send_timeout),
         tls=tls_context(config.ssl_certfile, config.ssl_keyfile),
         tracing=None if config.otlp_traces_endpoint is None else tracing_to(config.otlp_traces_endpoint),
@@ -199,13 +202,6 @@ def reread(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> Non
     if front.tls is not None and config.ssl_certfile is not None:
         front.tls.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password=_refuse)
     front.access.keys.replace(keys)
-
-
-def _hosts(config: FrontConfig) -> Hosts | None:
-    """Host names to answer as; None where other machines can reach the server, or no browser can."""
-    if config.uds is not None or not is_loopback(config.host):
-        return None
-    return local_hosts(config.host, config.allowed_hosts)
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:

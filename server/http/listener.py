@@ -140,18 +140,15 @@ class Overflow(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = cast(asyncio.Transport, transport)
-        connection.write(_too_many())
+        error = ApiError(503, "too many connections (--max-connections)", code="too_many_connections")
+        body = encode(error_body(error))
+        head = (
+            "HTTP/1.1 503 Service Unavailable\r\nServer: Lengthwise\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+        )
+        connection.write(head.encode() + body)
         # Not closed at once: what it has sent would make the system take back what it was told.
         asyncio.get_running_loop().call_later(LINGER, connection.abort)
-
-
-def _too_many() -> bytes:
-    body = encode(error_body(ApiError(503, "too many connections (--max-connections)", code="too_many_connections")))
-    head = (
-        "HTTP/1.1 503 Service Unavailable\r\nServer: Lengthwise\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
 
 
 class Listener(web.BaseSite):

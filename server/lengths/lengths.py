@@ -70,22 +70,6 @@ CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """The fields that all entries of one server have in common."""
-
-    model: str
-    strategy: str
-    prompts: bool = False
-    """Whether texts may be kept."""
-    sync: bool = False
-    """Whether the readers of answers wait until these are recorded."""
-
-    @classmethod
-    def of(cls, config: FrontConfig, model: str) -> Origin:
-        return cls(model, config.strategy, config.journal_prompts, config.journal_sync)
-
-
-@dataclass(frozen=True, slots=True)
 class EndedAnswer:
     """An answer that was not cancelled."""
 
@@ -111,17 +95,18 @@ class Lengths:
     def __init__(
         self,
         predict: Predict,
-        origin: Origin,
+        config: FrontConfig,
+        model: str,
         journal: Journal | None,
         on_answer: Callable[[EndedAnswer], None] = lambda ended: None,
         learned: PredictorParts | None = None,
     ) -> None:
-        """`on_answer` is called with each answer that was not cancelled."""
+        """`model` is the name that answers are recorded by; `on_answer` is called with each that was not cancelled."""
         self.learned = learned or PredictorParts()
         self.journal = journal
         """Where requests and batches are recorded; None for nowhere."""
         self._predict = predict
-        self._origin = origin
+        self._config, self._model = config, model
         self._on_answer = on_answer
         self._open: dict[Request, tuple[LengthQuery, Prediction | None]] = {}
 
@@ -146,11 +131,12 @@ class Lengths:
         if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
             self._on_answer(EndedAnswer(query, request.generated, _is_whole(request, reason), prediction))
         if self.journal is not None:
-            recorded = self.journal.put(request_entry(self._origin, request, query, prediction, reason))
-            request.recorded = recorded if self._origin.sync else None
+            entry = request_entry(self._config, self._model, request, query, prediction, reason)
+            recorded = self.journal.put(entry)
+            request.recorded = recorded if self._config.journal_sync else None
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
-        entry = batch_entry(self._origin, assignment)
+        entry = batch_entry(self._config, self._model, assignment)
         if self.journal is not None and entry is not None:
             self.journal.put(entry)
 
@@ -168,15 +154,20 @@ class Lengths:
 
 
 def request_entry(
-    origin: Origin, request: Request, query: LengthQuery, prediction: Prediction | None, reason: FinishReason | None
+    config: FrontConfig,
+    model: str,
+    request: Request,
+    query: LengthQuery,
+    prediction: Prediction | None,
+    reason: FinishReason | None,
 ) -> RequestEntry:
     """A request that has ended, as the journal has it."""
     times = request.times
     since = times.arrival
     return RequestEntry(
         finished_at=time.time(),
-        model=origin.model,
-        strategy=origin.strategy,
+        model=model,
+        strategy=config.strategy,
         outcome=_outcome(request, reason),
         input_length=request.input_length,
         user_input_length=query.user_input_length,
@@ -191,8 +182,8 @@ def request_entry(
         runs=request.runs,
         replayed=request.sampling.replay_tokens is not None,
         features=() if prediction is None else prediction.features_by_now,
-        instruction=query.instruction if origin.prompts else None,
-        user_input=query.user_input if origin.prompts else None,
+        instruction=query.instruction if config.journal_prompts else None,
+        user_input=query.user_input if config.journal_prompts else None,
         scope=query.scope,
     )
 
@@ -214,15 +205,15 @@ def _repeated(request: Request) -> bool:
     return request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
 
 
-def batch_entry(origin: Origin, assignment: Assignment) -> BatchEntry | None:
+def batch_entry(config: FrontConfig, model: str, assignment: Assignment) -> BatchEntry | None:
     """A batch that has ended, as the journal has it; None when it did not run as planned."""
     batch = served_batch(assignment)
     if batch is None:
         return None
     return BatchEntry(
         finished_at=time.time(),
-        model=origin.model,
-        strategy=origin.strategy,
+        model=model,
+        strategy=config.strategy,
         executor=assignment.executor,
         rows=batch.rows,
         input_length=batch.input_length,
@@ -262,7 +253,7 @@ async def open_recorded_lengths(
         forest = OnlineForest(features, context.submit, clock, known, context.fit)
         await forest.wait_for_first()
         learning = forest if config.learning_interval else None
-        async with connect(config, Origin.of(config, model), journal, context, forest, learning) as lengths:
+        async with connect(config, model, journal, context, forest, learning) as lengths:
             yield lengths
 
 
@@ -276,7 +267,7 @@ def _served_before(path: Path, model: str) -> list[ServedRow]:
 @asynccontextmanager
 async def connect(
     config: FrontConfig,
-    origin: Origin,
+    model: str,
     journal: Journal | None,
     context: PredictorContext,
     predictor: LengthPredictor,
@@ -303,7 +294,7 @@ async def connect(
     cache = None if cached is None else cached.cache
     learned = PredictorParts(front, learning, cache, LateEstimates(context.late))
     async with background(front.run(), "length front"):
-        yield Lengths(lambda query, sampling: front.predict(query), origin, journal, on_answer, learned)
+        yield Lengths(lambda query, sampling: front.predict(query), config, model, journal, on_answer, learned)
 
 
 @asynccontextmanager

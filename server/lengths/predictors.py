@@ -28,7 +28,6 @@ from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path, model_key, proxy_path
 from server.lengths.lengths import (
     Lengths,
-    Origin,
     Predict,
     PredictorContext,
     connect,
@@ -154,9 +153,8 @@ async def open_lengths(
             yield await stack.enter_async_context(own)
             return
         journal = await stack.enter_async_context(open_journal(config))
-        origin = Origin.of(config, model)
         if predictor is None:
-            yield Lengths(IN_PROCESS[choose_predictor(config)], origin, journal)
+            yield Lengths(IN_PROCESS[choose_predictor(config)], config, model, journal)
             return
         await _until_ready(predictor)
         process, size = predictor.process, cache_size(config, predictor.kind)
@@ -164,7 +162,7 @@ async def open_lengths(
         learning = await _open_learning(config, predictor, clock)
         if learning is not None:
             await stack.enter_async_context(background(learning.run(), "length learning"))
-        parts = connect(config, origin, journal, context, cached or process, learning, cached)
+        parts = connect(config, model, journal, context, cached or process, learning, cached)
         yield await stack.enter_async_context(parts)
 
 

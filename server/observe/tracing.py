@@ -82,14 +82,15 @@ async def trace_calls(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 def _annotate(span: Span, request: web.Request) -> None:
-    span.set_attribute("http.route", request.path)
-    span.set_attribute("gen_ai.request.id", request_id(request))
-    code = error_code(request)
-    if code is not None:
-        span.set_attribute("error.type", code)
     status = request.app[REGISTER].status(request[CALL], holder_of(request)) if CALL in request else None
+    told: dict[str, str | int | float | None] = {
+        "http.route": request.path,
+        "gen_ai.request.id": request_id(request),
+        "error.type": error_code(request),
+    }
     if status is not None:
-        span.set_attributes({name: value for name, value in _attributes(status).items() if value is not None})
+        told |= _attributes(status)
+    span.set_attributes({name: value for name, value in told.items() if value is not None})
 
 
 def _attributes(status: RequestStatus) -> dict[str, str | int | float | None]:
