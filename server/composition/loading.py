@@ -36,6 +36,7 @@ from models.catalog.catalog import default_cache
 from models.catalog.checkpoint import count_values
 from models.native.kernels import Kernels
 from models.network.decoder.decoder import Decoder
+from models.network.embeddings import token_embeddings
 from models.network.generation_config import SamplingDefaults
 from models.network.loader import LoadedModel, LoadError, choose_dtype, load
 from models.progress import Bars
@@ -49,7 +50,7 @@ from server.composition.cache_paths import fetch_model
 from server.composition.devices import choose_slots, context_length
 from server.grammars.compiler import GrammarCompiler, TrialProcess
 from server.grammars.trial import run_trials
-from server.lengths.predictors import IN_MODEL, choose_predictor, token_features
+from server.lengths.predictors import IN_MODEL, choose_predictor
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         prefixes=prefixes,
         grammars=compiler,
         conditions=machine.conditions_of(config, first),
-        token_features=token_features(config, first),
+        token_features=TokenFeatures.of(token_embeddings(first)) if choose_predictor(config) in IN_MODEL else None,
         shares_cores=first.device.type == "cpu",
     )
 

@@ -175,12 +175,11 @@ class Replica:
 
     async def __del__(self) -> None:
         """Let the server drain, and return when it has ended."""
-        if hasattr(self, "_watch"):
+        if hasattr(self, "_watch"):  # it has started
             self._watch.cancel()
-        if hasattr(self, "_process") and self._process.returncode is None:
-            self._process.terminate()
-            await self._process.wait()
-        if hasattr(self, "_session"):
+            if self._process.returncode is None:
+                self._process.terminate()
+                await self._process.wait()
             await self._session.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

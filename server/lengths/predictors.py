@@ -16,12 +16,9 @@ from types import MappingProxyType
 
 from models.catalog.catalog import Catalog, CatalogError, default_cache
 from models.errors import UserError
-from models.network.embeddings import token_embeddings
-from models.network.loader import LoadedModel
 from models.proxy.network import read_manifest
 from scheduler.clock import Clock, background
 from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
-from scheduler.length.features import TokenFeatures
 from scheduler.length.learning import Learning
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
@@ -131,11 +128,6 @@ async def open_predictor(
         await process.aclose()
         with suppress(ProcessFailed, asyncio.CancelledError):
             await started
-
-
-def token_features(config: ServeConfig, model: LoadedModel) -> TokenFeatures | None:
-    """The features of requests by the model's own embeddings; None where nothing is predicted from these."""
-    return TokenFeatures.of(token_embeddings(model)) if choose_predictor(config) in IN_MODEL else None
 
 
 @asynccontextmanager
