@@ -106,7 +106,7 @@ def embed_texts(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None
 def _load(setup: EmbeddingSetup) -> EmbeddingWorker:
     from models.catalog.catalog import Catalog  # with torch, in this process only
     from server.composition.devices import run_beside_executors
-    from server.lengths.worker import load_embedder
+    from server.lengths.process import load_embedder
 
     run_beside_executors(setup.device)
     return EmbeddingWorker(load_embedder(Catalog().resolve(setup.model), WHOLE), Path(setup.model).name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,15 +51,6 @@ def is_inside(request: Request) -> bool | None:
 
 
 Advance = Callable[[int], None]
-
-PAPER: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {
-        "ChatGLM-6B": (33.961, 16.158, 16.156, 15.649),
-        "Qwen-7B-Chat": (37.106, 14.005, 14.267, 13.318),
-        "Baichuan2-7B-Chat": (37.814, 16.896, 16.871, 16.018),
-    }
-)
-"""Table II: prediction errors in tokens, for UILO, RAFT, INST and USIN."""
 
 
 @dataclass(frozen=True, slots=True)

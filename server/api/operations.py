@@ -16,8 +16,7 @@ from server.api.output import response
 from server.api.output.reply import Expectation
 from server.api.request_status import RequestList, RequestStatus
 from server.batches import asker
-from server.dashboard.feed import send_feed
-from server.http.page import index, send_chat, send_file
+from server.dashboard.feed import index, send_chat, send_feed, send_file
 from server.observe.metrics import metrics
 
 ANTHROPIC = Dialect(messages.MessageError, messages.message_error, "request-id")

@@ -18,6 +18,7 @@ from models.network.quantization import QUANTIZATIONS, Kernels
 from models.options import Count, Natural, NonNegative, Positive, option, options_of
 from scheduler.options import Scheduling
 from server.cli.settings import ConfigError, config_file, gather, given
+from server.lengths.instruction import InstructionSplit
 
 __all__ = ["ConfigError", "FrontConfig", "GatewayConfig", "ServeConfig", "load_config", "read_config"]
 
@@ -38,20 +39,6 @@ def _lengths() -> Iterable[str]:
     from scheduler.strategy import Length
 
     return tuple(Length)
-
-
-def _instruction_splits() -> Iterable[str]:
-    from server.lengths.instruction import InstructionSplit
-
-    return tuple(InstructionSplit)
-
-
-def _quantizations() -> Iterable[str]:
-    return ("auto", *QUANTIZATIONS)
-
-
-def _kernels() -> Iterable[str]:
-    return tuple(Kernels)
 
 
 def _check_mode(mode: str) -> None:
@@ -88,12 +75,12 @@ class Model:
     quantization: str = option(
         "auto",
         "how weights are kept; CUDA: int4, fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none",
-        choices=_quantizations,
+        choices=lambda: ("auto", *QUANTIZATIONS),
     )
     kernels: str = option(
         "auto",
         "who computes a pass on a CPU: this server's compiled kernels, or torch's; auto: compiled ones where they can",
-        choices=_kernels,
+        choices=lambda: tuple(Kernels),
     )
     max_model_len: Annotated[int, Meta(ge=2)] | None = option(
         None, "longest prompt plus answer, in tokens; default: the model's context"
@@ -192,7 +179,7 @@ class LengthPrediction:
     embedder: str = option(DEFAULT_EMBEDDER, "sentence embedder of the forest and of the length cache")
     embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS, "tokens of a text that the embedder reads")
     instruction_split: str = option(
-        "system", "where the instruction of a prompt without system message is", choices=_instruction_splits
+        "system", "where the instruction of a prompt without system message is", choices=lambda: tuple(InstructionSplit)
     )
     length_cache_size: Natural | None = option(
         None, "prompts whose near-duplicates need no predictor; 0: no cache; default: 4096 with the proxy, else 0"

@@ -7,8 +7,8 @@ printed for good, the last one anew with each piece.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,24 +29,6 @@ CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\
 """Characters that could steer a terminal: C0 but newline and tab, DEL, and C1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Took:
-    """Tokens and seconds that an answer took."""
-
-    read: int
-    generated: int
-    first: float
-    """Seconds to the first piece of the answer."""
-    total: float
-
-    def __str__(self) -> str:
-        speed = (self.generated - 1) / (self.total - self.first) if self.total > self.first else 0.0
-        return (
-            f"{self.read} tokens in, {self.generated} out; first token after {self.first:.2f} s, "
-            f"then {speed:.1f} tokens/s; {self.total:.2f} s in all"
-        )
-
-
 @dataclass(slots=True)
 class Conversation:
     """The turns so far and how to ask for the next."""
@@ -59,8 +41,8 @@ class Conversation:
     key: str | None = field(default=None, repr=False)
     """The API key, where the server wants one."""
     turns: list[dict[str, str]] = field(default_factory=list)
-    took: Took | None = None
-    """Time and tokens of the latest whole answer; None before there is one, or from a server that does not count."""
+    took: str = ""
+    """Time and tokens of the latest whole answer; empty before there is one, or from a server that does not count."""
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -74,11 +56,11 @@ class Conversation:
     async def connect(self) -> str:
         """Ask the server for its model unless one was named; returns the name. Raises UserError."""
         if self.model is None:
-            async with self._session() as session:
-                listed = await _fetch(session, self._endpoint("models"))
+            async with self._ask("GET", "models") as response:
+                listed = await response.read()
             try:
-                self.model = drop_controls(str(listed["data"][0]["id"]))
-            except (LookupError, TypeError) as error:
+                self.model = drop_controls(str(orjson.loads(listed)["data"][0]["id"]))
+            except (LookupError, TypeError, ValueError) as error:
                 raise UserError(f"{self.url} is no Lengthwise server; name one with --url") from error
         return self.model
 
@@ -92,7 +74,7 @@ class Conversation:
         """
         self.turns.append({"role": "user", "content": text})
         pieces: list[str] = []
-        begin, first, self.took = time.monotonic(), None, None
+        begin, first, self.took = time.monotonic(), None, ""
         try:
             async with aclosing(self._answer(queued)) as answer:
                 async for event in answer:
@@ -102,27 +84,36 @@ class Conversation:
                         pieces.append(piece)
                         show(drop_controls(piece))
                     if usage := event.get("usage"):
-                        read, generated = usage["prompt_tokens"], usage["completion_tokens"]
-                        self.took = Took(read, generated, now if first is None else first, now)
+                        self.took = _tell_took(usage, now if first is None else first, now)
         except UserError:
             self.turns.pop()
             raise
-        except BaseException:
-            self._remember(pieces)
-            raise
-        self._remember(pieces)
+        finally:
+            if self.turns and self.turns[-1]["role"] == "user":
+                self.turns.append({"role": "assistant", "content": "".join(pieces)})
 
-    def _remember(self, pieces: list[str]) -> None:
-        self.turns.append({"role": "assistant", "content": "".join(pieces)})
-
-    def _session(self) -> aiohttp.ClientSession:
-        headers = {"Content-Type": "application/json", HEADER: "1"} | (
-            {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        )
-        return aiohttp.ClientSession(timeout=TIMEOUT, headers=headers)
-
-    def _endpoint(self, path: str) -> str:
-        return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
+    @asynccontextmanager
+    async def _ask(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The server's answer, of status 200. Raises UserError."""
+        url = f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
+        headers = {"Content-Type": "application/json", HEADER: "1"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=TIMEOUT, headers=headers) as session,
+                session.request(method, url, data=body) as response,
+            ):
+                if response.status != 200:
+                    raise UserError(await _explain(response))
+                yield response
+        except aiohttp.InvalidURL as error:
+            raise UserError(f"{url} is no Lengthwise server; name one with --url") from error
+        except (aiohttp.ClientConnectorError, TimeoutError) as error:
+            message = f"no server answers at {url}: start one with `lengthwise serve`, or name another with --url"
+            raise UserError(message) from error
+        except aiohttp.ClientError as error:
+            raise UserError(f"the connection to {url} broke: {error}") from error
 
     async def _answer(self, queued: Callable[[Progress], object]) -> AsyncGenerator[Any, None]:
         asked = {"stream": True, "stream_options": {"include_usage": True}}
@@ -133,18 +124,23 @@ class Conversation:
                 queued(progress)
 
         parser = EventParser(read_comment)
-        async with self._session() as session:
-            try:
-                async with session.post(self._endpoint("chat/completions"), data=orjson.dumps(body)) as response:
-                    await _require_success(response)
-                    async for chunk in response.content.iter_any():
-                        for data in parser.feed(chunk):
-                            if data == b"[DONE]":
-                                return
-                            yield orjson.loads(data)
-            except aiohttp.ClientError as error:
-                raise _unreachable(self.url, error) from error
+        async with self._ask("POST", "chat/completions", orjson.dumps(body)) as response:
+            async for chunk in response.content.iter_any():
+                for data in parser.feed(chunk):
+                    if data == b"[DONE]":
+                        return
+                    yield orjson.loads(data)
         raise UserError("the answer was cut off: the server closed the connection")
+
+
+def _tell_took(usage: Any, first: float, total: float) -> str:
+    """The tokens of an answer, and the seconds to its first piece and in all."""
+    generated = usage["completion_tokens"]
+    speed = (generated - 1) / (total - first) if total > first else 0.0
+    return (
+        f"{usage['prompt_tokens']} tokens in, {generated} out; first token after {first:.2f} s, "
+        f"then {speed:.1f} tokens/s; {total:.2f} s in all"
+    )
 
 
 def drop_controls(text: str) -> str:
@@ -158,31 +154,11 @@ def _content(event: Any) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
 
 
-async def _fetch(session: aiohttp.ClientSession, url: str) -> Any:
+async def _explain(response: aiohttp.ClientResponse) -> str:
     try:
-        async with session.get(url) as response:
-            await _require_success(response)
-            return orjson.loads(await response.read())
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise _unreachable(url, error) from error
-
-
-async def _require_success(response: aiohttp.ClientResponse) -> None:
-    if response.status == 200:
-        return
-    try:
-        message = drop_controls(str(orjson.loads(await response.read())["error"]["message"]))
+        return drop_controls(str(orjson.loads(await response.read())["error"]["message"]))
     except (ValueError, KeyError, TypeError):
-        message = f"{response.url} answers with status {response.status}: is this a Lengthwise server?"
-    raise UserError(message)
-
-
-def _unreachable(url: str, error: Exception) -> UserError:
-    if isinstance(error, aiohttp.InvalidURL | ValueError):
-        return UserError(f"{url} is no Lengthwise server; name one with --url")
-    if isinstance(error, aiohttp.ClientConnectorError | TimeoutError):
-        return UserError(f"no server answers at {url}: start one with `lengthwise serve`, or name another with --url")
-    return UserError(f"the connection to {url} broke: {error}")
+        return f"{response.url} answers with status {response.status}: is this a Lengthwise server?"
 
 
 FENCE = "```"

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from types import MappingProxyType
+from types import ModuleType
 
 from loadgen.commands import add_bench, add_compare, add_simulate
 from loadgen.simulate.flags import ValidateFlags
@@ -34,7 +34,7 @@ from server.cli.commands import (
     whatif,
 )
 from server.cli.settings import CommandLine
-from server.process.openmp import tune_libraries
+from server.process.setup import tune_libraries
 from server.version import VERSION
 
 
@@ -71,8 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = CommandLine(
         prog="lengthwise",
         description="An LLM inference server that schedules by length.",
-        epilog=write_overview(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="`lengthwise COMMAND --help` explains a command, with an example.",
     )
     parser.add_argument("--version", action="version", version=f"lengthwise {VERSION}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -91,15 +90,18 @@ def build_parser() -> argparse.ArgumentParser:
         add_openapi,
     ):
         add(subparsers)
-    add_bench(subparsers, (add_benchmarks,))
+    experiments = _experiments()
+    add_bench(subparsers, () if experiments is None else (experiments.add_benchmarks,))
     add_compare(subparsers)
-    add_simulate(subparsers, default_cache, validate if are_here() else None)
+    add_simulate(subparsers, default_cache, None if experiments is None else validate)
     whatif.add_parser(subparsers)
     strategy.add_parser(subparsers)
-    add_experiments(subparsers)
+    if experiments is not None:
+        experiments.add_commands(subparsers)
     add_completion(subparsers)
-    for name, described in subparsers.choices.items():
-        described.epilog = described.epilog or write_example(name)
+    for example in EXAMPLES:
+        if (described := subparsers.choices.get(example.split()[0])) is not None:  # experiments may not be here
+            described.epilog = described.epilog or f"Example: lengthwise {example}"
     return parser
 
 
@@ -142,13 +144,13 @@ def _name_values(parser: argparse.ArgumentParser, places: Mapping[str, object]) 
 
 def add_openapi(subparsers: Subparsers) -> None:
     """Add the command to the program's."""
-    what = "write the API as an OpenAPI document"
-    parser = subparsers.add_parser("openapi", help=what, description=f"{what[0].upper()}{what[1:]} to standard output.")
+    parser = subparsers.add_parser(
+        "openapi", help="write the API as an OpenAPI document", description="Write the API to standard output."
+    )
     parser.set_defaults(run=_print_openapi)
 
 
 def _print_openapi(args: argparse.Namespace) -> int:
-    """Print the document."""
     from server.api.openapi import encode_document
     from server.api.operations import OPERATIONS
 
@@ -156,74 +158,38 @@ def _print_openapi(args: argparse.Namespace) -> int:
     return 0
 
 
-EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
-    {
-        "Serve and talk": (
-            ("run", "serve the default model and talk to it, in one"),
-            ("serve --port 8000", "serve the default model"),
-            ("chat", "talk to that server"),
-            ("doctor", "tell what would keep the server from starting"),
-            ("models", "list the models that can be served by name, and their memory"),
-            ("models pull smollm2-135m-instruct", "fetch a model; `models rm` deletes it"),
-            ("systemd print", "print a systemd unit"),
-            ("gateway --backend http://127.0.0.1:8001/v1", "queue calls before a server that runs already"),
-            ("ray -- smollm2-135m-instruct", "serve from several machines behind Ray Serve"),
-            ("completion bash", "complete commands and flags in bash, zsh or fish"),
-            ("openapi", "print the API as an OpenAPI document"),
-        ),
-        "Learn from this machine and what was served": (
-            ("profile --quick", "measure this machine for the scheduler"),
-            ("train", "train the length predictor from the journal"),
-            ("journal show -n 5", "print the newest five requests"),
-            ("whatif", "tell what would have served the journal's requests better"),
-        ),
-        "Measure and compare": (
-            ("bench --num-prompts 50 --request-rate 2", "measure a running server"),
-            ("compare --strategies baton-pd,lengthwise", "compare two strategies on this machine"),
-            ("simulate --strategies vs,scls --rate 10", "compare two strategies without a machine"),
-            ("paper scls", "simulate a paper's experiments, beside what was published"),
-            ("arena", "let all strategies serve many loads on many simulated machines"),
-            ("strategy new my_order", "begin a strategy of your own"),
-        ),
-    }
+EXAMPLES = (
+    "run",
+    "serve --port 8000",
+    "chat",
+    "doctor",
+    "models",
+    "systemd print",
+    "gateway --backend http://127.0.0.1:8001/v1",
+    "ray -- smollm2-135m-instruct",
+    "completion bash",
+    "openapi",
+    "profile --quick",
+    "train",
+    "journal show -n 5",
+    "whatif",
+    "bench --num-prompts 50 --request-rate 2",
+    "compare --strategies baton-pd,lengthwise",
+    "simulate --strategies vs,scls --rate 10",
+    "paper scls",
+    "arena",
+    "strategy new my_order",
 )
-"""(command line, what it does), by the group's title."""
+"""A command line for each command, which its help shows."""
 
 
-def write_overview() -> str:
-    """All examples, below the titles of their groups."""
-    groups = (
-        f"{title}:\n" + "".join(f"  lengthwise {line:<44} {what}\n" for line, what in examples)
-        for title, examples in EXAMPLES.items()
-    )
-    return "\n".join(groups) + "\n`lengthwise COMMAND --help` explains a command.\n"
+def _experiments() -> ModuleType | None:
+    """What adds the experiments' commands; None in a wheel, which has none."""
+    if find_spec("loadgen.experiments") is None:
+        return None
+    from loadgen.experiments import commands
 
-
-def write_example(command: str) -> str | None:
-    """The example of one command; None where it has none."""
-    lines = [line for examples in EXAMPLES.values() for line, _ in examples]
-    return next((f"Example: lengthwise {line}" for line in lines if line.split()[0] == command), None)
-
-
-def are_here() -> bool:
-    """Whether the package with the experiments can be imported."""
-    return find_spec("loadgen.experiments") is not None
-
-
-def add_benchmarks(subparsers: Subparsers) -> None:
-    """Add the commands below `bench` that load a model into this process."""
-    if are_here():
-        from loadgen.experiments import commands
-
-        commands.add_benchmarks(subparsers)
-
-
-def add_experiments(subparsers: Subparsers) -> None:
-    """Add `paper` and `arena`."""
-    if are_here():
-        from loadgen.experiments import commands
-
-        commands.add_commands(subparsers)
+    return commands
 
 
 def validate(asked: ValidateFlags) -> int:

@@ -31,23 +31,19 @@ from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
 from server.cli.config import NO_EMBEDDINGS, ServeConfig
 from server.composition.cache_paths import batches_path, fetch_model
-from server.composition.loading import Loaded, load_engine
+from server.composition.loading import Loaded, load_engine, load_virtual
 from server.composition.scheduling import learn_steps, parts_for
-from server.composition.virtual import load_virtual
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.embeddings import TIMEOUT as EMBEDDING_TIMEOUT
 from server.embeddings import EmbeddingSetup, TextEmbedder, embed_texts
 from server.grammars import STACK
 from server.http.service import FilesPlace, Machine, Service
-from server.lengths.in_process import PredictorContext
 from server.lengths.instruction import InstructionSplit
-from server.lengths.kinds import fetch_predictor
-from server.lengths.lengths import Lengths
-from server.lengths.predictors import open_lengths, open_predictor
+from server.lengths.lengths import Lengths, PredictorContext
+from server.lengths.predictors import fetch_predictor, open_lengths, open_predictor
 from server.lengths.process import NicedProcess
-from server.observe.gauges import Gauges, Sources
-from server.observe.measures import Throughput, log_throughput, measure_lag
+from server.observe.gauges import Gauges, Sources, Throughput, log_throughput, measure_lag
 from server.observe.metrics import Metrics
 from server.process.watchdog import Watchdog
 from server.process.worker_process import WorkerProcess
@@ -99,6 +95,8 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             journal=lengths.journal,
         )
         Gauges(metrics, sources)
+        if (embedder := _embedder(config)) is not None:
+            stack.push_async_callback(embedder.aclose)
         yield Service(
             dispatcher,
             model,
@@ -108,7 +106,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             responsive=watchdog.responsive,
             metrics=metrics,
             feed=feed,
-            embedder=await stack.enter_async_context(_open_embedder(config)),
+            embedder=embedder,
             files=stack.enter_context(_files(config)),
             machine=Machine(loaded.conditions, steps.machine.model),
         )
@@ -148,22 +146,16 @@ def _build_parts(
     return replace(parts, observers=(*parts.observers, lengths, metrics)), steps
 
 
-@asynccontextmanager
-async def _open_embedder(config: ServeConfig) -> AsyncIterator[TextEmbedder | None]:
+def _embedder(config: ServeConfig) -> TextEmbedder | None:
     """The embedder of clients' texts, whose process starts when it is first asked; None where there is none."""
     if config.embedding_model == NO_EMBEDDINGS:
-        yield None
-        return
+        return None
     model = config.embedding_model or DEFAULT_EMBEDDER
     process = WorkerProcess(
         "embedding model", embed_texts, EmbeddingSetup(model, config.device), timeout=EMBEDDING_TIMEOUT
     )
     fetched = config.embedding_model is not None
-    embedder = TextEmbedder(Path(model).name, process, lambda: fetched or Catalog().find(model) is not None)
-    try:
-        yield embedder
-    finally:
-        await embedder.aclose()
+    return TextEmbedder(Path(model).name, process, lambda: fetched or Catalog().find(model) is not None)
 
 
 @contextmanager
@@ -214,7 +206,9 @@ def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecuto
         defaults=AnswerDefaults(
             sampling=loaded.sampling_defaults.override(config.override_generation_config or {}),
             max_tokens=config.default_max_tokens or Catalog().default_max_tokens(config.model),
-            stop_repetition=_stops_repetition(config),
+            stop_repetition=Catalog().stops_repetition(config.model)
+            if config.stop_repetition is None
+            else config.stop_repetition,
             next_seed=seed_source(config.seed),
             close_schemas=config.close_schemas,
             allow_replay=config.allow_replay,
@@ -223,11 +217,6 @@ def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecuto
         ),
         accepts_any_name=config.accept_any_model,
     )
-
-
-def _stops_repetition(config: ServeConfig) -> bool:
-    given = config.stop_repetition
-    return Catalog().stops_repetition(config.model) if given is None else given
 
 
 def _model_names(config: ServeConfig) -> tuple[str, ...]:

@@ -33,10 +33,9 @@ from server.gateway.probe import watch_backends
 from server.gateway.relay import BURSTS, Bursts
 from server.gateway.slots import Slots
 from server.http.service import Service
-from server.lengths.in_process import PredictorContext, open_recorded_lengths
+from server.lengths.lengths import PredictorContext, open_recorded_lengths
 from server.lengths.process import NicedProcess
-from server.observe.gauges import Gauges, Sources
-from server.observe.measures import Throughput, log_throughput, measure_lag
+from server.observe.gauges import Gauges, Sources, Throughput, log_throughput, measure_lag
 from server.observe.metrics import Metrics
 
 CONNECTING = 10.0

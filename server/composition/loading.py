@@ -1,5 +1,9 @@
 """The engine's part of the composition root: from a configuration to the model, once for each executor, its text, and
-executors that can be started."""
+executors that can be started.
+
+Where `--device virtual:PRESET` is asked for, no model is loaded but its tokenizer, and executors' threads run on
+devices that only take time.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,27 @@ from typing import Any
 
 import torch
 
+from engine.device import HEADROOM
 from engine.executor import Executor
 from engine.forward.batch import RunningBatch
 from engine.forward.graphs import DecodeGraphs, capture_nothing, capture_on, graphs_for
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
-from engine.kv.prefix_cache import PrefixCache
+from engine.kv.prefix_cache import CHUNK, PrefixCache
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.measure.probe import probe, probe_invariance
 from engine.messages import Deliver, Entry, ExecutorInfo
 from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Grammars
+from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
+from engine.simulated.machine import Machine
+from engine.simulated.virtual import VirtualDevice
 from models.catalog.catalog import default_cache
 from models.catalog.checkpoint import count_values
 from models.network.decoder.decoder import Decoder
+from models.network.embeddings import token_embeddings
 from models.network.generation_config import SamplingDefaults
 from models.network.loader import LoadedModel, LoadError, choose_dtype, load
 from models.network.quantization import Kernels
@@ -37,9 +47,9 @@ from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
 from server.composition import devices as machine
 from server.composition.cache_paths import fetch_model
-from server.composition.slots import choose_slots
+from server.composition.devices import choose_slots, context_length
 from server.grammars import GrammarCompiler, TrialProcess, run_trials
-from server.lengths.predictors import token_features
+from server.lengths.predictors import IN_MODEL, choose_predictor
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +103,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         prefixes=prefixes,
         grammars=compiler,
         conditions=machine.conditions_of(config, first),
-        token_features=token_features(config, first),
+        token_features=TokenFeatures.of(token_embeddings(first)) if choose_predictor(config) in IN_MODEL else None,
         shares_cores=first.device.type == "cpu",
     )
 
@@ -216,3 +226,34 @@ def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGr
         graphs.prepare(bars.begin("preparing decode steps", len(graphs)).advance)
     log.info("prepared %d decode steps in %.1f s", len(graphs), time.monotonic() - begin)
     return graphs
+
+
+def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loaded:
+    """Load the tokenizer and build executors, whose threads are not started. Raises UserError."""
+    text = Text.load(fetch_model(config), chat_template=chat_template(config))
+    text.warm_up()
+    context = context_length(config, machine.longest)
+    machine = replace(machine, max_num_seqs=config.max_num_seqs or machine.max_num_seqs, context_length=context)
+    kept = machine.prefix_cache_tokens
+    store: HostStore[SimulatedRow] = HostStore()
+    prefixes: PrefixCache[SimulatedKv] = PrefixCache(kept, chunk=CHUNK if kept else 1)
+    chunk = config.chunk_tokens("cuda")  # what it stands for
+    executors = []
+    for index in range(config.executors or machine.workers):
+        batch = SimulatedBatch(machine.capacity_tokens, machine.max_num_seqs, HEADROOM)
+        device = VirtualDevice(config.device, batch, machine.cost, chunk, prefixes)
+        info = ExecutorInfo(index, config.device, machine.capacity_tokens, machine.max_num_seqs, machine.longest)
+        executors.append(Executor(info, Lifecycle(device, store, chunk), deliver))
+    log.warning("%s takes time and computes nothing: all text is filler, and no answer is recorded", config.device)
+    return Loaded(
+        text=text,
+        vocab_size=text.vocab_size,
+        sampling_defaults=SamplingDefaults(),
+        executors=tuple(executors),
+        store=store,
+        prefixes=prefixes,
+        grammars=None,
+        conditions=Conditions(config.model, "none", "none", config.device, 0, chunk),
+        token_features=TokenFeatures.hashed(text.vocab_size) if choose_predictor(config) in IN_MODEL else None,
+        shares_cores=False,
+    )

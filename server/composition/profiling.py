@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeAlias
 
 from rich.console import Console
@@ -145,50 +146,40 @@ def _slices(profiler: Profiler, cells: tuple[Cell, ...], watch: Watch) -> tuple[
     return tuple(timings)
 
 
-PUBLISHED_PREFILL = "SCLS: 160 ms with transformers, less than 40 ms with DeepSpeed"
-PUBLISHED_SLICE = "SCLS: 2300 ms, less than 400 ms"
-"""Figures 10a and 10b, on an A100 with LLaMA2-13B."""
-
-
-def print_report(profile: Profile, console: Console | None = None) -> None:
+def print_report(profile: Profile) -> None:
     """Tables and lines on standard output."""
-    console = console or Console()
+    console = Console()
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     conditions, timings, model, errors = profile.conditions, profile.timings, profile.model, profile.errors
-    place = (
-        f"{conditions.threads} thread{'s' * (conditions.threads > 1)} of {conditions.device}"
-        if conditions.threads
-        else conditions.device
-    )
-    _say(console, f"{conditions.model}, {conditions.dtype}, on {place}")
-    _say(console, "prefill in ms, by rows and prompt tokens")
+    threads = f"{conditions.threads} thread{'s' * (conditions.threads > 1)} of " if conditions.threads else ""
+    say(f"{conditions.model}, {conditions.dtype}, on {threads}{conditions.device}")
+    say("prefill in ms, by rows and prompt tokens")
     console.print(_grid(timings.prefill))
-    _say(console, "one decode iteration in ms, by rows and columns read")
+    say("one decode iteration in ms, by rows and columns read")
     console.print(_grid(timings.decode))
-    _say(console, "K and V of a row to host memory and back in ms, by tokens")
-    console.print(_copies(timings.copies))
-    for line in equations(model):
-        _say(console, line)
-    _say(console, kept(model))
-    _say(console, "root-mean-square errors, beside the mean of what was measured:")
-    _say(console, _error("prefill", errors.prefill, [cell.seconds for cell in timings.prefill], PUBLISHED_PREFILL))
-    _say(console, _error("one iteration", errors.iteration, [cell.seconds for cell in timings.decode]))
-    if errors.copies is not None:
-        _say(console, _error("a row's copies", errors.copies, [cell.seconds / cell.rows for cell in timings.copies]))
-    if errors.slices is None:
-        _say(console, "  whole slices were not measured for lack of time or context: raise --time-limit")
-        return
-    iterations = timings.slices[0].iterations
-    served = [cell.seconds for cell in timings.slices]
-    _say(console, _error(f"slice of {iterations}", errors.slices, served, PUBLISHED_SLICE))
-    console.print(_slices_table(profile))
-
-
-def equations(model: Bilinear) -> tuple[str, str, str]:
-    """The fit in the paper's notation (SCLS, equations 3 and 4), in seconds, and that of copies."""
+    say("K and V of a row to host memory and back in ms, by tokens")
+    copies = [replace(cell, rows=1, seconds=cell.seconds / cell.rows) for cell in timings.copies]
+    console.print(_grid(copies))
+    # The fit in the paper's notation (SCLS, equations 3 and 4), in seconds, and that of copies.
     prefill = f"{model.p1:.3g}·N·L + {model.p2:.3g}·N + {model.p3:.3g}·L + {model.p4:.3g} + {model.p5:.3g}·N·L²"
-    decode = f"{model.d1:.3g}·N·l + {model.d2:.3g}·N + {model.d3:.3g}·l + {model.d4:.3g}"
-    copies = f"{model.c1:.3g}·L + {model.c0:.3g}"
-    return f"T_prefill(N, L) = {prefill}", f"τ_decode(l, N)  = {decode}", f"T_copy(L)       = {copies}"
+    say(f"T_prefill(N, L) = {prefill}")
+    say(f"τ_decode(l, N)  = {model.d1:.3g}·N·l + {model.d2:.3g}·N + {model.d3:.3g}·l + {model.d4:.3g}")
+    say(f"T_copy(L)       = {model.c1:.3g}·L + {model.c0:.3g}")
+    say(kept(model))
+    say("root-mean-square errors, beside the mean of what was measured:")
+    # What SCLS publishes is of an A100 with LLaMA2-13B (Figures 10a and 10b).
+    published = "SCLS: 160 ms with transformers, less than 40 ms with DeepSpeed"
+    say(_error("prefill", errors.prefill, timings.prefill, published))
+    say(_error("one iteration", errors.iteration, timings.decode))
+    if errors.copies is not None:
+        say(_error("a row's copies", errors.copies, copies))
+    if errors.slices is None:
+        say("  whole slices were not measured for lack of time or context: raise --time-limit")
+        return
+    say(_error(f"slice of {SLICE}", errors.slices, timings.slices, "SCLS: 2300 ms, less than 400 ms"))
+    for cell in timings.slices:
+        estimated = model.serve(cell.rows, cell.length, cell.iterations)
+        say(f"  {cell.rows} rows of {cell.length} tokens: {cell.seconds:.2f} s, estimated {estimated:.2f} s")
 
 
 def kept(model: Bilinear) -> str:
@@ -204,33 +195,15 @@ def kept(model: Bilinear) -> str:
     return f"rows that are handed back keep their K and V {bound}, where that takes less than reading again"
 
 
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _error(what: str, error: float, measured: Sequence[float], published: str = "") -> str:
-    told = f"  {what:<14} {1e3 * error:9.2f} ms of {1e3 * statistics.mean(measured):9.2f} ms ({len(measured)} measured"
-    return f"{told}; {published})" if published else f"{told})"
+def _error(what: str, error: float, cells: Sequence[Timing | SliceTiming], published: str = "") -> str:
+    mean, published = statistics.mean(cell.seconds for cell in cells), published and f"; {published}"
+    return f"  {what:<14} {1e3 * error:9.2f} ms of {1e3 * mean:9.2f} ms ({len(cells)} measured{published})"
 
 
 def _grid(timings: Sequence[Timing]) -> Table:
     lengths = sorted({cell.length for cell in timings})
-    found = {(cell.rows, cell.length): f"{1e3 * cell.seconds:.1f}" for cell in timings}
+    found = {(cell.rows, cell.length): f"{1e3 * cell.seconds:.2f}" for cell in timings}
     table = Table("rows", *map(str, lengths))
     for rows in sorted({cell.rows for cell in timings}):
         table.add_row(str(rows), *(found.get((rows, length), "-") for length in lengths))
-    return table
-
-
-def _copies(timings: Sequence[Timing]) -> Table:
-    table = Table(*(str(cell.length) for cell in timings))
-    table.add_row(*(f"{1e3 * cell.seconds / cell.rows:.2f}" for cell in timings))
-    return table
-
-
-def _slices_table(profile: Profile) -> Table:
-    table = Table("rows", "prompt tokens", "measured, s", "estimated, s")
-    for cell in profile.timings.slices:
-        estimated = profile.model.serve(cell.rows, cell.length, cell.iterations)
-        table.add_row(str(cell.rows), str(cell.length), f"{cell.seconds:.2f}", f"{estimated:.2f}")
     return table

@@ -21,7 +21,7 @@ from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.profile_file import Conditions, Profile, load_profile, write_profile
 from scheduler.strategy import STRATEGIES
 from server.cli.config import FrontConfig, ServeConfig
-from server.http.keys import load_shares
+from server.http.keys import Keyring, read_keys
 from server.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,8 @@ def parts_for(
 
 def shares_of(config: FrontConfig) -> Mapping[str, float] | None:
     """The weights of clients; None where service is not shared out to them."""
-    shares = load_shares(config.api_key, config.api_key_file, os.environ)
+    keys = read_keys(config.api_key, config.api_key_file, os.environ)
+    shares = Keyring(keys, keys).shares
     by_default = len(shares) > 1 and can_share(STRATEGIES[config.strategy])
     return shares if (by_default if config.fair is None else config.fair) else None
 

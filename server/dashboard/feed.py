@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 from aiohttp import web
@@ -19,9 +21,10 @@ from engine.messages import FinishReason, Report
 from scheduler.request import Request
 from server.api.errors import ApiError
 from server.api.limits import LIMITS
-from server.api.output.reply import encode
+from server.api.output.reply import encode, json_response
 from server.api.output.sse import EventStream
 from server.dashboard.scene import Scene
+from server.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +37,6 @@ QUIET_TICKS = 8
 MOST_VIEWERS = 32
 
 
-class TooManyViewers(Exception):
-    """Raised where as many look as may."""
-
-
 class Feed:
     """An observer of requests, a reader of reports, and the source of `frames`. Event loop only."""
 
@@ -45,15 +44,11 @@ class Feed:
         self._interval = interval
         self._scene: Scene | None = None  # until there is something to see
         self._lost = False  # by a fault, until somebody looks again
-        self._viewers = 0
+        self.viewers = 0
         self._closed = False
         self._frame = b""
         self._ticked = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
-
-    @property
-    def viewers(self) -> int:
-        return self._viewers
 
     def show(self, scene: Scene) -> None:
         """From now on there is something to see."""
@@ -84,14 +79,14 @@ class Feed:
     async def frames(self) -> AsyncGenerator[bytes]:
         """Events to be sent as they are: an introduction, then snapshots, until the feed ends.
 
-        Raises TooManyViewers. To be closed when it is not read to its end.
+        Raises ApiError 503 where as many look as may. To be closed when it is not read to its end.
         """
         scene = self._scene
         if self._closed or scene is None:
             return
-        if self._viewers >= MOST_VIEWERS:
-            raise TooManyViewers
-        self._viewers += 1
+        if self.viewers >= MOST_VIEWERS:
+            raise ApiError(503, f"{MOST_VIEWERS} dashboards are open already; close one", code="too_many_viewers")
+        self.viewers += 1
         try:
             if self._lost:
                 scene.begin()
@@ -106,8 +101,8 @@ class Feed:
                 if self._ticking is ticking:
                     yield self._frame
         finally:
-            self._viewers -= 1
-            if not self._viewers:
+            self.viewers -= 1
+            if not self.viewers:
                 self._end()
 
     def close(self) -> None:
@@ -159,9 +154,6 @@ async def send_feed(request: web.Request) -> web.StreamResponse:
     async with aclosing(feed.frames()) as frames:
         try:
             first = await anext(frames)
-        except TooManyViewers:
-            message = f"{MOST_VIEWERS} dashboards are open already; close one"
-            raise ApiError(503, message, code="too_many_viewers") from None
         except StopAsyncIteration:
             raise ApiError(503, "there is nothing to see", code="no_feed") from None
         async with EventStream(request, request.app[LIMITS]) as stream:
@@ -179,3 +171,70 @@ async def close_feed(app: web.Application) -> None:
     feed = app.get(FEED)
     if feed is not None:
         feed.close()
+
+
+FOLDER = Path(__file__).parents[1] / "dashboard" / "static"
+TYPES: Mapping[str, str] = MappingProxyType(
+    {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+)
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "Content-Security-Policy": POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",  # asked for again each time, answered by 304 as long as nothing has changed
+    }
+)
+
+
+def _file(name: str) -> web.FileResponse:
+    """The answer with one file, or that it is still what the client has; raises HTTPNotFound."""
+    path = FOLDER / name
+    if path.parent != FOLDER or path.suffix not in TYPES or not path.is_file():
+        raise web.HTTPNotFound
+    return web.FileResponse(path, headers={**HEADERS, "Content-Type": f"{TYPES[path.suffix]}; charset=utf-8"})
+
+
+NAME = web.AppKey("name", str)
+"""The name of what is served."""
+
+
+def wants_page(request: web.Request) -> bool:
+    """Whether the client is a browser that shows pages; `curl` and libraries accept anything, or JSON."""
+    return "text/html" in request.headers.get("Accept", "")
+
+
+class Index(msgspec.Struct, frozen=True):
+    """The body of GET / for programs."""
+
+    name: str
+    version: str
+    model: str
+    endpoints: list[str]
+
+
+async def index(request: web.Request) -> web.StreamResponse:
+    """Send a browser the dashboard, all others the names of the endpoints."""
+    if wants_page(request):
+        page = _file("index.html")
+        page.headers["Vary"] = "Accept"
+        return page
+    routes = [(route.method, route.resource) for route in request.app.router.routes() if route.method != METH_HEAD]
+    endpoints = [f"{method} {resource.canonical}" for method, resource in routes if resource is not None]
+    response = json_response(Index("Lengthwise", VERSION, request.app[NAME], endpoints))
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+async def send_chat(request: web.Request) -> web.FileResponse:
+    """Answer with the page for conversations."""
+    return _file("chat.html")
+
+
+async def send_file(request: web.Request) -> web.FileResponse:
+    """Answer with a file that the page asks for."""
+    return _file(request.match_info["name"])

@@ -10,30 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from heapq import heappop, heappush
 
 from engine.messages import RowId, RowUpdate, StepReport
 from scheduler.request import Request, State
+from server.dashboard.snapshot import Change, Row, Span, Stage, rounded
 
 KEPT = 300.0  # seconds for which a stage that is over is kept
 MOST_KEPT = 10_000  # stages that are kept at most
-
-
-class Stage(IntEnum):
-    """The stage that a row is in; the numbers go over the wire."""
-
-    GONE = 0
-    PREFILL = 1
-    """The prompt is being read."""
-    STAGED = 2
-    """The prompt is read, and the row waits for a slot."""
-    DECODE = 3
-    """The row is in the batch, and gets one token a step."""
-    PAUSED = 4
-    """The row is taken out of the batch to host memory, for a while."""
-    INVALID = 5
-    """The row has ended but keeps its slot: what is computed for it is of no use."""
 
 
 @dataclass(slots=True)
@@ -51,36 +35,12 @@ class Occupant:
     """Whether the row has its last token; the next step tells whether it keeps its slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A row's change to another stage, and its moment."""
-
-    at: float
-    lane: int
-    row_id: RowId
-    stage: Stage
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A row's time in one stage."""
-
-    lane: int
-    request: Request
-    stage: Stage
-    begin: float
-    end: float | None
-    """None while it lasts."""
-    generated: int
-    own: tuple[float, float]
-    """Part of the columns that the row read for itself, at the begin and at the end."""
-
-
 class Lanes:
     """The lanes of one executor's rows. Everything public belongs to the event loop's thread."""
 
-    def __init__(self, held: Iterable[Request] = (), now: float = 0.0) -> None:
+    def __init__(self, executor: int, held: Iterable[Request] = (), now: float = 0.0) -> None:
         """`held` are requests that the executor has already; what became of those that run is found out by and by."""
+        self._executor = executor
         self._past: deque[Span] = deque(maxlen=MOST_KEPT)
         self._window = 0
         self._occupants: dict[RowId, Occupant] = {}
@@ -89,20 +49,31 @@ class Lanes:
         self._changes: list[Change] = []
         for request in held:
             if request.state is State.RUNNING:
-                self._occupants[request.row_id] = self._occupant(request, _likely(request), now)
-
-    def __contains__(self, row_id: RowId) -> bool:
-        """Whether a row has a lane, or has ended here."""
-        return row_id in self._occupants
+                likely = Stage.DECODE if request.generated else Stage.PREFILL
+                self._occupants[request.row_id] = self._occupant(request, likely, now)
 
     @property
-    def occupants(self) -> Collection[Occupant]:
+    def rows(self) -> list[Row]:
         """Rows with a lane; those that have ended only where they keep a slot."""
+        return [
+            Row(
+                row.lane,
+                row.request.row_id,
+                row.stage,
+                row.request.input_length,
+                row.request.generated,
+                rounded(row.request.predicted_length),
+            )
+            for row in self._shown
+        ]
+
+    @property
+    def _shown(self) -> list[Occupant]:
         return [row for row in self._occupants.values() if not row.ended or row.stage is Stage.INVALID]
 
     def history(self, now: float) -> list[Span]:
         """The stages of the last five minutes, those that last included."""
-        lasting = [_span(row, None, self._own(row)) for row in self.occupants if row.stage is not Stage.GONE]
+        lasting = [self._span(row, None) for row in self._shown if row.stage is not Stage.GONE]
         return [*(span for span in self._past if span.end is not None and span.end > now - KEPT), *lasting]
 
     def take_changes(self) -> list[Change]:
@@ -143,9 +114,9 @@ class Lanes:
     def _settle_ended(self, report: StepReport, start: float) -> None:
         """A decode step tells whether rows that had ended were still in it."""
         if report.tally.invalid:
-            for row_id, row in self._occupants.items():
+            for row in self._occupants.values():
                 if row.ended and row.stage is not Stage.INVALID:
-                    self._change(row_id, row, Stage.INVALID, start)
+                    self._change(row, Stage.INVALID, start)
         elif report.tally.generated and not report.tally.prompt:
             self._drop_ended(start)
 
@@ -163,7 +134,7 @@ class Lanes:
         if row is not None and update.finish_reason is not None:
             self._close(row, now)
             row.ended, row.since = True, now
-            self._changes.append(Change(now, row.lane, update.row_id, Stage.GONE))
+            self._note(now, row, Stage.GONE)
 
     def _enter_by_shape(self, report: StepReport, start: float) -> None:
         """Rows with a first token are staged, unless the executor says that fewer are: then they entered the batch."""
@@ -172,7 +143,7 @@ class Lanes:
         paused = sum(row.stage is Stage.PAUSED for row in self._occupants.values())
         surplus = len(staged) + paused - report.shape.staged
         for row_id in [row_id for row_id in staged if row_id in fresh][: max(0, surplus)]:
-            self._change(row_id, self._occupants[row_id], Stage.DECODE, start)
+            self._change(self._occupants[row_id], Stage.DECODE, start)
 
     def _move(self, row_id: RowId, request: Request | None, stage: Stage, at: float) -> None:
         """Note a row's stage; an unknown row was cancelled while the turn was under way."""
@@ -180,12 +151,12 @@ class Lanes:
         if row is None and request is not None:
             row = self._occupants[row_id] = self._occupant(request, Stage.GONE, at)
         if row is not None and row.stage is not stage:
-            self._change(row_id, row, stage, at)
+            self._change(row, stage, at)
 
-    def _change(self, row_id: RowId, row: Occupant, stage: Stage, at: float) -> None:
+    def _change(self, row: Occupant, stage: Stage, at: float) -> None:
         self._close(row, at)
         row.stage, row.since, row.own = stage, at, self._own(row)
-        self._changes.append(Change(at, row.lane, row_id, stage))
+        self._note(at, row, stage)
 
     def _leave(self, row_id: RowId, now: float) -> None:
         row = self._occupants.pop(row_id, None)
@@ -194,12 +165,21 @@ class Lanes:
         heappush(self._free, row.lane)
         self._close(row, now)
         if not row.ended or row.stage is Stage.INVALID:
-            self._changes.append(Change(now, row.lane, row_id, Stage.GONE))
+            self._note(now, row, Stage.GONE)
 
     def _close(self, row: Occupant, at: float) -> None:
         """Keep a stage that is over."""
         if at > row.since and row.stage is not Stage.GONE and (not row.ended or row.stage is Stage.INVALID):
-            self._past.append(_span(row, at, self._own(row)))
+            self._past.append(self._span(row, at))
+
+    def _note(self, at: float, row: Occupant, stage: Stage) -> None:
+        self._changes.append(Change(round(at, 3), self._executor, row.lane, row.request.row_id, stage))
+
+    def _span(self, row: Occupant, end: float | None) -> Span:
+        request, own = row.request, (round(row.own, 2), round(self._own(row), 2))
+        place = (self._executor, row.lane, request.row_id, row.stage, round(row.since, 3))
+        lengths = (request.input_length, request.generated, rounded(request.predicted_length))
+        return Span(*place, None if end is None else round(end, 3), *lengths, own)
 
     def _own(self, row: Occupant) -> float:
         return min(1.0, row.request.tokens / self._window) if self._window else 1.0
@@ -210,11 +190,3 @@ class Lanes:
             heappush(self._free, self._lanes)
             self._lanes += 1
         return Occupant(heappop(self._free), request, stage, now)
-
-
-def _span(row: Occupant, end: float | None, own: float) -> Span:
-    return Span(row.lane, row.request, row.stage, row.since, end, row.request.generated, (row.own, own))
-
-
-def _likely(request: Request) -> Stage:
-    return Stage.DECODE if request.generated else Stage.PREFILL

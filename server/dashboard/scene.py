@@ -18,7 +18,8 @@ from scheduler.plan import Worker
 from scheduler.request import Request, State
 from scheduler.waiting.fair import service_had
 from server.dashboard import snapshot
-from server.dashboard.lanes import Lanes, Occupant, Span
+from server.dashboard.lanes import Lanes
+from server.dashboard.snapshot import rounded
 from server.version import VERSION
 
 MOST_WAITERS = 40  # requests of the queue that are shown; the rest is a number
@@ -50,8 +51,10 @@ class Scene:
 
     def begin(self) -> None:
         """Follow the rows from now on, whatever was known of them before."""
-        now = self._dispatcher.now()
-        self._lanes = {worker.info.index: Lanes(worker.requests.values(), now) for worker in self._dispatcher.workers}
+        self._lanes = {
+            worker.info.index: Lanes(worker.info.index, worker.requests.values(), self._now())
+            for worker in self._dispatcher.workers
+        }
 
     def watch(self, watched: bool) -> None:
         """Gather what happens for the snapshots, or for nobody."""
@@ -72,7 +75,7 @@ class Scene:
     def receive(self, report: Report) -> None:
         """An executor has reported, and the dispatcher has not seen it yet."""
         self._stirred = True
-        now, lanes = self._dispatcher.now(), self._lanes[report.executor]
+        now, lanes = self._now(), self._lanes[report.executor]
         match report:
             case StepReport():
                 self._tokens += report.tally
@@ -83,7 +86,7 @@ class Scene:
             case ExecutorDied():
                 lanes.clear(now)
         self._gather(report.executor)
-        if not self._moments or self._since(now) >= self._moments[-1].t + SECOND:
+        if not self._moments or now >= self._moments[-1].t + SECOND:
             self._moments.append(self._moment(now))
 
     def on_first_token(self, request: Request, now: float) -> None:
@@ -108,18 +111,18 @@ class Scene:
 
     def hello(self) -> snapshot.Hello:
         """The first message to a dashboard."""
-        now = self._dispatcher.now()
+        now = self._now()
         infos = [worker.info for worker in self._dispatcher.workers]
         devices = [snapshot.Device(info.index, info.device, info.max_rows, info.capacity_tokens) for info in infos]
         self._prune(now)
-        spans = [self._span(index, span) for index, lanes in self._lanes.items() for span in lanes.history(now)]
-        moments = [moment for moment in self._moments if moment.t > self._since(now - MINUTE)]
+        spans = [span for lanes in self._lanes.values() for span in lanes.history(now)]
+        moments = [moment for moment in self._moments if moment.t > now - MINUTE]
         facts = ("Lengthwise", VERSION, *self._server, devices)
-        return snapshot.Hello(*facts, list(self._latest), list(self._latest_firsts), self._since(now), spans, moments)
+        return snapshot.Hello(*facts, list(self._latest), list(self._latest_firsts), round(now, 3), spans, moments)
 
     def tick(self) -> snapshot.Tick:
         """Everything as it is now, and what happened since the last call."""
-        now = self._dispatcher.now()
+        now = self._now()
         self._prune(now)
         moment, changes, fresh, firsts = self._moment(now), self._changes, self._fresh, self._firsts
         self._forget()
@@ -128,7 +131,7 @@ class Scene:
             moment.t,
             [self._executor(worker) for worker in self._dispatcher.workers],
             changes,
-            self._queue(now),
+            self._queue(),
             moment.waiting,
             moment.running,
             moment.totals,
@@ -145,15 +148,8 @@ class Scene:
 
     def _moment(self, now: float) -> snapshot.Moment:
         totals = msgspec.convert(asdict(self._tokens) | {"ended": self._ended, "failed": self._failed}, snapshot.Totals)
-        return snapshot.Moment(
-            self._since(now), self._dispatcher.requests_waiting, self._dispatcher.requests_running, totals
-        )
-
-    def _span(self, executor: int, span: Span) -> snapshot.Span:
-        request, end = span.request, None if span.end is None else self._since(span.end)
-        predicted, own = _rounded(request.predicted_length), (round(span.own[0], 2), round(span.own[1], 2))
-        place = (executor, span.lane, request.row_id, int(span.stage), self._since(span.begin), end)
-        return snapshot.Span(*place, request.input_length, span.generated, predicted, own)
+        dispatcher = self._dispatcher
+        return snapshot.Moment(round(now, 3), dispatcher.requests_waiting, dispatcher.requests_running, totals)
 
     def _tell_clients(self) -> list[snapshot.Client]:
         waiting: Counter[str] = Counter()
@@ -169,17 +165,16 @@ class Scene:
         return shown[:MOST_CLIENTS] if len(shown) > 1 else []
 
     def _gather(self, executor: int) -> None:
-        for change in self._lanes[executor].take_changes():
-            if self._watched and len(self._changes) < MOST_CHANGES:
-                at = self._since(change.at)
-                self._changes.append(snapshot.Change(at, executor, change.lane, change.row_id, int(change.stage)))
+        changes = self._lanes[executor].take_changes()
+        if self._watched:
+            self._changes += changes[: MOST_CHANGES - len(self._changes)]
 
     def _executor(self, worker: Worker) -> snapshot.ExecutorNow:
         shape, index = worker.shape, worker.info.index
         return snapshot.ExecutorNow(
             index=index,
             alive=worker.serves,
-            rows=[_row(row) for row in self._lanes[index].occupants],
+            rows=self._lanes[index].rows,
             batch=shape.rows,
             staged=shape.staged,
             window=shape.end - shape.start,
@@ -188,20 +183,20 @@ class Scene:
             step_ms=round(self._seconds.get(index, 0.0) * 1000, 2),
         )
 
-    def _queue(self, now: float) -> list[snapshot.Waiter]:
+    def _queue(self) -> list[snapshot.Waiter]:
         """Requests that executors have and have not begun, then the first in line, as far as there is room."""
         sent = [*self._dispatcher.not_begun][:MOST_WAITERS]
         waiting = self._dispatcher.first_in_line(MOST_WAITERS - len(sent))
-        return [self._waiter(request, now) for request in (*sent, *waiting)]
+        return [self._waiter(request) for request in (*sent, *waiting)]
 
-    def _waiter(self, request: Request, now: float) -> snapshot.Waiter:
+    def _waiter(self, request: Request) -> snapshot.Waiter:
         expected = None if request.executor is not None else self._dispatcher.expected_wait(request)
         return snapshot.Waiter(
             row=request.row_id,
             input=request.input_length,
             generated=request.generated,
-            predicted=_rounded(request.predicted_length),
-            waited=round(now - request.times.arrival, 2),
+            predicted=rounded(request.predicted_length),
+            waited=round(self._dispatcher.now() - request.times.arrival, 2),
             expected=None if expected is None else round(expected, 2),
             priority=request.priority,
             executor=request.executor,
@@ -217,22 +212,16 @@ class Scene:
             at=self._since(now),
             input=request.input_length,
             generated=request.generated,
-            predicted=_rounded(request.predicted_length) if can_be_judged(request, reason) else None,
+            predicted=rounded(request.predicted_length) if can_be_judged(request, reason) else None,
             queued=after(times.started),
             first=after(times.first_token),
             latency=round(now - times.arrival, 3),
             inside=is_inside(request) if can_be_judged(request, reason) else None,
         )
 
+    def _now(self) -> float:
+        """Seconds since the server was ready."""
+        return self._dispatcher.now() - self._epoch
+
     def _since(self, moment: float) -> float:
         return round(moment - self._epoch, 3)
-
-
-def _row(row: Occupant) -> snapshot.Row:
-    request = row.request
-    predicted = _rounded(request.predicted_length)
-    return snapshot.Row(row.lane, request.row_id, int(row.stage), request.input_length, request.generated, predicted)
-
-
-def _rounded(length: float | None) -> int | None:
-    return None if length is None else round(length)

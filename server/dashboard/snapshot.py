@@ -5,9 +5,27 @@ docs/observability.md explains the fields. Times are seconds since the server wa
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import msgspec
 
 from scheduler.wait_estimate.by_arrival import Comparison
+
+
+class Stage(IntEnum):
+    """The stage that a row is in; the numbers go over the wire."""
+
+    GONE = 0
+    PREFILL = 1
+    """The prompt is being read."""
+    STAGED = 2
+    """The prompt is read, and the row waits for a slot."""
+    DECODE = 3
+    """The row is in the batch, and gets one token a step."""
+    PAUSED = 4
+    """The row is taken out of the batch to host memory, for a while."""
+    INVALID = 5
+    """The row has ended but keeps its slot: what is computed for it is of no use."""
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -15,8 +33,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
     lane: int
     row: int
-    stage: int
-    """A server.dashboard.lanes.Stage."""
+    stage: Stage
     input: int
     generated: int
     predicted: int | None
@@ -29,7 +46,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
     executor: int
     lane: int
     row: int
-    stage: int
+    stage: Stage
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -38,7 +55,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     executor: int
     lane: int
     row: int
-    stage: int
+    stage: Stage
     begin: float
     end: float | None
     """None while it lasts."""
@@ -191,3 +208,8 @@ class Hello(msgspec.Struct, frozen=True):
     """The stages of all rows in the last five minutes."""
     moments: list[Moment]
     """The last minute, a second apart where something happened."""
+
+
+def rounded(length: float | None) -> int | None:
+    """A predicted length in whole tokens."""
+    return None if length is None else round(length)

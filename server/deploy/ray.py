@@ -13,12 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
+import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import aiohttp
+import msgspec
 import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
@@ -27,15 +34,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from scheduler.placement import Job, NodeLoad, WorkRouter, list_prefixes
-from scheduler.waiting.prices import Prices
 from server.api.errors import ApiError, error_body
+from server.api.health import Load
 from server.api.operations import OPERATIONS
-from server.api.output.reply import encode
-from server.cli.config import ServeConfig
-from server.deploy.node import Headers, Node
+from server.api.output.reply import Expectation, encode
 from server.deploy.settings import Cluster, Servers
 from server.http.access import check_key
-from server.http.cors import check_host
+from server.http.front import check_host
+from server.http.proxy import HOPS, PROXYS, without
 
 log = logging.getLogger("ray.serve")
 
@@ -64,6 +70,17 @@ LOST = ApiError(
 
 APP = "lengthwise"
 
+Headers: TypeAlias = Sequence[tuple[str, str]]
+
+HOST = "http://lengthwise"
+"""Stands in for a host where there is a socket."""
+
+POLL = 0.1
+"""Seconds between two looks whether a server listens."""
+
+PATIENCE = aiohttp.ClientTimeout(2.0)
+"""What an estimate or a load may take, beyond which a router does without."""
+
 
 class ByWork(RequestRouter):  # type: ignore[misc]  # it has no types where ray is not installed
     """Ranks replicas by seconds of work, and counts what it has sent them since they told theirs."""
@@ -83,7 +100,7 @@ class ByWork(RequestRouter):  # type: ignore[misc]  # it has no types where ray 
         replicas = {replica.replica_id: replica for replica in candidate_replicas}
         for name, replica in replicas.items():
             if stats := replica.routing_stats:
-                self._work.tell(name, NodeLoad(**{**stats, "prices": Prices(**stats["prices"])}))
+                self._work.tell(name, msgspec.convert(stats, NodeLoad))
         job = None if pending_request is None else pending_request.kwargs.get("job")
         now = time.time()
         ranked = self._work.rank(replicas, job or Job(0, 0.0), now)
@@ -95,42 +112,75 @@ class ByWork(RequestRouter):  # type: ignore[misc]  # it has no types where ray 
 
 
 class Replica:
-    """One node; it ends when its server does, and the other way round."""
+    """One node: a `lengthwise serve` of its own on a Unix socket, and calls to it, passed on as they are. It ends when
+    its server does, and the other way round."""
 
     def __init__(self, flags: Sequence[str], key: str | None) -> None:
-        self._node = Node(flags, key)
-        self._started = asyncio.ensure_future(self._start())
+        """`flags` are those of `lengthwise serve`; `key` is one of its API keys, where it has any."""
+        self._folder = Path(tempfile.mkdtemp(prefix="lengthwise-"))
+        self._socket = self._folder / "node.sock"
+        self._flags = [*flags, "--uds", str(self._socket)]
+        self._own = {} if key is None else {"Authorization": f"Bearer {key}"}
 
-    async def _start(self) -> None:
-        await self._node.start()
+    async def reconfigure(self, config: object) -> None:
+        """Start the server, and return when it listens: Ray calls this, once, before it sends anything."""
+        words = [sys.executable, "-P", "-m", "server.process.worker_process", str(os.getpid()), "serve", *self._flags]
+        self._process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
+        self._session = aiohttp.ClientSession(
+            HOST,
+            connector=aiohttp.UnixConnector(str(self._socket), limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+        )
+        while not self._socket.exists():  # it is there once the server listens
+            if self._process.returncode is not None:
+                raise RuntimeError(f"lengthwise serve ended with exit code {self._process.returncode}; see its log")
+            await asyncio.sleep(POLL)
         self._watch = asyncio.ensure_future(self._end_with_server())
 
     async def _end_with_server(self) -> None:
-        code = await self._node.ended()
+        code = await self._process.wait()
         log.error("lengthwise serve ended with exit code %d, and the replica with it", code)
         os._exit(1)
 
-    async def reconfigure(self, config: object) -> None:
-        """Ray calls this before it sends anything, so it waits for the server."""
-        await self._started
-
     async def record_routing_stats(self) -> dict[str, Any]:
-        return asdict(await self._node.load())
+        """The server's load, at a time of this machine's clock."""
+        asked = self._session.get("/load", headers=self._own, timeout=PATIENCE, raise_for_status=True)
+        async with asked as answer:
+            told = msgspec.json.decode(await answer.read(), type=Load)
+        at = time.time() - told.age_s
+        load = NodeLoad(at, told.work_s, told.prices, told.requests, told.slots, told.mean_output_tokens)
+        return asdict(load)
 
     async def call(
         self, method: str, path: str, headers: Headers, body: bytes, job: Job | None = None
     ) -> AsyncIterator[tuple[int, Headers] | bytes]:
-        """The server's answer, headers first; `job` is for the router."""
-        async for piece in self._node.call(method, path, headers, body):
-            yield piece
+        """The server's answer: its status and headers, then its body as it comes; `job` is for the router."""
+        async with self._session.request(method, path, headers=without(headers, HOPS), data=body or None) as answer:
+            yield answer.status, without(answer.headers.items(), HOPS | PROXYS)
+            async for piece in answer.content.iter_any():
+                yield piece
 
     async def estimate(self, headers: Headers, body: bytes) -> tuple[int, float | None] | None:
-        return await self._node.estimate(headers, body)
+        """Tokens of a call's prompts, and of its answers if they can be predicted; None where it cannot be told."""
+        asked = self._session.post("/v1/estimate", headers=without(headers, HOPS), data=body, timeout=PATIENCE)
+        with suppress(aiohttp.ClientError, TimeoutError):
+            async with asked as answer:
+                if answer.status == 200:
+                    told = msgspec.json.decode(await answer.read(), type=Expectation)
+                    predicted = told.predicted_tokens
+                    return told.prompt_tokens, None if predicted is None else predicted.median
+        return None
 
     async def __del__(self) -> None:
-        if hasattr(self, "_watch"):
+        """Let the server drain, and return when it has ended."""
+        if hasattr(self, "_watch"):  # it has started
             self._watch.cancel()
-        await self._node.stop()
+            if self._process.returncode is None:
+                self._process.terminate()
+                await self._process.wait()
+            await self._session.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Front:
@@ -142,31 +192,28 @@ class Front:
 
     async def __call__(self, request: Request) -> Response:
         try:
-            self._check(request)
             body = await self._read(request)
         except ApiError as error:
             return _refusal(error)
         return await self._pass_on(request, body)
 
-    def _check(self, request: Request) -> None:
-        """Raise ApiError 401 and 421."""
-        servers = self._servers
+    async def _read(self, request: Request) -> bytes:
+        """The body; raises ApiError 401 and 421 before it is read, 408, and 413 before more is read than may be."""
+        servers, config, body = self._servers, self._servers.config, bytearray()
         if servers.hosts is not None:
             check_host(servers.hosts, request.headers.get("host", ""))
         if len(servers.keys) and request.url.path not in OPEN:
             check_key(servers.keys, request.headers)
-
-    async def _read(self, request: Request) -> bytes:
-        """The body; raises ApiError 408 and 413, the latter before more is read than may be."""
-        config, body = self._servers.config, bytearray()
-        if int(request.headers.get("content-length", 0)) > config.max_body_bytes:
-            raise _too_large(config)
+        most = config.max_body_bytes
+        too_large = ApiError(413, f"the body is larger than {most} bytes (--max-body-bytes)", close=True)
+        if int(request.headers.get("content-length", 0)) > most:
+            raise too_large
         try:
             async with asyncio.timeout(config.body_timeout):
                 async for piece in request.stream():
                     body += piece
-                    if len(body) > config.max_body_bytes:
-                        raise _too_large(config)
+                    if len(body) > most:
+                        raise too_large
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {config.body_timeout:g} s", close=True) from None
         return bytes(body)
@@ -193,15 +240,11 @@ class Front:
 
     async def _describe(self, headers: Headers, body: bytes) -> Job:
         """A call as the router ranks nodes for it: its tokens, and the beginnings of its body."""
-        prefixes = list_prefixes(body, BLOCK)
-        try:
+        told = None
+        with suppress(Exception):  # of whatever kind: the node is gone, and another will get the call
             told = await self._nodes.estimate.remote(headers, body)
-        except asyncio.CancelledError:
-            raise
-        except Exception:  # of whatever kind: the node is gone, and another will get the call
-            told = None
         prompt, output = told or (len(body) // BYTES_PER_TOKEN, None)
-        return Job(prompt, output, prefixes)
+        return Job(prompt, output, list_prefixes(body, BLOCK))
 
 
 async def _body(answer: Any, first: bytes, is_stream: bool) -> AsyncIterator[bytes]:
@@ -220,10 +263,6 @@ async def _body(answer: Any, first: bytes, is_stream: bool) -> AsyncIterator[byt
         yield b"data: " + encode(error_body(LOST)) + b"\n\n"
 
 
-def _too_large(config: ServeConfig) -> ApiError:
-    return ApiError(413, f"the body is larger than {config.max_body_bytes} bytes (--max-body-bytes)", close=True)
-
-
 def _refusal(error: ApiError) -> Response:
     return Response(encode(error_body(error)), error.status, dict(error.headers or {}), "application/json")
 
@@ -235,22 +274,17 @@ def build(servers: Servers, settings: Cluster) -> serve.Application:
         request_routing_stats_period_s=PERIOD,
         request_routing_stats_timeout_s=5 * PERIOD,
     )
+    common = {"max_ongoing_requests": UNBOUNDED, "graceful_shutdown_timeout_s": servers.config.shutdown_timeout}
     replicas = serve.deployment(Replica).options(
         name="lengthwise",
         num_replicas=settings.nodes,
         ray_actor_options={"num_cpus": settings.cpus, "num_gpus": settings.gpus},
-        max_ongoing_requests=UNBOUNDED,
         request_router_config=config,
         health_check_period_s=PERIOD,
-        graceful_shutdown_timeout_s=servers.config.shutdown_timeout,
-        user_config={},
+        user_config={},  # or Replica.reconfigure is not called
+        **common,
     )
-    front = serve.deployment(Front).options(
-        name="front",
-        max_ongoing_requests=UNBOUNDED,
-        ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_timeout_s=servers.config.shutdown_timeout,
-    )
+    front = serve.deployment(Front).options(name="front", ray_actor_options={"num_cpus": 0}, **common)
     return front.bind(replicas.bind(servers.flags, servers.key), servers)
 
 

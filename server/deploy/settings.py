@@ -17,7 +17,7 @@ from server.http.keys import Keyring, read_keys
 from server.process.port import is_loopback
 
 if TYPE_CHECKING:
-    from server.http.cors import Hosts
+    from server.http.front import Hosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def read_servers(flags: Sequence[str], host: str) -> Servers:
     """Check flags before any server is started; raises UserError for those that `lengthwise serve` would refuse. `host`
     is the address on which the proxy listens.
     """
-    from server.http.cors import local_hosts  # brings aiohttp, which the help does without
+    from server.http.front import local_hosts  # brings aiohttp, which the help does without
 
     parser = CommandLine(prog="lengthwise serve")
     add_settings(parser, GROUPS)

@@ -10,7 +10,7 @@ import binascii
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from hashlib import sha256
 
 from aiohttp import web
@@ -35,12 +35,32 @@ RETRY_AFTER = 1.0
 
 
 @dataclass(slots=True)
+class _Window:
+    """What was counted in the last WINDOW seconds."""
+
+    counted: deque[tuple[float, int]] = field(default_factory=deque)
+    total: int = 0
+
+    def add(self, amount: int, now: float) -> None:
+        self.counted.append((now, amount))
+        self.total += amount
+
+    def wait(self, most: int, now: float) -> float:
+        """Seconds until less than `most` is counted; 0 where it is."""
+        while self.counted and self.counted[0][0] <= now - WINDOW:
+            self.total -= self.counted.popleft()[1]
+        left = self.total
+        for when, amount in self.counted if left >= most else ():
+            left -= amount
+            if left < most:
+                return when + WINDOW - now
+        return 0.0
+
+
+@dataclass(slots=True)
 class _Use:
-    arrivals: deque[float] = field(default_factory=deque)
-    spent: deque[tuple[float, int]] = field(default_factory=deque)
-    """Tokens, with the time at which they were counted."""
-    tokens: int = 0
-    """Sum of the tokens in `spent`."""
+    arrivals: _Window = field(default_factory=_Window)
+    tokens: _Window = field(default_factory=_Window)
     under_way: int = 0
 
 
@@ -54,11 +74,7 @@ class QuotaLimits:
 
     def halve(self) -> QuotaLimits:
         """Half of each, at least 1."""
-        return QuotaLimits(_half(self.requests_per_minute), _half(self.concurrent), _half(self.tokens_per_minute))
-
-
-def _half(limit: int | None) -> int | None:
-    return None if limit is None else max(1, limit // 2)
+        return QuotaLimits(*(limit and max(1, limit // 2) for limit in astuple(self)))
 
 
 @dataclass(slots=True)
@@ -89,13 +105,17 @@ class Quota:
         """A request begins, within `interactive` unless other limits are given. Raises ApiError 429; one that is
         refused counts for nothing.
         """
-        use, share = self._uses[holder], Share(holder, limits or self.interactive)
-        self._check_concurrent(use, share.limits, 1)
-        self._check_tokens(use, share.limits.tokens_per_minute, now)
-        self._count(use, share.limits.requests_per_minute, now)
+        use, limits = self._uses[holder], limits or self.interactive
+        self._check_concurrent(use, limits, 1)
+        # Tokens are known when they are spent, so the request that goes beyond the quota is the last for a while.
+        if (most := limits.tokens_per_minute) is not None and (wait := use.tokens.wait(most, now)):
+            raise _exceeded(f"this key has used {use.tokens.total} tokens in a minute, and may use {most}", wait)
+        if (most := limits.requests_per_minute) is not None:
+            if wait := use.arrivals.wait(most, now):
+                raise _exceeded(f"this key has made {most} requests in a minute, as many as it may", wait)
+            use.arrivals.add(1, now)
         use.under_way += 1
-        share.answers = 1
-        return share
+        return Share(holder, limits, 1)
 
     def count_answers(self, share: Share, answers: int) -> None:
         """Count all answers that a call asks for, one at least. Raises ApiError 429, after which it has none, or
@@ -116,9 +136,7 @@ class Quota:
     def spend(self, holder: str, tokens: int, now: float) -> None:
         """Count tokens that a request has read or made."""
         if self.interactive.tokens_per_minute is not None and tokens:
-            use = self._uses[holder]
-            use.spent.append((now, tokens))
-            use.tokens += tokens
+            self._uses[holder].tokens.add(tokens, now)
 
     def leave(self, share: Share) -> None:
         """A request that was let in is over."""
@@ -131,31 +149,6 @@ class Quota:
         if most is not None and use.under_way + answers > most:
             message = f"{use.under_way} answers of this key are under way, and {most} may be at a time"
             raise _exceeded(message, RETRY_AFTER)
-
-    def _check_tokens(self, use: _Use, most: int | None, now: float) -> None:
-        """Tokens are known when they are spent, so the request that goes beyond the quota is the last for a while."""
-        if most is None:
-            return
-        while use.spent and use.spent[0][0] <= now - WINDOW:
-            use.tokens -= use.spent.popleft()[1]
-        if use.tokens < most:
-            return
-        left = use.tokens
-        for when, tokens in use.spent:
-            left -= tokens
-            if left < most:
-                message = f"this key has used {use.tokens} tokens in a minute, and may use {most}"
-                raise _exceeded(message, when + WINDOW - now)
-
-    def _count(self, use: _Use, most: int | None, now: float) -> None:
-        if most is None:
-            return
-        while use.arrivals and use.arrivals[0] <= now - WINDOW:
-            use.arrivals.popleft()
-        if len(use.arrivals) >= most:
-            message = f"this key has made {most} requests in a minute, as many as it may"
-            raise _exceeded(message, use.arrivals[0] + WINDOW - now)
-        use.arrivals.append(now)
 
 
 def _exceeded(message: str, retry_after: float) -> ApiError:
@@ -204,9 +197,10 @@ def _hash(name: str) -> str:
 async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer 401 to a call that brings no key of ours."""
     keys = request.app[ACCESS].keys
+    operation = request.get(OPERATION)
     if not len(keys):
         request[HOLDER] = ALL
-    elif not _is_open(request):
+    elif operation is None or not operation.open:
         request[HOLDER] = check_key(keys, request.headers)
     return await handler(request)
 
@@ -221,11 +215,6 @@ def enter_in_background(app: web.Application, holder: str | None) -> Share | Non
 def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
     """Count tokens that were read or made for a holder of a key; None where no keys are set."""
     app[ACCESS].quota.spend(holder or ALL, tokens, app[DISPATCHER].now())
-
-
-def _is_open(request: web.Request) -> bool:
-    operation = request.get(OPERATION)
-    return operation is not None and operation.open
 
 
 def check_key(keys: Keyring, headers: Mapping[str, str]) -> str:

@@ -64,12 +64,6 @@ def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str
     return Keyring(keys, keys)
 
 
-def load_shares(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> Mapping[str, float]:
-    """The weights of all keys' holders. Raises ConfigError."""
-    keys = read_keys(given, file, environ)
-    return Keyring(keys, keys).shares
-
-
 def read_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> dict[str, float]:
     """The keys of all sources, with their weights."""
     keys = {_check(key, "--api-key"): 1.0 for key in given}

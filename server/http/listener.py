@@ -71,19 +71,12 @@ class ConnectionLimits:
     """Seconds for which a client may leave unread what it is sent."""
 
 
-class OpenConnections:
-    """A count of connections."""
-
-    def __init__(self) -> None:
-        self.open = 0
-
-
 class Connection(web.RequestHandler):
     """One connection."""
 
-    __slots__ = ("_connections", "_send_timeout", "_stalled")
+    __slots__ = ("_listener", "_send_timeout", "_stalled")
 
-    def __init__(self, server: web.Server, connections: OpenConnections, send_timeout: float) -> None:
+    def __init__(self, server: web.Server, listener: Listener, send_timeout: float) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -93,17 +86,17 @@ class Connection(web.RequestHandler):
             # aiohttp would unpack on the loop, also the rest of a refused body (server/api/input/body.py unpacks).
             auto_decompress=False,
         )
-        self._connections = connections
+        self._listener = listener
         self._send_timeout = send_timeout
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._connections.open += 1
+        self._listener.connections += 1
         _bound_silence(transport, self._send_timeout)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._connections.open -= 1
+        self._listener.connections -= 1
         self._let_go()
         super().connection_lost(exc)
 
@@ -147,18 +140,15 @@ class Overflow(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = cast(asyncio.Transport, transport)
-        connection.write(_too_many())
+        error = ApiError(503, "too many connections (--max-connections)", code="too_many_connections")
+        body = encode(error_body(error))
+        head = (
+            "HTTP/1.1 503 Service Unavailable\r\nServer: Lengthwise\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+        )
+        connection.write(head.encode() + body)
         # Not closed at once: what it has sent would make the system take back what it was told.
         asyncio.get_running_loop().call_later(LINGER, connection.abort)
-
-
-def _too_many() -> bytes:
-    body = encode(error_body(ApiError(503, "too many connections (--max-connections)", code="too_many_connections")))
-    head = (
-        "HTTP/1.1 503 Service Unavailable\r\nServer: Lengthwise\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
 
 
 class Listener(web.BaseSite):
@@ -174,7 +164,7 @@ class Listener(web.BaseSite):
         super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
         self._socket = sock
         self._limits = limits
-        self._connections = OpenConnections()
+        self.connections = 0
 
     @property
     def name(self) -> str:
@@ -197,6 +187,6 @@ class Listener(web.BaseSite):
     def _connect(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None, "it listens only while its runner is set up"
-        if self._connections.open >= self._limits.most:
+        if self.connections >= self._limits.most:
             return Overflow()
-        return Connection(server, self._connections, self._limits.send_timeout)
+        return Connection(server, self, self._limits.send_timeout)

@@ -1,36 +1,51 @@
-"""The parts of the server that its HTTP application works with, put together by the composition root."""
+"""The parts of a server, put together by the composition root, and the HTTP application that is made of them: its
+routes, its middlewares, and the headers and log line of every response.
+
+Refused calls are answered one after another while rows run: a sender whose calls are refused sends the next at once,
+thousands a second; executors, which ask for the interpreter at each product, would wait for it as often as calls come.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
+from asyncio import sleep
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
+from aiohttp.typedefs import Handler
 
 from scheduler.dispatcher import Dispatcher
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
 from server.api.embeddings import EMBEDDER
-from server.api.health import LIFE, Life
+from server.api.errors import ApiError, error_code, error_response, errors_as_json
+from server.api.health import LIFE, Life, remember_start
+from server.api.input.structured import give_up_compiling
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
-from server.api.operation import Operation
+from server.api.openapi import DOCUMENT, encode_document
+from server.api.operation import BY_HANDLER, OPERATION, Operation, generates, note_operation
 from server.api.operations import OPERATIONS
+from server.api.output.reply import SHORT_FORM
 from server.api.output.sse import TICKER, Ticker
 from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
 from server.api.served_model import DISPATCHER, LENGTHS, MODEL, AnswerLengths, ServedModel, UnknownLengths
-from server.batches.asker import BATCHES, ModelAsker
+from server.api.ticket import admit
+from server.batches.asker import BATCHES, ModelAsker, start_batches, stop_batches
 from server.batches.batches import Batches
-from server.dashboard.feed import FEED, Feed
+from server.dashboard.feed import FEED, NAME, Feed, close_feed
 from server.embeddings import TextEmbedder
-from server.http.page import NAME
+from server.http.access import ACCESS, authenticate, holder_of, sender_of
+from server.http.front import HOSTS, OPEN, ORIGINS, Front, add_origin_headers, guard_hosts, guard_origins
+from server.http.request_id import HEADER, remember_id, request_id
+from server.observe.logs import with_fields
 from server.observe.metrics import METRICS, Metrics
-
-
-def _always() -> bool:
-    return True
+from server.observe.tracing import TRACING, trace_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,7 @@ class Service:
     executors: int = 1
     limits: Limits = field(default_factory=Limits)
     lengths: AnswerLengths = field(default_factory=UnknownLengths)
-    responsive: Callable[[], bool] = _always
+    responsive: Callable[[], bool] = field(default=lambda: True)
     """Whether executors that have work go on with it."""
     metrics: Metrics | None = None
     """Counts for /metrics."""
@@ -89,32 +104,183 @@ class Service:
         assert self.served_model is not None
         return self.served_model
 
-    def _slots(self) -> int:
+    def slots(self) -> int:
         """Rows that the executors can hold."""
         return sum(worker.info.max_rows for worker in self.dispatcher.workers if worker.serves)
 
-    def hand_to(self, app: web.Application) -> None:
-        """Give each part to the handlers that need it, under its own key."""
-        app[DISPATCHER] = self.dispatcher
-        app[NAME] = self.name
-        if self.served_model is not None:
-            app[MODEL] = self.served_model
-        for key, part in self.parts.items():
+
+log = logging.getLogger(__name__)
+
+QUIET = ("/health", "/metrics", "/dashboard/")
+"""Beginnings of the paths that monitoring asks every few seconds, and browsers by the dozen: a line each would be most
+of the log."""
+
+REFUSALS = ("429", "503")
+"""Statuses of calls that could have been served at another time."""
+
+
+def build_app(service: Service, front: Front = OPEN) -> web.Application:
+    """The whole HTTP surface of one service, each part below the key by which handlers know it."""
+    app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.limits.max_body_bytes)
+    parts: dict[web.AppKey[Any], Any] = {
+        DISPATCHER: service.dispatcher,
+        NAME: service.name,
+        MODEL: service.served_model,
+        LIMITS: service.limits,
+        LENGTHS: service.lengths,
+        STORE: ResponseStore(service.limits.stored_response_bytes),
+        LIFE: Life(service.responsive),
+        PENDING: PendingCalls(),
+        TICKER: Ticker(),
+        REGISTER: Register(service.dispatcher),
+        EMBEDDER: service.embedder,
+        METRICS: service.metrics,
+        FEED: service.feed,
+        ACCESS: front.access,
+        ORIGINS: front.origins,
+        HOSTS: front.hosts,
+        TRACING: front.tracing,
+        PACE: Pace(),
+        DOCUMENT: encode_document(service.operations),
+        BY_HANDLER: {operation.handler: operation for operation in service.operations},
+        **service.parts,
+    }
+    for key, part in parts.items():
+        if part is not None:
             app[key] = part
-        app[LIMITS] = self.limits
-        app[LENGTHS] = self.lengths
-        app[STORE] = ResponseStore(self.limits.stored_response_bytes)
-        app[LIFE] = Life(self.responsive)
-        app[PENDING] = PendingCalls()
-        app[TICKER] = Ticker()
-        app[REGISTER] = Register(self.dispatcher)
-        if self.embedder is not None:
-            app[EMBEDDER] = self.embedder
-        if self.files is not None:
-            app[BATCHES] = Batches(
-                self.files.folder, self.files.capacity, self.limits.max_body_bytes, ModelAsker(app), self._slots
-            )
-        if self.metrics is not None:
-            app[METRICS] = self.metrics
-        if self.feed is not None:
-            app[FEED] = self.feed
+    if (files := service.files) is not None:
+        most = service.limits.max_body_bytes
+        app[BATCHES] = Batches(files.folder, files.capacity, most, ModelAsker(app), service.slots)
+    if front.tracing is not None:
+        app.on_cleanup.append(front.tracing.close)
+    app.add_routes(
+        [
+            getattr(web, operation.method)(operation.path, operation.handler, expect_handler=meet_expectation)
+            for operation in service.operations  # `web.get` answers HEAD too
+        ]
+    )
+    app.on_startup.extend((remember_start, start_batches))
+    app.on_shutdown.extend((stop_batches, close_feed, give_up_compiling))
+    app.on_response_prepare.extend((_add_headers, add_origin_headers))
+    return app
+
+
+async def meet_expectation(request: web.Request) -> web.Response | None:
+    """Tell a client that waits for it to go on with its body; answer 417 where it expects anything else."""
+    if request.headers.get("Expect", "").lower() != "100-continue":
+        return error_response(ApiError(417, "Expect: only 100-continue is met; leave it out", close=True))
+    if request.version >= HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # or no error could be answered any more
+    return None
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "Lengthwise"
+    response.headers[HEADER] = request_id(request)
+    operation = request.get(OPERATION)
+    if operation is not None and operation.dialect is not None:
+        response.headers[operation.dialect.id_header] = request_id(request)
+    response.headers.update(request.get(SHORT_FORM, {}))
+
+
+@web.middleware
+async def log_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Log each request when it ends."""
+    start = time.monotonic()
+    status = "client gone"
+    remember_id(request)
+    note_operation(request)
+    try:
+        response = await handler(request)
+        status = str(response.status)
+        return response
+    finally:
+        _log_end(request, status, time.monotonic() - start)
+
+
+def _log_end(request: web.Request, status: str, seconds: float) -> None:
+    path = request.rel_url.raw_path  # still percent-encoded: it could hold line breaks
+    level = logging.DEBUG if path.startswith(QUIET) else logging.INFO
+    milliseconds = round(seconds * 1000)
+    caller = holder_of(request)
+    line = f"{request.method} {path} {status} {milliseconds} ms {request_id(request)}"
+    fields = with_fields(
+        method=request.method,
+        path=path,
+        status=status,
+        duration_ms=milliseconds,
+        caller=caller,
+        error=error_code(request),
+    )
+    log.log(level, "%s%s", line, f" by {caller}" if caller else "", extra=fields)
+    _count(request, status)
+
+
+def _count(request: web.Request, status: str) -> None:
+    metrics = request.app.get(METRICS)
+    if metrics is None:
+        return
+    resource = request.match_info.route.resource
+    metrics.count_response(request.method, "unknown" if resource is None else resource.canonical, status)
+    code = error_code(request)
+    if status in REFUSALS and code is not None and generates(request):
+        metrics.count_refusal(code)
+
+
+INTERVAL = 0.02
+"""Seconds between two refusals of one sender."""
+
+BURST = 10
+"""Refusals of one sender that need not wait."""
+
+LONGEST = 1.0
+"""Seconds that a refusal waits at most."""
+
+SENDERS = 1024
+"""Senders that are remembered: those refused last."""
+
+UNPACED = (429, 499)
+"""Statuses that are told at once: the call may come again later, or is over."""
+
+
+class Pace:
+    """When the next refusal of each sender is due, at a constant rate with bursts (a leaky bucket). Event loop only."""
+
+    def __init__(self) -> None:
+        self._due: OrderedDict[str, float] = OrderedDict()
+
+    def wait(self, sender: str, now: float) -> float:
+        """Seconds that a refusal of this sender waits; it is counted."""
+        due = max(self._due.pop(sender, now), now) + INTERVAL
+        seconds = min(max(0.0, due - now - BURST * INTERVAL), LONGEST)
+        self._due[sender] = now + seconds + BURST * INTERVAL if seconds else due
+        if len(self._due) > SENDERS:
+            self._due.popitem(last=False)
+        return seconds
+
+
+PACE = web.AppKey("pace", Pace)
+
+
+@web.middleware
+async def pace_refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let refusals that follow one another fast wait, where rows run that they would disturb."""
+    response = await handler(request)
+    dispatcher = request.app[DISPATCHER]
+    if 400 <= response.status < 500 and response.status not in UNPACED and dispatcher.requests_running:
+        await sleep(request.app[PACE].wait(sender_of(request), dispatcher.now()))
+    return response
+
+
+MIDDLEWARES = (
+    log_requests,
+    trace_calls,
+    pace_refusals,
+    errors_as_json,
+    guard_hosts,
+    guard_origins,
+    authenticate,
+    admit,
+)
+"""Middlewares from the outside inwards: those that turn a call away come before those that read it."""

@@ -1,32 +1,39 @@
 """Predicted lengths of answers, and what is recorded and learned when they end: one object for handlers and dispatcher.
 
-It joins what the handlers knew of a request with what became of it. It knows neither how lengths are predicted nor who
-learns from them; predictors.py puts that together.
+It joins what the handlers knew of a request with what became of it. The default's forest, which predicts in this
+process, is put together here, without a tensor library; predictors.py does so for those that need one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
 from engine.messages import REPETITION, FinishReason
 from engine.sampling.params import SamplingParams
-from scheduler.journal.file import BatchEntry, RequestEntry
-from scheduler.journal.writer import Journal
-from scheduler.learner import Lesson
-from scheduler.length.cache import LengthCache
-from scheduler.length.features import LengthQuery
-from scheduler.length.learning import Learning, ServedRow
-from scheduler.length.microbatch import LateEstimates, MicroBatcher
-from scheduler.length.online import OnlineForest
-from scheduler.length.prediction import Estimate, Prediction, oracle, prediction_of
+from models.catalog.catalog import default_cache
+from scheduler.clock import Clock, background
+from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, read
+from scheduler.journal.writer import Bounds, Journal
+from scheduler.learner import Lesson, Submit, inline
+from scheduler.length.cache import CachedPredictor, LengthCache
+from scheduler.length.features import LengthQuery, TokenFeatures
+from scheduler.length.learning import Learning, LengthHistory, ServedRow, served_rows
+from scheduler.length.microbatch import IDLE_SHARE, LateEstimates, MicroBatcher
+from scheduler.length.online import MOST, Fit, OnlineForest, fit
+from scheduler.length.prediction import Estimate, LengthPredictor, Prediction, oracle, prediction_of
 from scheduler.plan import Assignment
 from scheduler.request import Request
 from scheduler.serving_time.nearest import served_batch
 from server.api.served_model import Revise
+from server.cli.config import FrontConfig
+from server.composition.cache_paths import journal_path
 
 Predict: TypeAlias = Callable[[LengthQuery, SamplingParams], Awaitable[Prediction | None]]
 """Predicts the length of an answer."""
@@ -56,61 +63,8 @@ class PredictorParts:
         return None if self.learning is None else self.learning.learner.latest
 
 
-class Lengths:
-    """Predicts for the handlers, and follows requests and batches for the dispatcher. Event loop only."""
-
-    def __init__(self, predict: Predict, records: Records, learned: PredictorParts | None = None) -> None:
-        self.learned = learned or PredictorParts()
-        self._predict = predict
-        self._records = records
-
-    @property
-    def journal(self) -> Journal | None:
-        """Where requests and batches are recorded; None for nowhere."""
-        return self._records.journal
-
-    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
-        return await self._predict(query, sampling)
-
-    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
-        self._records.note(request, query, prediction)
-        if prediction is not None and prediction.late is not None and not request.state.is_final:
-            self.learned.late.expect(request, prediction.late, partial(self._revised, request, query, revise))
-
-    def on_first_token(self, request: Request, now: float) -> None:
-        return
-
-    def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        self._records.on_end(request, reason, now)
-        self.learned.late.forget(request)
-
-    def on_finish(self, assignment: Assignment, now: float) -> None:
-        self._records.on_finish(assignment, now)
-
-    def _revised(self, request: Request, query: LengthQuery, revise: Revise, estimate: Estimate) -> bool:
-        """Take over a prediction that came after its request had gone on with a guess; False when it says nothing."""
-        prediction = prediction_of(query, estimate)
-        if prediction is None:
-            return False
-        self._records.revise(request, prediction)
-        revise(request, prediction.length, prediction.distribution)
-        return True
-
-
 CANCELLED = "cancelled"
 """Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The fields that all entries of one server have in common."""
-
-    model: str
-    strategy: str
-    prompts: bool = False
-    """Whether texts may be kept."""
-    sync: bool = False
-    """Whether the readers of answers wait until these are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,57 +86,86 @@ class EndedAnswer:
         return ServedRow(features, self.prediction.length, self.length, not self.whole, self.query.scope)
 
 
-OnAnswer: TypeAlias = Callable[[Request, EndedAnswer], None]
+class Lengths:
+    """Predicts for the handlers, and follows requests and batches for the dispatcher. Event loop only; recording takes
+    no time and raises nothing."""
 
-
-class Records:
-    """Records requests and batches for the dispatcher. Event loop only; neither takes long nor raises."""
-
-    def __init__(self, origin: Origin, journal: Journal | None, on_answer: OnAnswer) -> None:
-        """`on_answer` is called with each answer that was not cancelled."""
-        self._origin = origin
+    def __init__(
+        self,
+        predict: Predict,
+        config: FrontConfig,
+        model: str,
+        journal: Journal | None,
+        on_answer: Callable[[EndedAnswer], None] = lambda ended: None,
+        learned: PredictorParts | None = None,
+    ) -> None:
+        """`model` is the name that answers are recorded by; `on_answer` is called with each that was not cancelled."""
+        self.learned = learned or PredictorParts()
         self.journal = journal
+        """Where requests and batches are recorded; None for nowhere."""
+        self._predict = predict
+        self._config, self._model = config, model
         self._on_answer = on_answer
         self._open: dict[Request, tuple[LengthQuery, Prediction | None]] = {}
 
-    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None) -> None:
+    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
+        return await self._predict(query, sampling)
+
+    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         """Note a request that was submitted, with what is known of it."""
         self._open[request] = query, prediction
+        if prediction is not None and prediction.late is not None and not request.state.is_final:
+            self.learned.late.expect(request, prediction.late, partial(self._revised, request, revise))
 
-    def revise(self, request: Request, prediction: Prediction) -> None:
-        """Replace the prediction of a request that has not ended; one from other features leaves what it had."""
-        query, known = self._open[request]
-        if not prediction.features and known is not None:
-            prediction = replace(prediction, features=known.features_by_now)
-        self._open[request] = query, prediction
+    def on_first_token(self, request: Request, now: float) -> None:
+        return
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
+        self.learned.late.forget(request)
         noted = self._open.pop(request, None)
         if noted is None:  # it ended while it was being submitted
             return
         query, prediction = noted
         if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
-            self._on_answer(request, EndedAnswer(query, request.generated, _is_whole(request, reason), prediction))
+            self._on_answer(EndedAnswer(query, request.generated, _is_whole(request, reason), prediction))
         if self.journal is not None:
-            recorded = self.journal.put(request_entry(self._origin, request, query, prediction, reason))
-            request.recorded = recorded if self._origin.sync else None
+            entry = request_entry(self._config, self._model, request, query, prediction, reason)
+            recorded = self.journal.put(entry)
+            request.recorded = recorded if self._config.journal_sync else None
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
-        entry = batch_entry(self._origin, assignment)
+        entry = batch_entry(self._config, self._model, assignment)
         if self.journal is not None and entry is not None:
             self.journal.put(entry)
 
+    def _revised(self, request: Request, revise: Revise, estimate: Estimate) -> bool:
+        """Take over a prediction that came after its request had gone on with a guess; False when it says nothing."""
+        query, known = self._open[request]
+        prediction = prediction_of(query, estimate)
+        if prediction is None:
+            return False
+        if not prediction.features and known is not None:  # it is from other features, which leave what it had
+            prediction = replace(prediction, features=known.features_by_now)
+        self._open[request] = query, prediction
+        revise(request, prediction.length, prediction.distribution)
+        return True
+
 
 def request_entry(
-    origin: Origin, request: Request, query: LengthQuery, prediction: Prediction | None, reason: FinishReason | None
+    config: FrontConfig,
+    model: str,
+    request: Request,
+    query: LengthQuery,
+    prediction: Prediction | None,
+    reason: FinishReason | None,
 ) -> RequestEntry:
     """A request that has ended, as the journal has it."""
     times = request.times
     since = times.arrival
     return RequestEntry(
         finished_at=time.time(),
-        model=origin.model,
-        strategy=origin.strategy,
+        model=model,
+        strategy=config.strategy,
         outcome=_outcome(request, reason),
         input_length=request.input_length,
         user_input_length=query.user_input_length,
@@ -197,8 +180,8 @@ def request_entry(
         runs=request.runs,
         replayed=request.sampling.replay_tokens is not None,
         features=() if prediction is None else prediction.features_by_now,
-        instruction=query.instruction if origin.prompts else None,
-        user_input=query.user_input if origin.prompts else None,
+        instruction=query.instruction if config.journal_prompts else None,
+        user_input=query.user_input if config.journal_prompts else None,
         scope=query.scope,
     )
 
@@ -220,15 +203,15 @@ def _repeated(request: Request) -> bool:
     return request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
 
 
-def batch_entry(origin: Origin, assignment: Assignment) -> BatchEntry | None:
+def batch_entry(config: FrontConfig, model: str, assignment: Assignment) -> BatchEntry | None:
     """A batch that has ended, as the journal has it; None when it did not run as planned."""
     batch = served_batch(assignment)
     if batch is None:
         return None
     return BatchEntry(
         finished_at=time.time(),
-        model=origin.model,
-        strategy=origin.strategy,
+        model=model,
+        strategy=config.strategy,
         executor=assignment.executor,
         rows=batch.rows,
         input_length=batch.input_length,
@@ -237,3 +220,91 @@ def batch_entry(origin: Origin, assignment: Assignment) -> BatchEntry | None:
         predicted_seconds=batch.predicted_seconds or None,
         seconds=batch.seconds,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorContext:
+    """The rest of the server, as far as the predictor needs it."""
+
+    held: Callable[[float], None]
+    """Called with the seconds that a request waited for its prediction."""
+    late: Callable[[float], None]
+    """Called with the seconds that a request which had gone on was without it."""
+    shared_cores: bool = True
+    """Whether the model computes where the predictor does."""
+    token_features: TokenFeatures | None = None
+    """Features by the served model's own embeddings, where lengths are predicted from these."""
+    submit: Submit = inline
+    """Runs work off the event loop."""
+    fit: Fit = fit
+    """Grows the forests of the default."""
+
+
+@asynccontextmanager
+async def open_recorded_lengths(
+    config: FrontConfig, model: str, features: TokenFeatures, clock: Clock, context: PredictorContext
+) -> AsyncIterator[Lengths]:
+    """Lengths of a model's answers, predicted from features of its prompts, and recorded by its name."""
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(open_journal(config))
+        known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, model)
+        forest = OnlineForest(features, context.submit, clock, known, context.fit)
+        await forest.wait_for_first()
+        learning = forest if config.learning_interval else None
+        async with connect(config, model, journal, context, forest, learning) as lengths:
+            yield lengths
+
+
+def _served_before(path: Path, model: str) -> list[ServedRow]:
+    """The model's newest answers in the journal. One that cannot be read is its writer's to set aside."""
+    with suppress(JournalError):
+        return served_rows(read(path, RequestEntry, last=MOST, model=model))
+    return []
+
+
+@asynccontextmanager
+async def connect(
+    config: FrontConfig,
+    model: str,
+    journal: Journal | None,
+    context: PredictorContext,
+    predictor: LengthPredictor,
+    learning: Learning | OnlineForest | None,
+    cached: CachedPredictor | None = None,
+) -> AsyncIterator[Lengths]:
+    """Lengths by a predictor, and the loop that feeds it; its answers go to what learns from them and to the cache."""
+    history = LengthHistory()
+    front = MicroBatcher(
+        predictor,
+        history,
+        time_limit=config.prediction_timeout,
+        idle_share=IDLE_SHARE if context.shared_cores else 1.0,
+        observe=context.held,
+    )
+
+    def on_answer(ended: EndedAnswer) -> None:
+        history.add(ended.query.scope, ended.query.instruction, ended.length, cut=not ended.whole)
+        if cached is not None and ended.whole:
+            cached.ended(ended.query, ended.length)
+        if learning is not None and (row := ended.row) is not None:
+            learning.add(row)
+
+    cache = None if cached is None else cached.cache
+    learned = PredictorParts(front, learning, cache, LateEstimates(context.late))
+    async with background(front.run(), "length front"):
+        yield Lengths(lambda query, sampling: front.predict(query), config, model, journal, on_answer, learned)
+
+
+@asynccontextmanager
+async def open_journal(config: FrontConfig) -> AsyncIterator[Journal | None]:
+    if config.no_journal:
+        yield None
+        return
+    age = None if config.journal_max_age is None else config.journal_max_age * 86400
+    bounds = Bounds(age, config.journal_max_size * 2**30)
+    journal = Journal(journal_path(default_cache(), config.journal), bounds=bounds)
+    journal.start()
+    try:
+        yield journal
+    finally:
+        await asyncio.to_thread(journal.close)

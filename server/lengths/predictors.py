@@ -8,27 +8,91 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 
-from models.catalog.catalog import Catalog, default_cache
-from models.network.embeddings import token_embeddings
-from models.network.loader import LoadedModel
+from models.catalog.catalog import Catalog, CatalogError, default_cache
+from models.errors import UserError
+from models.proxy.network import read_manifest
 from scheduler.clock import Clock, background
-from scheduler.length.cache import CachedPredictor, LengthCache
-from scheduler.length.features import TokenFeatures
+from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
 from scheduler.length.learning import Learning
+from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
-from server.composition.cache_paths import model_key
-from server.lengths.in_process import Parts, PredictorContext, connect, forest_parts, open_journal
-from server.lengths.kinds import IN_MODEL, IN_PROCESS, KINDS, PredictorKind, cache_size, choose_predictor
-from server.lengths.lengths import Lengths, Origin, Records
-from server.lengths.process import PredictorProcess, Work
-from server.lengths.worker import NICENESS, Setup
+from server.composition.cache_paths import forest_path, model_key, proxy_path
+from server.lengths.lengths import (
+    Lengths,
+    Predict,
+    PredictorContext,
+    connect,
+    open_journal,
+    open_recorded_lengths,
+    predict_nothing,
+    true_length,
+)
+from server.lengths.process import NICENESS, PredictorProcess, Setup, Work, predict_by_forest, predict_by_proxy
 from server.process.worker_process import ProcessFailed
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorKind:
+    """A kind of predictor that works in a process."""
+
+    path: Callable[[Path, str], Path]
+    """(cache folder, served model) -> the file or folder of what was trained."""
+    work: Work
+    """The work of the process."""
+    learns: bool
+    """Whether it is trained while it serves."""
+    cache_size: int
+    """Prompts in the length cache by default. A look-up embeds texts, which is what the forest does anyway."""
+
+
+KINDS: Mapping[Length, PredictorKind] = MappingProxyType(
+    {
+        Length.FOREST: PredictorKind(forest_path, predict_by_forest, learns=True, cache_size=0),
+        Length.PROXY: PredictorKind(proxy_path, predict_by_proxy, learns=False, cache_size=CAPACITY),
+    }
+)
+
+IN_PROCESS: Mapping[Length, Predict] = MappingProxyType({Length.NONE: predict_nothing, Length.ORACLE: true_length})
+"""Predictions that need no process."""
+
+IN_MODEL = frozenset({Length.OWN})
+"""Predictions from what the served model makes of a prompt."""
+
+
+def choose_predictor(config: ServeConfig) -> Length:
+    """The kind of prediction that the settings ask for. Raises UserError where it cannot work with them."""
+    length = Length(config.length_predictor or STRATEGIES[config.strategy].length)
+    if length is Length.ORACLE and not config.allow_replay:
+        raise UserError("an oracle needs requests that say how long their answers become: add --allow-replay")
+    if config.length_cache_size and length not in KINDS:
+        raise UserError(f"--length-cache-size is for --length-predictor {' and '.join(KINDS)}, not {length}")
+    return length
+
+
+def fetch_predictor(config: ServeConfig) -> None:
+    """Bring what predicts lengths into the cache, if it is not there. Raises CatalogError and UserError."""
+    length = choose_predictor(config)
+    if length not in KINDS:
+        return
+    try:
+        Catalog().resolve(config.embedder)
+        if length is Length.PROXY:
+            read_manifest(proxy_path(default_cache(), config.model))
+    except CatalogError as error:
+        raise CatalogError(f"{error}; or serve without predicted lengths: --length-predictor none") from error
+
+
+def cache_size(config: ServeConfig, kind: PredictorKind) -> int:
+    """Prompts that the length cache holds; 0 where there is none."""
+    return kind.cache_size if config.length_cache_size is None else config.length_cache_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +130,6 @@ async def open_predictor(
             await started
 
 
-def token_features(config: ServeConfig, model: LoadedModel) -> TokenFeatures | None:
-    """The features of requests by the model's own embeddings; None where nothing is predicted from these."""
-    return TokenFeatures.of(token_embeddings(model)) if choose_predictor(config) in IN_MODEL else None
-
-
 @asynccontextmanager
 async def open_lengths(
     config: ServeConfig,
@@ -79,29 +138,24 @@ async def open_lengths(
     context: PredictorContext,
 ) -> AsyncIterator[Lengths]:
     """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be."""
+    model = model_key(config.model)
     async with AsyncExitStack() as stack:
+        if predictor is None and context.token_features is not None:
+            own = open_recorded_lengths(config, model, context.token_features, clock, context)
+            yield await stack.enter_async_context(own)
+            return
         journal = await stack.enter_async_context(open_journal(config))
-        origin = Origin(model_key(config.model), config.strategy, config.journal_prompts, config.journal_sync)
-        if predictor is not None:
-            await _until_ready(predictor)
-            parts = await _process_parts(config, predictor, clock, stack)
-            yield await connect(config, parts, journal, origin, stack, context)
-        elif context.token_features is not None:
-            parts = await forest_parts(config, context.token_features, clock, journal, origin, context)
-            yield await connect(config, parts, journal, origin, stack, context)
-        else:
-            records = Records(origin, journal, lambda request, ended: None)
-            yield Lengths(IN_PROCESS[choose_predictor(config)], records)
-
-
-async def _process_parts(config: ServeConfig, predictor: Predictor, clock: Clock, stack: AsyncExitStack) -> Parts:
-    """The predictor in a process of its own; the loop that trains it is started."""
-    process, size = predictor.process, cache_size(config, predictor.kind)
-    cached = CachedPredictor(process, process.embed, LengthCache(size)) if size else None
-    learning = await _open_learning(config, predictor, clock)
-    if learning is not None:
-        await stack.enter_async_context(background(learning.run(), "length learning"))
-    return Parts(cached or process, learning, cached)
+        if predictor is None:
+            yield Lengths(IN_PROCESS[choose_predictor(config)], config, model, journal)
+            return
+        await _until_ready(predictor)
+        process, size = predictor.process, cache_size(config, predictor.kind)
+        cached = CachedPredictor(process, process.embed, LengthCache(size)) if size else None
+        learning = await _open_learning(config, predictor, clock)
+        if learning is not None:
+            await stack.enter_async_context(background(learning.run(), "length learning"))
+        parts = connect(config, model, journal, context, cached or process, learning, cached)
+        yield await stack.enter_async_context(parts)
 
 
 async def _until_ready(predictor: Predictor) -> None:
@@ -113,12 +167,14 @@ async def _until_ready(predictor: Predictor) -> None:
 
 
 async def _open_learning(config: ServeConfig, predictor: Predictor, clock: Clock) -> Learning | None:
-    if not predictor.kind.learns or not config.learning_interval:
+    if not predictor.kind.learns:
         return None
     try:
         training = await predictor.process.training()
     except ProcessFailed as error:  # what would be learned from a few rows must not replace what is in the file
         log.warning("the forest does not learn from what is served: %s", error)
+        return None
+    if not config.learning_interval:
         return None
     if training is None:
         log.info("there is no forest yet: lengths are guessed from earlier answers until one has grown")

@@ -1,4 +1,6 @@
-"""The length predictor in a process of its own: sentence embedder and forest, beside the server's process."""
+"""The length predictor in a process of its own, beside the server's: texts to features, and these to distributions of
+lengths by a forest; or texts to lengths by SSJF's proxy. And the process of low priority that grows forests.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,152 @@ import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeAlias, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-from scheduler.length.features import FloatMatrix, LengthQuery
-from scheduler.length.forest import Examples, Forest, ForestError, Manifest, grow, save
+import numpy as np
+
+from scheduler.length.features import FloatMatrix, LengthQuery, assemble
+from scheduler.length.forest import Examples, Forest, ForestError, Growth, Manifest, grow, load, read, save
 from scheduler.length.learning import ServedRow, is_worse
-from scheduler.length.prediction import Estimate
-from server.lengths import worker
+from scheduler.length.prediction import Estimate, LengthDistribution, Source
 from server.process.worker_process import END_TIMEOUT, TIMEOUT, ProcessFailed, WorkerProcess, answer_all, end, spawn
 
+if TYPE_CHECKING:
+    from models.embedder import Embedder
+    from models.proxy.network import Proxy
+
 log = logging.getLogger(__name__)
+
+NICENESS = 19
+"""A forest that grows hardly slows down what serves, and still gets somewhere where all cores are busy; in an idle
+class it might not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The settings of the process."""
+
+    embedder: str
+    """Name of the sentence embedder."""
+    folder: Path
+    """The embedder's folder."""
+    max_tokens: int
+    """Tokens of a text that are read."""
+    forest: Path
+    """The forest's file. Where it is absent nothing is predicted yet, but features are made for the first forest."""
+    growth: Growth = Growth()
+    niceness: int = NICENESS
+    """Niceness of the process that grows forests, above the server's own."""
+    device: str = "cpu"
+    """The device of the executors, as --device says."""
+
+
+class Encoder(Protocol):
+    """The part of models.embedder.Embedder that is needed here."""
+
+    def encode(self, texts: Sequence[str]) -> FloatMatrix: ...
+
+
+class LengthWorker:
+    """Answers calls of its methods; a Worker."""
+
+    def __init__(self, embedder: Callable[[], Encoder]) -> None:
+        """`embedder` is called when the first texts are to be embedded."""
+        self._load_embedder = embedder
+
+    @cached_property
+    def embedder(self) -> Encoder:
+        return self._load_embedder()
+
+    def answer(self, message: tuple[str, object]) -> object:
+        """The result of the method of this name with its argument. Never raises: what goes wrong is the reply."""
+        name, argument = message
+        try:
+            return getattr(self, name)(argument)
+        except Exception as error:
+            return ProcessFailed(f"{type(error).__name__}: {error}")
+
+    def embed(self, texts: tuple[str, ...]) -> FloatMatrix:
+        """Texts -> (n, dim), for the length cache."""
+        return self.embedder.encode(texts)
+
+
+class ForestWorker(LengthWorker):
+    """Estimates lengths by an embedder and a forest."""
+
+    def __init__(self, embedder: Encoder, setup: Setup) -> None:
+        super().__init__(lambda: embedder)
+        self._forest = load_forest(setup)
+
+    def take(self, forest: Forest) -> None:
+        """Put a forest in the place of the present one."""
+        self._forest = forest
+
+    def estimate(self, queries: tuple[LengthQuery, ...]) -> tuple[Estimate, ...]:
+        if not queries:
+            return ()
+        features = embed(self.embedder, queries)
+        distributions = self._forest.distributions(features) if self._forest else [None] * len(queries)
+        rows = zip(features.tolist(), distributions, strict=True)
+        return tuple(Estimate(tuple(row), distribution) for row, distribution in rows)
+
+
+class ProxyWorker(LengthWorker):
+    """Estimates lengths by a proxy."""
+
+    def __init__(self, proxy: Proxy, embedder: Callable[[], Encoder]) -> None:
+        super().__init__(embedder)
+        self._proxy = proxy
+
+    def estimate(self, queries: tuple[LengthQuery, ...]) -> tuple[Estimate, ...]:
+        if not queries:
+            return ()
+        lengths = self._proxy.predict([query.conversation for query in queries]).tolist()
+        return tuple(Estimate((), LengthDistribution.certain(length), Source.PROXY) for length in lengths)
+
+
+def embed(embedder: Encoder, queries: Sequence[LengthQuery]) -> FloatMatrix:
+    """Instructions and user inputs in one call -> features (n, FEATURES)."""
+    texts = [query.instruction for query in queries] + [query.user_input for query in queries]
+    embeddings = embedder.encode(texts)
+    lengths = np.array([query.user_input_length for query in queries], dtype=np.float32)
+    return assemble(embeddings[: len(queries)], embeddings[len(queries) :], lengths)
+
+
+def load_forest(setup: Setup) -> Forest | None:
+    """The forest in the file; None where there is none, or none that was grown for this embedder."""
+    with suppress(ForestError):
+        read_examples(setup)
+        return load(setup.forest)[0]
+    return None
+
+
+def read_examples(setup: Setup) -> Examples:
+    """The examples of the forest in the file, if they were made by this embedder. Raises ForestError."""
+    examples, about = read(setup.forest)
+    if (about.embedder, about.max_tokens) != (setup.embedder, setup.max_tokens):
+        raise ForestError(
+            f"{setup.forest} was made for the embedder {about.embedder} with {about.max_tokens} tokens, not for "
+            f"{setup.embedder} with {setup.max_tokens}: train it again with `lengthwise train`"
+        )
+    return examples
+
+
+def load_embedder(folder: Path, max_tokens: int) -> Embedder:
+    """Read it without the bars and warnings that its libraries print. Raises CatalogError."""
+    import transformers
+
+    from models.embedder import Embedder
+
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return Embedder.load(folder, max_tokens=max_tokens)
+
 
 WARM_UP_TEXT = "Say which of these words is the longest one, and why that is so. " * 4
 
@@ -34,43 +169,71 @@ WARM_UP = (
 T = TypeVar("T")
 
 
-Work: TypeAlias = "Callable[[Connection[Any, Any], worker.Setup], None]"
+Work: TypeAlias = "Callable[[Connection[Any, Any], Setup], None]"
+"""Answers what comes over the connection, in a process of its own."""
+
+
+def predict_by_forest(connection: Connection[Any, Any], setup: Setup) -> None:
+    """Answer with the forest's predictions."""
+
+    def make() -> ForestWorker:
+        from server.composition.devices import run_beside_executors  # with torch, which the trainer starts without
+
+        run_beside_executors(setup.device)
+        return ForestWorker(load_embedder(setup.folder, setup.max_tokens), setup)
+
+    answer_all(connection, make)
+
+
+def predict_by_proxy(connection: Connection[Any, Any], setup: Setup) -> None:
+    """Answer with the predictions of the proxy in the folder `setup.forest`."""
+
+    def make() -> ProxyWorker:
+        from models.proxy.network import load  # with torch, in this process only
+        from server.composition.devices import run_beside_executors
+
+        run_beside_executors(setup.device)
+        return ProxyWorker(load(setup.forest).pack(), partial(load_embedder, setup.folder, setup.max_tokens))
+
+    answer_all(connection, make)
 
 
 class PredictorProcess:
     """A LengthPredictor that can be trained. Event loop only; never blocks it."""
 
-    def __init__(self, setup: worker.Setup, work: Work | None = None, timeout: float = TIMEOUT) -> None:
-        """`work` is what the process does instead of growing and asking a forest: the proxy's, or a test's; `timeout`
-        is in seconds."""
+    def __init__(self, setup: Setup, work: Work = predict_by_forest, timeout: float = TIMEOUT) -> None:
+        """`timeout` is in seconds."""
         self._setup = setup
-        self._process = WorkerProcess("length predictor", work or _predict, setup, timeout)
+        self._process = WorkerProcess("length predictor", work, setup, timeout)
         self._trainer = NicedProcess(setup.niceness)
 
     async def start(self, *, embeds: bool = False) -> None:
         """Return when it is ready: it has loaded, and answered what takes longer at first than later, texts too where
         the length cache `embeds` them. Raises ProcessFailed with the reason."""
         for queries in WARM_UP:
-            await self._call(queries)
+            await self.estimate(queries)
         if embeds:
-            await self._call(worker.EmbedTexts((WARM_UP_TEXT,)))
+            await self.embed((WARM_UP_TEXT,))
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query. Raises ProcessFailed."""
-        return (await self._call(tuple(queries))).estimates
+        estimates: Sequence[Estimate] = await self._process.ask(("estimate", tuple(queries)))
+        return estimates
 
     async def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Texts -> (n, dim), for the length cache. Raises ProcessFailed."""
-        embeddings = (await self._call(worker.EmbedTexts(tuple(texts)))).embeddings
-        assert embeddings is not None, "a reply without an error has what was asked for"
+        embeddings: FloatMatrix = await self._process.ask(("embed", tuple(texts)))
         return embeddings
 
     async def training(self) -> Examples | None:
-        """The examples that the present forest was grown from; None where there is none, or none that can be used.
-        Raises ProcessFailed."""
-        await self._call(())
-        with suppress(ForestError):
-            return await asyncio.to_thread(worker.read_examples, self._setup)
+        """The examples that the present forest was grown from; None where there is none, or none that can be used,
+        which is logged. Raises ProcessFailed."""
+        await self.estimate(())
+        if self._setup.forest.exists():
+            try:
+                return await asyncio.to_thread(read_examples, self._setup)
+            except ForestError as error:
+                log.warning("%s; until then lengths are predicted without it", error)
         return None
 
     async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
@@ -78,7 +241,7 @@ class PredictorProcess:
         the present one. Raises ProcessFailed."""
         forest = await asyncio.wrap_future(self._trainer.submit(self._grow, training, judges))
         if forest is not None:
-            await self._call(worker.TakeForest(forest))
+            await self._process.ask(("take", forest))
         else:
             log.info(
                 "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
@@ -93,14 +256,6 @@ class PredictorProcess:
         self._trainer.close()
         self._process.close()
 
-    async def _call(self, message: object) -> worker.Reply:
-        reply: worker.Reply = await self._process.ask(message)
-        if reply.warning is not None:
-            log.warning("%s", reply.warning)
-        if reply.error is not None:
-            raise ProcessFailed(reply.error)
-        return reply
-
     def _grow(self, training: Examples, judges: Sequence[ServedRow]) -> Forest | None:
         """The new forest, whose rows are in the file; None where it is worse than the present one."""
         return self._trainer.run(_train, self._setup, training, judges)
@@ -110,7 +265,7 @@ class NicedProcess:
     """Runs work in processes of low priority, one after another, and a thread that waits for them. It grows forests:
     in the server's own process that would hold the interpreter's lock, and the event loop lags by it."""
 
-    def __init__(self, niceness: int = worker.NICENESS) -> None:
+    def __init__(self, niceness: int = NICENESS) -> None:
         self._niceness = niceness
         self._thread = ThreadPoolExecutor(1, "length training")
         self._thread.submit(int)  # its thread starts now: while answers are made, the system may have none to give
@@ -148,19 +303,6 @@ class NicedProcess:
         self._thread.shutdown(cancel_futures=True)
 
 
-def _predict(connection: Connection[Any, Any], setup: worker.Setup) -> None:
-    """Answer what comes over the connection with the forest's predictions, in a process of its own."""
-    answer_all(connection, partial(_real_worker, setup))
-
-
-def _real_worker(setup: worker.Setup) -> worker.LengthWorker:
-    # With torch, which the trainer's process starts without.
-    from server.composition.devices import run_beside_executors
-
-    run_beside_executors(setup.device)
-    return worker.LengthWorker(worker.load_embedder(setup.folder, setup.max_tokens), setup)
-
-
 def _work_niced(
     connection: Connection[Any, Any], niceness: int, work: Callable[..., object], arguments: tuple[object, ...]
 ) -> None:
@@ -176,17 +318,10 @@ def _work_niced(
         connection.send((result, error))
 
 
-def _train(setup: worker.Setup, training: Examples, judges: Sequence[ServedRow] = ()) -> Forest | None:
+def _train(setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()) -> Forest | None:
     """Grow a forest, and keep its rows in the file; None, and nothing kept, where it is worse than the present one."""
     forest = grow(training, setup.growth)
-    if is_worse(forest, _present(setup), judges):
+    if is_worse(forest, load_forest(setup), judges):
         return None
     save(setup.forest, training, Manifest(setup.embedder, setup.max_tokens, setup.growth))
     return forest
-
-
-def _present(setup: worker.Setup) -> Forest | None:
-    try:
-        return worker.load_forest(setup)
-    except ForestError:
-        return None

@@ -1,24 +1,20 @@
-"""What a length predictor is trained from: rows of files or of the journal, and their features. It trains nothing.
-
-Rows to train the length predictor from: JSONL files of requests and their lengths.
-
-It knows the files' fields and their errors. It neither embeds nor trains.
-"""
+"""What a length predictor is trained from: rows of JSONL files or of the journal, and their features."""
 
 from __future__ import annotations
 
 import argparse
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from models.catalog.catalog import Catalog, default_cache
 from models.catalog.checkpoint import weight_files
-from models.embedder import Embedder
 from models.errors import TextError, UserError
 from models.network.embeddings import read_token_embeddings
 from models.progress import Bars
@@ -31,13 +27,10 @@ from scheduler.length.forest import Examples
 from scheduler.length.learning import completed, served_rows
 from scheduler.length.learning import examples as learnable
 from server.composition.cache_paths import journal_path, model_key, proxy_path
-from server.lengths.worker import embed, load_embedder
+from server.lengths.process import embed, load_embedder
 
 CHUNK = 64
 """Rows that are embedded between two strokes of the progress bar."""
-
-FEWEST = 20
-"""Rows below which nothing useful can be learned or measured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +43,6 @@ class TrainingData:
     """The requests, where their texts are known."""
     own: TokenFeatures | None = None
     proxy: Proxy | None = None
-    embedder: Embedder | None = None
 
 
 def read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
@@ -59,53 +51,41 @@ def read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
     if not args.files:
         return _from_journal(journal_path(default_cache(), args.journal), model_key(args.tokenizer)), max_tokens
     catalog = Catalog()
-    rows = read_files(args, catalog)
+    queries, lengths = read_files(args, catalog)
     embedder = load_embedder(catalog.resolve(args.embedder), max_tokens)
-    queries = [row.query for row in rows]
-    bar = bars.begin("embedding", len(rows))
-    chunks = []
-    for start in range(0, len(rows), CHUNK):
-        chunks.append(embed(embedder, queries[start : start + CHUNK]))
-        bar.advance(len(chunks[-1]))
-    features = np.concatenate(chunks) if chunks else np.empty((0, FEATURES), dtype=np.float32)
-    lengths = np.array([row.length for row in rows], dtype=np.float32)
-    proxy = proxy_path(default_cache(), args.tokenizer)
+    bar, features = bars.begin("embedding", len(queries)), [np.empty((0, FEATURES), dtype=np.float32)]
+    for start in range(0, len(queries), CHUNK):
+        features.append(embed(embedder, queries[start : start + CHUNK]))
+        bar.advance(len(features[-1]))
+    proxy, folder = proxy_path(default_cache(), args.tokenizer), _tokenizer_folder(args.tokenizer, catalog)
     data = TrainingData(
-        Examples(features, lengths),
-        [row.instruction for row in rows],
+        Examples(np.concatenate(features), lengths),
+        [query.instruction for query in queries],
         queries,
-        _own_features(_tokenizer_folder(args.tokenizer, catalog)),
+        # A folder may hold a tokenizer alone.
+        TokenFeatures.of(read_token_embeddings(folder)) if weight_files(folder) else None,
         load_proxy(proxy) if proxy.exists() else None,
-        embedder,
     )
     return data, embedder.max_tokens
 
 
-def read_files(args: argparse.Namespace, catalog: Catalog) -> list[TrainingRow]:
-    """The rows of the files that the arguments name, with whole answers. Raises UserError."""
+def read_files(args: argparse.Namespace, catalog: Catalog) -> tuple[list[LengthQuery], NDArray[np.float32]]:
+    """The requests of the files that the arguments name, and the lengths (n,) of their answers in tokens, end tokens
+    included; of answers that were cut, those that they would have come to. Raises UserError."""
     try:
         text = Text.load(_tokenizer_folder(args.tokenizer, catalog))
     except TextError as error:
         raise UserError(f"--tokenizer {args.tokenizer}: {error}") from error
-    return _completed([row for path in args.files for row in read_rows(path, text, sample=args.sample, seed=args.seed)])
+    lines = [line for path in args.files for line in _sample(list(_lines(path)), args.sample, args.seed)]
+    told = np.array([line.count(text) for line in lines], dtype=np.float32)
+    lengths = completed(told, np.array([line.cut for line in lines], dtype=bool)).round()
+    return [line.query(text, int(length)) for line, length in zip(lines, lengths, strict=True)], lengths
 
 
 def _tokenizer_folder(name: str, catalog: Catalog) -> Path:
     """The folder of the model that is to be served; one that is given need not hold more than the tokenizer."""
     folder = Path(name).expanduser()
     return folder if folder.is_dir() else catalog.resolve(name)
-
-
-def _own_features(folder: Path) -> TokenFeatures | None:
-    """The features of requests by the model's own embeddings; None where a folder holds a tokenizer alone."""
-    return TokenFeatures.of(read_token_embeddings(folder)) if weight_files(folder) else None
-
-
-def _completed(rows: list[TrainingRow]) -> list[TrainingRow]:
-    """Replace the lengths of answers that were cut by those that they would have come to."""
-    lengths = np.array([row.length for row in rows], dtype=np.float32)
-    whole = completed(lengths, np.array([row.cut for row in rows], dtype=bool)).round().astype(int).tolist()
-    return [replace(row, length=length) for row, length in zip(rows, whole, strict=True)]
 
 
 def _from_journal(path: Path, model: str) -> TrainingData:
@@ -120,41 +100,30 @@ def _from_journal(path: Path, model: str) -> TrainingData:
     return TrainingData(learnable(rows), [str(row.features[:INSTRUCTION_GROUPS]) for row in rows])
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingRow:
-    """A request and the length of its answer in tokens, the end token included."""
-
-    instruction: str
-    user_input: str
-    user_input_length: int
-    length: int
-    cut: bool = False
-    """Whether the answer would have become longer."""
-    tokens: tuple[int, ...] = ()
-    """Tokens of instruction and user input."""
-
-    @property
-    def query(self) -> LengthQuery:
-        """The request as predictors are asked about it."""
-        return LengthQuery(self.instruction, self.user_input, self.user_input_length, self.length, self.tokens)
-
-
 class _Line(msgspec.Struct):
-    """One line of a file; `reference` is an answer whose tokens are counted where there is no `length`."""
+    """One line of a file: a request, and the length of its answer, or an answer whose tokens are counted."""
 
     instruction: str
     input: str
-    length: int | None = None
+    length: Annotated[int, msgspec.Meta(ge=1)] | None = None
     reference: str | None = None
     cut: bool = False
+    """Whether the answer would have become longer."""
+
+    def count(self, text: Text) -> int:
+        """Tokens of the answer, the end token included."""
+        return self.length if self.length is not None else len(text.encode(self.reference or "")) + 1
+
+    def query(self, text: Text, length: int) -> LengthQuery:
+        """The request as predictors are asked about it."""
+        user_input = text.encode(self.input)
+        tokens = (*(text.encode(self.instruction) if self.instruction else ()), *user_input)
+        return LengthQuery(self.instruction, self.input, len(user_input), length, tokens)
 
 
-def read_rows(path: Path, counter: Text, *, sample: int | None, seed: int) -> list[TrainingRow]:
-    """All rows of a file, or `sample` of them at random. Raises UserError."""
-    lines = list(_lines(path))
-    if sample is not None and sample < len(lines):
-        lines = random.Random(seed).sample(lines, sample)
-    return [_row(line, counter) for line in lines]
+def _sample(lines: list[_Line], count: int | None, seed: int) -> list[_Line]:
+    """All lines, or this many of them at random."""
+    return lines if count is None or count >= len(lines) else random.Random(seed).sample(lines, count)
 
 
 def _lines(path: Path) -> Iterator[_Line]:
@@ -162,26 +131,17 @@ def _lines(path: Path) -> Iterator[_Line]:
     try:
         with path.open("rb") as file:
             for number, text in enumerate(file, 1):
-                if text.strip():
-                    yield _checked(decoder.decode(text), f"{path}:{number}")
+                if not text.strip():
+                    continue
+                line = decoder.decode(text)
+                if line.length is None and line.reference is None:
+                    raise UserError(
+                        f"{path}:{number}: neither length nor reference; one of them says how long the answer is"
+                    )
+                yield line
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(
             f"{path}:{number}: {error}; each line is an object with instruction, input, and length or reference"
         ) from error
-
-
-def _checked(line: _Line, place: str) -> _Line:
-    if line.length is None and line.reference is None:
-        raise UserError(f"{place}: neither length nor reference; one of them says how long the answer is")
-    if line.length is not None and line.length < 1:
-        raise UserError(f"{place}: length {line.length} is not at least 1")
-    return line
-
-
-def _row(line: _Line, counter: Text) -> TrainingRow:
-    length = line.length if line.length is not None else len(counter.encode(line.reference or "")) + 1
-    user_input = counter.encode(line.input)
-    tokens = (*(counter.encode(line.instruction) if line.instruction else ()), *user_input)
-    return TrainingRow(line.instruction, line.input, len(user_input), length, line.cut, tokens)

@@ -1,11 +1,15 @@
-"""Gauges of /metrics, read at the moment of a scrape: queues, executors, memory, predictors.
+"""Gauges of /metrics, read at the moment of a scrape: queues, executors, memory, predictors. They keep nothing, so
+between two scrapes they cost nothing.
 
-It reads the parts and keeps nothing, so between two scrapes it costs nothing.
+Beside them what the server looks at by itself: by how much its event loop is late, and a line of throughput in the log.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -17,15 +21,19 @@ from prometheus_client.registry import Collector
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
+from engine.messages import Report, StepReport
+from scheduler.clock import background
 from scheduler.dispatcher import Dispatcher
 from scheduler.journal.writer import Journal
 from scheduler.learner import Learner
 from scheduler.plan import Worker
 from server.dashboard.feed import Feed
 from server.lengths.lengths import PredictorParts
-from server.observe.logs import count_dropped
+from server.observe.logs import count_dropped, with_fields
 from server.observe.metrics import Metrics
 from server.version import VERSION
+
+log = logging.getLogger(__name__)
 
 Row: TypeAlias = tuple[str, str, float]
 """A metric without labels: name, text, number."""
@@ -184,3 +192,76 @@ def _family(
     for labels, value in values:
         family.add_metric(list(labels.values()), value)
     return family
+
+
+LAG_INTERVAL = 0.25
+"""Seconds between two looks."""
+
+
+def measure_lag(observe: Callable[[float], object]) -> AbstractAsyncContextManager[None]:
+    """Observe by how many seconds each look came too late, until the context is left."""
+    return background(_measure(observe), "loop lag")
+
+
+async def _measure(observe: Callable[[float], object]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LAG_INTERVAL
+        await asyncio.sleep(LAG_INTERVAL)
+        observe(max(0.0, loop.time() - due))
+
+
+INTERVAL = 10.0
+"""Seconds between two lines, as in vLLM."""
+
+
+class Throughput:
+    """Tokens of the executors' reports since the latest line. Event loop only."""
+
+    def __init__(self) -> None:
+        self._read = 0
+        self._generated = 0
+
+    def receive(self, report: Report) -> None:
+        """Count the tokens of a step."""
+        if isinstance(report, StepReport):
+            self._read += report.tally.prompt
+            self._generated += report.tally.generated
+
+    def tell(self, load: Dispatcher, seconds: float) -> None:
+        """Log what the last `seconds` brought, and begin anew; nothing where nothing ran, waited or was computed."""
+        read, generated = self._read / seconds, self._generated / seconds
+        self._read = self._generated = 0
+        running, waiting, usage = load.requests_running, load.requests_waiting, load.kv_usage
+        if not (running or waiting or read or generated):
+            return
+        log.info(
+            "%d running, %d waiting; tokens/s: %.1f generated, %.1f of prompts; K/V %.0f %% full",
+            running,
+            waiting,
+            generated,
+            read,
+            100 * usage,
+            extra=with_fields(
+                running=running,
+                waiting=waiting,
+                generated_tokens_per_s=round(generated, 1),
+                prompt_tokens_per_s=round(read, 1),
+                kv_usage=round(usage, 3),
+            ),
+        )
+
+
+def log_throughput(throughput: Throughput, load: Dispatcher) -> AbstractAsyncContextManager[None]:
+    """Tell it every INTERVAL until the context is left."""
+    return background(_tell_on(throughput, load), "throughput")
+
+
+async def _tell_on(throughput: Throughput, load: Dispatcher) -> None:
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    while True:
+        await asyncio.sleep(INTERVAL)
+        now = loop.time()
+        throughput.tell(load, now - begin)
+        begin = now

@@ -11,9 +11,9 @@ import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TextIO
 
@@ -115,7 +115,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
-            "time": _timestamp(record.created),
+            "time": f"{datetime.fromtimestamp(record.created, UTC):%FT%T.%f}"[:-3] + "Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _printable(record.getMessage()),
@@ -158,18 +158,10 @@ def quiet_broken_requests(record: logging.LogRecord) -> bool:
     return not isinstance(error, (HttpProcessingError, UnicodeError, TimeoutError))
 
 
-def _timestamp(moment: float) -> str:
-    """RFC 3339, in UTC, with milliseconds."""
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
-    return f"{whole}.{int(moment % 1 * 1000):03d}Z"
-
-
 def _severity(level: int) -> int:
     """Number of a level in syslog."""
-    for least, number in ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6)):
-        if level >= least:
-            return number
-    return 7
+    known = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+    return next((number for least, number in known if level >= least), 7)
 
 
 def _printable(text: str) -> str:

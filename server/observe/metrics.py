@@ -7,15 +7,19 @@ is in gauges.py; docs/observability.md explains every name.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import Counter as Tallies
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import accumulate, product
+from math import inf
 from types import MappingProxyType
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport
 from scheduler.length.evaluation import can_be_judged, is_inside, within_twice
@@ -23,7 +27,6 @@ from scheduler.plan import Assignment
 from scheduler.request import Failure, Request
 from scheduler.wait_estimate.completion import LEAST_SECONDS, Expected
 from scheduler.waiting.fair import service_had
-from server.observe.measures import WeightedHistogram
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 40.0)
@@ -49,30 +52,29 @@ REASONS = (
 )
 """Codes of the errors that turn a call away which another time could have been served."""
 
-SPANS = (
-    ("vllm:request_queue_time_seconds", "arrival", "started"),
-    ("vllm:e2e_request_latency_seconds", "arrival", "end"),
-    ("vllm:request_inference_time_seconds", "started", "end"),
-    ("vllm:request_prefill_time_seconds", "started", "first_token"),
-    ("vllm:request_decode_time_seconds", "first_token", "end"),
+LABELS: Mapping[str, Mapping[str, Iterable[str]]] = MappingProxyType(
+    {
+        "vllm:request_success": {"finished_reason": GOOD},
+        "lengthwise:request_failure": {"kind": FAILURES},
+        "vllm:admission_rejections": {"reason": REASONS},
+        "lengthwise:http_responses": {"method": (), "route": (), "status": ()},
+        "lengthwise:client_service_tokens": {"client": ("all",)},
+        "lengthwise:pad_tokens": {"phase": ("prefill", "decode")},
+        "lengthwise:executor_busy_seconds": {"executor": ()},
+        "lengthwise:handed_back_rows": {"cause": Cause, "kv": ("kept", "dropped")},
+        "lengthwise:predicted_intervals": {"inside": ("true", "false")},
+        "lengthwise:eta_answers": {"interval": ("inside", "below", "above")},
+    }
 )
-"""Histograms of the time between two moments of a request: name, and the fields of its Times."""
+"""Labels of counters, and those of their values that are known beforehand, which begin with 0."""
 
-
-HELP: Mapping[str, str] = MappingProxyType(
+COUNTERS: Mapping[str, str] = MappingProxyType(
     {
         "vllm:request_success": "Requests that ended with a complete answer, or at their token limit.",
         "lengthwise:request_failure": "Requests that failed, or whose client left.",
         "vllm:admission_rejections": "Calls refused with 429 or 503, by the code of the error.",
         "lengthwise:http_responses": "HTTP responses.",
-        "vllm:time_to_first_token_seconds": "Seconds from a request's arrival to its first token.",
-        "vllm:inter_token_latency_seconds": "Seconds between two tokens of a sequence.",
-        "vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request.",
-        "vllm:request_prompt_tokens": "Prompt tokens of a request.",
-        "vllm:request_generation_tokens": "Tokens of an answer, the end token included.",
-        "vllm:request_params_max_tokens": "The token limit (max_tokens) of a request.",
         "lengthwise:client_service_tokens": "Service to each client: 1 for a prompt token, 2 for a generated one.",
-        "lengthwise:request_runs": "Times that a request was given to an executor, by slice or pause.",
         "vllm:prompt_tokens": "Prompt tokens read.",
         "vllm:generation_tokens": "Tokens generated for answers.",
         "lengthwise:pad_tokens": "Padding: cells computed or read that held no token of their sequence.",
@@ -80,33 +82,64 @@ HELP: Mapping[str, str] = MappingProxyType(
         "lengthwise:invalid_tokens": "Tokens generated for sequences that had ended but kept their slot.",
         "lengthwise:executor_busy_seconds": "Seconds during which an executor was computing.",
         "lengthwise:executor_deaths": "Executors that died.",
-        "lengthwise:batch_rows": "Sequences in the batch at each decode step.",
-        "lengthwise:step_seconds": "Seconds of an executor's step: a chunk of a prompt, or one decode step.",
-        "vllm:iteration_tokens_total": "Tokens read and generated in one step of an executor.",
         "vllm:num_preemptions": "Running sequences that were paused or handed back for lack of memory or for priority.",
         "lengthwise:handed_back_rows": "Sequences returned to the queue before their end, by cause and fate of K/V.",
-        "lengthwise:event_loop_lag_seconds": "Seconds by which the event loop woke up late, four times a second.",
-        "lengthwise:request_predicted_tokens": "Predicted length of an answer.",
-        "lengthwise:prediction_seconds": "Seconds that a request waits for its length prediction.",
-        "lengthwise:late_prediction_seconds": "Seconds that a request had gone on without its length prediction.",
-        "lengthwise:predicted_length_error_tokens": "Tokens between predicted and true length, of judged answers.",
         "lengthwise:overpredicted_tokens": "Tokens that were predicted and not generated, of judged answers.",
         "lengthwise:underpredicted_tokens": "Tokens that were generated and not predicted, of judged answers.",
-        "lengthwise:predicted_length_relative_error": "Error of the predicted length, divided by the true length.",
         "lengthwise:predicted_within_twice": "Judged answers whose prediction was within a factor of 2.",
         "lengthwise:predicted_intervals": "Judged answers, by whether they were inside the 90 % interval.",
-        "lengthwise:eta_relative_error": "Error of the latency estimated at arrival, divided by the true latency.",
         "lengthwise:eta_answers": "Answers that ended inside, below or above the interval estimated at arrival.",
-        "lengthwise:serving_time_seconds": "Seconds taken by batches whose serving time was predicted.",
-        "lengthwise:serving_time_error_seconds": "Seconds between predicted and true serving time of a batch.",
-        "vllm:request_queue_time_seconds": "Seconds from a request's arrival until its prompt begins to be read.",
-        "vllm:e2e_request_latency_seconds": "Seconds from a request's arrival to its last token.",
-        "vllm:request_inference_time_seconds": "Seconds from the start of a request's prompt to its last token.",
-        "vllm:request_prefill_time_seconds": "Seconds from the start of a request's prompt to its first token.",
-        "vllm:request_decode_time_seconds": "Seconds from a request's first token to its last.",
     }
 )
-"""What each metric is. Judged answers are those that ended by themselves and were predicted to."""
+"""What each counter is. Judged answers are those that ended by themselves and were predicted to."""
+
+HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = MappingProxyType(
+    {
+        SECONDS: {
+            "vllm:time_to_first_token_seconds": "Seconds from a request's arrival to its first token.",
+            "lengthwise:step_seconds": "Seconds of an executor's step: a chunk of a prompt, or one decode step.",
+            "lengthwise:event_loop_lag_seconds": "Seconds by which the event loop woke up late, four times a second.",
+            "lengthwise:prediction_seconds": "Seconds that a request waits for its length prediction.",
+            "lengthwise:late_prediction_seconds": "Seconds that a request had gone on without its length prediction.",
+            "lengthwise:serving_time_seconds": "Seconds taken by batches whose serving time was predicted.",
+            "lengthwise:serving_time_error_seconds": "Seconds between predicted and true serving time of a batch.",
+            "vllm:request_queue_time_seconds": "Seconds from a request's arrival until its prompt begins to be read.",
+            "vllm:e2e_request_latency_seconds": "Seconds from a request's arrival to its last token.",
+            "vllm:request_inference_time_seconds": "Seconds from the start of a request's prompt to its last token.",
+            "vllm:request_prefill_time_seconds": "Seconds from the start of a request's prompt to its first token.",
+            "vllm:request_decode_time_seconds": "Seconds from a request's first token to its last.",
+        },
+        GAPS: {"vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request."},
+        TOKENS: {
+            "vllm:request_prompt_tokens": "Prompt tokens of a request.",
+            "vllm:request_generation_tokens": "Tokens of an answer, the end token included.",
+            "vllm:request_params_max_tokens": "The token limit (max_tokens) of a request.",
+            "lengthwise:request_predicted_tokens": "Predicted length of an answer.",
+            "lengthwise:predicted_length_error_tokens": "Tokens between predicted and true length, of judged answers.",
+        },
+        RUNS: {"lengthwise:request_runs": "Times that a request was given to an executor, by slice or pause."},
+        ROWS: {"lengthwise:batch_rows": "Sequences in the batch at each decode step."},
+        STEP_TOKENS: {"vllm:iteration_tokens_total": "Tokens read and generated in one step of an executor."},
+        SHARES: {
+            "lengthwise:predicted_length_relative_error": "Error of the predicted length, divided by the true length.",
+            "lengthwise:eta_relative_error": "Error of the latency estimated at arrival, divided by the true latency.",
+        },
+    }
+)
+"""What each histogram is, by the bounds of its buckets."""
+
+SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "vllm:request_queue_time_seconds": ("arrival", "started"),
+        "vllm:e2e_request_latency_seconds": ("arrival", "end"),
+        "vllm:request_inference_time_seconds": ("started", "end"),
+        "vllm:request_prefill_time_seconds": ("started", "first_token"),
+        "vllm:request_decode_time_seconds": ("first_token", "end"),
+    }
+)
+"""Histograms of the time between two moments of a request, as its Times name them."""
+
+GAP = "vllm:inter_token_latency_seconds"
 
 
 class Registry(CollectorRegistry):
@@ -127,6 +160,27 @@ class Registry(CollectorRegistry):
             yield family
 
 
+class WeightedHistogram(Collector):
+    """Counts in buckets; the last one takes whatever is above the others."""
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
+        self._name = name
+        self._text = text
+        self._bounds = (*bounds, inf)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        bounds = ["+Inf" if bound == inf else str(float(bound)) for bound in self._bounds]
+        counts = [float(count) for count in accumulate(self._counts)]
+        yield HistogramMetricFamily(self._name, self._text, list(zip(bounds, counts, strict=True)), self._sum)
+
+
 class Metrics:
     """An observer of the scheduler's requests and batches, and a reader of the executors' reports. Event loop only."""
 
@@ -136,66 +190,28 @@ class Metrics:
         self._latest_tokens: dict[RowId, float] = {}  # when each row's latest token came
         self._swept = now()
         self._reported: dict[int, float] = {}
-        self._count_requests()
-        self._count_steps()
-        self._measure_predictions()
-
-    def _count_requests(self) -> None:
-        counter, histogram = self._counter, self._histogram
-        self._success = counter("vllm:request_success", finished_reason=GOOD)
-        self._failed = counter("lengthwise:request_failure", kind=FAILURES)
-        self._refused = counter("vllm:admission_rejections", reason=REASONS)
-        self._responses = counter("lengthwise:http_responses", method=(), route=(), status=())
-        self._first = histogram("vllm:time_to_first_token_seconds", SECONDS)
-        self._gap = WeightedHistogram(
-            "vllm:inter_token_latency_seconds", HELP["vllm:inter_token_latency_seconds"], GAPS, self.registry
-        )
-        self._time_per_token = histogram("vllm:request_time_per_output_token_seconds", GAPS)
-        self._spans = [(histogram(name, SECONDS), start, end) for name, start, end in SPANS]
-        self._input = histogram("vllm:request_prompt_tokens", TOKENS)
-        self._length = histogram("vllm:request_generation_tokens", TOKENS)
-        self._most = histogram("vllm:request_params_max_tokens", TOKENS)
-        self._service = counter("lengthwise:client_service_tokens", client=("all",))
         self._clients: set[str] = set()
-        self._runs = histogram("lengthwise:request_runs", RUNS)
-
-    def _count_steps(self) -> None:
-        counter, histogram, phases = self._counter, self._histogram, ("prefill", "decode")
-        self._prompt = counter("vllm:prompt_tokens")
-        self._generated = counter("vllm:generation_tokens")
-        self._pad = counter("lengthwise:pad_tokens", phase=phases)
-        self._reads = counter("lengthwise:decode_reads")
-        self._invalid = counter("lengthwise:invalid_tokens")
-        self._busy = counter("lengthwise:executor_busy_seconds", executor=())
-        self._deaths = counter("lengthwise:executor_deaths")
-        self._rows = histogram("lengthwise:batch_rows", ROWS)
-        self._step = histogram("lengthwise:step_seconds", SECONDS)
-        self._turn = histogram("vllm:iteration_tokens_total", STEP_TOKENS)
-        self._preempted = counter("vllm:num_preemptions")
-        self._returned = counter("lengthwise:handed_back_rows", cause=Cause, kv=("kept", "dropped"))
-        self.lag = histogram("lengthwise:event_loop_lag_seconds", SECONDS)
-
-    def _measure_predictions(self) -> None:
-        counter, histogram = self._counter, self._histogram
-        self._predicted = histogram("lengthwise:request_predicted_tokens", TOKENS)
-        self.prediction = histogram("lengthwise:prediction_seconds", SECONDS)
-        self.late = histogram("lengthwise:late_prediction_seconds", SECONDS)
-        self._error = histogram("lengthwise:predicted_length_error_tokens", TOKENS)
-        # The mean bias is their difference: a histogram of values that may be negative has no sum.
-        self._over = counter("lengthwise:overpredicted_tokens")
-        self._under = counter("lengthwise:underpredicted_tokens")
-        self._relative = histogram("lengthwise:predicted_length_relative_error", SHARES)
-        self._twice = counter("lengthwise:predicted_within_twice")
-        self._intervals = counter("lengthwise:predicted_intervals", inside=("true", "false"))
-        self._eta_error = histogram("lengthwise:eta_relative_error", SHARES)
-        self._eta = counter("lengthwise:eta_answers", interval=("inside", "below", "above"))
-        self._serving = histogram("lengthwise:serving_time_seconds", SECONDS)
-        self._misjudged = histogram("lengthwise:serving_time_error_seconds", SECONDS)
+        self._counters = {
+            name: Counter(name, text, [*LABELS.get(name, ())], registry=self.registry)
+            for name, text in COUNTERS.items()
+        }
+        for name, values in LABELS.items():
+            for combination in product(*values.values()):
+                self._counters[name].labels(*combination)
+        self._histograms = {
+            name: Histogram(name, text, buckets=buckets, registry=self.registry)
+            for buckets, texts in HISTOGRAMS.items()
+            for name, text in texts.items()
+        }
+        self._gap = WeightedHistogram(GAP, "Seconds between two tokens of a sequence.", GAPS, self.registry)
+        self.lag = self._histograms["lengthwise:event_loop_lag_seconds"]
+        self.prediction = self._histograms["lengthwise:prediction_seconds"]
+        self.late = self._histograms["lengthwise:late_prediction_seconds"]
 
     def expect(self, executors: Iterable[int]) -> None:
         """Begin the counters of executors, which have computed nothing yet."""
         for executor in executors:
-            self._busy.labels(executor=str(executor))
+            self._add("lengthwise:executor_busy_seconds", 0.0, executor=str(executor))
 
     def receive(self, report: Report) -> None:
         """An executor has reported."""
@@ -205,7 +221,7 @@ class Metrics:
                 self._count(report)
                 self._count_gaps(report, now)
             case ExecutorDied():
-                self._deaths.inc()
+                self._add("lengthwise:executor_deaths")
 
     def last_report(self, executor: int) -> float | None:
         """Time of an executor's latest report."""
@@ -213,23 +229,23 @@ class Metrics:
 
     def on_first_token(self, request: Request, now: float) -> None:
         """An answer has begun."""
-        self._first.observe(now - request.times.arrival)
+        self._observe("vllm:time_to_first_token_seconds", now - request.times.arrival)
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended; without a reason its client had left."""
         self._latest_tokens.pop(request.row_id, None)
-        self._service.labels(client=self._label(request.client)).inc(service_had(request))
+        self._add("lengthwise:client_service_tokens", service_had(request), client=self._label(request.client))
         if reason is None or reason is FinishReason.ERROR:
-            self._failed.labels(kind=request.failure or reason or "cancelled").inc()
+            self._add("lengthwise:request_failure", kind=request.failure or reason or "cancelled")
             return
-        self._success.labels(finished_reason=reason).inc()
-        self._length.observe(request.generated)
-        self._input.observe(request.input_length)
-        self._most.observe(request.sampling.max_tokens)
-        self._runs.observe(request.runs)
+        self._add("vllm:request_success", finished_reason=reason)
+        self._observe("vllm:request_generation_tokens", request.generated)
+        self._observe("vllm:request_prompt_tokens", request.input_length)
+        self._observe("vllm:request_params_max_tokens", request.sampling.max_tokens)
+        self._observe("lengthwise:request_runs", request.runs)
         self._time(request, now)
         if request.predicted_length is not None:
-            self._predicted.observe(request.predicted_length)
+            self._observe("lengthwise:request_predicted_tokens", request.predicted_length)
             if can_be_judged(request, reason):
                 self._judge(request.predicted_length, request)
         if request.expected is not None and request.expected.known:
@@ -239,38 +255,38 @@ class Metrics:
         """A batch is over; its time counts where it ran as planned."""
         if assignment.intact and assignment.plan.estimate and assignment.began is not None:
             seconds = now - assignment.began
-            self._serving.observe(seconds)
-            self._misjudged.observe(abs(assignment.plan.estimate - seconds))
+            self._observe("lengthwise:serving_time_seconds", seconds)
+            self._observe("lengthwise:serving_time_error_seconds", abs(assignment.plan.estimate - seconds))
 
     def count_refusal(self, reason: str) -> None:
         """A call was turned away that another time could have been served."""
-        self._refused.labels(reason=reason).inc()
+        self._add("vllm:admission_rejections", reason=reason)
 
     def count_response(self, method: str, route: str, status: str) -> None:
         """A response, or its attempt, is over."""
-        self._responses.labels(method=method, route=route, status=status).inc()
+        self._add("lengthwise:http_responses", method=method, route=route, status=status)
 
     def _count(self, report: StepReport) -> None:
         tally = report.tally
-        self._prompt.inc(tally.prompt)
-        self._generated.inc(tally.generated)
-        self._pad.labels(phase="prefill").inc(tally.pad)
-        self._pad.labels(phase="decode").inc(tally.pad_reads)
-        self._reads.inc(tally.reads)
-        self._invalid.inc(tally.invalid)
-        self._busy.labels(executor=str(report.executor)).inc(report.seconds)
+        self._add("vllm:prompt_tokens", tally.prompt)
+        self._add("vllm:generation_tokens", tally.generated)
+        self._add("lengthwise:pad_tokens", tally.pad, phase="prefill")
+        self._add("lengthwise:pad_tokens", tally.pad_reads, phase="decode")
+        self._add("lengthwise:decode_reads", tally.reads)
+        self._add("lengthwise:invalid_tokens", tally.invalid)
+        self._add("lengthwise:executor_busy_seconds", report.seconds, executor=str(report.executor))
         if report.seconds:
-            self._step.observe(report.seconds)
-            self._turn.observe(tally.prompt + tally.generated)
+            self._observe("lengthwise:step_seconds", report.seconds)
+            self._observe("vllm:iteration_tokens_total", tally.prompt + tally.generated)
         if report.seconds and not tally.prompt and tally.generated:
-            self._rows.observe(tally.generated + tally.invalid)
-        self._preempted.inc(len(report.extracted))
+            self._observe("lengthwise:batch_rows", tally.generated + tally.invalid)
+        self._add("vllm:num_preemptions", len(report.extracted))
         for back in report.handed_back:
             kept = len(back.row_ids) - len(back.dropped)
-            self._returned.labels(cause=back.cause, kv="kept").inc(kept)
-            self._returned.labels(cause=back.cause, kv="dropped").inc(len(back.dropped))
+            self._add("lengthwise:handed_back_rows", kept, cause=back.cause, kv="kept")
+            self._add("lengthwise:handed_back_rows", len(back.dropped), cause=back.cause, kv="dropped")
             if back.cause is not Cause.SLICE:
-                self._preempted.inc(len(back.row_ids))
+                self._add("vllm:num_preemptions", len(back.row_ids))
 
     def _count_gaps(self, report: StepReport, now: float) -> None:
         rows = [update.row_id for update in report.updates if update.token_ids]
@@ -284,30 +300,31 @@ class Metrics:
 
     def _time(self, request: Request, now: float) -> None:
         times = replace(request.times, end=now)
-        for histogram, start, end in self._spans:
+        for name, (start, end) in SPANS.items():
             begin, over = getattr(times, start), getattr(times, end)
             if begin is not None and over is not None:
-                histogram.observe(over - begin)
+                self._observe(name, over - begin)
         if times.first_token is not None and request.generated > 1:
-            self._time_per_token.observe((now - times.first_token) / (request.generated - 1))
+            seconds = (now - times.first_token) / (request.generated - 1)
+            self._observe("vllm:request_time_per_output_token_seconds", seconds)
 
     def _judge(self, predicted: float, request: Request) -> None:
         true, inside = request.generated, is_inside(request)
-        self._error.observe(abs(predicted - true))
-        self._over.inc(max(0.0, predicted - true))
-        self._under.inc(max(0.0, true - predicted))
+        self._observe("lengthwise:predicted_length_error_tokens", abs(predicted - true))
+        self._add("lengthwise:overpredicted_tokens", max(0.0, predicted - true))
+        self._add("lengthwise:underpredicted_tokens", max(0.0, true - predicted))
         if true:
-            self._relative.observe(abs(predicted - true) / true)
-        self._twice.inc(within_twice(predicted, true))
+            self._observe("lengthwise:predicted_length_relative_error", abs(predicted - true) / true)
+        self._add("lengthwise:predicted_within_twice", within_twice(predicted, true))
         if inside is not None:
-            self._intervals.labels(inside=str(inside).lower()).inc()
+            self._add("lengthwise:predicted_intervals", inside=str(inside).lower())
 
     def _judge_end(self, expected: Expected, now: float) -> None:
         """Compare when an answer was complete with when it was expected to be as its request came."""
         seconds = max(now - expected.at, LEAST_SECONDS)
-        self._eta_error.observe(abs(expected.median - seconds) / seconds)
+        self._observe("lengthwise:eta_relative_error", abs(expected.median - seconds) / seconds)
         place = "below" if seconds < expected.low else "above" if seconds > expected.high else "inside"
-        self._eta.labels(interval=place).inc()
+        self._add("lengthwise:eta_answers", interval=place)
 
     def _label(self, client: str) -> str:
         """The name of one of the first MOST_CLIENTS; the others share a label, since labels are never forgotten."""
@@ -315,16 +332,12 @@ class Metrics:
             self._clients.add(client)
         return (client or "all") if client in self._clients else "other"
 
-    def _counter(self, name: str, **values: Iterable[str]) -> Counter:
-        """A counter that is 0 from the start where the values of all its labels are known."""
-        counter = Counter(name, HELP[name], [*values], registry=self.registry)
-        if values:
-            for combination in product(*values.values()):
-                counter.labels(*combination)
-        return counter
+    def _add(self, name: str, amount: float = 1.0, **labels: str) -> None:
+        counter = self._counters[name]
+        (counter.labels(**labels) if labels else counter).inc(amount)
 
-    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, HELP[name], buckets=buckets, registry=self.registry)
+    def _observe(self, name: str, value: float) -> None:
+        self._histograms[name].observe(value)
 
 
 METRICS = web.AppKey("metrics", Metrics)

@@ -7,8 +7,7 @@ for latencies; no prompt and no answer is in them. What became of a call, the re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,16 +34,14 @@ class Tracing:
 
     provider: TracerProvider
 
-    @contextmanager
-    def span(self, request: web.Request) -> Iterator[Span]:
+    def span(self, request: web.Request) -> AbstractContextManager[Span]:
         """A call's span; what its client sends in `traceparent` is its parent."""
         from opentelemetry.trace import SpanKind
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         parent = TraceContextTextMapPropagator().extract(request.headers)
         tracer = self.provider.get_tracer("lengthwise", VERSION)
-        with tracer.start_as_current_span(f"POST {request.path}", context=parent, kind=SpanKind.SERVER) as span:
-            yield span
+        return tracer.start_as_current_span(f"POST {request.path}", context=parent, kind=SpanKind.SERVER)
 
     async def close(self, app: web.Application) -> None:
         """Send what has not been sent. It may take its time, so not on the event loop."""
@@ -85,14 +82,15 @@ async def trace_calls(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 def _annotate(span: Span, request: web.Request) -> None:
-    span.set_attribute("http.route", request.path)
-    span.set_attribute("gen_ai.request.id", request_id(request))
-    code = error_code(request)
-    if code is not None:
-        span.set_attribute("error.type", code)
     status = request.app[REGISTER].status(request[CALL], holder_of(request)) if CALL in request else None
+    told: dict[str, str | int | float | None] = {
+        "http.route": request.path,
+        "gen_ai.request.id": request_id(request),
+        "error.type": error_code(request),
+    }
     if status is not None:
-        span.set_attributes({name: value for name, value in _attributes(status).items() if value is not None})
+        told |= _attributes(status)
+    span.set_attributes({name: value for name, value in told.items() if value is not None})
 
 
 def _attributes(status: RequestStatus) -> dict[str, str | int | float | None]:

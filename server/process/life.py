@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from typing import TypeAlias, TypeVar
 import uvloop
 from aiohttp import web
 
-from engine.messages import ExecutorInfo
 from models.errors import UserError
 from scheduler.clock import background
 from server.api.health import LIFE
@@ -34,11 +33,10 @@ from server.batches.asker import stop_batches
 from server.cli.config import FrontConfig
 from server.http.front import OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
-from server.http.routes import build_app
-from server.http.service import Machine, Service
+from server.http.service import Machine, Service, build_app
 from server.observe import logs
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
-from server.process.signals import SIGNALS, Signals, exit_on
+from server.process.setup import SIGNALS, Signals, exit_on
 from server.process.watchdog import Notifier, feed_watchdog, watch_loop
 
 log = logging.getLogger(__name__)
@@ -78,17 +76,13 @@ def serve(config: C, fetch: Callable[[C], None], open_service: Opener[C]) -> int
     # The port is taken first: a minute of fetching and loading should not end in "already in use".
     # SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
     with exit_on(*SIGNALS), taken(config.host, config.port, config.uds) as port:
-        _warn_if_open(port, front)
+        if is_public(port) and not len(front.access.keys):
+            log.warning("other machines can reach this server, and anyone there may use it: set --api-key-file")
         fetch(config)
         code = uvloop.run(_serve(config, port, open_service, front, notifier))
     if code == FAILED:
         _leave_at_once(code)
     return code
-
-
-def _warn_if_open(port: socket.socket, front: Front) -> None:
-    if is_public(port) and not len(front.access.keys):
-        log.warning("other machines can reach this server, and anyone there may use it: set --api-key-file")
 
 
 async def _serve(config: C, port: socket.socket, open_service: Opener[C], front: Front, notifier: Notifier) -> int:
@@ -99,7 +93,7 @@ async def _serve(config: C, port: socket.socket, open_service: Opener[C], front:
             signals.on_first(None)
             shorten_pauses()
             async with listen(service, port, front, config.uds, config.uds_mode) as app:
-                address = _address(config, port, front)
+                address = f"unix:{config.uds}" if config.uds else address_of(port, "https" if front.tls else "http")
                 if service.served_model is not None:
                     tell_limits(service.served_model)
                 print(summarize(service, address, time.monotonic() - start), flush=True)
@@ -137,10 +131,6 @@ async def _until_end(
     notifier.stopping("draining")
     await drain(service, timeout, signals.second)
     return 0
-
-
-def _address(config: FrontConfig, port: socket.socket, front: Front) -> str:
-    return f"unix:{config.uds}" if config.uds else address_of(port, "https" if front.tls else "http")
 
 
 def _leave_loading(config: FrontConfig) -> None:
@@ -191,21 +181,17 @@ async def listen(
     )
     await runner.setup()
     try:
-        await _listen(Listener(runner, port, front.connections, front.tls), port)
+        try:
+            await Listener(runner, port, front.connections, front.tls).start()
+        except OSError as error:  # another process that was loading too has been faster
+            if uds is not None:
+                raise UserError(f"--uds cannot be listened on: {error.strerror}") from None
+            raise UserError(explain(error, *port.getsockname()[:2])) from None
         if uds is not None:
             publish(uds, uds_mode)
         yield app
     finally:
         await runner.cleanup()
-
-
-async def _listen(listener: Listener, port: socket.socket) -> None:
-    try:
-        await listener.start()
-    except OSError as error:  # another process that was loading too has been faster
-        if port.family == socket.AF_UNIX:
-            raise UserError(f"--uds cannot be listened on: {error.strerror}") from None
-        raise UserError(explain(error, *port.getsockname()[:2])) from None
 
 
 def tell_limits(model: ServedModel) -> None:
@@ -247,19 +233,19 @@ TYPICAL_TOKENS = 512
 
 def summarize(service: Service, address: str, seconds: float) -> str:
     """Several lines, of which the first is the one that scripts wait for."""
-    return "\n".join(_lines(service, address, seconds))
-
-
-def _lines(service: Service, address: str, seconds: float) -> Iterator[str]:
     executors = "1 executor" if service.executors == 1 else f"{service.executors} executors"
-    yield f"Lengthwise ready on {address} ({service.name}, {executors}, {seconds:.1f} s)"
+    lines = [f"Lengthwise ready on {address} ({service.name}, {executors}, {seconds:.1f} s)"]
     if (machine := service.machine) is not None:
         infos = [worker.info for worker in service.dispatcher.workers]
-        yield f"  weights   {_weights(machine)}"
-        yield f"  room      {_room(infos, service.model.context_length)}"
-        yield f"  speed     {_speed(machine, infos[0].max_rows)}"
+        slots, tokens = sum(info.max_rows for info in infos), sum(info.capacity_tokens for info in infos)
+        longest = service.model.context_length
+        lines.append(f"  weights   {_weights(machine)}")
+        lines.append(f"  room      {slots} slots, {tokens:,} tokens of K and V; a request may take {longest:,}")
+        lines.append(f"  speed     {_speed(machine, infos[0].max_rows)}")
     if address.startswith("http"):
-        yield f"  open {address} or run: lengthwise chat{'' if address.endswith(':8000') else f' --url {address}'}"
+        own = "" if address.endswith(":8000") else f" --url {address}"
+        lines.append(f"  open {address} or run: lengthwise chat{own}")
+    return "\n".join(lines)
 
 
 def _weights(machine: Machine) -> str:
@@ -267,11 +253,6 @@ def _weights(machine: Machine) -> str:
     kept = "" if conditions.quantization == "none" else f", kept as {conditions.quantization}"
     threads = f", {conditions.threads} thread{'s' * (conditions.threads > 1)}" if conditions.threads else ""
     return f"{conditions.dtype}{kept}, on {conditions.device}{threads}"
-
-
-def _room(infos: Sequence[ExecutorInfo], context: int) -> str:
-    slots, tokens = sum(info.max_rows for info in infos), sum(info.capacity_tokens for info in infos)
-    return f"{slots} slots, {tokens:,} tokens of K and V; a request may take {context:,}"
 
 
 def _speed(machine: Machine, slots: int) -> str:

@@ -180,10 +180,6 @@ class Watchdog:
         left = [watched for watched in self._watched.values() if not watched.given_up]
         return not self._timeout or any(2 * watched.silence < self._allowed(watched) for watched in left)
 
-    def silence(self, executor: int) -> float:
-        """Seconds for which an executor has held requests without a sign of life."""
-        return self._watched[executor].silence
-
     def look(self, passed: float) -> None:
         """Look at each executor, `passed` seconds after the last time; give up those that stand still, and all where
         none has proved itself for too long.

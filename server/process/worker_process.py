@@ -7,9 +7,11 @@ OpenMP's threads away from the executors. It ends with the server, also when tha
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
@@ -163,3 +165,22 @@ def answer_all(connection: Connection[Any, Any], make: Callable[[], Worker]) -> 
             return
         while True:
             connection.send(worker.answer(connection.recv()))
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Run the program with the words behind the parent's process id, as a child that ends with that parent, however it
+    ends; returns its exit code."""
+    parent = int(sys.argv.pop(1))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that
+        return 1
+    import lengthwise
+
+    return lengthwise.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,7 +11,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -90,12 +91,9 @@ def talk(url: str, how: Talk, model: str | None = None, key: str | None = None) 
 
     given = {"temperature": how.temperature, "max_tokens": how.max_tokens}
     options = {name: value for name, value in given.items() if value is not None}
-    conversation = Conversation(url, model, how.system, options, key=_key(key, os.environ))
+    key = key or os.environ.get(KEYS, "").partition(",")[0].strip() or os.environ.get("OPENAI_API_KEY")
+    conversation = Conversation(url, model, how.system, options, key)
     return Terminal(conversation, sys.stdin.isatty(), how.markdown and sys.stdout.isatty()).run()
-
-
-def _key(given: str | None, environ: Mapping[str, str]) -> str | None:
-    return given or environ.get(KEYS, "").partition(",")[0].strip() or environ.get("OPENAI_API_KEY")
 
 
 class Terminal:
@@ -169,31 +167,34 @@ class Terminal:
 
     def _answer(self, line: str, runner: asyncio.Runner) -> None:
         try:
-            if self._interactive and self._markdown:
-                self._print_markdown(line, runner)
-            else:
-                runner.run(self._conversation.say(line, self._show, self._queued))
-                print()
+            with self._printer() as show:
+                runner.run(self._conversation.say(line, show, self._queued))
         except KeyboardInterrupt:
             print("\n[stopped]")
         except UserError as error:
             self._failed = True
             print(f"\nlengthwise: error: {error}", file=sys.stderr)
 
-    def _print_markdown(self, line: str, runner: asyncio.Runner) -> None:
+    @contextmanager
+    def _printer(self) -> Iterator[Callable[[str], None]]:
+        """What prints the pieces of an answer; the first takes over the line with the place in the queue."""
         from server.cli.conversation import MarkdownPrinter
 
-        printer = MarkdownPrinter()
+        printer = MarkdownPrinter() if self._interactive and self._markdown else None
 
         def show(piece: str) -> None:
-            if self._noted:
-                self._show("")
-            printer.show(piece)
+            before, self._noted = ERASE if self._noted else "", False
+            print(before + ("" if printer else piece), end="", flush=True)
+            if printer:
+                printer.show(piece)
 
         try:
-            runner.run(self._conversation.say(line, show, self._queued))
+            yield show
+            if not printer:
+                print()
         finally:
-            printer.end()
+            if printer:
+                printer.end()
 
     def _queued(self, progress: Progress) -> None:
         """Tell the place in one line, which the next place or the answer takes over."""
@@ -202,8 +203,3 @@ class Terminal:
         wait = "" if progress.expected_wait_s is None else f", about {progress.expected_wait_s:.1f} s"
         print(f"{ERASE}Place {progress.place} in the queue{wait}.", end="", flush=True)
         self._noted = True
-
-    def _show(self, piece: str) -> None:
-        if self._noted:
-            piece, self._noted = ERASE + piece, False
-        print(piece, end="", flush=True)

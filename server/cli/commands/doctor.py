@@ -93,7 +93,7 @@ def _check_journal(config: ServeConfig) -> str:
 
 
 def _check_predictor(config: ServeConfig) -> str:
-    from server.lengths.kinds import KINDS, choose_predictor
+    from server.lengths.predictors import KINDS, choose_predictor
 
     length = choose_predictor(config)
     if length not in KINDS:

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
@@ -25,7 +24,7 @@ from models.options import Natural, Subparsers, add_command, option
 from server.composition.cache_paths import journal_path
 
 if TYPE_CHECKING:
-    from scheduler.journal.file import Entry, RequestEntry
+    from scheduler.journal.file import RequestEntry
 
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 FOREVER = 0.0
@@ -100,66 +99,32 @@ def _show(options: Show) -> None:
 
     heads = ("finished", "strategy", "outcome", "prompt", "predicted", "source", "generated", "first token", "latency")
     table = Table(*heads, title=str(options.path), title_justify="left")
-    entries = list(read(options.path, RequestEntry, last=options.last))
-    for entry in entries:
-        table.add_row(*_cells(entry))
-    console = table_console()
-    console.print(table)
-    console.print(_judge(entries), highlight=False)
-
-
-def _judge(entries: Sequence[RequestEntry]) -> str:
-    """How good predictions were, of answers that ended by themselves and were not predicted to have all max_tokens."""
-    from scheduler.length.evaluation import counts, within_twice
-
-    pairs = [
-        (one.predicted, one.generated)
-        for one in entries
-        if one.outcome == "stop" and one.predicted is not None and counts(one.predicted, one.max_tokens)
-    ]
-    if not pairs:
-        return "no prediction whose answer ended by itself"
-    twice = sum(within_twice(*pair) for pair in pairs) / len(pairs)
-    error = median(abs(predicted - generated) for predicted, generated in pairs)
-    what = f"{len(pairs)} predictions of answers that ended by themselves"
-    return f"{what}: {twice:.0%} within a factor of 2, median error {error:.0f} tokens"
-
-
-def _cells(entry: RequestEntry) -> tuple[str, ...]:
-    return (
-        f"{datetime.fromtimestamp(entry.finished_at):%Y-%m-%d %H:%M:%S}",
-        entry.strategy,
-        entry.outcome,
-        str(entry.input_length),
-        "-" if entry.predicted is None else f"{entry.predicted:.0f}",
-        entry.source or "-",
-        str(entry.generated),
-        "-" if entry.first_token is None else f"{entry.first_token:.3f} s",
-        f"{entry.latency:.3f} s",
-    )
+    for entry in read(options.path, RequestEntry, last=options.last):
+        table.add_row(
+            f"{datetime.fromtimestamp(entry.finished_at):%Y-%m-%d %H:%M:%S}",
+            entry.strategy,
+            entry.outcome,
+            str(entry.input_length),
+            "-" if entry.predicted is None else f"{entry.predicted:.0f}",
+            entry.source or "-",
+            str(entry.generated),
+            "-" if entry.first_token is None else f"{entry.first_token:.3f} s",
+            f"{entry.latency:.3f} s",
+        )
+    table_console().print(table)
 
 
 def _export(options: Export) -> None:
     from scheduler.journal.file import BatchEntry, RequestEntry, read
 
     since = FOREVER if options.since is None else time.time() - options.since
-    requests = read(options.path, RequestEntry, since=since)
-    match options.what:
-        case "requests":
-            _write(options.format, _names(RequestEntry), map(_fields, requests))
-        case "batches":
-            batches = read(options.path, BatchEntry, since=since)
-            _write(options.format, _names(BatchEntry), map(_fields, batches))
-        case "lengths":
-            _write(options.format, LENGTHS, _lengths(requests))
-
-
-def _names(kind: type[Entry]) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def _fields(entry: Entry) -> Row:
-    return {name: getattr(entry, name) for name in _names(type(entry))}
+    if options.what == "lengths":
+        _write(options.format, LENGTHS, _lengths(read(options.path, RequestEntry, since=since)))
+        return
+    kind: Any = BatchEntry if options.what == "batches" else RequestEntry
+    names = [field.name for field in dataclasses.fields(kind)]
+    entries = read(options.path, kind, since=since)
+    _write(options.format, names, ({name: getattr(entry, name) for name in names} for entry in entries))
 
 
 def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
@@ -174,9 +139,8 @@ def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
             missed += 1
             continue
         told += 1
-        yield dict(
-            zip(LENGTHS, (entry.instruction, entry.user_input, entry.generated, entry.outcome in CUT), strict=True)
-        )
+        values = (entry.instruction, entry.user_input, entry.generated, entry.outcome in CUT)
+        yield dict(zip(LENGTHS, values, strict=True))
     if missed and not told:
         raise JournalError(f"none of {missed} answers has its texts: `lengthwise serve --journal-prompts` keeps them")
 

@@ -1,6 +1,6 @@
 """`lengthwise profile`: measure this machine, fit the serving-time model to it, and keep both in the cache.
 
-It owns the arguments, the bars and the errors. profiling.py measures, profile_report.py writes the tables.
+It owns the arguments, the bars and the errors; composition/profiling.py measures and writes the tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from models.options import Positive, Subparsers, add_options, option, options_of, read_options
 from server.cli.config import GROUPS, read_config
 from server.cli.settings import add_settings
-from server.process.openmp import tune_libraries
+from server.process.setup import tune_libraries
 
 if TYPE_CHECKING:
     from server.composition.profiling import Watch

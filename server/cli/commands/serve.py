@@ -28,9 +28,8 @@ from server.cli.settings import PREFIX, add_settings, config_file, find_stranger
 from server.composition.cache_paths import fetch_model, require_writable
 from server.deploy.settings import Cluster, read_servers
 from server.http.keys import read_keys
-from server.process.openmp import tune_libraries
 from server.process.port import is_loopback, taken
-from server.process.signals import exit_on
+from server.process.setup import exit_on, tune_libraries
 
 ELSEWHERE = ("CONFIG", "CACHE")
 """Variables that are read though they are no settings: the file with settings, and the cache folder."""

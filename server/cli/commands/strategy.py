@@ -6,23 +6,15 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 
 from models.errors import UserError
 from models.options import Subparsers, add_command, option
 
-TEMPLATES: Mapping[str, str] = MappingProxyType(
-    {"NAME.py": "new_strategy.txt", "test_NAME.py": "new_strategy_test.txt"}
-)
-"""The templates beside this file, by the names of the files that are made of them."""
-
-
-WHERE_REQUESTS_WAIT = "--cost cpu-smollm2-135m --max-num-seqs 8 --rate 1"
-"""A machine and a load under which orders differ."""
+TEMPLATES = ("new_strategy.txt", "new_strategy_test.txt")
+"""Templates beside this file, of the strategy and of its tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,27 +40,23 @@ def add_parser(subparsers: Subparsers) -> None:
 def _write_new(new: New) -> None:
     """Write the files; raises UserError where one is there, and for a name that no module of its own can have."""
     name, row = new.name, new.name.upper()
+    module, tests = new.output / f"{name}.py", new.output / f"test_{name}.py"
     if not name.isidentifier() or name != name.lower() or keyword.iskeyword(name):
         raise UserError(f"{name!r} cannot name a Python module: use small letters, digits and _, such as my_order")
     if find_spec(name) is not None:
         raise UserError(f"Python has a module {name} already: choose another name")
-    words = {"NAME": name, "CLASS": name.title().replace("_", ""), "ROW": row}
-    files = {new.output / file.replace("NAME", name): _fill(template, words) for file, template in TEMPLATES.items()}
-    if there := [path for path in files if path.exists()]:
+    if there := [path for path in (module, tests) if path.exists()]:
         raise UserError(f"{there[0]} is there: choose another name or --output")
     new.output.mkdir(parents=True, exist_ok=True)
-    for path, text in files.items():
-        path.write_text(text, "utf-8")
-    module, tests = files
+    words = {"NAME": name, "CLASS": name.title().replace("_", ""), "ROW": row}
+    for path, template in zip((module, tests), TEMPLATES, strict=True):
+        text = Path(__file__).with_name(template).read_text("utf-8")
+        path.write_text(re.sub(r"\b(NAME|CLASS|ROW)\b", lambda found: words[found[0]], text), "utf-8")
     python = shlex.quote(sys.executable)
     print(f"Wrote {module} and {tests}. Next:")
     if find_spec("pytest") is None:  # the program does without
         print(f"  {python} -P -m pip install pytest")
     print(f"  {python} -m pytest {tests}")
-    print(f"  lengthwise simulate {WHERE_REQUESTS_WAIT} --strategies {module}:{row},baton-pd,lengthwise")
+    where = "--cost cpu-smollm2-135m --max-num-seqs 8 --rate 1"  # a machine and a load under which orders differ
+    print(f"  lengthwise simulate {where} --strategies {module}:{row},baton-pd,lengthwise")
     print(f"  lengthwise serve --strategy {module}:{row}")
-
-
-def _fill(template: str, words: Mapping[str, str]) -> str:
-    text = Path(__file__).with_name(template).read_text("utf-8")
-    return re.sub(r"\b(NAME|CLASS|ROW)\b", lambda found: words[found[0]], text)

@@ -40,29 +40,18 @@ STOP_MARGIN = 30.0
 """Seconds beyond --shutdown-timeout: last words to clients, the last step of each executor, and some to spare."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """The parts of a unit that differ from one machine to the next."""
+def unit_name(template: bool) -> str:
+    return "lengthwise@.service" if template else "lengthwise.service"
 
-    program: Path
-    """The `lengthwise` that shall run, as an absolute path."""
-    config: Path = CONFIG
-    shutdown_timeout: float = 30.0
-    """--shutdown-timeout of the configuration, in seconds."""
-    template: bool = False
-    """Whether it serves any number of instances, each with a configuration of its own."""
 
-    @property
-    def name(self) -> str:
-        return "lengthwise@.service" if self.template else "lengthwise.service"
-
-    def text(self) -> str:
-        """The whole unit."""
-        one = {"config": _escaped(self.config), "of": "", "own": "", "journal": "journal"}
-        each = {"config": f"{FOLDER}/%i.toml", "of": " %i", "own": "/%i", "journal": "%i"}
-        stop, own = round(self.shutdown_timeout + STOP_MARGIN), each if self.template else one
-        text = Path(__file__).with_name(TEXT).read_text("utf-8")
-        return text.format(name=self.name, program=_escaped(self.program), keys=KEYS, stop=stop, **own)
+def write_unit(program: Path, config: Path = CONFIG, shutdown_timeout: float = 30.0, template: bool = False) -> str:
+    """A unit that runs a `lengthwise`, named by its absolute path, which has --shutdown-timeout seconds to end; as a
+    template it serves any number of instances, each with a configuration of its own."""
+    one = {"config": _escaped(config), "of": "", "own": "", "journal": "journal"}
+    each = {"config": f"{FOLDER}/%i.toml", "of": " %i", "own": "/%i", "journal": "%i"}
+    stop, own = round(shutdown_timeout + STOP_MARGIN), each if template else one
+    text = Path(__file__).with_name(TEXT).read_text("utf-8")
+    return text.format(name=unit_name(template), program=_escaped(program), keys=KEYS, stop=stop, **own)
 
 
 def _escaped(path: Path) -> str:
@@ -101,36 +90,41 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _print(options: Print) -> None:
-    sys.stdout.write(_unit(options, options.config).text())
+    sys.stdout.write(_unit(options, options.config))
 
 
 def _install(options: Install) -> None:
     config, keys = _below(options.root, options.config), _below(options.root, KEYS)
     program, unit = _program(options), _unit(options, config)
     _require_visible(program, program if options.program else Path(sys.executable))
-    name, written = unit.name.replace("@", "@NAME"), FOLDER / "NAME.toml" if options.template else options.config
+    name, written = unit_name(options.template), FOLDER / "NAME.toml" if options.template else options.config
     try:
         if not options.template:
             _write_once(config, FIRST_CONFIG, 0o644)
         made = _write_once(keys, f"{secrets.token_hex(32)}\n", 0o600)
-        path = _below(options.root, UNITS / unit.name)
-        _write_unit(path, unit.text(), force=options.force)
+        path = _below(options.root, UNITS / name)
+        if path.exists() and path.read_text("utf-8") != unit and not options.force:
+            raise UserError(f"{path} is there and differs: compare it with `lengthwise systemd print`, or use --force")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(unit, "utf-8")
     except PermissionError as error:
         raise UserError(f"{error.filename} cannot be written: run this as root, or give --root") from None
-    _reload(options.root)
+    if options.root == Path("/") and Path("/run/systemd/system").exists():  # systemd runs, and this is its own folder
+        subprocess.run(["systemctl", "daemon-reload"], check=False)
     print(f"Wrote {path}, which runs `{program} serve --config {written}`.")
     print(f"{'Made a key' if made else 'The keys are'} in {keys}; callers must send one as a bearer token.")
+    name = name.replace("@", "@NAME")
     print(f"Next: edit {_below(options.root, written)}, then `systemctl enable --now {name}`, `journalctl -fu {name}`.")
 
 
-def _unit(options: Print, config: Path) -> Unit:
+def _unit(options: Print, config: Path) -> str:
     """The unit for the configuration as it is now, where it is there; raises UserError."""
     if options.template and options.config != CONFIG:
         raise UserError(
             "--config is for one server: with --template each reads the file of its own name in /etc/lengthwise"
         )
     timeout = load_config({}, {}, config).shutdown_timeout if config.exists() else ServeConfig().shutdown_timeout
-    return Unit(_program(options), options.config, timeout, options.template)
+    return write_unit(_program(options), options.config, timeout, options.template)
 
 
 def _program(options: Print) -> Path:
@@ -156,22 +150,8 @@ def _write_once(path: Path, text: str, mode: int) -> bool:
     """Whether it was not there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(text)
     except FileExistsError:
         return False
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
     return True
-
-
-def _write_unit(path: Path, text: str, *, force: bool) -> None:
-    if path.exists() and path.read_text("utf-8") != text and not force:
-        raise UserError(f"{path} is there and differs: compare it with `lengthwise systemd print`, or use --force")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
-
-
-def _reload(root: Path) -> None:
-    """Let systemd read it, where systemd runs and this is its own folder."""
-    if root == Path("/") and Path("/run/systemd/system").exists():
-        subprocess.run(["systemctl", "daemon-reload"], check=False)

@@ -85,13 +85,5 @@ def run(args: argparse.Namespace) -> int:
 
     if args.predictor == "forest":  # a proxy is a folder
         require_writable(args.output, "--output")
-    print((_train_proxy if args.predictor == "proxy" else train)(args, len(os.sched_getaffinity(0))), end="")
+    print(train(args, len(os.sched_getaffinity(0))), end="")
     return 0
-
-
-def _train_proxy(args: argparse.Namespace, cores: int) -> str:
-    from server.lengths.proxy_training import (
-        train_proxy,  # imports torch, which growing a forest from the journal does without
-    )
-
-    return train_proxy(args, cores)

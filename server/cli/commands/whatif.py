@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from server.composition.cache_paths import journal_path, model_key
 
 if TYPE_CHECKING:
     from loadgen.whatif.trials import Replay, Setting
-    from models.progress import Bars
 
 BEARING = frozenset(
     {"executors", "max_num_seqs", "max_model_len", "max_num_batched_tokens", "journal"}
@@ -81,16 +79,15 @@ def run(args: argparse.Namespace) -> int:
     replay = read_replay(journal_path(default_cache(), config.journal), asked.of and model_key(asked.of), asked.last)
     names = choose_strategies(asked.strategies)
     with stoppable(), Bars(threaded=True) as bars:
-        found = try_all(replay, _setting(asked, config, replay), names, partial(_begin, bars))
+
+        def begin(trials: int, each: float) -> Callable[[], None]:
+            title = f"{trials} replays, about {max(1.0, trials * each):.0f} s; Ctrl-C keeps those that have ended"
+            return bars.begin(title, trials).advance
+
+        found = try_all(replay, _setting(asked, config, replay), names, begin)
     table_console().print(show(found))
     save_json(asked.save_result, whatif_json(found))
     return INTERRUPTED if found.interrupted else 0
-
-
-def _begin(bars: Bars, trials: int, each: float) -> Callable[[], None]:
-    """Say how long so many trials take."""
-    title = f"{trials} replays, about {max(1.0, trials * each):.0f} s; Ctrl-C keeps those that have ended"
-    return bars.begin(title, trials).advance
 
 
 def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.measure.slots import find_slots
+from engine.measure.slots import FoundSlots, find_slots
 
 
-def find(cost: Callable[[int], float], most: int = 1000, time_limit: float = 1000.0) -> tuple[int, list[int]]:
+def find(cost: Callable[[int], float], most: int = 1000, time_limit: float = 1000.0) -> tuple[FoundSlots, list[int]]:
     """The slots found, and the rows that were measured, where measuring takes as long as a step."""
     seconds, measured = 0.0, list[int]()
 
@@ -33,16 +33,16 @@ def find(cost: Callable[[int], float], most: int = 1000, time_limit: float = 100
     ],
 )
 def test_twice_as_many_rows_must_bring_a_tenth(cost: Callable[[int], float], slots: int, last: int) -> None:
-    assert find(cost)[0] == slots and find(cost)[1][-1] == last
+    assert find(cost)[0] == (slots, True) and find(cost)[1][-1] == last
 
 
 def test_memory_bounds_them() -> None:
-    assert find(lambda rows: 1.0, most=50) == (32, [8, 16, 32])
-    assert find(lambda rows: 1.0, most=3) == (3, [])
+    assert find(lambda rows: 1.0, most=50) == ((32, True), [8, 16, 32])
+    assert find(lambda rows: 1.0, most=3) == ((3, True), [])
 
 
 def test_measuring_ends_in_time_with_32_at_least() -> None:
-    assert find(lambda rows: 2.0, time_limit=3.0) == (32, [8])
-    assert find(lambda rows: 2.0, time_limit=13.0) == (128, [8, 16, 32, 64, 128])
-    assert find(lambda rows: 2.0, time_limit=11.0) == (64, [8, 16, 32, 64])
-    assert find(lambda rows: 2.0, most=10, time_limit=3.0) == (10, [8])
+    assert find(lambda rows: 2.0, time_limit=3.0) == ((32, False), [8])
+    assert find(lambda rows: 2.0, time_limit=13.0) == ((128, True), [8, 16, 32, 64, 128])
+    assert find(lambda rows: 2.0, time_limit=11.0) == ((64, False), [8, 16, 32, 64])
+    assert find(lambda rows: 2.0, most=10, time_limit=3.0) == ((10, True), [8])

@@ -22,8 +22,7 @@ from scheduler.stream import AT_ONCE
 from server.api.health import LIFE
 from server.api.limits import Limits
 from server.http.listener import require_c_parser
-from server.http.routes import build_app
-from server.http.service import FilesPlace
+from server.http.service import FilesPlace, build_app
 from server.observe.logs import quiet_broken_requests
 from server.version import VERSION
 from tests.server.live import Live, chat_body, live_server, raw_post
@@ -286,10 +285,10 @@ async def test_a_draining_dispatcher_makes_new_requests_503(live: Live) -> None:
 
 
 async def test_requests_are_logged_in_one_line_each(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "server.http.routes"):
+    with caplog.at_level(logging.INFO, "server.http.service"):
         async with live.session.get(live.url + "/v1/models/a%0D%0Ab") as response:
             await response.read()
         await asyncio.sleep(0)
-    lines = [record.getMessage() for record in caplog.records if record.name == "server.http.routes"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "server.http.service"]
     assert len(lines) == 1
     assert lines[0].startswith("GET /v1/models/a%0D%0Ab 404 ")

@@ -11,7 +11,7 @@ import pytest
 from models.network.loader import LoadedModel
 from models.text import Text
 from server.cli.config import ServeConfig
-from server.composition.slots import CUDA_SLOTS, choose_slots
+from server.composition.devices import CUDA_SLOTS, choose_slots
 from tests.engine.measure.test_profiler import Device
 from tests.engine.rows import faulty
 
@@ -34,8 +34,20 @@ def test_a_machine_is_measured_once(
     (kept,) = (tmp_path / "slots").iterdir()
     device.passes.clear()
     assert choose_slots(asked, model, tiny_text, tmp_path, device.clock) == 32 and not device.passes
-    kept.write_text(kept.read_text().replace(":32", ":64"))
+    kept.write_text("64")
     assert choose_slots(asked, model, tiny_text, tmp_path, device.clock) == 64, "what is kept decides"
+
+
+def test_a_number_that_measuring_had_no_time_to_find_is_for_one_run(
+    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A busy machine's first start kept 32, which was then read at all later ones."""
+    busy, quiet = Device(lambda rows, columns, decodes: 2.0), Device(flat_beyond_32)
+    model = faulty(tiny_model, busy.run)
+    assert choose_slots(config(tiny_folder), model, tiny_text, tmp_path, busy.clock) == 32
+    assert not (tmp_path / "slots").exists() and "took more than 3 s" in caplog.text
+    choose_slots(config(tiny_folder), faulty(tiny_model, quiet.run), tiny_text, tmp_path, quiet.clock)
+    assert quiet.passes and len(list((tmp_path / "slots").iterdir())) == 1
 
 
 def test_other_conditions_are_measured_anew(

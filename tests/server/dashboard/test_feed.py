@@ -18,10 +18,11 @@ from scheduler.batching.batcher import Limits as BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
+from server.api.errors import ApiError
 from server.api.limits import Limits
-from server.dashboard.feed import MOST_VIEWERS, Feed, TooManyViewers
-from server.dashboard.lanes import Stage
+from server.dashboard.feed import MOST_VIEWERS, Feed
 from server.dashboard.scene import Scene
+from server.dashboard.snapshot import Stage
 from tests.scheduler.fakes import VirtualClock, port, token
 from tests.server.live import Live, live_server
 
@@ -221,7 +222,7 @@ async def test_only_so_many_may_look(theatre: Theatre) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(MOST_VIEWERS):
             await anext(await stack.enter_async_context(aclosing(theatre.feed.frames())))
-        with pytest.raises(TooManyViewers):
+        with pytest.raises(ApiError, match="dashboards are open already"):
             await anext(theatre.feed.frames())
 
 

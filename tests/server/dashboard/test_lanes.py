@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from engine.messages import BatchShape, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport, Tally
 from scheduler.request import Request, State
-from server.dashboard.lanes import Change, Lanes, Stage
+from server.dashboard import snapshot
+from server.dashboard.lanes import Lanes
+from server.dashboard.snapshot import Stage
 from tests.scheduler.fakes import request, token
 
 END = FinishReason.STOP
@@ -14,7 +16,7 @@ class Watched:
     """Lanes, and the requests that their executor holds. A turn takes a second."""
 
     def __init__(self, *held: Request) -> None:
-        self.lanes = Lanes(held)
+        self.lanes = Lanes(0, held)
         self.requests: dict[RowId, Request] = {one.row_id: one for one in held}
         self.now = 0.0
 
@@ -30,7 +32,7 @@ class Watched:
         tally: Tally = Tally(generated=1),  # noqa: B008
         rows: int = 1,
         staged: int = 0,
-    ) -> list[Change]:
+    ) -> list[snapshot.Change]:
         self.now += 1.0
         handed_back = (HandedBack(back, Cause.PAUSE),) if back else ()
         shape = BatchShape(rows=rows, staged=staged)
@@ -41,21 +43,25 @@ class Watched:
     @property
     def stages(self) -> dict[int, tuple[RowId, Stage]]:
         """By lane."""
-        return {one.lane: (one.request.row_id, one.stage) for one in self.lanes.occupants}
+        return {one.lane: (one.row, one.stage) for one in self.lanes.rows}
 
 
 READ = Tally(prompt=8)
 
 
+def change(at: float, lane: int, row: int, stage: Stage) -> snapshot.Change:
+    return snapshot.Change(at, 0, lane, row, stage)
+
+
 def test_a_row_is_read_waits_for_a_slot_and_decodes() -> None:
     watched = Watched()
     watched.hold(7)
-    assert watched.turn(begun=(7,), tally=READ, rows=0) == [Change(0.0, 0, 7, Stage.PREFILL)]
+    assert watched.turn(begun=(7,), tally=READ, rows=0) == [change(0.0, 0, 7, Stage.PREFILL)]
     first = watched.turn(token(7, 1), tally=Tally(prompt=8, generated=1), rows=0, staged=1)
-    assert first == [Change(2.0, 0, 7, Stage.STAGED)]
-    assert watched.turn(token(7, 1)) == [Change(2.0, 0, 7, Stage.DECODE)]
+    assert first == [change(2.0, 0, 7, Stage.STAGED)]
+    assert watched.turn(token(7, 1)) == [change(2.0, 0, 7, Stage.DECODE)]
     assert watched.turn(token(7, 1)) == []
-    assert watched.turn(token(7, 1, end=END), rows=0) == [Change(5.0, 0, 7, Stage.GONE)]
+    assert watched.turn(token(7, 1, end=END), rows=0) == [change(5.0, 0, 7, Stage.GONE)]
     assert watched.stages == {}
 
 
@@ -82,20 +88,20 @@ def test_a_row_that_is_taken_out_is_paused_until_it_has_another_token() -> None:
     watched = Watched()
     watched.hold(1, 2)
     watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
-    assert watched.turn(token(1, 5), extracted=(2,), staged=1) == [Change(1.0, 1, 2, Stage.PAUSED)]
-    assert watched.turn(token(1, 5), token(2, 5), rows=2) == [Change(2.0, 1, 2, Stage.DECODE)]
+    assert watched.turn(token(1, 5), extracted=(2,), staged=1) == [change(1.0, 1, 2, Stage.PAUSED)]
+    assert watched.turn(token(1, 5), token(2, 5), rows=2) == [change(2.0, 1, 2, Stage.DECODE)]
 
 
 def test_rows_of_a_closed_batch_are_invalid_from_their_end_to_the_batchs() -> None:
     watched = Watched()
     watched.hold(1, 2)
     watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
-    assert watched.turn(token(1, 5, end=END), token(2, 5), rows=2) == [Change(2.0, 0, 1, Stage.GONE)]
+    assert watched.turn(token(1, 5, end=END), token(2, 5), rows=2) == [change(2.0, 0, 1, Stage.GONE)]
     invalid = Tally(generated=1, invalid=1)
-    assert watched.turn(token(2, 5), tally=invalid, rows=2) == [Change(2.0, 0, 1, Stage.INVALID)]
+    assert watched.turn(token(2, 5), tally=invalid, rows=2) == [change(2.0, 0, 1, Stage.INVALID)]
     assert watched.stages == {0: (1, Stage.INVALID), 1: (2, Stage.DECODE)}
     last = watched.turn(token(2, 5, end=END), tally=invalid, rows=0)
-    assert last == [Change(4.0, 1, 2, Stage.GONE), Change(4.0, 0, 1, Stage.GONE)]
+    assert last == [change(4.0, 1, 2, Stage.GONE), change(4.0, 0, 1, Stage.GONE)]
     assert watched.stages == {}
 
 
@@ -114,10 +120,10 @@ def test_rows_that_nobody_holds_any_more_are_gone() -> None:
     watched.hold(1, 2)
     watched.turn(begun=(1, 2), tally=READ, rows=0)
     watched.lanes.prune({2}, 4.0)
-    assert watched.lanes.take_changes() == [Change(4.0, 0, 1, Stage.GONE)]
+    assert watched.lanes.take_changes() == [change(4.0, 0, 1, Stage.GONE)]
     watched.lanes.clear(5.0)
-    assert watched.lanes.take_changes() == [Change(5.0, 1, 2, Stage.GONE)]
-    assert 1 not in watched.lanes and 2 not in watched.lanes
+    assert watched.lanes.take_changes() == [change(5.0, 1, 2, Stage.GONE)]
+    assert watched.stages == {}
 
 
 def test_a_row_that_nobody_knows_is_left_out() -> None:

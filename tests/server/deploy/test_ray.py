@@ -105,8 +105,8 @@ def servers() -> list[Server]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "server.deploy.node" in words:
-            found.append(Server(process.pid, int(words[words.index("server.deploy.node") + 1]), words[-1]))
+        if "server.process.worker_process" in words:
+            found.append(Server(process.pid, int(words[words.index("server.process.worker_process") + 1]), words[-1]))
     return found
 
 

@@ -15,8 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from server.cli.config import GatewayConfig
 from server.composition.gateway import open_gateway
-from server.http.routes import build_app
-from server.http.service import Service
+from server.http.service import Service, build_app
 
 PATIENCE = 20.0
 

@@ -18,8 +18,8 @@ from server.cli.config import ServeConfig, load_config
 from server.cli.settings import ConfigError
 from server.http.access import Access, Quota
 from server.http.front import Front
-from server.http.keys import Keyring, load_keys, load_shares
-from server.http.routes import build_app
+from server.http.keys import Keyring, load_keys
+from server.http.service import build_app
 from server.observe.logs import fields_of
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, live_server, text_of
@@ -125,7 +125,7 @@ async def test_each_key_has_its_own_share_and_is_told_when_it_has_used_it(pool: 
 async def test_the_log_and_the_list_of_requests_name_a_caller_by_its_keys_digest(
     pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "server.http.routes")
+    caplog.set_level(logging.INFO, "server.http.service")
     digest = sha256(KEY.encode()).hexdigest()[:8]
     async with live_server(pool, Limits(), front=front()) as live:
         async with live.session.post(live.url + CHAT, json=chat_body(), headers=BEARER) as response:
@@ -215,7 +215,6 @@ def test_a_key_may_have_a_weight_behind_it(tmp_path: Path) -> None:
     file.chmod(0o600)
     keys = load_keys([], file, {})
     assert [keys.shares[keys.holder(key) or ""] for key in (KEY, OTHER)] == [2.5, 1.0]
-    assert keys.shares == load_shares([], file, {})
 
 
 @pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "heavy", "1 2"])

@@ -11,8 +11,7 @@ from multidict import CIMultiDictProxy
 from server.api.limits import Limits
 from server.cli.settings import ConfigError
 from server.http.access import Access
-from server.http.cors import Origins
-from server.http.front import Front
+from server.http.front import Front, Origins
 from server.http.keys import Keyring
 from tests.server.live import Live, chat_body, live_server
 

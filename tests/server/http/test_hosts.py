@@ -8,8 +8,7 @@ import pytest
 
 from server.api.limits import Limits
 from server.cli.config import ServeConfig
-from server.http.cors import local_hosts
-from server.http.front import build_front
+from server.http.front import build_front, local_hosts
 from tests.server.live import live_server
 
 KEY = "a-long-key-for-the-tests"

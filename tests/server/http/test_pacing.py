@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.http import routes
-from server.http.routes import BURST, INTERVAL, LONGEST, SENDERS, Pace
+from server.http import service
+from server.http.service import BURST, INTERVAL, LONGEST, SENDERS, Pace
 from tests.server.live import Live, chat_body
 
 REFUSED = chat_body(max_tokens=-1)
@@ -51,7 +51,7 @@ async def test_refusals_wait_while_rows_run(live: Live, monkeypatch: pytest.Monk
     async def note(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr(routes, "sleep", note)
+    monkeypatch.setattr(service, "sleep", note)
 
     async def statuses() -> set[int]:
         return {(await live.post("/v1/chat/completions", REFUSED))[0] for _ in range(3 * BURST)}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.http.page import FOLDER, TYPES
+from server.dashboard.feed import FOLDER, TYPES
 from tests.server.live import Live
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.catalog.catalog import default_cache
 from scheduler.length.forest import Examples
-from server.lengths.worker import LengthWorker, Setup
+from server.lengths.process import ForestWorker, Setup
 from server.process.worker_process import answer_all
 
 
@@ -38,18 +38,18 @@ class NotingEmbedder(FakeEmbedder):
 
 def note(connection: Connection[Any, Any], setup: Setup) -> None:
     """Answer as `predict` does, and note what was asked, for tests that want to know."""
-    answer_all(connection, lambda: LengthWorker(NotingEmbedder(), setup))
+    answer_all(connection, lambda: ForestWorker(NotingEmbedder(), setup))
 
 
 def predict(connection: Connection[Any, Any], setup: Setup) -> None:
     """Runs in a process of its own."""
-    answer_all(connection, lambda: LengthWorker(FakeEmbedder(), setup))
+    answer_all(connection, lambda: ForestWorker(FakeEmbedder(), setup))
 
 
 def fail(connection: Connection[Any, Any], setup: Setup) -> None:
     """A process that cannot load its embedder."""
 
-    def make() -> LengthWorker:
+    def make() -> ForestWorker:
         raise ValueError(f"{setup.folder} is empty")
 
     answer_all(connection, make)

@@ -29,10 +29,8 @@ from scheduler.strategy import Length
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path
 from server.lengths import predictors
-from server.lengths.in_process import PredictorContext
-from server.lengths.kinds import KINDS, fetch_predictor
-from server.lengths.lengths import Lengths
-from server.lengths.predictors import open_lengths, open_predictor
+from server.lengths.lengths import Lengths, PredictorContext
+from server.lengths.predictors import KINDS, fetch_predictor, open_lengths, open_predictor
 from server.lengths.process import Work
 from tests.scheduler.length.examples import linear
 from tests.server.lengths import light_predictor

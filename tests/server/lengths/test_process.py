@@ -25,8 +25,7 @@ from scheduler.length.forest import Examples, Growth, Manifest, grow, read, save
 from scheduler.length.learning import ServedRow
 from scheduler.length.online import fit
 from server.composition.devices import PREDICTOR_NICENESS
-from server.lengths.process import NicedProcess, PredictorProcess
-from server.lengths.worker import LengthWorker, Setup, TakeForest, embed
+from server.lengths.process import ForestWorker, NicedProcess, PredictorProcess, Setup, embed
 from server.process.worker_process import ProcessFailed
 from tests.models import tiny_embedder
 from tests.scheduler.length.examples import linear
@@ -47,8 +46,8 @@ def keep_forest(setup: Setup, examples: Examples, *, embedder: str = "tiny") -> 
     save(setup.forest, examples, Manifest(embedder, setup.max_tokens, setup.growth))
 
 
-def worker(setup: Setup) -> LengthWorker:
-    return LengthWorker(FakeEmbedder(), setup)
+def worker(setup: Setup) -> ForestWorker:
+    return ForestWorker(FakeEmbedder(), setup)
 
 
 def test_instructions_and_inputs_are_embedded_in_one_call() -> None:
@@ -61,35 +60,38 @@ def test_instructions_and_inputs_are_embedded_in_one_call() -> None:
 
 def test_with_a_forest_the_worker_answers_with_distributions(setup: Setup) -> None:
     keep_forest(setup, linear(1000))
-    reply = worker(setup).answer(QUERIES)
-    assert (reply.error, reply.warning) == (None, None)
-    means = [one.distribution.mean for one in reply.estimates if one.distribution is not None]
+    estimates = worker(setup).estimate(QUERIES)
+    means = [one.distribution.mean for one in estimates if one.distribution is not None]
     assert means == pytest.approx(grow(linear(1000), setup.growth).predict(embed(FakeEmbedder(), QUERIES)))
-    assert [one.features[-1] for one in reply.estimates] == [40, 5]
+    assert [one.features[-1] for one in estimates] == [40, 5]
 
 
 def test_without_a_forest_it_answers_with_features(setup: Setup) -> None:
-    reply = worker(setup).answer(QUERIES)
-    assert [one.distribution for one in reply.estimates] == [None, None]
-    assert [len(one.features) for one in reply.estimates] == [FEATURES, FEATURES]
-    assert worker(setup).answer(()).estimates == ()
+    estimates = worker(setup).estimate(QUERIES)
+    assert [one.distribution for one in estimates] == [None, None]
+    assert [len(one.features) for one in estimates] == [FEATURES, FEATURES]
+    assert worker(setup).estimate(()) == ()
 
 
-def test_a_forest_for_another_embedder_is_told_once_and_not_used(setup: Setup) -> None:
+async def test_a_forest_for_another_embedder_is_told_and_not_used(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
     keep_forest(setup, linear(), embedder="labse")
-    one = worker(setup)
-    first, second = one.answer(QUERIES), one.answer(QUERIES)
-    assert first.warning is not None and "made for the embedder labse with 32 tokens, not for tiny" in first.warning
-    assert second.warning is None
-    assert [estimate.distribution for estimate in first.estimates] == [None, None]
+    assert [estimate.distribution for estimate in worker(setup).estimate(QUERIES)] == [None, None]
+    process = PredictorProcess(setup, light_predictor.predict)
+    try:
+        assert await process.training() is None
+    finally:
+        process.close()
+    assert "made for the embedder labse with 32 tokens, not for tiny" in caplog.text
 
 
 def test_a_new_forest_takes_the_old_ones_place(setup: Setup) -> None:
     keep_forest(setup, linear())
     one = worker(setup)
     ten = Examples(linear().features, np.full(200, 10, dtype=np.float32))
-    assert one.answer(TakeForest(grow(ten, setup.growth))).error is None
-    distributions = [estimate.distribution for estimate in one.answer(QUERIES).estimates]
+    one.take(grow(ten, setup.growth))
+    distributions = [estimate.distribution for estimate in one.estimate(QUERIES)]
     assert [one.mean for one in distributions if one is not None] == [10, 10]
 
 
@@ -98,8 +100,8 @@ def test_what_goes_wrong_in_a_batch_is_its_answer(setup: Setup) -> None:
         def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
             raise ZeroDivisionError("division by zero")
 
-    reply = LengthWorker(Broken(), setup).answer(QUERIES)
-    assert reply.error == "ZeroDivisionError: division by zero"
+    reply = ForestWorker(Broken(), setup).answer(("estimate", QUERIES))
+    assert isinstance(reply, ProcessFailed) and str(reply) == "ZeroDivisionError: division by zero"
 
 
 async def test_a_real_embedder_works_in_the_process_and_gives_way(
@@ -109,7 +111,7 @@ async def test_a_real_embedder_works_in_the_process_and_gives_way(
     process = PredictorProcess(replace(setup, folder=folder))
     try:
         await process.start()
-        (child,) = (one for one in multiprocessing.active_children() if one.name == "_predict")
+        (child,) = (one for one in multiprocessing.active_children() if one.name == "predict_by_forest")
         assert child.pid is not None
         own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child.pid))
         assert its == min(19, own + PREDICTOR_NICENESS)

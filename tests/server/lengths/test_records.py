@@ -13,12 +13,13 @@ from engine.sampling.params import SamplingParams
 from scheduler.journal.file import BatchEntry, RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.features import LengthQuery
-from scheduler.length.prediction import Prediction, Source
+from scheduler.length.prediction import LengthDistribution, Prediction, Source
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
-from server.lengths.lengths import EndedAnswer, Origin, Records, batch_entry
+from server.cli.config import FrontConfig
+from server.lengths.lengths import EndedAnswer, Lengths, batch_entry, predict_nothing
 
-ORIGIN = Origin("tiny", "magnus")
+CONFIG = FrontConfig(strategy="magnus")
 QUERY = LengthQuery("Translate.", "Hello", 3, 8)
 FORESEEN = Prediction(6.5, Source.FOREST, (1.0, 2.0))
 
@@ -29,20 +30,26 @@ def ended_request(generated: int = 5, *, replay: int | None = None) -> Request:
     return Request(7, (1, 2, 3, 4), sampling, times, generated=generated, runs=2)
 
 
+def never(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
+    raise AssertionError("nothing comes late")
+
+
 class Stage:
     """Records over a journal in a file."""
 
-    def __init__(self, path: Path, origin: Origin = ORIGIN) -> None:
+    def __init__(self, path: Path, config: FrontConfig = CONFIG) -> None:
         self.on_answer: list[EndedAnswer] = []
         self.journal = Journal(path)
         self.journal.start()
-        self.records = Records(
-            origin, self.journal, lambda _, one: self.on_answer.append(replace(one, prediction=None))
-        )
+
+        def note(one: EndedAnswer) -> None:
+            self.on_answer.append(replace(one, prediction=None))
+
+        self.lengths = Lengths(predict_nothing, config, "tiny", self.journal, note)
 
     def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
-        self.records.note(request, QUERY, prediction)
-        self.records.on_end(request, reason, 104.0)
+        self.lengths.note(request, QUERY, prediction, revise=never)
+        self.lengths.on_end(request, reason, 104.0)
 
     def requests(self) -> list[RequestEntry]:
         self.journal.close()
@@ -56,7 +63,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_the_reader_of_an_answer_waits_for_its_record_where_that_is_promised(path: Path, sync: bool) -> None:
-    stage, request = Stage(path, replace(ORIGIN, sync=sync)), ended_request()
+    stage, request = Stage(path, replace(CONFIG, journal_sync=sync)), ended_request()
     stage.end(request, FinishReason.STOP)
     assert (request.recorded is not None) is sync
     if request.recorded is not None:
@@ -90,7 +97,7 @@ def test_a_finished_request_is_recorded_without_its_texts(path: Path) -> None:
 
 
 def test_texts_are_recorded_where_the_operator_allows_it(path: Path) -> None:
-    stage = Stage(path, Origin("tiny", "magnus", prompts=True))
+    stage = Stage(path, replace(CONFIG, journal_prompts=True))
     stage.end(ended_request(replay=5), FinishReason.LENGTH, None)
     (entry,) = stage.requests()
     assert (entry.instruction, entry.user_input, entry.replayed) == ("Translate.", "Hello", True)
@@ -134,10 +141,10 @@ def test_only_answers_that_nobody_broke_off_are_heard_of(
 
 def test_a_request_is_recorded_once_and_not_kept() -> None:
     on_answer: list[EndedAnswer] = []
-    records, request = Records(ORIGIN, None, lambda _, one: on_answer.append(one)), ended_request()
-    records.note(request, QUERY, None)
+    lengths, request = Lengths(predict_nothing, CONFIG, "tiny", None, on_answer.append), ended_request()
+    lengths.note(request, QUERY, None, revise=never)
     for _ in range(2):
-        records.on_end(request, FinishReason.STOP, 104.0)
+        lengths.on_end(request, FinishReason.STOP, 104.0)
     assert len(on_answer) == 1
 
 
@@ -146,9 +153,9 @@ def test_a_batch_is_recorded_as_it_was_planned_and_as_it_went(path: Path) -> Non
     assignment = Assignment(Plan((one, other), estimate=2.5, generation_length=12), 1, 100.0, began=100.5)
     one.generated, other.generated, assignment.ended = 5, 9, 103.0
     stage = Stage(path)
-    stage.records.on_finish(assignment, 103.0)
+    stage.lengths.on_finish(assignment, 103.0)
     stage.journal.close()
     (entry,) = read(path, BatchEntry)
     assert entry == BatchEntry(entry.finished_at, "tiny", "magnus", 1, 2, 4, 9, 12, 2.5, 2.5), "others may have joined"
     assignment.intact = False
-    assert batch_entry(ORIGIN, assignment) is None
+    assert batch_entry(CONFIG, "tiny", assignment) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from server.observe.measures import LAG_INTERVAL, measure_lag
+from server.observe.gauges import LAG_INTERVAL, measure_lag
 
 
 async def test_what_blocks_the_event_loop_is_measured() -> None:

@@ -100,7 +100,7 @@ async def test_lines_that_are_written_while_a_request_is_served_tell_its_id(
     entry = orjson.loads(line)
     assert entry["request_id"] == "abc"
     told = {key: entry[key] for key in ("method", "path", "status", "logger")}
-    assert told == {"method": "GET", "path": "/nothing", "status": "404", "logger": "server.http.routes"}
+    assert told == {"method": "GET", "path": "/nothing", "status": "404", "logger": "server.http.service"}
     assert entry["duration_ms"] >= 0
 
 
@@ -130,10 +130,10 @@ def logger_of(name: str, handler: logging.Handler) -> Iterator[None]:
 
 
 async def test_monitoring_does_not_fill_the_log(pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "server.http.routes")
+    caplog.set_level(logging.DEBUG, "server.http.service")
     async with live_server(pool, Limits(), metrics=Metrics("m")) as live:
         for path in ("/metrics", "/health", "/health/live", "/health/ready", "/v1/models"):
             async with live.session.get(live.url + path) as response:
                 assert response.status == 200
-    levels = [record.levelno for record in caplog.records if record.name == "server.http.routes"]
+    levels = [record.levelno for record in caplog.records if record.name == "server.http.service"]
     assert levels == [logging.DEBUG] * 4 + [logging.INFO]

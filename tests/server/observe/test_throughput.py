@@ -11,9 +11,9 @@ import pytest
 
 from engine.messages import BatchShape, ExecutorDied, StepReport, Tally
 from scheduler.dispatcher import Dispatcher
-from server.observe import measures
+from server.observe import gauges
+from server.observe.gauges import Throughput, log_throughput
 from server.observe.logs import fields_of
-from server.observe.measures import Throughput, log_throughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ async def test_lines_come_while_something_runs(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(measures, "INTERVAL", 0.001)
+    monkeypatch.setattr(gauges, "INTERVAL", 0.001)
     told = asyncio.Event()
 
     class Told(Throughput):

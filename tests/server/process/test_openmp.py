@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.process.openmp import tune_libraries
+from server.process.setup import tune_libraries
 
 
 def test_what_the_operator_has_set_is_left_alone() -> None:

@@ -93,10 +93,10 @@ def test_readiness_turns_at_half_of_what_is_allowed_and_back_with_the_next_sign(
     looks(watchdog, 5)
     assert watchdog.responsive()
     looks(watchdog, 1)
-    assert not watchdog.responsive() and watchdog.silence(0) == 5.0
+    assert not watchdog.responsive()
     executors[0].beat += 1
     looks(watchdog, 1)
-    assert watchdog.responsive() and watchdog.silence(0) == 0.0
+    assert watchdog.responsive()
 
 
 def test_nobody_is_given_up_where_that_is_switched_off() -> None:

@@ -11,7 +11,7 @@ from server.cli import main as cli
 def test_experiments_need_a_checkout(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "are_here", lambda: False)
+    monkeypatch.setattr(cli, "_experiments", lambda: None)
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
     assert ended.value.code == 2
@@ -19,6 +19,6 @@ def test_experiments_need_a_checkout(
 
 
 def test_the_other_commands_do_not_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "are_here", lambda: False)
+    monkeypatch.setattr(cli, "_experiments", lambda: None)
     args = cli.build_parser().parse_args(["bench", "--num-prompts", "3"])
     assert args.num_prompts == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from server.cli import main as cli
-from server.cli.commands.systemd import Unit
+from server.cli.commands.systemd import unit_name, write_unit
 
 PROGRAM = Path("/usr/bin/env")  # any program that is there
 
@@ -19,9 +19,8 @@ needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reas
 
 @pytest.fixture(params=[False, True], ids=["one", "template"])
 def unit(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    unit = Unit(PROGRAM, template=request.param)
-    path = tmp_path / unit.name
-    path.write_text(unit.text())
+    path = tmp_path / unit_name(request.param)
+    path.write_text(write_unit(PROGRAM, template=request.param))
     return path
 
 
@@ -89,7 +88,7 @@ def test_systemd_waits_longer_than_the_drain_that_the_configuration_allows(
 
 
 def test_names_with_spaces_and_percent_signs_stay_whole() -> None:
-    text = Unit(Path("/opt/my models/100%/lengthwise")).text()
+    text = write_unit(Path("/opt/my models/100%/lengthwise"))
     assert "ExecStart=/opt/my\\x20models/100%%/lengthwise serve " in text
 
 

@@ -92,8 +92,8 @@ def test_the_report_as_json_and_the_forest_where_it_is_wanted(
     )
     assert list(report["held_out"]) == ["mean", "UILO", "RAFT", "INST", "USIN", "own-embeddings"]
     own = report["held_out"]["own-embeddings"]
-    assert own["mae"] == 0 and own["coverage"] == pytest.approx(0.9) and own["milliseconds"] > 0
-    assert report["held_out"]["UILO"]["coverage"] is None and report["held_out"]["RAFT"]["milliseconds"] is None
+    assert own["mae"] == 0 and own["coverage"] == pytest.approx(0.9)
+    assert report["held_out"]["UILO"]["coverage"] is None
     assert len(load(out)[0].examples) == 40
 
 
@@ -165,7 +165,7 @@ def test_the_report_says_which_predictor_is_best_and_by_what(
     [
         ('{"instruction": "a"}', "rows.jsonl:1: .*missing required field `input`"),
         ('{"instruction": "a", "input": "b"}', "rows.jsonl:1: neither length nor reference"),
-        ('{"instruction": "a", "input": "b", "length": 0}', "length 0 is not at least 1"),
+        ('{"instruction": "a", "input": "b", "length": 0}', "Expected `int` >= 1"),
         ("nonsense", "rows.jsonl:1: .*each line is an object with instruction, input"),
         ('{"instruction": "a", "input": "b", "length": 3}', "only 1 rows to train from, 20 is the least"),
         ("", "only 0 rows"),
