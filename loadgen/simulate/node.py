@@ -148,49 +148,43 @@ class Target(Protocol):
     def load(self) -> NodeLoad: ...
 
 
-class Router(Protocol):
+class Router:
     """Chooses a node for each request as it comes."""
 
-    due: float
+    due = math.inf
     """When it wants to look at the nodes, on the clock."""
 
-    def look(self, nodes: Sequence[Target], now: float) -> None: ...
-    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int: ...
+    def look(self, nodes: Sequence[Target], now: float) -> None:
+        """Note what the nodes tell."""
+
+    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
+        """The index of the node that gets this request."""
+        raise NotImplementedError
 
 
-class RoundRobin:
+class RoundRobin(Router):
     """One node after another."""
-
-    due = math.inf
 
     def __init__(self) -> None:
         self._next = 0
-
-    def look(self, nodes: Sequence[Target], now: float) -> None:
-        pass
 
     def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
         chosen, self._next = self._next % len(nodes), self._next + 1
         return chosen
 
 
-class PowerOfTwo:
+class PowerOfTwo(Router):
     """The node with fewer requests of two that are drawn, as Ray Serve does by default; it is told them at once."""
-
-    due = math.inf
 
     def __init__(self) -> None:
         self._random = random.Random(0)
-
-    def look(self, nodes: Sequence[Target], now: float) -> None:
-        pass
 
     def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
         drawn = self._random.sample(range(len(nodes)), min(2, len(nodes)))
         return min(drawn, key=lambda index: nodes[index].requests)
 
 
-class ByWork:
+class ByWork(Router):
     """The node with the least predicted work left (scheduler/placement.py)."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from loadgen.simulate.report import (
     read_axes,
     write_csv,
 )
-from loadgen.simulate.simulation import ALONE, Cluster, Conversations, Simulation, simulate
+from loadgen.simulate.simulation import Simulation, simulate
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from scheduler.assembly import assemble, find_strategies
@@ -210,9 +210,11 @@ def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
         flags.max_output_len or max(one.output_length for one in load),
         bars.watch(name, len(load)),
         _predict(strategy, flags.prediction, flags.seed),
-        Conversations(flags.turns, flags.think_time),
+        turns=flags.turns,
+        think_time=flags.think_time,
+        others=[(one, machine) for one in others],
         # A router weighs all that waits, every second: for one node it would choose nothing by that.
-        Cluster(tuple((one, machine) for one in others), ROUTERS[flags.router]) if others else ALONE,
+        router=ROUTERS[flags.router]() if others else None,
     )
 
 

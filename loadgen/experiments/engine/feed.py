@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from engine.messages import Admit, Command, ExecutorInfo, FinishReason, Tally
 from engine.pipeline import Pipeline
@@ -19,6 +20,9 @@ from scheduler.worker import Worker
 
 GREEDY = SamplingDefaults(temperature=0.0)
 
+Shape: TypeAlias = tuple[int, int]
+"""Tokens of a job's prompt and of its output."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -27,11 +31,6 @@ class Job:
     prompt: tuple[int, ...]
     output_len: int
     sampling: SamplingDefaults = GREEDY
-
-    @property
-    def columns(self) -> int:
-        """Tokens in all."""
-        return len(self.prompt) + self.output_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +46,13 @@ class Turn:
 
 
 def draw_jobs(
-    rng: random.Random, vocab: int, shapes: Iterable[tuple[int, int]], sampling: SamplingDefaults = GREEDY
+    rng: random.Random, vocab: int, shapes: Iterable[Shape], sampling: SamplingDefaults = GREEDY
 ) -> list[Job]:
     """Jobs with random prompts, by the tokens of prompt and output of each."""
     return [Job(tuple(rng.randrange(vocab) for _ in range(inputs)), outputs, sampling) for inputs, outputs in shapes]
 
 
-def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[tuple[int, int]]:
+def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
     """Tokens of prompts, which all differ, and of outputs, which all differ too, uniform in `shortest` to `longest`.
 
     Raises UserError when there are fewer lengths than jobs.
@@ -67,14 +66,14 @@ def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: i
     return list(zip(rng.sample(lengths, count), rng.sample(lengths, count), strict=True))
 
 
-def longest(jobs: Sequence[Job]) -> int:
+def longest(shapes: Sequence[Shape]) -> int:
     """Columns that hold any of the jobs, also when the longest prompt gets the longest output."""
-    return max(len(job.prompt) for job in jobs) + max(job.output_len for job in jobs)
+    return sum(map(max, zip(*shapes, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One turn of the pipeline, as seen from outside."""
+    """One turn of the pipeline."""
 
     at: float  # seconds from the start of the run to the end of the turn
     seconds: float

@@ -218,7 +218,7 @@ class Parts:
         def draw(number: int) -> list[Job]:
             return draw_jobs(random.Random(number), self._subject.vocab, [(64, 32)] * rows)
 
-        ours, theirs = contest((Lengthwise(self._subject, rows), Generate(plain, rows)), draw, 1, self._device)
+        ours, theirs = contest((Lengthwise(self._subject, rows), Generate(plain, rows)), draw, 1)
         if trouble := ours.trouble or theirs.trouble:
             raise RuntimeError(trouble)
         return {"lengthwise": ours.rate, "generate": theirs.rate, "ratio": ours.rate / theirs.rate}

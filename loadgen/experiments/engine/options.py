@@ -48,7 +48,6 @@ class EngineBench(BenchedModel):
     beside: tuple[str, ...] = option(
         (), "also this engine with its weights kept so", nargs="+", choices=lambda: QUANTIZATIONS
     )
-    neighbour: bool = option(False, "also this engine while another process of nice 10 keeps a core busy")
     ragged: bool = option(False, "compare with requests of different lengths")
     num_requests: Count = option(128, "with --ragged: requests")
     min_len: Several = option(16, "with --ragged: shortest prompt and output")

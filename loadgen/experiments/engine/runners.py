@@ -1,12 +1,10 @@
-"""The engines to compare, this engine, transformers' `generate` and transformers' continuous batching; and the
-rounds in which they take turns at the same jobs, so that what else the machine does troubles all alike.
+"""The engines to compare, this engine and transformers' `generate`, and the rounds in which they take turns at the same
+jobs, so that what else the machine does troubles all alike.
 """
 
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,21 +13,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import (
-    ContinuousBatchingConfig,
-    GenerationConfig,
-    PreTrainedModel,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
-from transformers.generation.continuous_batching import ContinuousBatchingManager
-from transformers.generation.continuous_batching.requests import GenerationOutput
+from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
 from engine.pipeline import Pipeline
 from loadgen.experiments.engine.feed import Job, Turn, feed, longest, make_requests
-from loadgen.experiments.engine.measure import Interrupted, apart, measured, torch_threads
+from loadgen.experiments.engine.measure import Interrupted, apart, torch_threads
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
-from models.errors import UserError
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Batcher, Limits
 from scheduler.strategy import STRATEGIES
@@ -55,7 +44,7 @@ class Lengthwise:
     slots: int
     clock: Clock = time.perf_counter
     name: str = "lengthwise"
-    _pipeline: Pipeline | None = None  # made in the first run, to be part of the memory that it takes
+    _pipeline: Pipeline | None = None  # made in the first run, whose jobs say how large
 
     def run(self, jobs: Sequence[Job]) -> Turn:
         return apart(lambda stop: self._run(jobs, stop))
@@ -63,7 +52,8 @@ class Lengthwise:
     @torch.inference_mode()
     def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
         if self._pipeline is None:
-            self._pipeline = self.subject.pipeline(self.slots, longest(jobs))
+            columns = longest([(len(job.prompt), job.output_len) for job in jobs])
+            self._pipeline = self.subject.pipeline(self.slots, columns)
         requests, steps, end = make_requests(jobs), [], 0.0
         with torch_threads(1 if self.subject.model.reads_exactly else torch.get_num_threads()):  # as the server has it
             for moment in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
@@ -73,28 +63,6 @@ class Lengthwise:
                 if moment.tally.generated and not moment.tally.prompt:
                     steps.append(moment.seconds)
         return Turn(end, tuple(steps), tuple(request.generated for request in requests))
-
-
-NEIGHBOUR = "beside a neighbour"
-BUSY = "import os; os.nice(10); own = os.getppid(); print(flush=True)\nwhile os.getppid() == own: pass"
-"""A program that keeps a core busy, as others on a machine may, until its parent ends; it says when it begins."""
-
-
-@dataclass(slots=True)
-class BesideNeighbour:
-    """A runner while a process of nice 10 keeps a core busy."""
-
-    alone: Runner
-    name: str = NEIGHBOUR
-
-    def run(self, jobs: Sequence[Job]) -> Turn:
-        with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as neighbour:
-            assert neighbour.stdout is not None
-            neighbour.stdout.readline()
-            try:
-                return self.alone.run(jobs)
-            finally:
-                neighbour.kill()
 
 
 @dataclass(slots=True)
@@ -141,53 +109,6 @@ class Generate:
         return output.shape[1] - width
 
 
-@dataclass(slots=True)
-class GenerateBatch:
-    """transformers' continuous batching, as `generate_batch` has it, with a length of each request's own.
-
-    It is given all that it may want: K and V for `slots` requests of the longest job, steps as large as this engine's
-    chunks, and no search for common prefixes, of which there are none.
-    """
-
-    network: PreTrainedModel
-    slots: int
-    clock: Clock = time.perf_counter
-    name: str = "generate_batch"
-
-    def run(self, jobs: Sequence[Job]) -> Turn:
-        """Generate for all jobs. Raises anything that transformers raises where it cannot run."""
-        begin = self.clock()
-        manager = self.network.init_continuous_batching(  # type: ignore[operator]
-            generation_config=GenerationConfig(eos_token_id=-1, pad_token_id=0, **_sampling_flags(jobs)),  # type: ignore[no-untyped-call]
-            continuous_batching_config=self._config(jobs),
-        )
-        manager.start()
-        try:
-            order = {
-                manager.add_request(list(job.prompt), max_new_tokens=job.output_len, record_timestamps=True): place
-                for place, job in enumerate(jobs)
-            }
-            lengths, ticks = [0] * len(jobs), []
-            for _ in jobs:
-                result = _next_result(manager)
-                lengths[order[result.request_id]] = len(result.generated_tokens)
-                ticks.append(result.timestamps or [])
-            end = self.clock()
-        finally:
-            manager.stop(block=True, hard_stop=True)
-            manager.destroy()
-        return Turn(end - begin, tuple(_gaps(ticks)), tuple(lengths))
-
-    def _config(self, jobs: Sequence[Job]) -> ContinuousBatchingConfig:
-        page = ContinuousBatchingConfig.page_size
-        return ContinuousBatchingConfig(
-            num_blocks=self.slots * (-(-longest(jobs) // page) + 1),
-            max_batch_tokens=max(CHUNK_TOKENS, self.slots),
-            max_requests_per_batch=self.slots,
-            allow_block_sharing=False,
-        )
-
-
 def join_batcher(slots: int) -> Batcher:
     """The batcher of `serve --strategy baton-pd`."""
     limits = Limits(group_tokens=CHUNK_TOKENS, prefill_ahead=max(1, slots // 8))
@@ -222,18 +143,6 @@ def _gaps(ticks: Sequence[Sequence[float]]) -> list[float]:
     return [after - before for times in ticks for before, after in zip(times, times[1:], strict=False)]
 
 
-def _next_result(manager: ContinuousBatchingManager) -> GenerationOutput:
-    """Wait for the next finished request. Raises UserError with the cause."""
-    while True:
-        result = manager.get_result(timeout=1)
-        if result is not None and result.error is not None:
-            raise UserError(f"generate_batch failed: {result.error}")
-        if result is not None and result.is_finished():
-            return result
-        if result is None and not manager.is_running():
-            raise UserError(f"generate_batch stopped: {manager.background_thread_status.fatal_error}")
-
-
 Jobs = Callable[[int], Sequence[Job]]
 """The jobs of a round, by its number; other prompts each time, of the same lengths."""
 
@@ -247,8 +156,6 @@ class Standing:
     """Tokens/s of each round that counts: tokens asked for, over all of the time."""
     steps: list[float] = field(default_factory=list)
     """Median seconds of a step, a figure a round."""
-    peak_bytes: int | None = None
-    """Memory taken in the round that warms up."""
     trouble: str | None = None
     """Why it cannot run here, if it cannot."""
 
@@ -262,9 +169,9 @@ class Standing:
 
 
 def contest(
-    runners: Sequence[Runner], jobs: Jobs, rounds: int, device: torch.device, watch: Callable[[], None] = lambda: None
+    runners: Sequence[Runner], jobs: Jobs, rounds: int, watch: Callable[[], None] = lambda: None
 ) -> list[Standing]:
-    """Play a round that warms up and shows the memory taken, then `rounds` that count; each begins with another runner.
+    """Play a round that warms up, then `rounds` that count; each begins with another runner.
 
     A runner that fails says why and is left out from then on.
     """
@@ -275,17 +182,14 @@ def contest(
         first = number % len(pairs)
         for runner, standing in (*pairs[first:], *pairs[:first]):
             if standing.trouble is None:
-                _take_turn(runner, standing, work, device, counts=number > 0)
+                _take_turn(runner, standing, work, counts=number > 0)
             watch()
     return standings
 
 
-def _take_turn(runner: Runner, standing: Standing, jobs: Sequence[Job], device: torch.device, *, counts: bool) -> None:
+def _take_turn(runner: Runner, standing: Standing, jobs: Sequence[Job], *, counts: bool) -> None:
     try:
-        if counts:
-            turn = runner.run(jobs)
-        else:
-            turn, standing.peak_bytes = measured(lambda: runner.run(jobs), device)
+        turn = runner.run(jobs)
         _check(turn, jobs)
     except Exception as error:
         standing.trouble = f"{type(error).__name__}: {error}"

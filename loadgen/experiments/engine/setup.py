@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 import sys
 from dataclasses import dataclass, replace
@@ -54,12 +53,11 @@ class Subject:
         kept = self.model.quantization
         return self.dtype if kept is Quantization.NONE else f"{self.dtype}, weights in {kept}"
 
-    def pipeline(self, slots: int, columns: int, model: LoadedModel | None = None) -> Pipeline:
+    def pipeline(self, slots: int, columns: int) -> Pipeline:
         """A pipeline whose K and V hold `slots` rows of `columns` tokens, and the headroom that joining wants."""
-        chosen = self.model if model is None else model
-        arena = KvArena(chosen.kv, slots * (columns + HEADROOM + 1), max_rows=slots)
-        batch = RunningBatch(chosen, arena, graphs=graphs_for(chosen, arena))
-        return Pipeline(chosen, self.text, batch, max_prefill_tokens=CHUNK_TOKENS)
+        arena = KvArena(self.model.kv, slots * (columns + HEADROOM + 1), max_rows=slots)
+        batch = RunningBatch(self.model, arena, graphs=graphs_for(self.model, arena))
+        return Pipeline(self.model, self.text, batch, max_prefill_tokens=CHUNK_TOKENS)
 
     def require_context(self, columns: int) -> None:
         """Make sure that the model can read so many tokens; raises UserError."""
@@ -115,6 +113,5 @@ def _find_device(name: str) -> str:
 def hush() -> None:
     """Keep transformers from writing between the lines of a table."""
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]

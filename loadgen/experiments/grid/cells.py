@@ -1,19 +1,126 @@
-"""The cells of the grid, every machine with every load and what is predicted; and the loads of the arena. Data only."""
+"""The loads of the grid and the arena, prompts and answers of at most LONGEST tokens each, equal for equal seeds; and their
+cells, a machine with a load and what is predicted.
+"""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
 
 from engine.simulated.machine import Machine
-from loadgen.experiments.grid.loads import SHAPES, TASKS
+from loadgen.simulate.load import task_lengths
+from loadgen.workload.lengths import Cut, Lengths, load_trace
+from models.errors import UserError
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.presets import PRESETS
 from scheduler.strategy import STRATEGIES, Strategy
+
+LONGEST = 1024
+
+Counts: TypeAlias = NDArray[np.int64]
+
+
+def _log_normal(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """Heavy tails: the longest tenth of the answers holds half of all tokens."""
+    prompts, answers = random.lognormal(math.log(150), 1.0, count), random.lognormal(math.log(80), 1.4, count)
+    return _clip(prompts), _clip(answers)
+
+
+def _bimodal(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """Nine of ten answers have 20 to 40 tokens, the others 600 to 900."""
+    long = random.random(count) < 0.1
+    answers = np.where(long, random.integers(600, 901, count), random.integers(20, 41, count))
+    return random.integers(20, 201, count), answers
+
+
+def _narrow(random: Generator, count: int) -> tuple[Counts, Counts]:
+    return random.integers(100, 141, count), random.integers(180, 221, count)
+
+
+def _equal(random: Generator, count: int) -> tuple[Counts, Counts]:
+    return np.full(count, 120), np.full(count, 200)
+
+
+def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """As in ServeGen: a few of 30 clients send most, prompts of each are log-normal with a heavy tail, and its answers
+    exponential, by means that differ between clients by a factor of three (standard deviation)."""
+    shares = np.arange(1, 31) ** -1.2
+    client = random.choice(30, count, p=shares / shares.sum())
+    prompts, answers = random.lognormal(math.log(250), 0.8, 30), random.lognormal(math.log(120), 1.1, 30)
+    tail = np.where(random.random(count) < 0.1, random.pareto(1.5, count) + 1, 1.0)
+    return (
+        _clip(random.lognormal(np.log(prompts[client]), 0.5) * tail),
+        _clip(random.exponential(answers[client])),
+    )
+
+
+def _mooncake(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """As in Mooncake's conversations, cut at LONGEST: nearly all prompts are longer, answers have some 340 tokens."""
+    return _clip(random.lognormal(math.log(7000), 1.2, count)), _clip(random.lognormal(math.log(290), 0.6, count))
+
+
+def _clip(lengths: NDArray[np.float64]) -> Counts:
+    return np.clip(np.rint(lengths), 1, LONGEST).astype(int)
+
+
+SHAPES: Mapping[str, Callable[[Generator, int], tuple[Counts, Counts]]] = MappingProxyType(
+    {
+        "log-normal": _log_normal,
+        "bimodal": _bimodal,
+        "servegen": _serve_gen,
+        "mooncake": _mooncake,
+        "narrow": _narrow,
+        "equal": _equal,
+    }
+)
+TASKS = "tasks"
+"""The built-in tasks of `lengthwise simulate`."""
+
+TRACE_STEP = 900.0
+"""Seconds from where one seed plays a trace to where the next does."""
+
+FEWEST = 20
+"""Requests of a trace below which a cell says nothing."""
+
+
+@cache
+def load_lengths(load: str, count: int, seed: int) -> tuple[Lengths, ...]:
+    """Requests of a load, which is a name of SHAPES, TASKS, or the path of a trace; no arrivals yet.
+
+    Raises UserError for a trace that cannot be read, or has too few requests.
+    """
+    if load in SHAPES:
+        pairs = zip(*SHAPES[load](np.random.default_rng(seed), count), strict=True)
+        return tuple(Lengths(0.0, int(prompt), int(answer)) for prompt, answer in pairs)
+    if load == TASKS:
+        return tuple(task_lengths(count, seed, LONGEST))
+    begin, whole = TRACE_STEP * seed, load_trace(Path(load), cut=Cut(max_input=LONGEST, max_output=LONGEST))
+    found = [one for one in whole if one.arrival >= begin]
+    if len(found) < FEWEST:
+        raise UserError(
+            f"{load}: has {len(found)} answered requests from second {begin:g} on, and {FEWEST} are wanted: take a "
+            "longer trace" + ("" if seed == 0 else ", or fewer --seeds")
+        )
+    return tuple(found[:count])
+
+
+def check_traces(traces: Sequence[str], count: int, seeds: Sequence[int]) -> None:
+    """Raise UserError for a trace that not all runs can have, before the first of them."""
+    for trace in traces:
+        for seed in seeds:
+            load_lengths(trace, count, seed)
+
 
 FAST_GPU = Bilinear(p1=3.2e-5, p2=0.0, p3=0.0, p4=0.006, d1=4.9e-8, d2=0.0, d3=0.0, d4=0.006)
 """A model of 8 billion parameters on an H100 by arithmetic: 16 GB of weights and 131 kB of K and V a token at 2.7e12
@@ -82,13 +189,8 @@ def list_contenders() -> Mapping[str, Strategy]:
     return MappingProxyType(found | {"sjf": replace(STRATEGIES["srpt"], name="sjf", preemption="none")})
 
 
-def all_cells(
-    traces: Sequence[str], seeds: Sequence[int], predicted: Sequence[str] = (), requests: int = REQUESTS
-) -> list[Cell]:
-    """The whole grid in a random order, always the same, so that a part of it is a fair sample.
-
-    `predicted` are files with predicted lengths of the traces in the same places, from their first requests on.
-    """
+def all_cells(traces: Sequence[str], seeds: Sequence[int], requests: int = REQUESTS) -> list[Cell]:
+    """The whole grid in a random order, always the same, so that a part of it is a fair sample."""
     cells: list[Cell] = []
     for seed, machine, load in product(seeds, GRID, (*SHAPES, TASKS, *traces)):
         usual = Cell(machine, load, HARD, seed=seed, requests=requests)
@@ -98,10 +200,6 @@ def all_cells(
             cells += [replace(usual, prediction=prediction) for prediction in OTHERS]
     for machine, load in product(*OVERLOADED):
         cells += [Cell(machine, load, HARD, seed=seeds[0], requests=count) for count in OVERLOADS if count != requests]
-    files = product(GRID, zip(traces, predicted, strict=False))
-    cells += [
-        Cell(machine, trace, HARD, prediction=f"file:{file}", requests=requests) for machine, (trace, file) in files
-    ]
     random.Random(0).shuffle(cells)
     return cells
 
@@ -117,7 +215,7 @@ def group_cells(cells: Sequence[Cell], requests: int = REQUESTS) -> dict[str, li
         elif cell.requests in OVERLOADS and cell.requests != requests:
             name = f"an overload of {cell.requests} requests"
         else:
-            name = f"a queue, predictions {'of a file' if cell.prediction.startswith('file:') else cell.prediction}"
+            name = f"a queue, predictions {cell.prediction}"
         groups.setdefault(name, []).append(cell)
     return {name: groups[name] for name in sorted(groups)}
 

@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from rich.console import Console
 
 from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.bench.measures import measure_fairness
-from loadgen.experiments.grid.cells import BASE, MACHINES, REQUESTS, Cell
-from loadgen.experiments.grid.loads import load_lengths
+from loadgen.console import tell_duration
+from loadgen.experiments.grid.cells import BASE, MACHINES, REQUESTS, Cell, load_lengths
 from loadgen.load.schedule import Arrivals, arrival_times
+from loadgen.result_file import require_writable
 from loadgen.simulate.figures import measure_latencies, measure_slowdown
 from loadgen.simulate.prediction import Forecast, Predict, read_prediction, replay_forecasts
 from loadgen.simulate.run import GROUP_TOKENS
@@ -91,37 +93,33 @@ SECONDS = 1.5e-3  # that a simulated request takes on one core of an AMD EPYC (Z
 Runs = Sequence[tuple[Cell, Strategy]]
 
 
-def estimate_seconds(file: Path, runs: Runs) -> float:
-    """How long the runs take that the file does not hold yet."""
-    held = read_results(file)
-    return SECONDS * sum(cell.requests for cell, one in runs if one.name not in held.get(cell, {}))
+def estimate_seconds(results: Results, runs: Runs) -> float:
+    """How long the runs take whose results are not there yet."""
+    return SECONDS * sum(cell.requests for cell, one in runs if one.name not in results.get(cell, {}))
 
 
-def play_all(file: Path, runs: Runs, done: Callable[[], None]) -> tuple[Results, bool]:
-    """Play the runs that the file does not hold yet, each a line of it; `done` is called after each.
+def play_all(file: Path, runs: Runs, console: Console) -> tuple[Results, bool]:
+    """Play the runs that the file does not hold yet, each a line of it, below a bar and after a sentence on how long it
+    takes. Returns the results, and whether they are all there: Ctrl-C leaves those of the cells that are complete.
 
-    Returns the results, and whether they are all there: Ctrl-C leaves those of the cells that are complete.
+    Raises UserError for a file that cannot be written.
     """
+    require_writable(file)
     results = read_results(file)
+    console.print(tell_duration(estimate_seconds(results, runs)), highlight=False)
     try:
-        with file.open("a") as lines:
+        with file.open("a") as lines, Bars() as bars:
+            bars.begin(file.stem, len(runs))
             for cell, strategy in runs:
                 found = results.setdefault(cell, {})
                 if strategy.name not in found:
                     found[strategy.name] = play(cell, strategy)
                     print(json.dumps([asdict(cell), strategy.name, found[strategy.name]]), file=lines, flush=True)
-                done()
+                bars.advance()
     except KeyboardInterrupt:
         lacking = {cell for cell, strategy in runs if strategy.name not in results.get(cell, {})}
         return {cell: found for cell, found in results.items() if cell not in lacking}, False
     return results, True
-
-
-def show_playing(title: str, file: Path, runs: Runs) -> tuple[Results, bool]:
-    """As `play_all`, below a bar."""
-    with Bars() as bars:
-        bars.begin(title, len(runs))
-        return play_all(file, runs, bars.advance)
 
 
 def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:

@@ -61,4 +61,4 @@ def test_even_jobs_have_prompts_of_their_own() -> None:
 
 
 def test_columns_hold_the_longest_prompt_with_the_longest_output() -> None:
-    assert longest([Job((1,) * 9, 2), Job((1,) * 3, 7)]) == 16
+    assert longest([(9, 2), (3, 7)]) == 16
