@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import aiohttp
 import msgspec
 import orjson
 
-from loadgen.client.request import ErrorKind, Failure, Outcome, PreparedRequest, Status
+from loadgen.client.request import Failure, Outcome, PreparedRequest, Status
 from loadgen.client.transcript import Event, RequestError, Transcript, error_message
 from models.errors import UserError
 
@@ -69,7 +69,10 @@ class Client:
         if response.status != 200:
             remedy = "give a key with --api-key" if response.status in (401, 403) else "name a --model"
             raise ServerError(f"{url} answers with status {response.status}: {error_message(body)}; {remedy}")
-        return _first_model(body, url)
+        try:
+            return str(orjson.loads(body)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise ServerError(f"{url} lists no model: name one with --model") from error
 
     async def send(self, request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
         """Send one request and read its answer to the end; `clock` tells the seconds since the start of the run."""
@@ -157,30 +160,15 @@ async def _read_to_end(response: aiohttp.ClientResponse) -> None:
 
 def _failure(error: Exception, timeout: float) -> Failure:
     """The failure that an exception of the HTTP library stands for."""
+    said = str(error) or type(error).__name__
     match error:
         case aiohttp.ConnectionTimeoutError():
             return Failure("connection", f"no connection within {CONNECT_TIMEOUT:g} s")
         case TimeoutError():
             return Failure("timeout", f"nothing came for {timeout:g} s (--timeout)")
         case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
-            return _name_failure("connection", error)
+            return Failure("connection", said)
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError() | OSError():
-            return Failure("closed", f"the server closed the connection: {_describe(error)}")
+            return Failure("closed", f"the server closed the connection: {said}")
         case _:
-            return _name_failure("protocol", error)
-
-
-def _name_failure(kind: ErrorKind, error: Exception) -> Failure:
-    return Failure(kind, _describe(error))
-
-
-def _describe(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _first_model(body: bytes, url: str) -> str:
-    try:
-        listed: Any = orjson.loads(body)
-        return str(listed["data"][0]["id"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise ServerError(f"{url} lists no model: name one with --model") from error
+            return Failure("protocol", said)

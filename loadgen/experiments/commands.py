@@ -189,10 +189,10 @@ def run_grid(asked: Grid) -> int:
 def run_arena(asked: Arena) -> int:
     """Play, print and write the page; returns the exit code. Raises UserError."""
     from loadgen.console import show_table, table_console
-    from loadgen.experiments.grid.cells import check_traces, find_loads
+    from loadgen.experiments.grid.cells import check_traces, find_loads, list_players
     from loadgen.experiments.grid.report import make_page, tabulate
     from loadgen.experiments.grid.run import play_all
-    from loadgen.html.plot import require_drawing
+    from loadgen.plot import require_drawing
     from loadgen.result_file import require_writable, save
     from scheduler.assembly import find_strategies
     from scheduler.strategy import STRATEGIES
@@ -202,10 +202,10 @@ def run_arena(asked: Arena) -> int:
     require_drawing(asked.report, "--report")
     check_traces(asked.trace, asked.num_prompts, [asked.seed])
     loads = find_loads(asked.trace, asked.num_prompts, asked.seed)
-    runs = [(load.cell, STRATEGIES[name]) for load in loads.values() for name in (*load.names, *further)]
+    runs = [(cell, STRATEGIES[name]) for cell in loads.values() for name in (*list_players(cell), *further)]
     console = table_console()
     results, complete = play_all(asked.save_result, runs, console)
-    played = {name: load for name, load in loads.items() if load.cell in results}
+    played = {name: cell for name, cell in loads.items() if cell in results}
     for table in tabulate(results, played):
         console.print(show_table(table))
     if asked.report and played:

@@ -11,10 +11,10 @@ import numpy as np
 from loadgen.client.request import Prompt
 from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.simulate.flags import LoadFlags
-from loadgen.workload.flags import Choice, Workload, choose
+from loadgen.workload.flags import Workload
 from loadgen.workload.lengths import TRACES, Lengths, load_trace
 from loadgen.workload.requests import load as load_requests
-from loadgen.workload.tokens import Count, load_vocabulary
+from loadgen.workload.sample import Count, load_vocabulary
 from models.errors import UserError
 
 RATE = 20.0
@@ -33,8 +33,7 @@ def simulated_load(flags: LoadFlags) -> list[Lengths]:
     timed = flags.rate is None and is_timed(flags)
     rate = RATE if flags.rate is None else flags.rate
     count = OWN_TIMES if timed else max(1, round(rate * flags.duration))
-    # A simulation must know how long answers get.
-    requests = _lengths(choose(flags, count, flags.seed, replay_lengths=True))
+    requests = _lengths(flags, count, flags.seed)
     if timed:
         return [one for one in requests if one.arrival < flags.duration]
     times = arrival_times(Arrivals(rate, flags.burstiness), len(requests), np.random.default_rng(flags.seed))
@@ -44,7 +43,7 @@ def simulated_load(flags: LoadFlags) -> list[Lengths]:
 def task_lengths(count: int, seed: int, longest: int) -> list[Lengths]:
     """Requests of the built-in tasks, prompts and answers of at most `longest` tokens; no arrivals."""
     workload = Workload(max_input_len=longest, max_output_len=longest)
-    return _lengths(choose(workload, count, seed, replay_lengths=True))
+    return _lengths(workload, count, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +85,14 @@ def is_timed(workload: Workload) -> bool:
     return workload.dataset in TRACES
 
 
-def _lengths(choice: Choice) -> list[Lengths]:
-    if choice.dataset in TRACES:  # no prompts are needed
-        return load_trace(choice.file, choice.dataset, choice.cut(choice.num_prompts))
-    count = load_vocabulary(choice.tokenizer, choice.random_vocab_size).count
-    return [_length(prompt, count) for prompt in load_requests(choice)]
+def _lengths(workload: Workload, requests: int, seed: int) -> list[Lengths]:
+    workload.refuse()
+    if is_timed(workload):  # no prompts are needed
+        return load_trace(workload.file, workload.dataset, workload.cut(requests))
+    count = load_vocabulary(workload.tokenizer, workload.random_vocab_size).count
+    # A simulation must know how long answers get.
+    known = replace(workload, replay_lengths=True)
+    return [_length(prompt, count) for prompt in load_requests(known, requests, seed)]
 
 
 def _length(prompt: Prompt, count: Count) -> Lengths:

@@ -149,26 +149,19 @@ class Target(Protocol):
 
 
 class Router:
-    """Chooses a node for each request as it comes."""
+    """Sends requests to one node after another; others choose otherwise."""
 
     due = math.inf
     """When it wants to look at the nodes, on the clock."""
+
+    def __init__(self) -> None:
+        self._next = 0
 
     def look(self, nodes: Sequence[Target], now: float) -> None:
         """Note what the nodes tell."""
 
     def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
         """The index of the node that gets this request."""
-        raise NotImplementedError
-
-
-class RoundRobin(Router):
-    """One node after another."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
         chosen, self._next = self._next % len(nodes), self._next + 1
         return chosen
 
@@ -203,5 +196,5 @@ class ByWork(Router):
 
 
 ROUTERS: Mapping[str, Callable[[], Router]] = MappingProxyType(
-    {"work": ByWork, "pow2": PowerOfTwo, "round-robin": RoundRobin}
+    {"work": ByWork, "pow2": PowerOfTwo, "round-robin": Router}
 )

@@ -17,7 +17,7 @@ from engine.messages import FinishReason, RowUpdate, Tally
 from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.client.request import Foretold
-from loadgen.simulate.node import Node, Note, RoundRobin, Router, VirtualClock
+from loadgen.simulate.node import Node, Note, Router, VirtualClock
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
@@ -124,7 +124,7 @@ def simulate(
     return _Simulator(
         clock,
         [Node(parts, machine, clock, note) for parts, machine in nodes],
-        router or RoundRobin(),
+        router or Router(),
         ordered,
         max_tokens,
         watch,

@@ -11,29 +11,27 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.experiments.engine.feed import GREEDY, Job, Shape, draw_jobs, draw_ragged_shapes, longest
 from loadgen.experiments.engine.measure import Floor, apart, measure_bandwidth, weight_bytes
 from loadgen.experiments.engine.options import ROWS, EngineBench
-from loadgen.experiments.engine.runners import Generate, Lengthwise, Standing, contest
+from loadgen.experiments.engine.runners import (
+    Generate,
+    Job,
+    Lengthwise,
+    Runner,
+    Shape,
+    Standing,
+    contest,
+    draw_jobs,
+    draw_ragged_shapes,
+    longest,
+)
 from loadgen.experiments.engine.setup import Subject, describe_machine, load_beside, load_plain, load_subject
-from models.network.generation_config import SamplingDefaults
 from models.progress import Bars
 
 OURS, PLAIN = "lengthwise", "generate"
 MIB = 2**20
 HEADS = ("rows", "", "tokens/s (min-max)", "to generate", "ms a step", "to floor")
-SETTING = (
-    "input_len",
-    "output_len",
-    "sampling",
-    "rounds",
-    "seed",
-    "num_requests",
-    "min_len",
-    "max_len",
-    "slots",
-    "model",
-)
+SETTING = ("model", "rounds", "seed", "input_len", "output_len", "num_requests", "min_len", "max_len", "slots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +124,12 @@ def run_bench(asked: EngineBench, clock: Callable[[], float] = time.perf_counter
         bars.begin("memory bandwidth")
         bandwidth = measure_bandwidth(subject.device, clock)
         floor = Floor(bandwidth, weight_bytes(subject.model.network), subject.model.kv.bytes_per_token)
-        sampling = subject.model.sampling_defaults if asked.sampling == "defaults" else GREEDY
         parts = []
         for name, slots, shapes in planned:
-            ours = (Lengthwise(one, slots, clock, called) for called, one in subjects.items())
-            every = (*ours, Generate(plain, slots, clock))
+            every: list[Runner] = [Lengthwise(one, slots, clock, called) for called, one in subjects.items()]
+            every.append(Generate(plain, slots, clock))
             bars.begin(name, len(every) * (asked.rounds + 1))
-            draw = partial(_draw, asked.seed, subject.vocab, shapes, sampling)
+            draw = partial(_draw, asked.seed, subject.vocab, shapes)
             standings = contest(every, draw, asked.rounds, bars.advance)
             step = None if name == "ragged" else floor.step(slots, asked.input_len, asked.output_len)
             parts.append(Part(name.removesuffix(" rows"), slots, tuple(standings), step))
@@ -145,9 +142,9 @@ def _load_subjects(asked: EngineBench) -> dict[str, Subject]:
     return {OURS: subject} | {f"{OURS} {kind}": load_beside(subject, kind) for kind in asked.beside}
 
 
-def _draw(seed: int, vocab: int, shapes: Sequence[Shape], sampling: SamplingDefaults, number: int) -> list[Job]:
+def _draw(seed: int, vocab: int, shapes: Sequence[Shape], number: int) -> list[Job]:
     """Jobs of a round. Their lengths are those of all rounds, else rounds could not be compared; tokens differ."""
-    return draw_jobs(random.Random(f"{seed} {number}"), vocab, shapes, sampling)
+    return draw_jobs(random.Random(f"{seed} {number}"), vocab, shapes)
 
 
 def _plan_parts(asked: EngineBench) -> list[tuple[str, int, list[Shape]]]:

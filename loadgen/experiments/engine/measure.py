@@ -1,5 +1,5 @@
-"""Work in a thread of its own that an interrupt stops, and the least that a decode step can take: reading the weights and
-the live K and V once.
+"""Work in a thread of its own that an interrupt stops, and the least time of a decode step: that of reading the weights
+and the live K and V once.
 """
 
 from __future__ import annotations

@@ -1,29 +1,160 @@
 """The engines to compare, this engine and transformers' `generate`, and the rounds in which they take turns at the same
-jobs, so that what else the machine does troubles all alike.
+jobs, so that what else the machine does troubles all alike. This engine's pipeline is fed as the server would: its
+batcher is asked before every turn. Everything happens in the calling thread, which is the only one that computes.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
+from engine.messages import Admit, Command, ExecutorInfo, FinishReason, Tally
 from engine.pipeline import Pipeline
-from loadgen.experiments.engine.feed import Job, Turn, feed, longest, make_requests
+from engine.sampling.params import SamplingParams
 from loadgen.experiments.engine.measure import Interrupted, apart, torch_threads
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
+from models.errors import UserError
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Batcher, Limits
+from scheduler.request import Request, Times
 from scheduler.strategy import STRATEGIES
+from scheduler.worker import Worker
 
-Clock = Callable[[], float]
+Clock: TypeAlias = Callable[[], float]
+
+Shape: TypeAlias = tuple[int, int]
+"""Tokens of a job's prompt and of its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One sequence: its prompt as token ids, and how many tokens follow it, even past an end token."""
+
+    prompt: tuple[int, ...]
+    output_len: int
+
+    @property
+    def shape(self) -> Shape:
+        return len(self.prompt), self.output_len
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The outcome of one run over some jobs."""
+
+    seconds: float
+    """Seconds from the first prompt to the last token."""
+    steps: tuple[float, ...]
+    """Seconds from token to token while nothing was read, each step once or once a row."""
+    lengths: tuple[int, ...]
+    """Tokens generated for each job and kept, in the jobs' order."""
+
+
+def draw_jobs(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[Job]:
+    """Jobs with random prompts, by the tokens of prompt and output of each."""
+    return [Job(tuple(rng.randrange(vocab) for _ in range(inputs)), outputs) for inputs, outputs in shapes]
+
+
+def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
+    """Tokens of prompts, which all differ, and of outputs, which all differ too, uniform in `shortest` to `longest`.
+
+    Raises UserError when there are fewer lengths than jobs.
+    """
+    lengths = range(shortest, longest + 1)
+    if len(lengths) < count:
+        raise UserError(
+            f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count} distinct ones: "
+            "lower --num-requests, or widen --min-len and --max-len"
+        )
+    return list(zip(rng.sample(lengths, count), rng.sample(lengths, count), strict=True))
+
+
+def longest(shapes: Sequence[Shape]) -> int:
+    """Columns that hold any of the jobs, also when the longest prompt gets the longest output."""
+    return sum(map(max, zip(*shapes, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One turn of the pipeline."""
+
+    at: float  # seconds from the start of the run to the end of the turn
+    seconds: float
+    tally: Tally
+
+
+class DirectPort:
+    """The way to a pipeline in the same thread; a scheduler's Port."""
+
+    def __init__(self, pipeline: Pipeline, info: ExecutorInfo) -> None:
+        self._pipeline = pipeline
+        self.info = info
+        self.alive = True
+
+    def post(self, command: Command) -> None:
+        assert isinstance(command, Admit), "nothing is cancelled or paused here"
+        self._pipeline.admit(command.rows, command.terms)
+
+    def withdraw(self) -> tuple[Command, ...]:
+        """Nothing: commands are carried out as they come."""
+        return ()
+
+
+def feed(
+    pipeline: Pipeline, batcher: Batcher, requests: Sequence[Request], clock: Callable[[], float]
+) -> Iterator[Moment]:
+    """Serve requests, numbered from 0, that are all there from the start, turn by turn to the end.
+
+    Raises UserError when a row fails or cannot be placed.
+    """
+    arena = pipeline.batch.arena
+    longest_request = max(len(one.prompt) + one.sampling.max_tokens for one in requests)
+    context = min(longest_request, arena.capacity_tokens)
+    info = ExecutorInfo(0, "in this thread", arena.capacity_tokens, arena.max_rows, context)
+    worker = Worker(DirectPort(pipeline, info))
+    begin = last = clock()
+    for request in requests:
+        batcher.add(request, 0.0)
+    while batcher.waiting or worker.requests:
+        while (plan := batcher.take(worker, last - begin)) is not None:
+            worker.requests.update({request.row_id: request for request in plan.requests})
+            worker.port.post(plan.command)
+        if pipeline.idle:
+            raise UserError(f"no room for a row: {arena.capacity_tokens} tokens of K and V")
+        updates, now = pipeline.turn(), clock()
+        worker.shape = pipeline.shape()
+        yield Moment(now - begin, now - last, pipeline.tally)
+        last = now
+        for update in updates:
+            if update.finish_reason is FinishReason.ERROR:
+                raise UserError(f"a row failed: {update.error}")
+            requests[update.row_id].generated += len(update.token_ids)
+            if update.finish_reason is not None:
+                del worker.requests[update.row_id]
+
+
+def make_requests(jobs: Sequence[Job]) -> list[Request]:
+    """Requests as long as each job says; the scheduler knows of no length but the longest. Tokens are the likeliest."""
+    most = max(job.output_len for job in jobs)
+    return [
+        Request(
+            place,
+            job.prompt,
+            SamplingParams(most, temperature=0.0, replay_tokens=job.output_len),
+            Times(arrival=0.0),
+        )
+        for place, job in enumerate(jobs)
+    ]
 
 
 class Runner(Protocol):
@@ -52,8 +183,7 @@ class Lengthwise:
     @torch.inference_mode()
     def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
         if self._pipeline is None:
-            columns = longest([(len(job.prompt), job.output_len) for job in jobs])
-            self._pipeline = self.subject.pipeline(self.slots, columns)
+            self._pipeline = self.subject.pipeline(self.slots, longest([job.shape for job in jobs]))
         requests, steps, end = make_requests(jobs), [], 0.0
         with torch_threads(1 if self.subject.model.reads_exactly else torch.get_num_threads()):  # as the server has it
             for moment in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
@@ -80,14 +210,15 @@ class Generate:
     @torch.inference_mode()
     def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
         begin = self.clock()
-        ticks, lengths = [], []
+        steps: list[float] = []
+        lengths: list[int] = []
         for first in range(0, len(jobs), self.slots):
             batch = jobs[first : first + self.slots]
             ticker = _Ticker(self.clock, stop)
             made = self._generate(batch, ticker)
-            ticks.append(ticker.times)
+            steps += [after - before for before, after in pairwise(ticker.times)]
             lengths += [min(made, job.output_len) for job in batch]
-        return Turn(self.clock() - begin, tuple(_gaps(ticks)), tuple(lengths))
+        return Turn(self.clock() - begin, tuple(steps), tuple(lengths))
 
     def _generate(self, jobs: Sequence[Job], ticker: _Ticker) -> int:
         """Generate for a batch; returns the number of tokens that each row got."""
@@ -104,7 +235,7 @@ class Generate:
             eos_token_id=None,
             pad_token_id=0,
             stopping_criteria=StoppingCriteriaList([ticker]),
-            **_sampling_flags(jobs),
+            do_sample=False,
         )
         return output.shape[1] - width
 
@@ -128,19 +259,6 @@ class _Ticker(StoppingCriteria):
             raise Interrupted
         self.times.append(self._clock())
         return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
-
-
-def _sampling_flags(jobs: Sequence[Job]) -> dict[str, Any]:
-    """The sampling of the jobs, which is the same for all, as transformers' GenerationConfig has it."""
-    asked = jobs[0].sampling
-    if asked.temperature == 0:
-        return {"do_sample": False}
-    flags = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": max(asked.top_k, 0)}
-    return {"do_sample": True, **flags, "min_p": asked.min_p or None, "repetition_penalty": asked.repetition_penalty}
-
-
-def _gaps(ticks: Sequence[Sequence[float]]) -> list[float]:
-    return [after - before for times in ticks for before, after in zip(times, times[1:], strict=False)]
 
 
 Jobs = Callable[[int], Sequence[Job]]

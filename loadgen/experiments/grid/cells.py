@@ -1,5 +1,5 @@
-"""The loads of the grid and the arena, prompts and answers of at most LONGEST tokens each, equal for equal seeds; and their
-cells, a machine with a load and what is predicted.
+"""The loads of the grid and the arena, prompts and answers of at most LONGEST tokens each, equal for equal seeds; and
+their cells, a machine with a load and what is predicted.
 """
 
 from __future__ import annotations
@@ -231,42 +231,38 @@ ORDERS = tuple(
 """The rows that differ from `baton-pd` in nothing but who is next."""
 
 
-WIDE = 5 * REQUESTS // 2  # requests of a run with 256 slots
-
-
-@dataclass(frozen=True, slots=True)
-class ArenaLoad:
-    """A load, and the rows that play it."""
-
-    cell: Cell
-    names: Sequence[str] = ALL
-
-
-LOADS: Mapping[str, ArenaLoad] = MappingProxyType(
+WIDE = "H100, 256 slots"
+LOADS: Mapping[str, Cell] = MappingProxyType(
     {
-        "few come": ArenaLoad(Cell("A100, scarce slots", TASKS, 0.3)),
-        "as many come as are served": ArenaLoad(Cell("A100, scarce slots", TASKS, 1.0)),
-        "too many come": ArenaLoad(Cell("A100, scarce slots", TASKS, 1.6)),
-        "scarce memory, heavy tails": ArenaLoad(Cell("A100, scarce memory", "log-normal", 1.3)),
-        "a small CPU": ArenaLoad(Cell("small CPU", "bimodal", 1.3)),
-        "predictions that mislead": ArenaLoad(Cell("small CPU", "bimodal", 1.3, prediction="inverted"), ORDERS),
-        "predictions ten times off": ArenaLoad(Cell("small CPU", "bimodal", 1.3, prediction="tenfold"), ORDERS),
-        "256 slots": ArenaLoad(Cell("H100, 256 slots", "log-normal", 0.9, requests=WIDE), ORDERS),
-        "256 slots, too many come": ArenaLoad(Cell("H100, 256 slots", "log-normal", 1.3, requests=WIDE), ORDERS),
+        "few come": Cell("A100, scarce slots", TASKS, 0.3),
+        "as many come as are served": Cell("A100, scarce slots", TASKS, 1.0),
+        "too many come": Cell("A100, scarce slots", TASKS, 1.6),
+        "scarce memory, heavy tails": Cell("A100, scarce memory", "log-normal", 1.3),
+        "a small CPU": Cell("small CPU", "bimodal", 1.3),
+        "predictions that mislead": Cell("small CPU", "bimodal", 1.3, prediction="inverted"),
+        "predictions ten times off": Cell("small CPU", "bimodal", 1.3, prediction="tenfold"),
+        "256 slots": Cell(WIDE, "log-normal", 0.9, requests=5 * REQUESTS // 2),
+        "256 slots, too many come": Cell(WIDE, "log-normal", 1.3, requests=5 * REQUESTS // 2),
     }
 )
-"""Loads by name. ρ is requests that come, by those that `baton-pd` serves."""
+"""Loads of the arena by name. ρ is requests that come, by those that `baton-pd` serves."""
 
 
-def find_loads(traces: Sequence[str], requests: int = REQUESTS, seed: int = 0) -> Mapping[str, ArenaLoad]:
+def list_players(cell: Cell) -> Sequence[str]:
+    """The rows that play a load of the arena: where predictions mislead, or there are slots for nearly all, those that
+    differ in who is next."""
+    return ORDERS if cell.prediction in MISLEADING or cell.machine == WIDE else ALL
+
+
+def find_loads(traces: Sequence[str], requests: int = REQUESTS, seed: int = 0) -> Mapping[str, Cell]:
     """The loads of the arena, and for each trace one in which as many come as are served, and one of too many; with
     this many requests where they have REQUESTS."""
     further = {
-        f"{trace}, {name}": replace(LOADS[name], cell=replace(LOADS[name].cell, load=trace))
+        f"{trace}, {name}": replace(LOADS[name], load=trace)
         for trace in traces
         for name in ("as many come as are served", "too many come")
     }
     return {
-        name: replace(one, cell=replace(one.cell, seed=seed, requests=round(one.cell.requests * requests / REQUESTS)))
+        name: replace(one, seed=seed, requests=round(one.requests * requests / REQUESTS))
         for name, one in {**LOADS, **further}.items()
     }

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from loadgen import columns
+from loadgen import console
 from loadgen.console import Table, show_table
-from loadgen.experiments.grid.cells import BASE, ArenaLoad, group_cells
+from loadgen.experiments.grid.cells import BASE, Cell, group_cells
 from loadgen.experiments.grid.run import KINDS, Difference, Results, compare
-from loadgen.html.plot import render_page
+from loadgen.plot import render_page
 from loadgen.simulate.report import draw_frontier, mark_best
 
 HEADS = ("", "JCT", "TTFT", "normalized latency", "slowdown", "median TTFT", "worst cells", "latest", "least req/s")
@@ -55,13 +55,13 @@ KEYS = (
 )
 
 
-def tabulate(results: Results, loads: Mapping[str, ArenaLoad]) -> Iterator[Table]:
+def tabulate(results: Results, loads: Mapping[str, Cell]) -> Iterator[Table]:
     """A table a load: BASE, then the others with their differences to it, by rising mean; ▲ marks the frontier."""
-    for name, load in loads.items():
-        rows = results[load.cell]
+    for name, cell in loads.items():
+        rows = results[cell]
         ordered = sorted(rows, key=lambda one: (one != BASE, rows[one]["mean_jct_ms"]))
         marked = mark_best({one: [rows[one]] for one in ordered})
-        yield columns.tabulate(f"{name}: {load.cell.described}", marked, KEYS)
+        yield console.tabulate(f"{name}: {cell.described}", marked, KEYS)
 
 
 def tabulate_measured(folder: Path = MEASURED) -> Iterator[Table]:
@@ -77,10 +77,10 @@ def tabulate_measured(folder: Path = MEASURED) -> Iterator[Table]:
         yield Table(f"{file.stem}, on {found['machine']['processor']}, {found['machine']['cores']}", heads, tuple(rows))
 
 
-def make_page(results: Results, loads: Mapping[str, ArenaLoad]) -> str:
+def make_page(results: Results, loads: Mapping[str, Cell]) -> str:
     """The text of the HTML page."""
     plots = [
-        draw_frontier(name, {one: [found] for one, found in results[load.cell].items()}) for name, load in loads.items()
+        draw_frontier(name, {one: [found] for one, found in results[cell].items()}) for name, cell in loads.items()
     ]
     values = {"tables": list(tabulate(results, loads)), "measured": list(tabulate_measured()), "plots": plots}
     return render_page(TEMPLATE, title="The arena: every strategy on the same loads", base=BASE, **values)

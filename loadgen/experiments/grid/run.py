@@ -16,7 +16,6 @@ import numpy as np
 from rich.console import Console
 
 from engine.sampling.params import SamplingParams
-from engine.simulated.machine import Machine
 from loadgen.bench.measures import measure_fairness
 from loadgen.console import tell_duration
 from loadgen.experiments.grid.cells import BASE, MACHINES, REQUESTS, Cell, load_lengths
@@ -25,7 +24,7 @@ from loadgen.result_file import require_writable
 from loadgen.simulate.figures import measure_latencies, measure_slowdown
 from loadgen.simulate.prediction import Forecast, Predict, read_prediction, replay_forecasts
 from loadgen.simulate.run import GROUP_TOKENS
-from loadgen.simulate.simulation import Served, Simulation, simulate
+from loadgen.simulate.simulation import Simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.progress import Bars
 from scheduler.assembly import assemble
@@ -39,18 +38,6 @@ KINDS = ("jct_ms", "ttft_ms", "normalized_latency_s", "slowdown")
 Figures = Mapping[str, float]
 Results = Mapping[Cell, Mapping[str, Figures]]
 """Cell -> contender -> figures."""
-
-
-def measure(done: Simulation, machine: Machine, base: Sequence[Served]) -> Figures:
-    """The latencies of a run, `base` being the same requests served by BASE; the longest wait in seconds, Jain's index
-    of slowdowns, and how much later than by BASE the latest request ended, by BASE's p99 of completion times."""
-    requests = done.requests
-    later = max(one.end - other.end for one, other in zip(requests, base, strict=True))
-    return measure_latencies(requests, machine.cost) | {
-        "wait": max(one.started - one.arrival for one in requests),
-        "jain_fairness_index": measure_fairness([measure_slowdown(one, machine.cost) for one in requests]),
-        "later": 1000 * later / measure_latencies(base)["p99_jct_ms"],
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +120,16 @@ def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
 
 
 def play(cell: Cell, strategy: Strategy) -> Figures:
-    """The figures of one run."""
-    base = _play_base(cell)
-    done = base if strategy.name == BASE else _play_cell(cell, strategy)
-    return measure(done, MACHINES[cell.machine], base.requests)
+    """The figures of one run: its latencies, the longest wait in seconds, Jain's index of slowdowns, and how much later
+    than by BASE the latest request ended, by BASE's p99 of completion times."""
+    base, cost = _play_base(cell).requests, MACHINES[cell.machine].cost
+    done = base if strategy.name == BASE else _play_cell(cell, strategy).requests
+    later = max(one.end - other.end for one, other in zip(done, base, strict=True))
+    return measure_latencies(done, cost) | {
+        "wait": max(one.started - one.arrival for one in done),
+        "jain_fairness_index": measure_fairness([measure_slowdown(one, cost) for one in done]),
+        "later": 1000 * later / measure_latencies(base)["p99_jct_ms"],
+    }
 
 
 @lru_cache(maxsize=1)

@@ -205,9 +205,7 @@ def test_turns_of_a_conversation_follow_each_other_and_read_what_is_new() -> Non
     assert [one.input_length for one in done.requests] == [100, 30, 250]
     assert second.arrival == pytest.approx(first.end + 2.0) and alone.arrival == 1.0
     assert [one.cached_prompt for one in done.requests] == [0, 0, 64]
-    without = simulate(
-        parts("baton-pd"), replace(machine, prefix_cache_tokens=0), load, 100, turns=2, think_time=2.0
-    )
+    without = simulate(parts("baton-pd"), replace(machine, prefix_cache_tokens=0), load, 100, turns=2, think_time=2.0)
     assert sum(one.tally.prompt for one in without.workers) == 64 + sum(one.tally.prompt for one in done.workers) == 380
 
 
@@ -272,9 +270,7 @@ def test_a_conversation_stays_where_its_prefix_is_kept() -> None:
     kept = {}
     for name in ("work", "pow2"):
         (first, *others), router = [(parts("lengthwise", machine), machine) for _ in range(4)], ROUTERS[name]()
-        done = simulate(
-            *first, requests, 9, predict=true_length, turns=2, think_time=1.0, others=others, router=router
-        )
+        done = simulate(*first, requests, 9, predict=true_length, turns=2, think_time=1.0, others=others, router=router)
         kept[name] = sum(one.cached_prompt for one in done.requests)
     assert kept["work"] > 1.5 * kept["pow2"]
 

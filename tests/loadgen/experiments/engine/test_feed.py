@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from loadgen.experiments.engine.feed import Job, Moment, draw_jobs, draw_ragged_shapes, feed, longest, make_requests
+from loadgen.experiments.engine.runners import Job, Moment, draw_jobs, draw_ragged_shapes, feed, longest, make_requests
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text

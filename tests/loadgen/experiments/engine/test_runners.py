@@ -6,20 +6,14 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from engine.row import Row
-from engine.sampling.draw import Drawn, draw
-from loadgen.experiments.engine.feed import Job, Turn
 from loadgen.experiments.engine.measure import Floor, Interrupted, apart, measure_bandwidth, weight_bytes
-from loadgen.experiments.engine.runners import Generate, Lengthwise, Runner, contest
+from loadgen.experiments.engine.runners import Generate, Job, Lengthwise, Runner, Turn, contest
 from loadgen.experiments.engine.setup import load_plain
-from models.network.generation_config import SamplingDefaults
 from models.network.loader import LoadedModel
 from models.network.packing import pack
 from models.network.quantization import Quantization
@@ -126,29 +120,6 @@ def test_only_tokens_that_were_asked_for_count_and_runs_can_be_repeated(runners:
         turn = runners[name].run(JOBS)
         assert turn.lengths == (5, 5, 3, 2, 3)
         assert turn.seconds > 0 and turn.steps and min(turn.steps) >= 0
-
-
-@pytest.mark.parametrize("name", ["lengthwise", "generate"])
-def test_runners_draw_as_the_jobs_ask(runners: dict[str, Runner], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = SamplingDefaults(temperature=0.2, top_p=0.9, repetition_penalty=1.1)
-    drawn: list[int] = []
-    multinomial = torch.multinomial
-
-    def noted_draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None) -> Drawn:
-        assert all((row.sampling.top_p, row.sampling.repetition_penalty) == (0.9, 1.1) for row in rows)
-        drawn.append(len(rows))
-        return draw(rows, logits, steps)
-
-    def noted_multinomial(shares: Tensor, num_samples: int) -> Tensor:
-        drawn.append(len(shares))
-        return multinomial(shares, num_samples)
-
-    monkeypatch.setattr("engine.sampling.sampler.draw", noted_draw)
-    monkeypatch.setattr(torch, "multinomial", noted_multinomial)
-    runners[name].run(JOBS)
-    assert not drawn
-    turn = runners[name].run([replace(job, sampling=asked) for job in JOBS])
-    assert drawn and turn.lengths == (5, 5, 3, 2, 3)
 
 
 def test_a_static_batch_goes_on_until_its_longest_row_ends(runners: dict[str, Runner]) -> None:
