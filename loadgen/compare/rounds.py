@@ -78,8 +78,8 @@ def parse(text: str) -> Samples:
 def compute_figures(before: Samples, after: Samples) -> dict[str, float]:
     """Figures of what happened between two scrapes, as far as the server tells them."""
     rises: dict[str, list[float]] = {}  # of each executor
-    for key, value in after.items():
-        rises.setdefault(key[0], []).append(value - before.get(key, 0.0))
+    for sample, value in after.items():
+        rises.setdefault(sample[0], []).append(value - before.get(sample, 0.0))
     found = {key: sum(rises[name]) for key, name in COUNTERS.items() if name in rises}
     for key, name in HISTOGRAMS.items():
         if (count := sum(rises.get(f"{name}_count", ()))) > 0:

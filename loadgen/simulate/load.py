@@ -4,7 +4,7 @@ hold them. Sends nothing."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,38 +46,18 @@ def task_lengths(count: int, seed: int, longest: int) -> list[Lengths]:
     return _lengths(workload, count, seed)
 
 
-@dataclass(frozen=True, slots=True)
-class FittedLoad:
-    """Requests of at most `longest` tokens, prompt and answer together, and what became of those that were longer."""
+def fit_load(requests: Sequence[Lengths], longest: int) -> tuple[list[Lengths], int, int]:
+    """Cut requests to `longest` tokens, prompt and answer together, as a server with that `--max-model-len` does.
 
-    requests: list[Lengths]
-    longest: int
-    answers_cut: int = 0
-    """Answers that end where the request has `longest` tokens."""
-    prompts_left_out: int = 0
-    """Requests whose prompt leaves no room for an answer."""
-
-    @property
-    def note(self) -> str | None:
-        """A sentence about what was cut or left out; None where all requests were short enough."""
-        if not self.answers_cut and not self.prompts_left_out:
-            return None
-        asked = len(self.requests) + self.prompts_left_out
-        return (
-            f"Of {asked} requests, {self.answers_cut} had their answer cut off and {self.prompts_left_out} were left "
-            f"out for their prompt: prompt and answer have at most {self.longest} tokens here (--max-model-len, "
-            "--capacity-tokens)."
-        )
-
-
-def fit_load(requests: Sequence[Lengths], longest: int) -> FittedLoad:
-    """Cut requests to what a server with that `--max-model-len` serves. Raises UserError when none is left."""
+    Returns them, how many answers are cut, and how many requests are left out since their prompt leaves no room for an
+    answer. Raises UserError when none is left.
+    """
     kept = [one for one in requests if one.input_length < longest]
     if requests and not kept:
         raise UserError(f"no prompt is shorter than {longest} tokens: raise --max-model-len and --capacity-tokens")
     short = [replace(one, output_length=min(one.output_length, longest - one.input_length)) for one in kept]
     cut = sum(one != other for one, other in zip(kept, short, strict=True))
-    return FittedLoad(short, longest, cut, len(requests) - len(kept))
+    return short, cut, len(requests) - len(kept)
 
 
 def is_timed(workload: Workload) -> bool:

@@ -16,7 +16,7 @@ from loadgen.plot import require_drawing
 from loadgen.result_file import Json, require_writable, save, save_json, stoppable
 from loadgen.simulate.figures import Figures, measure_simulation
 from loadgen.simulate.flags import SimulateFlags
-from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulated_load
+from loadgen.simulate.load import RATE, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import ROUTERS
 from loadgen.simulate.prediction import read_lengths
 from loadgen.simulate.report import (
@@ -30,6 +30,7 @@ from loadgen.simulate.report import (
     write_csv,
 )
 from loadgen.simulate.simulation import Simulation, simulate
+from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from scheduler.assembly import assemble, find_strategies
@@ -57,7 +58,18 @@ class Trace:
     flags: SimulateFlags
     cost: Bilinear
     machine: Machine
-    load: FittedLoad
+    load: list[Lengths]
+    answers_cut: int  # those that end where the request has as many tokens as the machine holds
+    prompts_left_out: int  # requests whose prompt leaves no room for an answer
+
+    @property
+    def note(self) -> str:
+        """A sentence about what was cut or left out."""
+        return (
+            f"Of {len(self.load) + self.prompts_left_out} requests, {self.answers_cut} had their answer cut off and "
+            f"{self.prompts_left_out} were left out for their prompt: prompt and answer have at most "
+            f"{self.machine.longest} tokens here (--max-model-len, --capacity-tokens)."
+        )
 
 
 def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
@@ -103,7 +115,8 @@ def _run_all(
     for texts, point in points:
         for seed in range(point.seed, point.seed + seeds):
             trace = _prepare(replace(point, seed=seed), cache)
-            notes |= {trace.load.note} if trace.load.note else set()
+            if trace.answers_cut or trace.prompts_left_out:
+                notes.add(trace.note)
             done: dict[str, tuple[Figures, Simulation]] = {}
             for name in flags.chosen:
                 simulation = _simulate(trace, name, bars)
@@ -135,11 +148,11 @@ def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
     cost, machine = machine_of(flags, cache)
     requests = simulated_load(flags)
     clipped = flags.max_input_len is not None or flags.max_output_len is not None
-    load = FittedLoad(requests, machine.longest) if clipped else fit_load(requests, machine.longest)
-    file, wanted = flags.prediction.file, len(load.requests)
+    load, cut, left_out = (requests, 0, 0) if clipped else fit_load(requests, machine.longest)
+    file, wanted = flags.prediction.file, len(load)
     if file is not None and (told := len(read_lengths(file))) != wanted:
         raise UserError(f"{file}: holds {told} lengths for {wanted} requests: one each is wanted")
-    return Trace(flags, cost, machine, load)
+    return Trace(flags, cost, machine, load, cut, left_out)
 
 
 def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> tuple[Bilinear, Machine]:
@@ -189,7 +202,7 @@ def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:
 
 def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
     """One strategy from the start."""
-    flags, machine, load, strategy = trace.flags, trace.machine, trace.load.requests, STRATEGIES[name]
+    flags, machine, load, strategy = trace.flags, trace.machine, trace.load, STRATEGIES[name]
     limits, prices = limits_of(flags, machine), trace.cost if flags.profile else None
     predict = None if strategy.length == Length.NONE else flags.prediction.source(flags.seed)
     parts, *others = (assemble(strategy, limits, prices) for _ in range(flags.nodes))
@@ -236,7 +249,7 @@ def _document(trace: Trace, done: Mapping[str, tuple[Figures, Simulation]]) -> J
         **plain,
         "cost_model": trace.cost,
         "machine": {name: getattr(trace.machine, name) for name in SIZES},
-        "answers_cut": trace.load.answers_cut,
-        "prompts_left_out": trace.load.prompts_left_out,
+        "answers_cut": trace.answers_cut,
+        "prompts_left_out": trace.prompts_left_out,
         "strategies": {name: found | asdict(one) for name, (found, one) in done.items()},
     }

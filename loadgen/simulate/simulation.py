@@ -122,18 +122,18 @@ def simulate(
     ordered = sorted(trace, key=lambda one: one.arrival)
     clock = VirtualClock()
     return _Simulator(
-        clock,
-        [Node(parts, machine, clock, note) for parts, machine in nodes],
-        router or Router(),
-        ordered,
-        max_tokens,
-        watch,
-        predict,
-        turns,
-        think_time,
-        longest,
-        CHUNK if any(one.prefix_cache_tokens for _, one in nodes) else None,
-        [(one.arrival, place) for place, one in enumerate(ordered) if place % turns == 0],
+        clock=clock,
+        nodes=[Node(parts, machine, clock, note) for parts, machine in nodes],
+        router=router or Router(),
+        trace=ordered,
+        max_tokens=max_tokens,
+        watch=watch,
+        predict=predict,
+        turns=turns,
+        think_time=think_time,
+        longest=longest,
+        block=CHUNK if any(one.prefix_cache_tokens for _, one in nodes) else None,
+        due=[(one.arrival, place) for place, one in enumerate(ordered) if place % turns == 0],
     ).run()
 
 

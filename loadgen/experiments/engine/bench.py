@@ -55,12 +55,12 @@ class Results:
 
     setting: Mapping[str, object]
     floor: Floor
-    parts: tuple[Part, ...]
+    parts: Sequence[Part]
 
-    def troubles(self, *, ours: bool) -> dict[str, str]:
-        """Reasons that kept an engine from running, by its name: of this engine itself, or of the others."""
-        standings = (one for part in self.parts for one in part.standings)
-        return {one.name: one.trouble for one in standings if one.trouble and (one.name == OURS) == ours}
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Reasons that kept an engine from running, by its name."""
+        return {one.name: one.trouble for part in self.parts for one in part.standings if one.trouble}
 
 
 def show(results: Results, console: Console) -> None:
@@ -85,7 +85,7 @@ def show(results: Results, console: Console) -> None:
             table.add_row(part.name, "floor", rate, "", step, "1.00")
         table.add_section()
     console.print(table)
-    for name, trouble in results.troubles(ours=False).items():
+    for name, trouble in results.troubles.items():
         console.print(f"{name} cannot run here: {trouble}", markup=False, highlight=False)
 
 
@@ -134,7 +134,7 @@ def run_bench(asked: EngineBench, clock: Callable[[], float] = time.perf_counter
             step = None if name == "ragged" else floor.step(slots, asked.input_len, asked.output_len)
             parts.append(Part(name.removesuffix(" rows"), slots, tuple(standings), step))
         setting = {name: getattr(asked, name) for name in SETTING} | {"dtype": subject.weights}
-        return Results(setting | describe_machine(subject.device), floor, tuple(parts))
+        return Results(setting | describe_machine(subject.device), floor, parts)
 
 
 def _load_subjects(asked: EngineBench) -> dict[str, Subject]:
