@@ -190,15 +190,13 @@ BRIEF = ("mean_jct_ms", "p99_jct_ms", "mean_ttft_ms", "mean_normalized_latency_s
 """What a table shows first."""
 
 
-def tabulate(
-    caption: str, results: Mapping[str, Sequence[Figures]], keys: Sequence[str] = BRIEF, *, changes: bool = True
-) -> Table:
+def tabulate(caption: str, results: Mapping[str, Sequence[Figures]], keys: Sequence[str] = BRIEF) -> Table:
     """A line a name: each figure's mean over the name's results, from the lowest to the highest where there are
-    several, and with `changes` how far it is from the first name's."""
+    several, and how far it is from the first name's."""
     columns = [COLUMNS[key] for key in keys]
     base = next(iter(results.values()), ())
     rows = [
-        (name, *(_write_cell(one, found, base if changes and found is not base else ()) for one in columns))
+        (name, *(_write_cell(one, found, base if found is not base else ()) for one in columns))
         for name, found in results.items()
     ]
     return Table(caption, ("", *(one.axis for one in columns)), tuple(rows))

@@ -239,13 +239,12 @@ def draw(
     return plots
 
 
-def draw_frontier(title: str, found: Mapping[str, Sequence[Figures]], named: Sequence[str] = ()) -> Plot:
-    """Mean against p99: a mark a strategy, and the names of those that no other beats in both, and of `named`."""
+def draw_frontier(title: str, found: Mapping[str, Sequence[Figures]]) -> Plot:
+    """Mean against p99: a mark a strategy, and the names of those that no other beats in both."""
     points = locate(found)
     least = (min((one[axis] for one in points.values()), default=0.0) for axis in (0, 1))
     corner = Point(*(FURTHEST * one for one in least))
-    named = [*named, *sorted(find_frontier(points))]
-    spec = specify_named_points(points, named, "p99 JCT, s", "mean JCT, s", corner)
+    spec = specify_named_points(points, sorted(find_frontier(points)), "p99 JCT, s", "mean JCT, s", corner)
     return Plot(title, "A mark a strategy; those that no other beats are named, those far off left out.", spec)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -25,7 +24,7 @@ from loadgen.experiments.engine.runners import (
     draw_ragged_shapes,
     longest,
 )
-from loadgen.experiments.engine.setup import Subject, describe_machine, load_beside, load_plain, load_subject
+from loadgen.experiments.engine.setup import describe_machine, load_beside, load_plain, load_subject
 from models.progress import Bars
 
 OURS, PLAIN = "lengthwise", "generate"
@@ -111,23 +110,24 @@ def results_json(results: Results) -> dict[str, object]:
     return {"setting": results.setting, "floor": asdict(results.floor), "parts": parts}
 
 
-def run_bench(asked: EngineBench, clock: Callable[[], float] = time.perf_counter) -> Results:
+def run_bench(asked: EngineBench) -> Results:
     """Load the model and measure one part after another. Raises UserError."""
     with Bars() as bars:
         bars.begin(f"loading {asked.model}")
-        subjects = apart(lambda _: _load_subjects(asked))
-        subject = subjects[OURS]
+        subject = apart(lambda _: load_subject(asked))
+        beside = apart(lambda _: {f"{OURS} {kind}": load_beside(subject, kind) for kind in asked.beside})
+        subjects = {OURS: subject} | beside
         planned = _plan_parts(asked)
         for _, _, shapes in planned:
             subject.require_context(longest(shapes))
         plain = apart(lambda _: load_plain(subject))
         bars.begin("memory bandwidth")
-        bandwidth = measure_bandwidth(subject.device, clock)
+        bandwidth = measure_bandwidth(subject.device)
         floor = Floor(bandwidth, weight_bytes(subject.model.network), subject.model.kv.bytes_per_token)
         parts = []
         for name, slots, shapes in planned:
-            every: list[Runner] = [Lengthwise(one, slots, clock, called) for called, one in subjects.items()]
-            every.append(Generate(plain, slots, clock))
+            every: list[Runner] = [Lengthwise(one, slots, name=called) for called, one in subjects.items()]
+            every.append(Generate(plain, slots))
             bars.begin(name, len(every) * (asked.rounds + 1))
             draw = partial(_draw, asked.seed, subject.vocab, shapes)
             standings = contest(every, draw, asked.rounds, bars.advance)
@@ -135,11 +135,6 @@ def run_bench(asked: EngineBench, clock: Callable[[], float] = time.perf_counter
             parts.append(Part(name.removesuffix(" rows"), slots, tuple(standings), step))
         setting = {name: getattr(asked, name) for name in SETTING} | {"dtype": subject.weights}
         return Results(setting | describe_machine(subject.device), floor, parts)
-
-
-def _load_subjects(asked: EngineBench) -> dict[str, Subject]:
-    subject = load_subject(asked)
-    return {OURS: subject} | {f"{OURS} {kind}": load_beside(subject, kind) for kind in asked.beside}
 
 
 def _draw(seed: int, vocab: int, shapes: Sequence[Shape], number: int) -> list[Job]:

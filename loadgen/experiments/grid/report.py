@@ -64,9 +64,9 @@ def tabulate(results: Results, loads: Mapping[str, Cell]) -> Iterator[Table]:
         yield console.tabulate(f"{name}: {cell.described}", marked, KEYS)
 
 
-def tabulate_measured(folder: Path = MEASURED) -> Iterator[Table]:
+def tabulate_measured() -> Iterator[Table]:
     """A table a result file: what the real engine did, and how far the simulator was from it."""
-    for file in sorted(folder.glob("*.json")):
+    for file in sorted(MEASURED.glob("*.json")):
         found = msgspec.json.decode(file.read_bytes())
         rows = []
         for one in found["verdicts"]:

@@ -90,6 +90,6 @@ def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     table, other = tabulate(results, loads)
     assert "baton-pd" in str(other.rows[0][0]) and "few, ρ 1.6" in other.caption
     assert [row[0] for row in table.rows][-1] == "scls" and any(str(row[0]).startswith("▲") for row in table.rows)
-    assert "2 (+1.0 %)" in next(iter(tabulate_measured(tmp_path))).rows[0]
+    assert "2 (+1.0 %)" in next(iter(tabulate_measured())).rows[0]
     page = make_page(results, loads)
     assert "<svg" in page and "<script>" in page and "too many come" in page
