@@ -99,15 +99,15 @@ def run_paper(args: argparse.Namespace) -> int:
 def run_engine(asked: EngineBench) -> int:
     """Compare and print; returns the exit code. Raises UserError, also when this engine could not run."""
     from loadgen.console import table_console
-    from loadgen.experiments.engine.bench import OURS, results_json, run_bench, show
+    from loadgen.experiments.engine.bench import OURS, find_troubles, run_bench, show
     from loadgen.result_file import require_writable, save_json
 
     require_writable(asked.save_result)
     results = run_bench(asked)
     show(results, table_console())
-    save_json(asked.save_result, results_json(results))
-    if OURS in results.troubles:
-        raise UserError(results.troubles[OURS])
+    save_json(asked.save_result, results)
+    if trouble := find_troubles(results).get(OURS):
+        raise UserError(trouble)
     return 0
 
 

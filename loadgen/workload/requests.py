@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -21,7 +21,6 @@ from loadgen.workload.sample import (
     load_vocabulary,
     read_jsonl,
     read_sharegpt,
-    token_prompt,
 )
 from loadgen.workload.tasks import read_material
 from loadgen.workload.tasks import samples as draw_samples
@@ -80,23 +79,23 @@ def _sharegpt(drawing: Drawing) -> list[Prompt]:
 
 def _random(drawing: Drawing) -> list[Prompt]:
     asked, rng = drawing.workload, drawing.rng
-    tokens, ratio = RandomTokens(drawing.vocabulary.ids, rng), asked.random_range_ratio
-    return [
-        token_prompt(
-            tokens,
-            clip(draw_length(asked.random_input_len, ratio, rng), asked.max_input_len),
-            clip(draw_length(asked.random_output_len, ratio, rng), asked.max_output_len),
-            label="random",
-        )
-        for _ in range(drawing.requests)
-    ]
+    means = ((asked.random_input_len, asked.max_input_len), (asked.random_output_len, asked.max_output_len))
+    ratio = asked.random_range_ratio
+    drawn = ([clip(draw_length(mean, ratio, rng), most) for mean, most in means] for _ in range(drawing.requests))
+    return _of_tokens(drawing, ((read, made, None) for read, made in drawn))
 
 
 def _trace(drawing: Drawing) -> list[Prompt]:
-    tokens, kind = RandomTokens(drawing.vocabulary.ids, drawing.rng), drawing.workload.dataset
+    trace = load_trace(drawing.workload.file, drawing.workload.dataset, drawing.workload.cut(drawing.requests))
+    return _of_tokens(drawing, ((one.input_length, one.output_length, one.arrival) for one in trace))
+
+
+def _of_tokens(drawing: Drawing, lengths: Iterable[tuple[int, int, float | None]]) -> list[Prompt]:
+    """Prompts of random tokens, by the tokens of prompt and answer, and when they arrive."""
+    tokens, label = RandomTokens(drawing.vocabulary.ids, drawing.rng), drawing.workload.dataset
     return [
-        token_prompt(tokens, one.input_length, one.output_length, label=kind, arrival=one.arrival)
-        for one in load_trace(drawing.workload.file, kind, drawing.workload.cut(drawing.requests))
+        Prompt(tokens=tokens.take(read), replay_tokens=made, arrival=arrival, label=label, input_length=read)
+        for read, made, arrival in lengths
     ]
 
 

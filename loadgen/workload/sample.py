@@ -211,19 +211,6 @@ class RandomTokens:
         return (self._ids * rounds)[start : start + length]
 
 
-def token_prompt(
-    tokens: RandomTokens, input_length: int, output_length: int, *, label: str, arrival: float | None = None
-) -> Prompt:
-    """A prompt of random tokens whose lengths are given."""
-    return Prompt(
-        tokens=tokens.take(input_length),
-        replay_tokens=output_length,
-        arrival=arrival,
-        label=label,
-        input_length=input_length,
-    )
-
-
 def draw_length(mean: int, ratio: float, rng: random.Random) -> int:
     """A length uniform in mean * [1 - ratio, 1 + ratio], as `vllm bench serve` draws it."""
     return rng.randint(max(1, math.floor(mean * (1 - ratio))), max(1, math.ceil(mean * (1 + ratio))))

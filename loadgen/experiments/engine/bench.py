@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
@@ -18,7 +20,6 @@ from loadgen.experiments.engine.runners import (
     Lengthwise,
     Runner,
     Shape,
-    Standing,
     contest,
     draw_jobs,
     draw_ragged_shapes,
@@ -27,47 +28,21 @@ from loadgen.experiments.engine.runners import (
 from loadgen.experiments.engine.setup import describe_machine, load_beside, load_plain, load_subject
 from models.progress import Bars
 
-OURS, PLAIN = "lengthwise", "generate"
+OURS = "lengthwise"
 MIB = 2**20
 HEADS = ("rows", "", "tokens/s (min-max)", "to generate", "ms a step", "to floor")
 SETTING = ("model", "rounds", "seed", "input_len", "output_len", "num_requests", "min_len", "max_len", "slots")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Jobs at which all engines took turns."""
-
-    name: str
-    slots: int
-    standings: tuple[Standing, ...]
-    floor_step: float | None = None  # seconds that a step takes at least, where all rows have one shape
-
-    def ratio(self, standing: Standing) -> float | None:
-        """A standing's tokens a second to those of `generate`."""
-        [plain] = (one for one in self.standings if one.name == PLAIN)
-        return standing.rate / plain.rate if standing.rates and plain.rates else None
+Json: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Results:
-    """All results of a run."""
-
-    setting: Mapping[str, object]
-    floor: Floor
-    parts: Sequence[Part]
-
-    @property
-    def troubles(self) -> dict[str, str]:
-        """Reasons that kept an engine from running, by its name."""
-        return {one.name: one.trouble for part in self.parts for one in part.standings if one.trouble}
-
-
-def show(results: Results, console: Console) -> None:
+def show(found: Json, console: Console) -> None:
     """Print a table with all parts."""
-    floor, setting = results.floor, results.setting
+    floor, setting = found["floor"], found["setting"]
     console.print(
-        f"memory bandwidth {floor.bandwidth / 1e9:.1f} GB/s, weights {floor.weight_bytes / MIB:.0f} MiB, "
-        f"K and V {floor.kv_bytes_per_token / 1024:.1f} KiB a token",
+        f"memory bandwidth {floor['bandwidth'] / 1e9:.1f} GB/s, weights {floor['weight_bytes'] / MIB:.0f} MiB, "
+        f"K and V {floor['kv_bytes_per_token'] / 1024:.1f} KiB a token",
         highlight=False,
     )
     title = (
@@ -76,42 +51,39 @@ def show(results: Results, console: Console) -> None:
         f"{setting['dtype']}, {setting['device']}, {setting['threads']} threads"
     )
     table = Table(*HEADS, title=title)
-    for part in results.parts:
-        for standing in part.standings:
-            table.add_row(part.name, standing.name, *_cells(part, standing))
-        if part.floor_step is not None:
-            rate, step = f"{part.slots / part.floor_step:.1f}", f"{part.floor_step * 1000:.1f}"
-            table.add_row(part.name, "floor", rate, "", step, "1.00")
+    for part in found["parts"]:
+        least = part["floor_step"]
+        for standing in part["standings"]:
+            table.add_row(part["name"], standing["name"], *_cells(standing, least))
+        if least is not None:
+            table.add_row(part["name"], "floor", f"{part['slots'] / least:.1f}", "", f"{least * 1000:.1f}", "1.00")
         table.add_section()
     console.print(table)
-    for name, trouble in results.troubles.items():
+    for name, trouble in find_troubles(found).items():
         console.print(f"{name} cannot run here: {trouble}", markup=False, highlight=False)
 
 
-def _cells(part: Part, one: Standing) -> tuple[str, ...]:
-    if not one.rates:
+def _cells(one: Json, least: float | None) -> tuple[str, ...]:
+    rates, ratio = one["rates"], one["ratio_to_generate"]
+    if not rates:
         return ("cannot run here", *"---")
-    ratio, floor = part.ratio(one), part.floor_step
+    step = statistics.median(one["steps"])
     return (
-        f"{one.rate:.1f} ({min(one.rates):.1f}-{max(one.rates):.1f})",
+        f"{statistics.median(rates):.1f} ({min(rates):.1f}-{max(rates):.1f})",
         "-" if ratio is None else f"{ratio:.2f}",
-        f"{one.step * 1000:.1f}",
-        "-" if floor is None else f"{one.step / floor:.2f}",
+        f"{step * 1000:.1f}",
+        "-" if least is None else f"{step / least:.2f}",
     )
 
 
-def results_json(results: Results) -> dict[str, object]:
-    """Seconds, bytes, tokens a second."""
-    parts = [
-        {"name": part.name, "slots": part.slots, "floor_step": part.floor_step}
-        | {"standings": [asdict(one) | {"ratio_to_generate": part.ratio(one)} for one in part.standings]}
-        for part in results.parts
-    ]
-    return {"setting": results.setting, "floor": asdict(results.floor), "parts": parts}
+def find_troubles(found: Json) -> dict[str, str]:
+    """Reasons that kept an engine from running, by its name."""
+    standings = [one for part in found["parts"] for one in part["standings"]]
+    return {one["name"]: one["trouble"] for one in standings if one["trouble"]}
 
 
-def run_bench(asked: EngineBench) -> Results:
-    """Load the model and measure one part after another. Raises UserError."""
+def run_bench(asked: EngineBench) -> Json:
+    """Load the model and measure one part after another: seconds, bytes, tokens a second. Raises UserError."""
     with Bars() as bars:
         bars.begin(f"loading {asked.model}")
         subject = apart(lambda _: load_subject(asked))
@@ -126,15 +98,21 @@ def run_bench(asked: EngineBench) -> Results:
         floor = Floor(bandwidth, weight_bytes(subject.model.network), subject.model.kv.bytes_per_token)
         parts = []
         for name, slots, shapes in planned:
-            every: list[Runner] = [Lengthwise(one, slots, name=called) for called, one in subjects.items()]
-            every.append(Generate(plain, slots))
-            bars.begin(name, len(every) * (asked.rounds + 1))
+            runners: list[Runner] = [Lengthwise(one, slots, name=called) for called, one in subjects.items()]
+            runners.append(Generate(plain, slots))
+            bars.begin(name, len(runners) * (asked.rounds + 1))
             draw = partial(_draw, asked.seed, subject.vocab, shapes)
-            standings = contest(every, draw, asked.rounds, bars.advance)
+            *ours, theirs = contest(runners, draw, asked.rounds, bars.advance)
+            standings = [
+                asdict(one) | {"ratio_to_generate": one.rate / theirs.rate if one.rates and theirs.rates else None}
+                for one in (*ours, theirs)
+            ]
             step = None if name == "ragged" else floor.step(slots, asked.input_len, asked.output_len)
-            parts.append(Part(name.removesuffix(" rows"), slots, tuple(standings), step))
+            parts.append(
+                {"name": name.removesuffix(" rows"), "slots": slots, "floor_step": step, "standings": standings}
+            )
         setting = {name: getattr(asked, name) for name in SETTING} | {"dtype": subject.weights}
-        return Results(setting | describe_machine(subject.device), floor, parts)
+        return {"setting": setting | describe_machine(subject.device), "floor": asdict(floor), "parts": parts}
 
 
 def _draw(seed: int, vocab: int, shapes: Sequence[Shape], number: int) -> list[Job]:
