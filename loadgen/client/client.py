@@ -44,23 +44,21 @@ class Target:
         return self.base_url.rstrip("/").removesuffix("/v1") + path
 
 
+@dataclass(frozen=True, slots=True)
 class Client:
     """One pool of connections to one server."""
 
-    def __init__(
-        self, target: Target, session: aiohttp.ClientSession, *, id_prefix: str = "bench-", keep_text: bool = False
-    ) -> None:
-        self._target = target
-        self._session = session
-        self._id_prefix = id_prefix
-        self._keep_text = keep_text
-        self._decoder = msgspec.json.Decoder(Event)
+    target: Target
+    session: aiohttp.ClientSession
+    id_prefix: str
+    keep_text: bool
+    decoder: msgspec.json.Decoder[Event] = field(default_factory=lambda: msgspec.json.Decoder(Event))
 
     async def model(self) -> str:
         """The first model that the server lists. Raises ServerError."""
-        url = self._target.url("/v1/models")
+        url = self.target.url("/v1/models")
         try:
-            async with self._session.get(url) as response:
+            async with self.session.get(url) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ServerError(
@@ -77,7 +75,7 @@ class Client:
     async def send(self, request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
         """Send one request and read its answer to the end; `clock` tells the seconds since the start of the run."""
         sent = clock()
-        transcript = Transcript(self._decoder, self._keep_text)
+        transcript = Transcript(self.decoder, self.keep_text)
         status: Status = "completed"
         failure: Failure | None = None
         try:
@@ -112,11 +110,9 @@ class Client:
 
     async def _exchange(self, request: PreparedRequest, transcript: Transcript, clock: Clock) -> None:
         """Send the request and read its stream. Raises RequestError, or TimeoutError when `cancel_after` has passed."""
-        headers = {"x-request-id": f"{self._id_prefix}{request.index}", "x-lengthwise-estimate": "1"}
+        headers = {"x-request-id": f"{self.id_prefix}{request.index}", "x-lengthwise-estimate": "1"}
         try:
-            async with self._session.post(
-                self._target.url(request.path), data=request.body, headers=headers
-            ) as response:
+            async with self.session.post(self.target.url(request.path), data=request.body, headers=headers) as response:
                 await _require_stream(response)
                 async for chunk in response.content.iter_any():
                     transcript.feed(chunk, clock())
@@ -125,7 +121,7 @@ class Client:
                         break
             transcript.close()
         except (aiohttp.ClientError, OSError) as error:
-            raise RequestError(_failure(error, self._target.timeout)) from error
+            raise RequestError(_failure(error, self.target.timeout)) from error
 
 
 @asynccontextmanager
@@ -138,7 +134,7 @@ async def connect(target: Target, *, id_prefix: str = "bench-", keep_text: bool 
         timeout=timeout,
         headers={"Content-Type": "application/json", **target.headers},
     ) as session:
-        yield Client(target, session, id_prefix=id_prefix, keep_text=keep_text)
+        yield Client(target, session, id_prefix, keep_text)
 
 
 async def _require_stream(response: aiohttp.ClientResponse) -> None:
