@@ -84,15 +84,6 @@ def longest(shapes: Sequence[Shape]) -> int:
     return sum(map(max, zip(*shapes, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One turn of the pipeline."""
-
-    at: float  # seconds from the start of the run to the end of the turn
-    seconds: float
-    tally: Tally
-
-
 class DirectPort:
     """The way to a pipeline in the same thread; a scheduler's Port."""
 
@@ -112,8 +103,10 @@ class DirectPort:
 
 def feed(
     pipeline: Pipeline, batcher: Batcher, requests: Sequence[Request], clock: Callable[[], float]
-) -> Iterator[Moment]:
+) -> Iterator[tuple[float, Tally]]:
     """Serve requests, numbered from 0, that are all there from the start, turn by turn to the end.
+
+    Yields the seconds from the start to the end of each turn, and what the turn did.
 
     Raises UserError when a row fails or cannot be placed.
     """
@@ -133,8 +126,8 @@ def feed(
             raise UserError(f"no room for a row: {arena.capacity_tokens} tokens of K and V")
         updates, now = pipeline.turn(), clock()
         worker.shape = pipeline.shape()
-        yield Moment(now - begin, now - last, pipeline.tally)
         last = now
+        yield now - begin, pipeline.tally
         for update in updates:
             if update.finish_reason is FinishReason.ERROR:
                 raise UserError(f"a row failed: {update.error}")
@@ -184,14 +177,14 @@ class Lengthwise:
     def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
         if self._pipeline is None:
             self._pipeline = self.subject.pipeline(self.slots, longest([job.shape for job in jobs]))
-        requests, steps, end = make_requests(jobs), [], 0.0
+        requests, steps, end = make_requests(jobs), list[float](), 0.0
         with torch_threads(1 if self.subject.model.reads_exactly else torch.get_num_threads()):  # as the server has it
-            for moment in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
+            for at, tally in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
                 if stop.is_set():
                     raise Interrupted
-                end = moment.at
-                if moment.tally.generated and not moment.tally.prompt:
-                    steps.append(moment.seconds)
+                if tally.generated and not tally.prompt:
+                    steps.append(at - end)
+                end = at
         return Turn(end, tuple(steps), tuple(request.generated for request in requests))
 
 
@@ -280,10 +273,6 @@ class Standing:
     @property
     def rate(self) -> float:
         return statistics.median(self.rates)
-
-    @property
-    def step(self) -> float:
-        return statistics.median(self.steps)
 
 
 def contest(

@@ -45,7 +45,7 @@ def test_rounds_interleave_and_the_first_does_not_count() -> None:
     a, b = contest(runners, lambda _: TWO_JOBS, 3)
     assert log == ["a", "b", "b", "a", "a", "b", "b", "a"]
     assert a.rates == [8, 4, 2] and a.rate == 4 and b.rates == [4, 4, 4]
-    assert a.step == 0.2 and a.trouble is None
+    assert a.steps == [0.2] * 3 and a.trouble is None
 
 
 def test_who_cannot_run_says_why_once_and_the_others_go_on() -> None:
