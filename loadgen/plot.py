@@ -97,7 +97,7 @@ def specify_lines(rows: Sequence[Spec], names: Sequence[str], x_label: str, y_la
     }
     columns = max(1, WIDTH // (42 + 7 * max(map(len, names), default=0)))  # as many as fit
     legend = {"columns": columns, "title": None}
-    long_enough = {"symbolType": "stroke", "symbolSize": 700, "symbolStrokeWidth": 2}  # for the dashes
+    long_enough = {"symbolType": "stroke", "symbolSize": 700, "symbolStrokeWidth": 2, "symbolOpacity": 1}  # for the dashes
     looks: dict[str, list[object]] = {
         "color": [f"var(--c{look % COLOURS})" for look in range(len(names))],
         "strokeDash": [DASHES[look % len(DASHES)] for look in range(len(names))],
