@@ -50,8 +50,8 @@ class Client:
 
     target: Target
     session: aiohttp.ClientSession
-    id_prefix: str
-    keep_text: bool
+    id_prefix: str = "bench-"
+    keep_text: bool = False
     decoder: msgspec.json.Decoder[Event] = field(default_factory=lambda: msgspec.json.Decoder(Event))
 
     async def model(self) -> str:
