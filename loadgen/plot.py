@@ -97,7 +97,8 @@ def specify_lines(rows: Sequence[Spec], names: Sequence[str], x_label: str, y_la
     }
     columns = max(1, WIDTH // (42 + 7 * max(map(len, names), default=0)))  # as many as fit
     legend = {"columns": columns, "title": None}
-    long_enough = {"symbolType": "stroke", "symbolSize": 700, "symbolStrokeWidth": 2, "symbolOpacity": 1}  # for the dashes
+    # Long enough for the dashes, and not as faint as the bands.
+    strokes = {"symbolType": "stroke", "symbolSize": 700, "symbolStrokeWidth": 2, "symbolOpacity": 1}
     looks: dict[str, list[object]] = {
         "color": [f"var(--c{look % COLOURS})" for look in range(len(names))],
         "strokeDash": [DASHES[look % len(DASHES)] for look in range(len(names))],
@@ -107,7 +108,7 @@ def specify_lines(rows: Sequence[Spec], names: Sequence[str], x_label: str, y_la
             "field": "name",
             "type": "nominal",
             "scale": {"domain": names, "range": found},
-            "legend": {**legend, **(long_enough if channel == "color" else {})},
+            "legend": {**legend, **(strokes if channel == "color" else {})},
         }
         for channel, found in looks.items()
     }
