@@ -29,20 +29,19 @@ def show(results: Results, contenders: Sequence[str], requests: int, console: Co
     """Print a table for each group of cells."""
     console.print(READING)
     for title, cells in group_cells([*results], requests).items():
-        rows = tuple(map(_cells, compare(results, contenders, cells)))
+        rows = tuple((name, *_cells(one)) for name, one in compare(results, contenders, cells).items())
         console.print(show_table(Table(f"{title}: {len(cells)} cells", HEADS, rows)))
 
 
 def _cells(one: Difference) -> tuple[str, ...]:
-    kinds = (" / ".join(f"{one.typical[f'{part}_{kind}']:+.1f}" for part in ("mean", "p99", "p100")) for kind in KINDS)
-    worst = f"{one.most['mean_jct_ms']:+.1f} / {one.most['p99_jct_ms']:+.1f}"
-    last = (
-        f"{one.typical['median_ttft_ms']:+.1f}",
-        worst,
-        f"{one.later:.2f}",
-        f"{one.least['request_throughput']:+.1f}",
+    typical, most = one["typical"], one["most"]
+    return (
+        *(" / ".join(f"{typical[f'{part}_{kind}']:+.1f}" for part in ("mean", "p99", "p100")) for kind in KINDS),
+        f"{typical['median_ttft_ms']:+.1f}",
+        f"{most['mean_jct_ms']:+.1f} / {most['p99_jct_ms']:+.1f}",
+        f"{most['later']:.2f}",
+        f"{one['least']['request_throughput']:+.1f}",
     )
-    return (one.contender, *kinds, *last)
 
 
 TEMPLATE = Path(__file__).with_name("arena.html.j2")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -40,37 +40,30 @@ Results = Mapping[Cell, Mapping[str, Figures]]
 """Cell -> contender -> figures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Differences of one contender to BASE over some cells, in percent; `later` as a share."""
-
-    contender: str
-    typical: Figures  # by the geometric mean of ratios
-    most: Figures  # in the cell where it is greatest
-    least: Figures
-    later: float
+Difference = Mapping[str, Figures]
+"""Differences of one contender to BASE over some cells, in percent, `later` as a share: the `typical` by the geometric
+mean of ratios, the `most` and the `least` of any cell."""
 
 
-def compare(results: Results, contenders: Sequence[str], cells: Sequence[Cell]) -> list[Difference]:
-    """The differences over these cells; empty where there are none."""
-    return [_difference(name, [results[cell] for cell in cells]) for name in contenders] if cells else []
+def compare(results: Results, contenders: Sequence[str], cells: Sequence[Cell]) -> dict[str, Difference]:
+    """The differences over these cells by contender; empty where there are no cells."""
+    return {name: _difference(name, [results[cell] for cell in cells]) for name in contenders} if cells else {}
 
 
 def _difference(name: str, cells: Sequence[Mapping[str, Figures]]) -> Difference:
-    figures = [figure for figure in cells[0][BASE] if figure != "later"]
     # What is nothing under BASE, such as a wait, has no ratio.
     ratios = {
         figure: [one[name][figure] / one[BASE][figure] for one in cells if one[BASE][figure] > 0 < one[name][figure]]
-        for figure in figures
+        for figure in cells[0][BASE]
+        if figure != "later"
     }
-    ratios = {figure: found for figure, found in ratios.items() if found}
-    return Difference(
-        name,
-        {figure: 100 * (math.exp(fmean(map(math.log, found))) - 1) for figure, found in ratios.items()},
-        {figure: 100 * (max(found) - 1) for figure, found in ratios.items()},
-        {figure: 100 * (min(found) - 1) for figure, found in ratios.items()},
-        max(one[name]["later"] for one in cells),
-    )
+    known = {figure: found for figure, found in ratios.items() if found}
+    return {
+        "typical": {figure: 100 * (math.exp(fmean(map(math.log, found))) - 1) for figure, found in known.items()},
+        "most": {figure: 100 * (max(found) - 1) for figure, found in known.items()}
+        | {"later": max(one[name]["later"] for one in cells)},
+        "least": {figure: 100 * (min(found) - 1) for figure, found in known.items()},
+    }
 
 
 BOOST = 30.0

@@ -112,15 +112,14 @@ def test_differences_are_geometric_means_with_the_worst_cell() -> None:
     better = figures_of(mean_jct_ms=5.0, p99_jct_ms=11.2, request_throughput=2.2, later=0.3, wait=4.0)
     worse = figures_of(mean_jct_ms=10.4, p100_jct_ms=22.5, request_throughput=1.0, later=0.9)
     results = {ONE: {BASE: figures_of(), "a": better}, OTHER: {BASE: figures_of(), "a": worse}}
-    same, one = compare(results, (BASE, "a"), [ONE, OTHER])
-    assert (same.typical["mean_jct_ms"], same.later) == (0.0, 0.0)
-    assert one.typical["mean_jct_ms"] == pytest.approx(100 * ((0.5 * 1.04) ** 0.5 - 1))
-    assert (one.most["mean_jct_ms"], one.most["p99_jct_ms"], one.most["p100_jct_ms"]) == pytest.approx(
-        (4.0, 12.0, 125.0)
-    )
-    assert one.least["request_throughput"] == pytest.approx(-50.0) and one.later == 0.9
-    assert "wait" not in one.typical, "nothing waited under first come, first served"
-    assert compare(results, (BASE,), []) == []
+    same, one = compare(results, (BASE, "a"), [ONE, OTHER]).values()
+    assert (same["typical"]["mean_jct_ms"], same["most"]["later"]) == (0.0, 0.0)
+    typical, most = one["typical"], one["most"]
+    assert typical["mean_jct_ms"] == pytest.approx(100 * ((0.5 * 1.04) ** 0.5 - 1))
+    assert (most["mean_jct_ms"], most["p99_jct_ms"], most["p100_jct_ms"]) == pytest.approx((4.0, 12.0, 125.0))
+    assert one["least"]["request_throughput"] == pytest.approx(-50.0) and most["later"] == 0.9
+    assert "wait" not in typical, "nothing waited under first come, first served"
+    assert compare(results, (BASE,), []) == {}
 
 
 def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
