@@ -167,16 +167,6 @@ class Cell:
     requests: int = REQUESTS
 
     @property
-    def queued(self) -> bool:
-        """Whether requests wait: as many come as are served, or they come in bursts."""
-        return self.rho >= 1
-
-    @property
-    def alike(self) -> bool:
-        """Whether its lengths hardly differ."""
-        return self.load in ALIKE
-
-    @property
     def described(self) -> str:
         """The cell in a few words."""
         return f"{self.machine}, {Path(self.load).stem}, ρ {self.rho:g}, predictions {self.prediction}"
@@ -196,7 +186,7 @@ def all_cells(traces: Sequence[str], seeds: Sequence[int], requests: int = REQUE
         usual = Cell(machine, load, HARD, seed=seed, requests=requests)
         cells += [replace(usual, rho=rho) for rho in RATES]
         cells.append(replace(usual, rho=BURSTS[0], burstiness=BURSTS[1]))
-        if not usual.alike:
+        if load not in ALIKE:
             cells += [replace(usual, prediction=prediction) for prediction in OTHERS]
     for machine, load in product(*OVERLOADED):
         cells += [Cell(machine, load, HARD, seed=seeds[0], requests=count) for count in OVERLOADS if count != requests]
@@ -208,9 +198,9 @@ def group_cells(cells: Sequence[Cell], requests: int = REQUESTS) -> dict[str, li
     """The cells by whether a rule can gain there: whether requests wait, how much lengths differ, what is predicted."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        if cell.alike:
+        if cell.load in ALIKE:
             name = "lengths alike"
-        elif not cell.queued:
+        elif cell.rho < 1:  # fewer requests come than are served; a burst has a ρ of 1
             name = "no queue"
         elif cell.requests in OVERLOADS and cell.requests != requests:
             name = f"an overload of {cell.requests} requests"
