@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from loadgen.bench import flags as bench_flags
-from loadgen.compare import flags as compare_flags
+from loadgen.options import BENCH_GROUPS, COMPARE_GROUPS, BenchFlags, CompareFlags
 from loadgen.simulate import flags as simulate_flags
 from models.options import Subparsers, add_groups, read_options
 
@@ -29,7 +28,7 @@ def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], No
         "`vllm bench serve`.",
         allow_abbrev=False,  # else flags of the commands below that begin as several of its own are refused
     )
-    add_groups(parser, bench_flags.GROUPS)
+    add_groups(parser, BENCH_GROUPS)
     parser.set_defaults(run=run_bench)
     if others:
         below = parser.add_subparsers(title="other benchmarks", metavar="COMMAND", required=False)
@@ -41,7 +40,7 @@ def run_bench(args: argparse.Namespace) -> int:
     """Benchmark a server; returns the exit code: 1 when no request completed, 130 when it was interrupted."""
     from loadgen.bench.run import run_bench
 
-    return run_bench(read_options(args, bench_flags.BenchFlags))
+    return run_bench(read_options(args, BenchFlags))
 
 
 def add_compare(subparsers: Subparsers) -> None:
@@ -53,7 +52,7 @@ def add_compare(subparsers: Subparsers) -> None:
         "rounds, and write one report: a page with plots, and JSON. Differences that the rounds do not bear out are "
         "not called differences.",
     )
-    add_groups(parser, compare_flags.GROUPS)
+    add_groups(parser, COMPARE_GROUPS)
     parser.set_defaults(run=run_compare)
 
 
@@ -61,7 +60,7 @@ def run_compare(args: argparse.Namespace) -> int:
     """Compare; returns the exit code: 1 when a contestant had to be left out, 130 when it was interrupted."""
     from loadgen.compare.run import run_compare
 
-    return run_compare(args)
+    return run_compare(read_options(args, CompareFlags))
 
 
 def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Validate | None = None) -> None:

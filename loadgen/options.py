@@ -1,14 +1,21 @@
-"""Options that several commands with a load share: access to a server, sampling, and numbers of requests."""
+"""The flags of the commands that send requests: `lengthwise bench`, named as those of `vllm bench serve` where they
+mean the same, and `lengthwise compare`. Each value is checked by itself.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from msgspec import Meta
 
+from loadgen.bench.measures import DEFAULT_METRICS, GOODPUT_METRICS, METRICS
+from loadgen.workload.flags import Workload
 from models.options import Count, Natural, NonNegative, Positive, Share, option, split_pair
 
 
@@ -38,11 +45,11 @@ class Sampling:
     min_p: Share | None = option(None, "least probability, as a share of the likeliest token's")
     extra_body: dict[str, Any] | None = option(None, "further fields of every request's body")
 
-    def fields(self, ignore_eos: bool = False) -> dict[str, object]:
-        """Fields of a request's body; `ignore_eos` asks for it also without the flag."""
+    def fields(self) -> dict[str, object]:
+        """Fields of a request's body."""
         named = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         fields = {name: value for name, value in named.items() if value is not None}
-        if self.ignore_eos or ignore_eos:
+        if self.ignore_eos:
             fields["ignore_eos"] = True
         return fields | (self.extra_body or {})
 
@@ -56,3 +63,188 @@ class Load:
     max_concurrency: Count | None = option(None, "requests that may be under way at a time")
     num_warmups: Natural = option(1, "requests before, which are not measured")
     timeout: Positive = option(600.0, "give a request up when nothing came for so long", metavar="SECONDS")
+
+
+def parse_goal(text: str) -> tuple[str, float]:
+    """NAME:MILLISECONDS as a metric and seconds; raises ValueError."""
+    name, _, bound = text.partition(":")
+    try:
+        seconds = float(bound) / 1000
+    except ValueError:
+        seconds = math.nan
+    if name not in GOODPUT_METRICS or not 0 <= seconds < math.inf:
+        raise ValueError(f"{text!r} is not NAME:MILLISECONDS with a name of {', '.join(GOODPUT_METRICS)}")
+    return name, seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server(Access):
+    """The server to measure."""
+
+    base_url: str | None = option(None, "where the server listens (default: http://HOST:PORT)", metavar="URL")
+    host: str = option("127.0.0.1", "host of the server")
+    port: Count = option(8000, "port of the server")
+    endpoint: str | None = option(
+        None, "path of the API (default: the one of chats or completions, as prompts need)", metavar="PATH"
+    )
+    model: str | None = option(None, "model to ask for (default: the first that the server lists)", metavar="NAME")
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return self.base_url or f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arriving:
+    """When requests are sent, and when clients leave."""
+
+    request_rate: Positive | None = option(
+        None,
+        "requests per second, or inf for all at once (default: the workload's own times, else inf)",
+        metavar="RPS",
+        infinite=True,
+    )
+    burstiness: Positive = option(
+        1.0,
+        "gaps follow Gamma(shape=N, scale=1/(RPS*N)): 1 is a Poisson process, less is burstier, inf is a metronome",
+        infinite=True,
+    )
+    turns: Count = option(1, "requests that make a conversation: each is sent after the answer to the one before")
+    think_time: NonNegative = option(0.0, "how long after that answer", metavar="SECONDS")
+    cancel_rate: Share = option(0.0, "share of the requests whose client leaves, 0 to 1", metavar="SHARE")
+    cancel_delay: NonNegative = option(1.0, "how long after sending such a client leaves", metavar="SECONDS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The figures to report, and the file that keeps them."""
+
+    percentile_metrics: tuple[str, ...] = option(
+        DEFAULT_METRICS,
+        f"what to report, of {','.join(METRICS)}",
+        choices=lambda: METRICS,
+        commas=True,
+        metavar="NAMES",
+    )
+    metric_percentiles: tuple[Annotated[float, Meta(gt=0, le=100)], ...] = option(
+        (90.0, 95.0, 99.0), "percentiles to report; the median comes anyway", commas=True, metavar="LIST"
+    )
+    goodput: tuple[tuple[str, float], ...] = option(
+        (),
+        f"count requests that keep all of these bounds, of {', '.join(GOODPUT_METRICS)}, such as ttft:500 tpot:50",
+        parse=parse_goal,
+        nargs="+",
+        metavar="NAME:MS",
+    )
+    request_id_prefix: str | None = option(None, "begins every x-request-id (default: bench- and a random word)")
+    save_result: bool = option(False, "write a JSON file")
+    save_detailed: bool = option(False, "... with times and texts of every request")
+    result_dir: Path | None = option(None, "where to write it (default: here)", metavar="FOLDER")
+    result_filename: str | None = option(None, "its name (default: label, rate, model and date)", metavar="NAME")
+    label: str = option("lengthwise", "begins the file's name, stands in it")
+    metadata: tuple[tuple[str, str], ...] = option(
+        (), "noted in the file", parse=split_pair, nargs="*", metavar="KEY=VALUE"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchFlags(Server, Load, Arriving, Sampling, Result, Workload):
+    """All flags of the command."""
+
+
+BENCH_GROUPS: Mapping[str, type] = MappingProxyType(
+    {"server": Server, "load": Load, "arrivals": Arriving, "requests": Sampling, "result": Result, "workload": Workload}
+)
+
+
+LEAST_ROUNDS = 3
+"""The fewest rounds whose spread means something."""
+
+
+def parse_url(text: str) -> tuple[str, str]:
+    """NAME=URL as a pair; raises ValueError."""
+    name, url = split_pair(text)
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{text}: the URL must begin with http:// or https://")
+    return name, url
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestants:
+    """The strategies and servers to compare."""
+
+    model: str | None = option(None, "what the started servers serve (default: as `lengthwise serve`)", positional=True)
+    strategies: tuple[str, ...] = option(
+        (),
+        "start `lengthwise serve` with each of these in turn; one may come twice, to see how far equals differ",
+        commas=True,
+        metavar="A,B,...",
+    )
+    urls: tuple[tuple[str, str], ...] = option(
+        (), "servers that run already, ours or others", parse=parse_url, commas=True, metavar="NAME=URL,..."
+    )
+    serve_args: str = option(
+        "", 'flags for every started server, after an equals sign: --serve-args="--max-num-seqs 8 --recompute"'
+    )
+    baseline: str | None = option(
+        None, "contestant that the others are compared with (default: the first)", metavar="NAME"
+    )
+    ready_check_timeout_sec: Positive = option(600.0, "how long a server may take to start", metavar="SECONDS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundLoad(Load):
+    """The load of every contestant in every round."""
+
+    rounds: Annotated[int, Meta(ge=LEAST_ROUNDS)] = option(
+        LEAST_ROUNDS, f"times that each contestant plays; at least {LEAST_ROUNDS}"
+    )
+    request_rates: tuple[Positive, ...] | None = option(
+        None,
+        "requests per second, one run each: 1,2,4,inf (default: the workload's own times, else all at once)",
+        commas=True,
+        infinite=True,
+        metavar="LIST",
+    )
+    burstinesses: tuple[Positive, ...] = option(
+        (1.0,),
+        "each with every rate: 1 is a Poisson process, less is burstier, inf is a metronome",
+        commas=True,
+        infinite=True,
+        metavar="LIST",
+    )
+    num_warmups: Natural = option(4, "requests before each contestant's run, which are not measured")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherServers(Access):
+    """How to ask the servers of --urls."""
+
+    ask_model: str | None = option(
+        None, "model to ask for (default: the first that each lists)", flag="--model", metavar="NAME"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Where the report goes."""
+
+    output: Path | None = option(None, "where report.html and report.json go (default: compare-DATE)", metavar="FOLDER")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareFlags(Contestants, RoundLoad, Sampling, OtherServers, Report, Workload):
+    """All flags of the command."""
+
+
+COMPARE_GROUPS: Mapping[str, type] = MappingProxyType(
+    {
+        "contestants": Contestants,
+        "load": RoundLoad,
+        "requests": Sampling,
+        "servers of --urls": OtherServers,
+        "result": Report,
+        "workload": Workload,
+    }
+)

@@ -32,11 +32,6 @@ class Metric:
     samples: Samples
     unit: str = "ms"
 
-    @property
-    def scale(self) -> float:
-        """The number of its units in a second."""
-        return {"ms": 1000.0, "s": 1.0}[self.unit]
-
 
 def ttft(outcome: Outcome) -> Sequence[float]:
     """Time to first token: from sending to the first chunk with output."""
@@ -138,33 +133,25 @@ def find_percentile(ordered: Sequence[float], percentile: float) -> float:
     return ordered[math.ceil(len(ordered) * percentile / 100) - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """An answer that was foretold and is complete."""
-
-    foretold: Foretold
-    seconds: float
-    """From its request to its end."""
-    tokens: int
+Ending: TypeAlias = tuple[Foretold, float, int]
+"""When the end of an answer was expected, the seconds after which it came, and the tokens of the answer."""
 
 
-def judge(endings: Sequence[Ending]) -> Json:
+def judge(endings: Iterable[Ending]) -> Json:
     """How well ends were foretold; nothing where none was. Errors are medians of the distance from the true time, as
     shares of that; with lengths: had they been known, so what the wait and the speed make of it."""
-    ended = [one for one in endings if one.seconds > 0]
+    ended = [one for one in endings if one[1] > 0]
     if not ended:
         return {}
-    known = [(one, end) for one in ended if (end := one.foretold.with_length(one.tokens)) is not None]
+    known = [
+        abs(end - seconds) / seconds for told, seconds, tokens in ended if (end := told.with_length(tokens)) is not None
+    ]
     return {
         "foretold_answers": len(ended),
-        "foretold_error": median(_error(one, one.foretold.median) for one in ended),
-        "foretold_error_with_lengths": median(_error(one, end) for one, end in known) if known else None,
-        "foretold_inside": sum(one.foretold.low <= one.seconds <= one.foretold.high for one in ended) / len(ended),
+        "foretold_error": median(abs(told.median - seconds) / seconds for told, seconds, _ in ended),
+        "foretold_error_with_lengths": median(known) if known else None,
+        "foretold_inside": sum(told.low <= seconds <= told.high for told, seconds, _ in ended) / len(ended),
     }
-
-
-def _error(one: Ending, expected: float) -> float:
-    return abs(expected - one.seconds) / one.seconds
 
 
 NO_GOALS: Mapping[str, float] = MappingProxyType({})
@@ -197,21 +184,21 @@ def measure(
         "total_input_tokens": read,
         "total_cached_tokens": sum(outcome.cached_tokens for outcome in completed),
         "total_output_tokens": made,
-        "request_throughput": _divide(len(completed), duration),
-        "request_goodput": _divide(sum(meets(one, goals) for one in completed), duration) if goals else None,
-        "output_throughput": _divide(made, duration),
-        "total_token_throughput": _divide(read + made, duration),
+        "request_throughput": divide(len(completed), duration),
+        "request_goodput": divide(sum(meets(one, goals) for one in completed), duration) if goals else None,
+        "output_throughput": divide(made, duration),
+        "total_token_throughput": divide(read + made, duration),
         "max_output_tokens_per_s": _find_peak_tokens(completed),
         "max_concurrent_requests": _find_peak_requests(outcomes),
         "jain_fairness_index": measure_fairness(  # of output tokens per second of job completion time
             [one.output_tokens / (one.end - one.scheduled) for one in completed if one.end > one.scheduled]
         ),
         "median_ttft_by_turn_ms": [1000 * seconds for seconds in _median_ttfts(completed)],
-        **judge([Ending(one.foretold, one.end - one.sent, one.output_tokens) for one in completed if one.foretold]),
+        **judge((one.foretold, one.end - one.sent, one.output_tokens) for one in completed if one.foretold),
     }
     for metric in map(METRICS.__getitem__, metrics):
         samples = [sample for outcome in completed for sample in metric.samples(outcome)]
-        found |= spread(metric.name, samples, percentiles, metric.unit, metric.scale)
+        found |= spread(metric.name, samples, percentiles, metric.unit, 1000.0 if metric.unit == "ms" else 1.0)
     return found
 
 
@@ -238,19 +225,17 @@ def measure_fairness(shares: Sequence[float]) -> float | None:
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else None
 
 
-def _divide(amount: float, duration: float) -> float:
+def divide(amount: float, duration: float) -> float:
+    """A rate; 0 where there was no time."""
     return amount / duration if duration > 0 else 0.0
 
 
 def _find_peak_tokens(completed: Sequence[Outcome]) -> float:
     """The tokens of the best second; the tokens of a request are spread evenly over its chunks."""
     begin = min((outcome.sent for outcome in completed), default=0.0)
-    seconds: Counter[int] = Counter()
     tokens: dict[int, float] = {}
     for outcome in completed:
-        seconds.clear()
-        seconds.update(int(time - begin) for time in outcome.token_times)
-        for second, chunks in seconds.items():
+        for second, chunks in Counter(int(time - begin) for time in outcome.token_times).items():
             share = outcome.output_tokens * chunks / len(outcome.token_times)
             tokens[second] = tokens.get(second, 0.0) + share
     return max(tokens.values(), default=0.0)

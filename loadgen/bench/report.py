@@ -13,25 +13,7 @@ from rich.table import Table
 
 from loadgen.bench.measures import METRICS, itl, name_percentile, ttft
 from loadgen.client.request import Outcome
-from loadgen.load.load import ClientLoad, Run
 from loadgen.result_file import Json
-
-
-def client_json(load: ClientLoad) -> Json:
-    """The load on the load generator itself during the run."""
-    return {
-        "client_cpu_percent": load.cpu * 100,
-        "client_loop_lag_mean_ms": load.mean_lag * 1000,
-        "client_loop_lag_p99_ms": load.p99_lag * 1000,
-        "client_loop_lag_max_ms": load.max_lag * 1000,
-        "client_warning": load.warning,
-    }
-
-
-def run_json(run: Run) -> Json:
-    """How many requests were planned and did not end, and whether the run was interrupted."""
-    unfinished = run.planned - len(run.outcomes)
-    return {"num_prompts": run.planned, "interrupted": run.interrupted, "unfinished": unfinished}
 
 
 def details_json(outcomes: Sequence[Outcome]) -> Json:
@@ -88,7 +70,7 @@ CLIENT = (
 )
 
 
-def make_table(figures: Json, client: ClientLoad, metrics: Sequence[str], percentiles: Sequence[float]) -> Table:
+def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[float]) -> Table:
     """A table of names and values, of some metrics; `figures` may have `num_warmups` and the like besides."""
     result = Table("", "", title="Serving Benchmark Result", show_header=False, title_style="bold")
     result.columns[1].justify = "right"
@@ -115,14 +97,14 @@ def make_table(figures: Json, client: ClientLoad, metrics: Sequence[str], percen
             result.add_row(f"{shown}:", "-")
     result.add_section()
     result.add_row("[bold]Load Generator[/]", "")
-    add(CLIENT, client_json(client))
+    add(CLIENT, figures)
     return result
 
 
-def find_warnings(figures: Json, client: ClientLoad) -> Iterable[str]:
+def find_warnings(figures: Json) -> Iterable[str]:
     """Warnings that a reader must know before believing the figures."""
-    if client.warning:
-        yield client.warning
+    if figures["client_warning"]:
+        yield str(figures["client_warning"])
     if figures["uncounted"]:
         yield (
             f"{figures['uncounted']} answers came without token counts: their chunks were counted as tokens, "

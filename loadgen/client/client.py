@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import aiohttp
 import msgspec
 import orjson
 
-from loadgen.client.request import ErrorKind, Failure, Outcome, PreparedRequest, Status
+from loadgen.client.request import Failure, Outcome, PreparedRequest, Status
 from loadgen.client.transcript import Event, RequestError, Transcript, error_message
 from models.errors import UserError
 
@@ -44,23 +44,21 @@ class Target:
         return self.base_url.rstrip("/").removesuffix("/v1") + path
 
 
+@dataclass(frozen=True, slots=True)
 class Client:
     """One pool of connections to one server."""
 
-    def __init__(
-        self, target: Target, session: aiohttp.ClientSession, *, id_prefix: str = "bench-", keep_text: bool = False
-    ) -> None:
-        self._target = target
-        self._session = session
-        self._id_prefix = id_prefix
-        self._keep_text = keep_text
-        self._decoder = msgspec.json.Decoder(Event)
+    target: Target
+    session: aiohttp.ClientSession
+    id_prefix: str = "bench-"
+    keep_text: bool = False
+    decoder: msgspec.json.Decoder[Event] = field(default_factory=lambda: msgspec.json.Decoder(Event))
 
     async def model(self) -> str:
         """The first model that the server lists. Raises ServerError."""
-        url = self._target.url("/v1/models")
+        url = self.target.url("/v1/models")
         try:
-            async with self._session.get(url) as response:
+            async with self.session.get(url) as response:
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ServerError(
@@ -69,12 +67,15 @@ class Client:
         if response.status != 200:
             remedy = "give a key with --api-key" if response.status in (401, 403) else "name a --model"
             raise ServerError(f"{url} answers with status {response.status}: {error_message(body)}; {remedy}")
-        return _first_model(body, url)
+        try:
+            return str(orjson.loads(body)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise ServerError(f"{url} lists no model: name one with --model") from error
 
     async def send(self, request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
         """Send one request and read its answer to the end; `clock` tells the seconds since the start of the run."""
         sent = clock()
-        transcript = Transcript(self._decoder, self._keep_text)
+        transcript = Transcript(self.decoder, self.keep_text)
         status: Status = "completed"
         failure: Failure | None = None
         try:
@@ -109,11 +110,9 @@ class Client:
 
     async def _exchange(self, request: PreparedRequest, transcript: Transcript, clock: Clock) -> None:
         """Send the request and read its stream. Raises RequestError, or TimeoutError when `cancel_after` has passed."""
-        headers = {"x-request-id": f"{self._id_prefix}{request.index}", "x-lengthwise-estimate": "1"}
+        headers = {"x-request-id": f"{self.id_prefix}{request.index}", "x-lengthwise-estimate": "1"}
         try:
-            async with self._session.post(
-                self._target.url(request.path), data=request.body, headers=headers
-            ) as response:
+            async with self.session.post(self.target.url(request.path), data=request.body, headers=headers) as response:
                 await _require_stream(response)
                 async for chunk in response.content.iter_any():
                     transcript.feed(chunk, clock())
@@ -122,7 +121,7 @@ class Client:
                         break
             transcript.close()
         except (aiohttp.ClientError, OSError) as error:
-            raise RequestError(_failure(error, self._target.timeout)) from error
+            raise RequestError(_failure(error, self.target.timeout)) from error
 
 
 @asynccontextmanager
@@ -135,7 +134,7 @@ async def connect(target: Target, *, id_prefix: str = "bench-", keep_text: bool 
         timeout=timeout,
         headers={"Content-Type": "application/json", **target.headers},
     ) as session:
-        yield Client(target, session, id_prefix=id_prefix, keep_text=keep_text)
+        yield Client(target, session, id_prefix, keep_text)
 
 
 async def _require_stream(response: aiohttp.ClientResponse) -> None:
@@ -157,30 +156,15 @@ async def _read_to_end(response: aiohttp.ClientResponse) -> None:
 
 def _failure(error: Exception, timeout: float) -> Failure:
     """The failure that an exception of the HTTP library stands for."""
+    said = str(error) or type(error).__name__
     match error:
         case aiohttp.ConnectionTimeoutError():
             return Failure("connection", f"no connection within {CONNECT_TIMEOUT:g} s")
         case TimeoutError():
             return Failure("timeout", f"nothing came for {timeout:g} s (--timeout)")
         case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
-            return _name_failure("connection", error)
+            return Failure("connection", said)
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError() | OSError():
-            return Failure("closed", f"the server closed the connection: {_describe(error)}")
+            return Failure("closed", f"the server closed the connection: {said}")
         case _:
-            return _name_failure("protocol", error)
-
-
-def _name_failure(kind: ErrorKind, error: Exception) -> Failure:
-    return Failure(kind, _describe(error))
-
-
-def _describe(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _first_model(body: bytes, url: str) -> str:
-    try:
-        listed: Any = orjson.loads(body)
-        return str(listed["data"][0]["id"])
-    except (ValueError, LookupError, TypeError) as error:
-        raise ServerError(f"{url} lists no model: name one with --model") from error
+            return Failure("protocol", said)

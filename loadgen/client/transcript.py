@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from loadgen.client.request import ErrorKind, Failure, Foretold
+from loadgen.client.request import Failure, Foretold
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class Transcript:
     def close(self) -> None:
         """The stream has ended; raises RequestError when the answer had not."""
         if not self.done and not self._finished:
-            raise _error("closed", "the server closed the connection in the middle of the answer")
+            raise RequestError(Failure("closed", "the server closed the connection in the middle of the answer"))
 
     @property
     def end(self) -> float:
@@ -176,11 +176,12 @@ class Transcript:
         try:
             return self.decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _error("protocol", f"the server sent an event that cannot be read: {error}: {data[:80]!r}") from None
+            message = f"the server sent an event that cannot be read: {error}: {data[:80]!r}"
+            raise RequestError(Failure("protocol", message)) from None
 
     def _read(self, event: Event, now: float) -> None:
         if bytes(event.error) != b"null":
-            raise _error("server", error_message(bytes(event.error)))
+            raise RequestError(Failure("server", error_message(bytes(event.error))))
         pieces = [piece for choice in event.choices or () if (piece := _output(choice)) is not None]
         if pieces:
             self.token_times.append(now)
@@ -192,16 +193,13 @@ class Transcript:
             self.output_tokens = event.usage.completion_tokens
             details = event.usage.prompt_tokens_details
             self.cached_tokens = 0 if details is None else details.cached_tokens or 0
-        if event.metrics is not None:
-            self._note(event.metrics)
-
-    def _note(self, metrics: Metrics) -> None:
-        if metrics.queue_time_ms is not None:
-            self.queue_time = metrics.queue_time_ms / 1000
-        if metrics.predicted_tokens is not None:
-            self.predicted_tokens = metrics.predicted_tokens
-        if metrics.estimate is not None:
-            self.foretold = _foretold(metrics.estimate)
+        if (metrics := event.metrics) is not None:
+            if metrics.queue_time_ms is not None:
+                self.queue_time = metrics.queue_time_ms / 1000
+            if metrics.predicted_tokens is not None:
+                self.predicted_tokens = metrics.predicted_tokens
+            if metrics.estimate is not None:
+                self.foretold = _foretold(metrics.estimate)
 
 
 def _foretold(estimate: Estimate) -> Foretold | None:
@@ -232,7 +230,3 @@ def error_message(body: bytes) -> str:
         if isinstance(value, dict) and key in value:
             value = value[key]
     return str(value).strip()[:500] or "no message"
-
-
-def _error(kind: ErrorKind, message: str) -> RequestError:
-    return RequestError(Failure(kind, message))

@@ -4,9 +4,8 @@ on a terminal, in tables and plots as those of simulations; and what must be kno
 
 from __future__ import annotations
 
-import argparse
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -16,24 +15,33 @@ from statistics import median
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from loadgen.columns import BRIEF, COLUMNS, Figures, set_upright, tabulate
 from loadgen.compare.machine import HIDDEN, hide, hide_all
-from loadgen.compare.record import Comparison, Contestant, Play, Point, Setting
-from loadgen.compare.verdict import COMPARED, CONFIDENCE, COUNTS, Verdict, judge_all
-from loadgen.console import Cell, Table, show_table
-from loadgen.html.plot import SUMMARY, Plot, render_page
+from loadgen.compare.record import (
+    COMPARED,
+    CONFIDENCE,
+    COUNTS,
+    Comparison,
+    Contestant,
+    Plan,
+    Play,
+    Point,
+    Setting,
+    Verdict,
+    judge_all,
+)
+from loadgen.console import BRIEF, COLUMNS, Cell, Figures, Table, set_upright, show_table, tabulate
+from loadgen.options import CompareFlags
+from loadgen.plot import SUMMARY, Plot, render_page
 from loadgen.simulate.report import Axis, draw
 
 SECRET_FLAGS = frozenset({"api_key", "header"})
-NOT_FLAGS = frozenset({"run"})
 
 
-def collect_flags(args: argparse.Namespace) -> dict[str, object]:
+def collect_flags(asked: CompareFlags) -> dict[str, object]:
     """Every flag with its value, whether given or not; keys stay out."""
     return {
         name: HIDDEN if name in SECRET_FLAGS and value else _plain(hide_all(value))
-        for name, value in sorted(vars(args).items())
-        if name not in NOT_FLAGS
+        for name, value in sorted(vars(asked).items())
     }
 
 
@@ -48,7 +56,7 @@ def make_document(comparison: Comparison, setting: Setting) -> dict[str, object]
         "num_warmups": plan.flags.num_warmups,
         "interrupted": comparison.interrupted,
         "baseline": plan.baseline,
-        "contestants": [_contestant_json(comparison, one) for one in plan.contestants],
+        "contestants": [_contestant_json(plan, one) for one in plan.contestants],
         "troubles": [asdict(one) for one in comparison.troubles],
         "summary": list(_summary_json(comparison)),
         "verdicts": [_verdict_json(one) for one in judge_all(comparison)],
@@ -56,10 +64,9 @@ def make_document(comparison: Comparison, setting: Setting) -> dict[str, object]
     }
 
 
-def _contestant_json(comparison: Comparison, one: Contestant) -> dict[str, object]:
-    command = hide(join(comparison.plan.command(one))) if one.strategy else None
-    url = None if one.url is None else hide(one.url)
-    return {"name": one.name, "strategy": one.strategy, "url": url, "command": command}
+def _contestant_json(plan: Plan, one: Contestant) -> dict[str, object]:
+    hidden = {"url": one.url, "command": join(plan.command(one)) if one.strategy else None}
+    return asdict(one) | {name: None if text is None else hide(text) for name, text in hidden.items()}
 
 
 def _summary_json(comparison: Comparison) -> Iterator[dict[str, object]]:
@@ -113,8 +120,12 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
         yield f"It was interrupted: {played} of {planned} runs were begun, and one that was cut short does not count."
     for trouble in comparison.troubles:
         yield f"{trouble.contestant} was left out from round {trouble.round} on: {trouble.message}"
-    for contestant in plan.contestants:
-        yield from _warn_of_lost_requests(comparison, contestant)
+    for name in (one.name for one in plan.contestants):
+        own = [play for play in comparison.plays if play.contestant == name and play.whole]
+        failed, rejected = (sum(play.figure(key) or 0.0 for play in own) for key in ("failed", "rejected"))
+        if failed or rejected:
+            first = next((line for play in own for line in play.errors), "")
+            yield f"{name}: {failed:g} requests failed and {rejected:g} were rejected, such as: {first}"
     for point in plan.points:
         yield from _warn_of_uneven_work(comparison, point)
     if slow := [play for play in comparison.plays if play.figures.get("client_warning")]:
@@ -125,14 +136,6 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
     fewest = min((play.figure("completed") or 0.0 for play in comparison.plays if play.whole), default=100.0)
     if fewest < 100:
         yield f"Runs have as few as {fewest:g} completed requests, so the 99th percentile is the slowest of them."
-
-
-def _warn_of_lost_requests(comparison: Comparison, contestant: Contestant) -> Iterator[str]:
-    own = [play for play in comparison.plays if play.contestant == contestant.name and play.whole]
-    failed, rejected = (sum(play.figure(key) or 0.0 for play in own) for key in ("failed", "rejected"))
-    if failed or rejected:
-        first = next((line for play in own for line in play.errors), "")
-        yield f"{contestant.name}: {failed:g} requests failed and {rejected:g} were rejected, such as: {first}"
 
 
 def _warn_of_uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
@@ -241,17 +244,17 @@ def _tabulate_verdicts(comparison: Comparison) -> Iterator[Table]:
     for baseline, point in dict.fromkeys((one.baseline, one.point) for one in judged):
         own = [one for one in judged if (one.baseline, one.point) == (baseline, point)]
         names = tuple(dict.fromkeys(one.contestant for one in own))
-        cells = {(one.quantity, one.contestant): _show_verdict(one) for one in own}
+        cells = {
+            (one.quantity, one.contestant): Cell(f"{MARKS[one.outcome]}{one.text}", one.outcome)
+            if one.outcome in MARKS
+            else one.text
+            for one in own
+        }
         rows = tuple(
             (quantity.title, *(cells.get((quantity, name), "-") for name in names))
             for quantity in dict.fromkeys(one.quantity for one in own)
         )
         yield Table(f"At {point.label}, against {baseline}", ("", *names), rows, "verdicts")
-
-
-def _show_verdict(one: Verdict) -> Cell:
-    mark = MARKS.get(one.outcome, "")
-    return Cell(f"{mark}{one.text}", one.outcome if mark else "")
 
 
 def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
@@ -265,11 +268,9 @@ def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
 
 def _tabulate_setting(comparison: Comparison, setting: Setting) -> Table:
     """Where the comparison ran, and whom it compared."""
-    contestants = {
-        one.name: hide(join(comparison.plan.command(one)))
-        if one.strategy
-        else f"{hide(one.url or '')}, which ran before"
-        for one in comparison.plan.contestants
+    plan = comparison.plan
+    servers = {
+        one.name: hide(join(plan.command(one)) if one.strategy else f"{one.url}, which ran before")
+        for one in plan.contestants
     }
-    pairs: Mapping[str, str] = {**contestants, **setting.machine, **setting.versions}
-    return Table("Where and how", (), tuple(pairs.items()), "setting")
+    return Table("Where and how", (), tuple((servers | {**setting.machine, **setting.versions}).items()), "setting")

@@ -13,25 +13,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from math import inf
 from pathlib import Path
 from secrets import token_hex
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import aiohttp
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.bench.report import client_json, list_errors, run_json
-from loadgen.bench.run import Benchmark, BenchOptions, bench
+from loadgen.bench.report import list_errors
+from loadgen.bench.run import bench
 from loadgen.client.client import ServerError, Target
 from loadgen.client.request import Prompt
 from loadgen.compare.machine import hide
 from loadgen.compare.record import Comparison, Contestant, Plan, Play, Point, Trouble
-from loadgen.compare.server import OwnServer, ServerFailure, run_server
+from loadgen.compare.server import ServerFailure, run_server
 from loadgen.console import format_number
-from loadgen.load.load import Observer, RequestBar
-from loadgen.load.schedule import Arrivals
+from loadgen.load.load import Show
+from loadgen.options import BenchFlags, Sampling
+from models.options import options_of
 from models.progress import Bars
 
 Samples: TypeAlias = Mapping[tuple[str, str], float]
@@ -39,12 +41,13 @@ Samples: TypeAlias = Mapping[tuple[str, str], float]
 
 NOTHING: Samples = MappingProxyType({})
 TIMEOUT = aiohttp.ClientTimeout(total=10)
-BATCH_ROWS = "lengthwise:batch_rows"
-ERROR = "lengthwise:predicted_length_error_tokens"
 COUNTERS = MappingProxyType(
+    {"server_pad_tokens": "lengthwise:pad_tokens_total", "server_invalid_tokens": "lengthwise:invalid_tokens_total"}
+)
+HISTOGRAMS = MappingProxyType(
     {
-        "server_pad_tokens": "lengthwise:pad_tokens_total",
-        "server_invalid_tokens": "lengthwise:invalid_tokens_total",
+        "server_mean_batch_rows": "lengthwise:batch_rows",
+        "server_mean_prediction_error_tokens": "lengthwise:predicted_length_error_tokens",
     }
 )
 BUSY = ("lengthwise:executor_busy_seconds_total", "lengthwise:executor_busy_seconds")
@@ -74,30 +77,16 @@ def parse(text: str) -> Samples:
 
 def compute_figures(before: Samples, after: Samples) -> dict[str, float]:
     """Figures of what happened between two scrapes, as far as the server tells them."""
-    names = {name for name, _ in after}
-    found = {
-        key: sum(_find_rises(before, after, counter).values()) for key, counter in COUNTERS.items() if counter in names
-    }
-    for key, histogram in (
-        ("server_mean_batch_rows", BATCH_ROWS),
-        ("server_mean_prediction_error_tokens", ERROR),
-    ):
-        count = sum(_find_rises(before, after, f"{histogram}_count").values())
-        if count > 0:
-            found[key] = sum(_find_rises(before, after, f"{histogram}_sum").values()) / count
-    busy = next((changes for name in BUSY if len(changes := _find_rises(before, after, name)) > 1), None)
-    if busy is not None:  # one executor alone cannot be out of balance
-        found["server_load_imbalance_s"] = statistics.pstdev(busy.values())
+    rises: dict[str, list[float]] = {}  # of each executor
+    for sample, value in after.items():
+        rises.setdefault(sample[0], []).append(value - before.get(sample, 0.0))
+    found = {key: sum(rises[name]) for key, name in COUNTERS.items() if name in rises}
+    for key, name in HISTOGRAMS.items():
+        if (count := sum(rises.get(f"{name}_count", ()))) > 0:
+            found[key] = sum(rises[f"{name}_sum"]) / count
+    if busy := next((rises[name] for name in BUSY if len(rises.get(name, ())) > 1), None):
+        found["server_load_imbalance_s"] = statistics.pstdev(busy)  # one executor alone cannot be out of balance
     return found
-
-
-def _find_rises(before: Samples, after: Samples, name: str) -> dict[str, float]:
-    """The rise of a counter, by executor."""
-    return {
-        executor: value - before.get((name, executor), 0.0)
-        for (own_name, executor), value in after.items()
-        if own_name == name
-    }
 
 
 class CompareProgress:
@@ -117,12 +106,12 @@ class CompareProgress:
         self._bars.say(f"{self._turn}: {doing}")
 
     @contextmanager
-    def watch(self, title: str, total: int) -> Iterator[Observer]:
+    def watch(self, title: str, total: int) -> Iterator[Show]:
         """Show a bar while `total` requests are sent."""
         self._runs.rename(f"runs ({self._turn})")
         bar = self._bars.begin(f"{self._turn}: {title}, {total} requests", total)
         try:
-            yield RequestBar(bar)
+            yield lambda ended, note: bar.show(ended, note=note)
         finally:
             self._bars.remove(bar)
 
@@ -143,7 +132,6 @@ class CompareProgress:
 KEYS = "LENGTHWISE_API_KEY"
 """The variable with a server's keys, which overrides those of its configuration file."""
 METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_queue_time", "queue_time")
-PERCENTILES = (90.0, 95.0, 99.0)
 
 
 def play_rounds(
@@ -155,122 +143,109 @@ def play_rounds(
 ) -> Comparison:
     """Play all rounds, or until KeyboardInterrupt; `keep` gets what is known after every turn.
 
-    Each round has prompts of its own. Logs of servers of ours go to the folder `logs`. Raises UserError where no
-    contestant is to blame.
+    Each round has prompts of its own. Logs of servers of ours go to the folder `logs`. A fault of a contestant's server
+    leaves it out from then on; the others go on. Raises UserError where no contestant is to blame.
     """
-    rounds = _Rounds(Comparison(plan), prompts, logs, progress)
+    known = Comparison(plan)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             for number, contestant in plan.list_turns():
-                if not rounds.is_left_out(contestant):
-                    rounds.play_turn(runner, number, contestant)
-                    keep(rounds.comparison)
+                if any(trouble.contestant == contestant.name for trouble in known.troubles):
+                    continue
+                turn = _Turn(runner, contestant, number, prompts[number - 1], progress)
+                try:
+                    for play in turn.play(plan, logs):
+                        known = replace(known, plays=(*known.plays, play))
+                except (ServerFailure, ServerError) as error:
+                    trouble = Trouble(contestant.name, number, hide(str(error)))
+                    known = replace(known, troubles=(*known.troubles, trouble))
+                    progress.left_out(trouble)
+                keep(known)
+                if not all(play.whole for play in known.plays):
+                    raise KeyboardInterrupt
     except KeyboardInterrupt:
-        rounds.comparison = replace(rounds.comparison, interrupted=True)
-    return rounds.comparison
+        return replace(known, interrupted=True)
+    return known
 
 
-@dataclass(slots=True)
-class _Rounds:
-    """A comparison while it goes on."""
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One contestant's turn in a round."""
 
-    comparison: Comparison
-    prompts: Sequence[Sequence[Prompt]]
-    """Those of each round."""
-    logs: Path
+    runner: asyncio.Runner
+    contestant: Contestant
+    number: int
+    prompts: Sequence[Prompt]
     progress: CompareProgress
 
-    def is_left_out(self, contestant: Contestant) -> bool:
-        return any(trouble.contestant == contestant.name for trouble in self.comparison.troubles)
+    def play(self, plan: Plan, logs: Path) -> Iterator[Play]:
+        """Put the contestant under all loads, or until one is interrupted. Raises ServerFailure and ServerError."""
+        self.progress.starting(self.contestant, self.number)
+        with _open_server(self.contestant, plan, self.number, logs) as (asked, check):
+            self._warm_up(replace(asked, request_rate=inf), plan.flags.num_warmups)
+            for point in plan.points:
+                load = replace(asked, request_rate=point.rate, burstiness=point.burstiness)
+                play = self.runner.run(self._play_load(load, point))
+                check()
+                self.progress.played(play)
+                yield play
+                if not play.whole:
+                    return
 
-    def play_turn(self, runner: asyncio.Runner, number: int, contestant: Contestant) -> None:
-        """Put one contestant under all loads. A fault of its server leaves it out from then on; the others go on."""
-        self.progress.starting(contestant, number)
-        try:
-            with _open_server(contestant, self.comparison.plan, self.logs / _name_log(contestant, number)) as (
-                target,
-                own,
-            ):
-                self._warm_up(runner, contestant, target, number)
-                for point in self.comparison.plan.points:
-                    play = runner.run(self._play_load(contestant, target, number, point))
-                    if own is not None:
-                        own.require_alive()
-                    self.comparison = replace(self.comparison, plays=(*self.comparison.plays, play))
-                    self.progress.played(play)
-                    if not play.whole:
-                        raise KeyboardInterrupt
-        except (ServerFailure, ServerError) as error:
-            trouble = Trouble(contestant.name, number, hide(str(error)))
-            self.comparison = replace(self.comparison, troubles=(*self.comparison.troubles, trouble))
-            self.progress.left_out(trouble)
-
-    def _warm_up(self, runner: asyncio.Runner, contestant: Contestant, target: Target, number: int) -> None:
+    def _warm_up(self, asked: BenchFlags, count: int) -> None:
         """Send the first prompts at once, over and over if need be, without measuring; one at least must succeed."""
-        first = tuple(islice(cycle(self.prompts[number - 1]), self.comparison.plan.flags.num_warmups))
+        first = tuple(islice(cycle(self.prompts), count))
         if not first:
             return
-        options = _make_options(self.comparison.plan, contestant, target, number, Point(rate=float("inf")))
-        done = runner.run(bench(options, first, lambda _, total: self.progress.watch("warm-up", total)))
+        done = self.runner.run(bench(asked, first, lambda _, total: self.progress.watch("warm-up", total)))
         if done.run.interrupted:
             raise KeyboardInterrupt
         if not done.figures["completed"]:
             raise ServerError(f"every warm-up request failed: {list_errors(done.run.outcomes)[0]}")
 
-    async def _play_load(self, contestant: Contestant, target: Target, number: int, point: Point) -> Play:
+    async def _play_load(self, asked: BenchFlags, point: Point) -> Play:
+        target = Target(asked.url, asked.headers())
         before = await scrape(target)
-        options = _make_options(self.comparison.plan, contestant, target, number, point)
-        done = await bench(options, self.prompts[number - 1], lambda _, total: self.progress.watch(point.label, total))
+        done = await bench(asked, self.prompts, lambda _, total: self.progress.watch(point.label, total))
         # A run that was interrupted does not count, so its figures are not worth waiting for.
         told = {} if done.run.interrupted else compute_figures(before, await scrape(target))
+        completed = [one for one in done.run.outcomes if one.completed]
         return Play(
-            contestant=contestant.name,
-            round=number,
+            contestant=self.contestant.name,
+            round=self.number,
             point=point,
-            figures=_collect_figures(done) | told,
-            latencies=tuple(sorted(one.end - one.scheduled for one in done.run.outcomes if one.completed)),
+            figures={"model": done.model} | done.figures | told,
+            latencies=tuple(sorted(one.end - one.scheduled for one in completed)),
             predictions=tuple(
-                (one.predicted_tokens, one.output_tokens)
-                for one in done.run.outcomes
-                if one.completed and one.predicted_tokens is not None
+                (one.predicted_tokens, one.output_tokens) for one in completed if one.predicted_tokens is not None
             ),
             errors=tuple(map(hide, list_errors(done.run.outcomes))),
         )
 
 
-def _name_log(contestant: Contestant, round: int) -> str:
-    """The name of a log, with a contestant's name as far as any file system takes it."""
-    name = re.sub(r"[^\w.]+", "-", contestant.name).strip("-")
-    return f"{name}-round-{round}.log"
-
-
 @contextmanager
-def _open_server(contestant: Contestant, plan: Plan, log: Path) -> Iterator[tuple[Target, OwnServer | None]]:
-    """The address of a contestant, and its process if it is ours."""
+def _open_server(
+    contestant: Contestant, plan: Plan, number: int, logs: Path
+) -> Iterator[tuple[BenchFlags, Callable[[], None]]]:
+    """The flags with which `lengthwise bench` would ask a contestant's server, and what raises where that has died."""
+    flags, headers = plan.flags, tuple(plan.flags.headers().items())
+    sampling: dict[str, Any] = {one.name: getattr(flags, one.name) for one in options_of(Sampling)}
+    asked = BenchFlags(
+        timeout=flags.timeout,
+        seed=plan.find_seed(number),
+        max_concurrency=flags.max_concurrency,
+        num_warmups=0,
+        percentile_metrics=METRICS,
+        request_id_prefix="compare-",
+        **sampling,
+    )
     if contestant.url is not None:
-        yield Target(contestant.url, plan.headers, plan.flags.timeout), None
+        yield replace(asked, base_url=contestant.url, header=headers, model=flags.ask_model), lambda: None
         return
+    name = re.sub(r"[^\w.]+", "-", contestant.name).strip("-")  # as far as any file system takes it
     # A server may be set up to want keys. Given as a variable, this one is in no list of processes. A key that was
     # asked for is each server's: lengths are learned by key, so a journal tells nothing to a new one.
-    key = plan.headers.get("Authorization", "").removeprefix("Bearer ") or token_hex()
-    with run_server(plan.command(contestant), log, plan.flags.ready_check_timeout_sec, environ={KEYS: key}) as own:
-        yield Target(own.url, {"Authorization": f"Bearer {key}"}, plan.flags.timeout), own
-
-
-def _collect_figures(done: Benchmark) -> dict[str, object]:
-    return {"model": done.model} | run_json(done.run) | done.figures | client_json(done.run.client)
-
-
-def _make_options(plan: Plan, contestant: Contestant, target: Target, number: int, point: Point) -> BenchOptions:
-    return BenchOptions(
-        target=target,
-        model=plan.flags.ask_model if contestant.url else None,
-        fields=plan.fields,
-        arrivals=None if point.rate is None else Arrivals(point.rate, point.burstiness),
-        seed=plan.find_seed(number),
-        max_concurrency=plan.flags.max_concurrency,
-        num_warmups=0,
-        metrics=METRICS,
-        percentiles=PERCENTILES,
-        id_prefix="compare-",
-    )
+    key = dict(headers).get("Authorization", "").removeprefix("Bearer ") or token_hex()
+    log = logs / f"{name}-round-{number}.log"
+    with run_server(plan.command(contestant), log, flags.ready_check_timeout_sec, environ={KEYS: key}) as own:
+        yield replace(asked, base_url=own.url, header=(("Authorization", f"Bearer {key}"),)), own.require_alive

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import chain
 from math import inf
 from pathlib import Path
 
 import orjson
 from rich.console import Console
 
-from loadgen.compare.flags import CompareFlags
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions
 from loadgen.compare.record import Comparison, Contestant, Plan, Point, Setting
 from loadgen.compare.report import collect_flags, make_document, make_page, make_summary
 from loadgen.compare.rounds import CompareProgress, play_rounds
 from loadgen.console import table_console
-from loadgen.html.plot import INSTALL, can_draw
+from loadgen.options import CompareFlags
+from loadgen.plot import INSTALL, can_draw
 from loadgen.result_file import PROGRAM, explain_unwritable, stoppable
 from loadgen.workload import requests as workload
-from loadgen.workload.flags import Workload, choose
 from models.errors import INTERRUPTED, UserError
 from models.files import replace_file, require_writable_folder
-from models.options import read_options
 from models.progress import Bars
 from scheduler.assembly import find_strategies
 
@@ -38,20 +33,20 @@ UNREACHABLE = ("--uds", "--ssl-certfile", "--ssl-keyfile")
 """Flags of `lengthwise serve` with which the comparison could not ask the server."""
 
 
-def read_plan(args: argparse.Namespace, ignore_eos: bool = False, environ: Mapping[str, str] = os.environ) -> Plan:
-    """The plan that the flags make; `ignore_eos` asks for it also without the flag. Raises UserError."""
-    asked = read_options(args, CompareFlags)
+def read_plan(asked: CompareFlags) -> Plan:
+    """The plan that the flags make. Raises UserError."""
     contestants = _contestants(asked.strategies, asked.urls)
+    names = [one.name for one in contestants]
     if asked.model is not None and not asked.strategies:
         raise UserError(f"{asked.model}: only --strategies start servers; to ask those of --urls for it, give --model")
+    if asked.baseline not in (None, *names):
+        raise UserError(f"--baseline {asked.baseline}: choose from {', '.join(names)}")
     return Plan(
         contestants=contestants,
         points=_points(asked.request_rates, asked.burstinesses),
         flags=asked,
-        baseline=_baseline(asked.baseline, contestants),
+        baseline=asked.baseline or names[0],
         serve_command=_serve_command(asked.model, asked.serve_args),
-        fields=asked.fields(ignore_eos),
-        headers=asked.headers(environ),
     )
 
 
@@ -59,21 +54,16 @@ def _contestants(strategies: Sequence[str], urls: Sequence[tuple[str, str]]) -> 
     find_strategies(strategies)
     if len(strategies) + len(urls) < 2:
         raise UserError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
-    names = [*_numbered(strategies), *(name for name, _ in urls)]
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise UserError(f"--urls: the name {twice[0]} is taken: choose another")
-    sources = chain(((name, None) for name in strategies), ((None, url) for _, url in urls))
-    return tuple(Contestant(name, strategy, url) for name, (strategy, url) in zip(names, sources, strict=True))
-
-
-def _numbered(strategies: Sequence[str]) -> list[str]:
-    """Names under which a strategy may come more than once."""
-    seen: Counter[str] = Counter()
-    names = []
-    for strategy in strategies:
-        seen[strategy] += 1
-        names.append(strategy if seen[strategy] == 1 else f"{strategy} ({seen[strategy]})")
-    return names
+    found: dict[str, Contestant] = {}
+    for place, strategy in enumerate(strategies):
+        before = strategies[:place].count(strategy)
+        name = f"{strategy} ({before + 1})" if before else strategy
+        found[name] = Contestant(name, strategy)
+    for name, url in urls:
+        if name in found:
+            raise UserError(f"--urls: the name {name} is taken: choose another")
+        found[name] = Contestant(name, url=url)
+    return tuple(found.values())
 
 
 def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tuple[Point, ...]:
@@ -86,13 +76,6 @@ def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tup
     return (*(Point(rate, burstiness) for burstiness in sorted(set(burstinesses)) for rate in finite), *at_once)
 
 
-def _baseline(name: str | None, contestants: Sequence[Contestant]) -> str:
-    names = [contestant.name for contestant in contestants]
-    if name is not None and name not in names:
-        raise UserError(f"--baseline {name}: choose from {', '.join(names)}")
-    return name or names[0]
-
-
 def _serve_command(model: str | None, serve_args: str) -> tuple[str, ...]:
     try:
         further = shlex.split(serve_args)
@@ -100,12 +83,9 @@ def _serve_command(model: str | None, serve_args: str) -> tuple[str, ...]:
         raise UserError(f"--serve-args {serve_args!r}: {error}") from None
     for word in further:
         flag = word.partition("=")[0]
-        if flag in OURS:
-            raise UserError(f"--serve-args: leave {flag} out, the comparison sets it")
-        if flag in UNREACHABLE:
-            raise UserError(
-                f"--serve-args: leave {flag} out, the comparison asks servers by HTTP on the loopback interface"
-            )
+        if flag in (*OURS, *UNREACHABLE):
+            does = "sets it" if flag in OURS else "asks servers by HTTP on the loopback interface"
+            raise UserError(f"--serve-args: leave {flag} out, the comparison {does}")
     command = [*PROGRAM, "serve", *([model] if model else [])]
     return (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further)
 
@@ -114,65 +94,56 @@ PAGE, DATA, LOGS = "report.html", "report.json", "logs"
 """Files in the folder of a comparison, and the folder in it for the logs of the servers that it starts."""
 
 
-def run_compare(args: argparse.Namespace) -> int:
+def run_compare(asked: CompareFlags) -> int:
     """Play, print and save; returns the exit code. Raises UserError."""
     started = datetime.now()
-    if args.replay_lengths is None:
+    if asked.replay_lengths is None:
         # Lengths must be the same for all. Servers that are not ours do not know replayed ones.
-        args.replay_lengths = not args.urls
-    folder = args.output or Path(f"compare-{started:%Y%m%d-%H%M%S}")
-    choice = choose(read_options(args, Workload), args.num_prompts)
-    plan = read_plan(args, ignore_eos=workload.ignores_eos(choice))
-    seeds = [plan.find_seed(number) for number in range(1, plan.flags.rounds + 1)]
-    prompts = [workload.load(replace(choice, seed=seed)) for seed in seeds]
+        asked = replace(asked, replay_lengths=not asked.urls)
+    folder = asked.output or Path(f"compare-{started:%Y%m%d-%H%M%S}")
+    plan = read_plan(replace(asked, ignore_eos=asked.ignore_eos or workload.ignores_eos(asked)))
+    seeds = [plan.find_seed(number) for number in range(1, asked.rounds + 1)]
+    prompts = [workload.load(asked, asked.num_prompts, seed) for seed in seeds]
     _prepare(folder)
     draws = can_draw()
     if not draws:
         _print_error(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal")
-    setting = _read_setting(args, started)
-    with stoppable():
-        with Bars(threaded=True) as bars:
-            progress = CompareProgress(plan, bars)
-            done = play_rounds(plan, prompts, folder / LOGS, progress, lambda now: _save_data(folder, now, setting))
-        _save_data(folder, done, setting)
-        if draws:
-            _save_page(folder, done, setting)
-    return _report(done, [folder / PAGE, folder / DATA] if draws else [folder / DATA])
-
-
-def _read_setting(args: argparse.Namespace, started: datetime) -> Setting:
-    return Setting(
+    setting = Setting(
         date=f"{started:%Y-%m-%d %H:%M:%S}",
         machine=describe_machine(),
         versions=find_versions(),
-        flags=collect_flags(args),
+        flags=collect_flags(asked),
         environment=collect_settings(os.environ),
     )
+
+    def save(known: Comparison) -> None:
+        if known.plays:
+            document = make_document(known, setting)
+            _write(folder / DATA, orjson.dumps(document, option=orjson.OPT_INDENT_2))
+
+    with stoppable():
+        with Bars(threaded=True) as bars:
+            done = play_rounds(plan, prompts, folder / LOGS, CompareProgress(plan, bars), save)
+        save(done)
+        if draws and done.plays:
+            _write(folder / PAGE, make_page(done, setting).encode())
+    return _report(done, [folder / PAGE, folder / DATA] if draws else [folder / DATA])
 
 
 def _report(done: Comparison, files: list[Path]) -> int:
     """Print the results; returns the exit code. Raises UserError when there are none."""
-    troubles = "\n".join(f"{one.contestant}, round {one.round}: {one.message}" for one in done.troubles)
-    if not done.plays:
-        if done.interrupted:
-            return INTERRUPTED
-        raise UserError(f"no contestant could be played:\n{troubles}")
-    table_console().print(make_summary(done))
-    if troubles:
-        _print_error(troubles)
-    if done.interrupted:
-        _print_error("interrupted: the report holds what ran until then")
-    _print_error(f"saved {' and '.join(map(str, files))}")
-    if done.interrupted:
-        return INTERRUPTED
-    return 1 if done.troubles else 0
+    troubles = [f"{one.contestant}, round {one.round}: {one.message}" for one in done.troubles]
+    if not done.plays and not done.interrupted:
+        raise UserError("\n".join(("no contestant could be played:", *troubles)))
+    if done.plays:
+        table_console().print(make_summary(done))
+        stopped = ["interrupted: the report holds what ran until then"] if done.interrupted else []
+        _print_error("\n".join((*troubles, *stopped, f"saved {' and '.join(map(str, files))}")))
+    return INTERRUPTED if done.interrupted else int(bool(troubles))
 
 
 def _print_error(line: str) -> None:
     Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-# The folder
 
 
 def _prepare(folder: Path) -> None:
@@ -181,16 +152,6 @@ def _prepare(folder: Path) -> None:
         raise UserError(f"{folder / DATA} exists already: choose another folder with --output")
     with explain_unwritable(folder, "--output"):
         require_writable_folder(folder / LOGS)
-
-
-def _save_data(folder: Path, known: Comparison, setting: Setting) -> None:
-    if known.plays:
-        _write(folder / DATA, orjson.dumps(make_document(known, setting), option=orjson.OPT_INDENT_2))
-
-
-def _save_page(folder: Path, known: Comparison, setting: Setting) -> None:
-    if known.plays:
-        _write(folder / PAGE, make_page(known, setting).encode())
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -64,16 +64,12 @@ def run_server(
                 start_new_session=True,
             )
         yield OwnServer(_wait_until_ready(process, log, ready_timeout), process, log)
-    except BaseException:
-        if process is not None:
-            _stop(process, stop_timeout)
-        raise
-    else:
         code = process.poll()
-        ended = _stop(process, stop_timeout)
-        if code is not None or not ended or process.returncode != 0:
-            said = f"ended with exit code {process.returncode}" if ended else f"had to be killed {stop_timeout:g} s"
-            raise _make_failure(f"the server {said} {'by itself' if code is not None else 'after SIGTERM'}", log)
+    finally:
+        ended = process is None or _stop(process, stop_timeout)
+    if code is not None or not ended or process.returncode != 0:
+        said = f"ended with exit code {process.returncode}" if ended else f"had to be killed {stop_timeout:g} s"
+        raise _make_failure(f"the server {said} {'by itself' if code is not None else 'after SIGTERM'}", log)
 
 
 @contextmanager

@@ -27,8 +27,8 @@ def add_benchmarks(subparsers: Subparsers) -> None:
         run_engine,
         help="compare this engine with transformers, in one process",
         description="In one process and interleaved rounds: this engine, transformers' generate on a static batch of "
-        "the same prompts, transformers' continuous batching, and the least that memory bandwidth allows. "
-        "Nothing else should run on the machine meanwhile.",
+        "the same prompts, and the least that memory bandwidth allows. Nothing else should run on the machine "
+        "meanwhile.",
     )
     gpu = add_command(
         subparsers,
@@ -50,7 +50,16 @@ def add_benchmarks(subparsers: Subparsers) -> None:
     )
     for command in (engine, gpu, quality):
         command.set_defaults(computes=True)
-    _add_grid(subparsers)
+    add_command(
+        subparsers,
+        "grid",
+        Grid,
+        run_grid,
+        help="compare orders of waiting requests in the simulator, on many machines and loads",
+        description="Simulate each order on each machine with each load, from below to far above what is served, and "
+        "with good, bad and misleading predictions, and print by how much it differs from first come, first served, "
+        "by whether requests wait. A run that was broken off goes on where it was.",
+    )
 
 
 def add_commands(subparsers: Subparsers) -> None:
@@ -65,7 +74,16 @@ def add_commands(subparsers: Subparsers) -> None:
     parser.add_argument("paper", choices=PAPERS, help="whose experiments to run")
     add_options(parser, [one for one in options_of(Experiments) if one.name != "paper"])
     parser.set_defaults(run=run_paper)
-    _add_arena(subparsers)
+    add_command(
+        subparsers,
+        "arena",
+        Arena,
+        run_arena,
+        help="compare all strategies in the simulator",
+        description="Simulate every strategy on the same loads, where few come and where too many do, with good and "
+        "with misleading predictions, and print completion times, times to the first token, normalized latencies "
+        "(completion time by tokens of the answer), slowdowns, throughput, longest waits and fairness.",
+    )
 
 
 def run_paper(args: argparse.Namespace) -> int:
@@ -80,15 +98,15 @@ def run_paper(args: argparse.Namespace) -> int:
 def run_engine(asked: EngineBench) -> int:
     """Compare and print; returns the exit code. Raises UserError, also when this engine could not run."""
     from loadgen.console import table_console
-    from loadgen.experiments.engine.bench import results_json, run_bench, show
+    from loadgen.experiments.engine.bench import OURS, find_troubles, run_bench, show
     from loadgen.result_file import require_writable, save_json
 
     require_writable(asked.save_result)
     results = run_bench(asked)
     show(results, table_console())
-    save_json(asked.save_result, results_json(results))
-    if troubles := results.troubles(ours=True):
-        raise UserError(next(iter(troubles.values())))
+    save_json(asked.save_result, results)
+    if trouble := find_troubles(results).get(OURS):
+        raise UserError(trouble)
     return 0
 
 
@@ -111,7 +129,17 @@ def run_quality(asked: QualityBench) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class Simulated:
+    """The loads that strategies are simulated on."""
+
+    trace: tuple[str, ...] = option(
+        (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
+    )
+    seed: Natural = option(0, "seed of lengths and arrivals; other seeds play other requests of a trace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(Simulated):
     """The loads and contenders that are played, and the file that the outcome goes to."""
 
     save_result: Path = option(
@@ -120,112 +148,63 @@ class Grid:
     strategies: tuple[str, ...] = option(
         (), "some of the contenders by name, beside first come, first served (default: all)", commas=True, metavar="A,B"
     )
-    trace: tuple[str, ...] = option(
-        (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
-    )
-    predicted: tuple[str, ...] = option(
-        (),
-        "predicted lengths of the first --trace, of the second and so on: one a line, by arrival of the requests",
-        metavar="FILE",
-    )
     num_prompts: Count = option(600, "requests of a run, but for overloads of 100 and of 3,000")
     cells: Count | None = option(None, "play this many cells, a fair sample (default: all)")
-    seed: Natural = option(0, "seed of lengths and arrivals; other seeds play other requests of a trace")
     seeds: Count = option(1, "runs of each cell: --seed and those after it")
 
 
-def _add_grid(subparsers: Subparsers) -> None:
-    add_command(
-        subparsers,
-        "grid",
-        Grid,
-        run_grid,
-        help="compare orders of waiting requests in the simulator, on many machines and loads",
-        description="Simulate each order on each machine with each load, from below to far above what is served, and "
-        "with good, bad and misleading predictions, and print by how much it differs from first come, first served, "
-        "by whether requests wait, and what is asked of the default. A run that was broken off goes on where it was.",
-    )
-
-
-def run_grid(asked: Grid) -> int:
-    """Play, print and draw; returns the exit code. Raises UserError."""
-    from loadgen.console import table_console, tell_duration
-    from loadgen.experiments.grid.cells import BASE, all_cells, list_contenders
-    from loadgen.experiments.grid.loads import check_predicted, check_traces
-    from loadgen.experiments.grid.report import show
-    from loadgen.experiments.grid.run import estimate_seconds, show_playing
-    from loadgen.result_file import require_writable
-
-    known = list_contenders()
-    require_writable(asked.save_result)
-    if unknown := [name for name in asked.strategies if name not in known]:
-        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(known)}")
-    seeds = range(asked.seed, asked.seed + asked.seeds)
-    check_traces(asked.trace, asked.num_prompts, seeds)
-    check_predicted(asked.trace, asked.predicted, asked.num_prompts)
-    chosen = dict.fromkeys((BASE, *asked.strategies)) if asked.strategies else known
-    cells = all_cells(asked.trace, seeds, asked.predicted, asked.num_prompts)[: asked.cells]
-    runs = [(cell, known[name]) for cell in cells for name in chosen]
-    console = table_console()
-    console.print(tell_duration(estimate_seconds(asked.save_result, runs)), highlight=False)
-    results, complete = show_playing("grid", asked.save_result, runs)
-    played = {cell: results[cell] for cell in cells if cell in results}
-    show(played, tuple(chosen), asked.num_prompts, console)
-    return 0 if complete else INTERRUPTED
-
-
 @dataclass(frozen=True, kw_only=True)
-class Arena:
+class Arena(Simulated):
     """The loads and strategies that are played, and the file that the outcome goes to."""
 
     save_result: Path = option(
         Path("arena.jsonl"), "a line a run is appended here; what the file holds already is not played again"
     )
     num_prompts: Count = option(600, "requests of a run; two and a half times as many with 256 slots")
-    trace: tuple[str, ...] = option(
-        (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
-    )
-    seed: Natural = option(0, "seed of lengths and arrivals; other seeds play other requests of a trace")
     strategies: tuple[str, ...] = option((), "PACKAGE:ROW or FILE.py:ROW, to play too", commas=True, metavar="A,B,...")
     report: Path | None = option(None, "write the page as HTML")
 
 
-def _add_arena(subparsers: Subparsers) -> None:
-    add_command(
-        subparsers,
-        "arena",
-        Arena,
-        run_arena,
-        help="compare all strategies in the simulator",
-        description="Simulate every strategy on the same loads, where few come and where too many do, with good and "
-        "with misleading predictions, and print completion times, times to the first token, normalized latencies "
-        "(completion time by tokens of the answer), slowdowns, throughput, longest waits and fairness.",
-    )
+def run_grid(asked: Grid) -> int:
+    """Play and print; returns the exit code. Raises UserError."""
+    from loadgen.console import table_console
+    from loadgen.experiments.grid.cells import BASE, all_cells, check_traces, list_contenders
+    from loadgen.experiments.grid.report import show
+    from loadgen.experiments.grid.run import play_all
+
+    known = list_contenders()
+    if unknown := [name for name in asked.strategies if name not in known]:
+        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(known)}")
+    seeds = range(asked.seed, asked.seed + asked.seeds)
+    check_traces(asked.trace, asked.num_prompts, seeds)
+    chosen = dict.fromkeys((BASE, *asked.strategies)) if asked.strategies else known
+    cells = all_cells(asked.trace, seeds, asked.num_prompts)[: asked.cells]
+    console = table_console()
+    results, complete = play_all(asked.save_result, [(cell, known[name]) for cell in cells for name in chosen], console)
+    show({cell: results[cell] for cell in cells if cell in results}, tuple(chosen), asked.num_prompts, console)
+    return 0 if complete else INTERRUPTED
 
 
 def run_arena(asked: Arena) -> int:
     """Play, print and write the page; returns the exit code. Raises UserError."""
-    from loadgen.console import show_table, table_console, tell_duration
-    from loadgen.experiments.grid.arena import make_page, tabulate
-    from loadgen.experiments.grid.cells import find_loads
-    from loadgen.experiments.grid.loads import check_traces
-    from loadgen.experiments.grid.run import estimate_seconds, show_playing
-    from loadgen.html.plot import require_drawing
+    from loadgen.console import show_table, table_console
+    from loadgen.experiments.grid.cells import check_traces, find_loads, list_players
+    from loadgen.experiments.grid.report import make_page, tabulate
+    from loadgen.experiments.grid.run import play_all
+    from loadgen.plot import require_drawing
     from loadgen.result_file import require_writable, save
     from scheduler.assembly import find_strategies
     from scheduler.strategy import STRATEGIES
 
     further = find_strategies(asked.strategies)
-    require_writable(asked.save_result)
     require_writable(asked.report, "--report")
     require_drawing(asked.report, "--report")
     check_traces(asked.trace, asked.num_prompts, [asked.seed])
     loads = find_loads(asked.trace, asked.num_prompts, asked.seed)
-    runs = [(load.cell, STRATEGIES[name]) for load in loads.values() for name in (*load.names, *further)]
+    runs = [(cell, STRATEGIES[name]) for cell in loads.values() for name in (*list_players(cell), *further)]
     console = table_console()
-    console.print(tell_duration(estimate_seconds(asked.save_result, runs)), highlight=False)
-    results, complete = show_playing("arena", asked.save_result, runs)
-    played = {name: load for name, load in loads.items() if load.cell in results}
+    results, complete = play_all(asked.save_result, runs, console)
+    played = {name: cell for name, cell in loads.items() if cell in results}
     for table in tabulate(results, played):
         console.print(show_table(table))
     if asked.report and played:

@@ -14,60 +14,57 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from loadgen.bench.measures import find_percentile
 from loadgen.client.request import Outcome, PreparedRequest
-from models.progress import Bar, Bars
+from loadgen.result_file import Json
+from models.progress import Bars
 
-INTERVAL = 0.02
-BUSY_CPU = 0.8
-BUSY_LAG = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class ClientLoad:
-    """The load of the client in one run. Lags are seconds by which a timer of its event loop fired late."""
-
-    cpu: float
-    """CPU seconds per second of the run; the event loop has one core at most."""
-    mean_lag: float
-    p99_lag: float
-    max_lag: float
-
-    @property
-    def warning(self) -> str | None:
-        """A warning that the times of the run are not to be trusted; None when the client kept up."""
-        if self.cpu >= BUSY_CPU:
-            return f"the load generator used {self.cpu:.0%} of a core: it may have been the bottleneck, not the server"
-        if self.p99_lag >= BUSY_LAG:
-            return (
-                f"the load generator's event loop was late by up to {self.p99_lag * 1000:.0f} ms (99th percentile): "
-                "it got too little CPU, and latencies include that"
-            )
-        return None
+INTERVAL = 0.02  # seconds between two looks at the clock
+BUSY_CPU = 0.8  # of a core: the event loop has one at most
+BUSY_LAG = 0.02  # seconds
 
 
 @asynccontextmanager
-async def watch_load() -> AsyncIterator[Callable[[], ClientLoad]]:
-    """Watch the running event loop while entered; yields what tells the load since then."""
+async def watch_load() -> AsyncIterator[Callable[[], Json]]:
+    """Watch the running event loop while entered; yields what tells the figures of the client's own load since then."""
     lags: list[float] = []
     begin, begin_cpu = time.perf_counter(), time.process_time()
 
-    def measure() -> ClientLoad:
-        wall, late = time.perf_counter() - begin, sorted(lags or [0.0])
-        return ClientLoad(
-            cpu=(time.process_time() - begin_cpu) / wall if wall > 0 else 0.0,
-            mean_lag=fmean(late),
-            p99_lag=find_percentile(late, 99.0),
-            max_lag=late[-1],
-        )
+    def measure() -> Json:
+        wall = time.perf_counter() - begin
+        return measure_client((time.process_time() - begin_cpu) / wall if wall > 0 else 0.0, lags or [0.0])
 
     task = asyncio.create_task(_note_lags(lags))
     try:
         yield measure
     finally:
         task.cancel()
+
+
+def measure_client(cpu: float, lags: Sequence[float]) -> Json:
+    """The load of the client in one run, and a warning where the times of the run are not to be trusted.
+
+    cpu    CPU seconds per second of the run
+    lags   seconds by which a timer of its event loop fired late
+    """
+    late = sorted(lags)
+    p99, warning = find_percentile(late, 99.0), None
+    if cpu >= BUSY_CPU:
+        warning = f"the load generator used {cpu:.0%} of a core: it may have been the bottleneck, not the server"
+    elif p99 >= BUSY_LAG:
+        warning = (
+            f"the load generator's event loop was late by up to {p99 * 1000:.0f} ms (99th percentile): "
+            "it got too little CPU, and latencies include that"
+        )
+    return {
+        "client_cpu_percent": cpu * 100,
+        "client_loop_lag_mean_ms": fmean(late) * 1000,
+        "client_loop_lag_p99_ms": p99 * 1000,
+        "client_loop_lag_max_ms": late[-1] * 1000,
+        "client_warning": warning,
+    }
 
 
 async def _note_lags(lags: list[float]) -> None:
@@ -82,16 +79,8 @@ Send: TypeAlias = Callable[[PreparedRequest, float, Clock], Awaitable[Outcome]]
 """A request, when it was due, and the seconds since the start -> its outcome."""
 
 
-class Observer(Protocol):
-    """Follows a run."""
-
-    def sent(self) -> None:
-        """A request goes out."""
-        ...
-
-    def ended(self, outcome: Outcome) -> None:
-        """A request came to its end."""
-        ...
+Show: TypeAlias = Callable[[int, str], None]
+"""Called as a run goes on, with the number of requests that have ended and a note on the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +92,8 @@ class Run:
     planned: int
     duration: float
     """Seconds from the start to the last end."""
-    client: ClientLoad
+    client: Json
+    """Figures of the client's own load."""
 
     @property
     def interrupted(self) -> bool:
@@ -115,7 +105,7 @@ async def play(
     requests: Sequence[PreparedRequest],
     times: Sequence[float],
     send: Send,
-    observer: Observer,
+    show: Show,
     max_concurrency: int | None = None,
     think_time: float = 0.0,
 ) -> Run:
@@ -128,7 +118,7 @@ async def play(
     """
     gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
     begin = time.perf_counter()
-    player = _Player(send, observer, gate, lambda: time.perf_counter() - begin, think_time)
+    player = _Player(send, show, gate, lambda: time.perf_counter() - begin, think_time)
     async with watch_load() as measure:
         await player.play(requests, times)
         duration, load = time.perf_counter() - begin, measure()
@@ -141,12 +131,15 @@ class _Player:
     """The requests of one run that are under way, and those that have ended."""
 
     send: Send
-    observer: Observer
+    show: Show
     gate: AbstractAsyncContextManager[None]
     clock: Clock
     think_time: float
     followed: int = 0
     """Requests that followed others, or were to."""
+    running: int = 0
+    lost: int = 0
+    """Requests that failed or were rejected or cancelled."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     async def play(self, requests: Sequence[PreparedRequest], times: Sequence[float]) -> None:
@@ -171,41 +164,26 @@ class _Player:
         """Send a request, and those that follow it."""
         while True:
             async with self.gate:
-                self.observer.sent()
+                self._note(1)
                 outcome = await self.send(request, due, self.clock)
             self.outcomes.append(outcome)
-            self.observer.ended(outcome)
+            self.lost += not outcome.completed
+            self._note(-1)
             if request.follow_up is None or not outcome.completed:
                 return
             self.followed += 1
             request, due = request.follow_up(outcome.text), self.clock() + self.think_time
             await self._until(due)
 
-
-class RequestBar:
-    """An Observer of a run that shows its counts in a bar."""
-
-    def __init__(self, bar: Bar) -> None:
-        self._bar = bar
-        self._running = 0
-        self._troubled = 0  # failed, rejected or cancelled
-
-    def sent(self) -> None:
-        self._running += 1
-        self._bar.show(self._bar.done, note=self._counts())
-
-    def ended(self, outcome: Outcome) -> None:
-        self._running -= 1
-        self._troubled += not outcome.completed
-        self._bar.show(self._bar.done + 1, note=self._counts())
-
-    def _counts(self) -> str:
-        troubled = f", {self._troubled} not completed" if self._troubled else ""
-        return f"{self._running} running{troubled}"
+    def _note(self, change: int) -> None:
+        self.running += change
+        lost = f", {self.lost} not completed" if self.lost else ""
+        self.show(len(self.outcomes), f"{self.running} running{lost}")
 
 
 @contextmanager
-def show_run(title: str, total: int) -> Iterator[RequestBar]:
+def show_run(title: str, total: int) -> Iterator[Show]:
     """Show the bar of one run of `total` requests."""
     with Bars(threaded=True) as bars:
-        yield RequestBar(bars.begin(title, total))
+        bar = bars.begin(title, total)
+        yield lambda ended, note: bar.show(ended, note=note)

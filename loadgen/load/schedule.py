@@ -55,17 +55,6 @@ ARRIVALS, CANCELLATIONS = range(2)
 
 
 @dataclass(frozen=True, slots=True)
-class Cancellations:
-    """The share of requests whose client leaves, 0 to 1, and after how many seconds."""
-
-    rate: float = 0.0
-    delay: float = 1.0
-
-
-NO_CANCELLATIONS = Cancellations()
-
-
-@dataclass(frozen=True, slots=True)
 class Schedule:
     """Requests and when each is due: seconds after the start, ascending."""
 
@@ -80,17 +69,18 @@ def schedule(
     form: RequestForm,
     arrivals: Arrivals | None = None,
     seed: int = 0,
-    cancellations: Cancellations = NO_CANCELLATIONS,
+    cancel_rate: float = 0.0,
+    cancel_delay: float = 1.0,
 ) -> Schedule:
     """The schedule of a run; without `arrivals`, prompts are due at their own times, or all at once if they have none.
 
-    Raises UserError.
+    Of a share `cancel_rate` of the requests the client leaves after `cancel_delay` seconds. Raises UserError.
     """
     timed = _timed(prompts, arrivals, np.random.default_rng([seed, ARRIVALS]))
-    leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < cancellations.rate
+    leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < cancel_rate
     *firsts, count = accumulate((1 + len(prompt.follow_ups) for _, prompt in timed), initial=0)
     requests = [
-        form.fill(prompt, index, cancellations.delay if leave else None)
+        form.fill(prompt, index, cancel_delay if leave else None)
         for index, (_, prompt), leave in zip(firsts, timed, leaves, strict=True)
     ]
     return Schedule(tuple(requests), tuple(time for time, _ in timed), count)

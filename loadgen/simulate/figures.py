@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from engine.simulated.machine import Cost
-from loadgen.bench.measures import Ending, judge, spread
+from loadgen.bench.measures import divide, judge, spread
 from loadgen.simulate.simulation import Served, Simulation
 from models.errors import UserError
 
@@ -30,7 +30,7 @@ def measure_latencies(requests: Sequence[Served], cost: Cost | None = None) -> F
     tpot = [(one.end - one.first_token) / max(1, count - 1) for one, count in zip(done, tokens, strict=True)]
     normalized = [seconds / count for seconds, count in zip(jct, tokens, strict=True)]
     found: Figures = {
-        "request_throughput": _rate(len(done), max(one.end for one in done) - min(one.arrival for one in done)),
+        "request_throughput": divide(len(done), max(one.end for one in done) - min(one.arrival for one in done)),
         **spread("jct", jct, PERCENTILES),
         **spread("ttft", ttft, PERCENTILES),
         **spread("tpot", tpot, PERCENTILES),
@@ -58,22 +58,17 @@ def measure_simulation(simulation: Simulation, cost: Cost | None = None) -> Figu
     requests, workers, duration = simulation.requests, simulation.workers, simulation.duration
     done = [one for one in requests if one.completed]
     decode = sum(worker.decode for worker in workers)
-    endings = [Ending(one.foretold, one.end - one.arrival, one.output_length) for one in done if one.foretold]
     latencies = measure_latencies(done, cost) if done else spread("jct", ()) | spread("ttft", ())
     return latencies | {
         "duration": duration,
         "completed": len(done),
         "failed": len(requests) - len(done),
-        "request_throughput": _rate(len(done), duration),
-        "output_throughput": _rate(sum(one.output_length for one in done), duration),
+        "request_throughput": divide(len(done), duration),
+        "output_throughput": divide(sum(one.output_length for one in done), duration),
         "mean_batch_size": sum(worker.row_decode for worker in workers) / decode if decode else 0.0,
         "pad_tokens": sum(worker.tally.pad for worker in workers) / len(requests),
         "invalid_tokens": sum(worker.tally.invalid for worker in workers) / len(requests),
         "slices": sum(one.runs for one in requests) / len(requests),
         "completion_std": float(np.std([worker.completion for worker in workers])),
-        **judge(endings),
+        **judge((one.foretold, one.end - one.arrival, one.output_length) for one in done if one.foretold),
     }
-
-
-def _rate(count: int, duration: float) -> float:
-    return count / duration if duration > 0 else 0.0

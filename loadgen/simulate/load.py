@@ -4,17 +4,17 @@ hold them. Sends nothing."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from loadgen.client.request import Prompt
 from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.simulate.flags import LoadFlags
-from loadgen.workload.flags import Choice, Workload, choose
+from loadgen.workload.flags import Workload
 from loadgen.workload.lengths import TRACES, Lengths, load_trace
 from loadgen.workload.requests import load as load_requests
-from loadgen.workload.tokens import Count, load_vocabulary
+from loadgen.workload.sample import Count, load_vocabulary
 from models.errors import UserError
 
 RATE = 20.0
@@ -33,8 +33,7 @@ def simulated_load(flags: LoadFlags) -> list[Lengths]:
     timed = flags.rate is None and is_timed(flags)
     rate = RATE if flags.rate is None else flags.rate
     count = OWN_TIMES if timed else max(1, round(rate * flags.duration))
-    # A simulation must know how long answers get.
-    requests = _lengths(choose(flags, count, flags.seed, replay_lengths=True))
+    requests = _lengths(flags, count, flags.seed)
     if timed:
         return [one for one in requests if one.arrival < flags.duration]
     times = arrival_times(Arrivals(rate, flags.burstiness), len(requests), np.random.default_rng(flags.seed))
@@ -44,41 +43,21 @@ def simulated_load(flags: LoadFlags) -> list[Lengths]:
 def task_lengths(count: int, seed: int, longest: int) -> list[Lengths]:
     """Requests of the built-in tasks, prompts and answers of at most `longest` tokens; no arrivals."""
     workload = Workload(max_input_len=longest, max_output_len=longest)
-    return _lengths(choose(workload, count, seed, replay_lengths=True))
+    return _lengths(workload, count, seed)
 
 
-@dataclass(frozen=True, slots=True)
-class FittedLoad:
-    """Requests of at most `longest` tokens, prompt and answer together, and what became of those that were longer."""
+def fit_load(requests: Sequence[Lengths], longest: int) -> tuple[list[Lengths], int, int]:
+    """Cut requests to `longest` tokens, prompt and answer together, as a server with that `--max-model-len` does.
 
-    requests: list[Lengths]
-    longest: int
-    answers_cut: int = 0
-    """Answers that end where the request has `longest` tokens."""
-    prompts_left_out: int = 0
-    """Requests whose prompt leaves no room for an answer."""
-
-    @property
-    def note(self) -> str | None:
-        """A sentence about what was cut or left out; None where all requests were short enough."""
-        if not self.answers_cut and not self.prompts_left_out:
-            return None
-        asked = len(self.requests) + self.prompts_left_out
-        return (
-            f"Of {asked} requests, {self.answers_cut} had their answer cut off and {self.prompts_left_out} were left "
-            f"out for their prompt: prompt and answer have at most {self.longest} tokens here (--max-model-len, "
-            "--capacity-tokens)."
-        )
-
-
-def fit_load(requests: Sequence[Lengths], longest: int) -> FittedLoad:
-    """Cut requests to what a server with that `--max-model-len` serves. Raises UserError when none is left."""
+    Returns them, how many answers are cut, and how many requests are left out since their prompt leaves no room for an
+    answer. Raises UserError when none is left.
+    """
     kept = [one for one in requests if one.input_length < longest]
     if requests and not kept:
         raise UserError(f"no prompt is shorter than {longest} tokens: raise --max-model-len and --capacity-tokens")
     short = [replace(one, output_length=min(one.output_length, longest - one.input_length)) for one in kept]
     cut = sum(one != other for one, other in zip(kept, short, strict=True))
-    return FittedLoad(short, longest, cut, len(requests) - len(kept))
+    return short, cut, len(requests) - len(kept)
 
 
 def is_timed(workload: Workload) -> bool:
@@ -86,11 +65,14 @@ def is_timed(workload: Workload) -> bool:
     return workload.dataset in TRACES
 
 
-def _lengths(choice: Choice) -> list[Lengths]:
-    if choice.dataset in TRACES:  # no prompts are needed
-        return load_trace(choice.file, choice.dataset, choice.cut(choice.num_prompts))
-    count = load_vocabulary(choice.tokenizer, choice.random_vocab_size).count
-    return [_length(prompt, count) for prompt in load_requests(choice)]
+def _lengths(workload: Workload, requests: int, seed: int) -> list[Lengths]:
+    workload.refuse()
+    if is_timed(workload):  # no prompts are needed
+        return load_trace(workload.file, workload.dataset, workload.cut(requests))
+    count = load_vocabulary(workload.tokenizer, workload.random_vocab_size).count
+    # A simulation must know how long answers get.
+    known = replace(workload, replay_lengths=True)
+    return [_length(prompt, count) for prompt in load_requests(known, requests, seed)]
 
 
 def _length(prompt: Prompt, count: Count) -> Lengths:

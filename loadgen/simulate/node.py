@@ -1,5 +1,5 @@
 """A simulated node, the real dispatcher over simulated executors on a clock that its owner moves; and routers before
-several nodes, which know of a node only what it tells.
+several nodes, which look at nothing of a node but its `requests` and its `load`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
@@ -140,74 +139,53 @@ PERIOD = 1.0
 """Seconds between two times that nodes tell their load, as the router behind Ray Serve is told."""
 
 
-class Target(Protocol):
-    """The part of a node that a router sees."""
-
-    @property
-    def requests(self) -> int: ...
-    def load(self) -> NodeLoad: ...
-
-
-class Router(Protocol):
-    """Chooses a node for each request as it comes."""
-
-    due: float
-    """When it wants to look at the nodes, on the clock."""
-
-    def look(self, nodes: Sequence[Target], now: float) -> None: ...
-    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int: ...
-
-
-class RoundRobin:
-    """One node after another."""
+class Router:
+    """Sends requests to one node after another; others choose otherwise."""
 
     due = math.inf
+    """When it wants to look at the nodes, on the clock."""
 
     def __init__(self) -> None:
         self._next = 0
 
-    def look(self, nodes: Sequence[Target], now: float) -> None:
-        pass
+    def look(self, nodes: Sequence[Node], now: float) -> None:
+        """Note what the nodes tell."""
 
-    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
+    def choose(self, nodes: Sequence[Node], job: Job, now: float) -> int:
+        """The index of the node that gets this request."""
         chosen, self._next = self._next % len(nodes), self._next + 1
         return chosen
 
 
-class PowerOfTwo:
+class PowerOfTwo(Router):
     """The node with fewer requests of two that are drawn, as Ray Serve does by default; it is told them at once."""
-
-    due = math.inf
 
     def __init__(self) -> None:
         self._random = random.Random(0)
 
-    def look(self, nodes: Sequence[Target], now: float) -> None:
-        pass
-
-    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
+    def choose(self, nodes: Sequence[Node], job: Job, now: float) -> int:
         drawn = self._random.sample(range(len(nodes)), min(2, len(nodes)))
         return min(drawn, key=lambda index: nodes[index].requests)
 
 
-class ByWork:
+class ByWork(Router):
     """The node with the least predicted work left (scheduler/placement.py)."""
 
     def __init__(self) -> None:
         self.due = 0.0
         self._router: WorkRouter[int] = WorkRouter()
 
-    def look(self, nodes: Sequence[Target], now: float) -> None:
+    def look(self, nodes: Sequence[Node], now: float) -> None:
         self.due = now + PERIOD
         for index, node in enumerate(nodes):
             self._router.tell(index, node.load())
 
-    def choose(self, nodes: Sequence[Target], job: Job, now: float) -> int:
+    def choose(self, nodes: Sequence[Node], job: Job, now: float) -> int:
         chosen = self._router.rank(range(len(nodes)), job, now)[0]
         self._router.note_sent(chosen, job, now)
         return chosen
 
 
 ROUTERS: Mapping[str, Callable[[], Router]] = MappingProxyType(
-    {"work": ByWork, "pow2": PowerOfTwo, "round-robin": RoundRobin}
+    {"work": ByWork, "pow2": PowerOfTwo, "round-robin": Router}
 )

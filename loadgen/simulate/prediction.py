@@ -62,7 +62,7 @@ class Prediction:
             return WRONG[self.wrong](seed)
         if self.sigma is None:
             return None
-        return _Noisy(self.sigma, seed) if self.sigma else true_length
+        return _noisy(self.sigma, seed) if self.sigma else true_length
 
 
 def read_prediction(text: str) -> Prediction:
@@ -118,21 +118,18 @@ WRONG: Mapping[str, Callable[[int], Predict]] = MappingProxyType({"inverted": _i
 """Predictors that mislead, by name; called with a seed."""
 
 
-class _Noisy:
+def _noisy(sigma: float, seed: int) -> Predict:
     """A predictor that is wrong by a factor exp(sigma·z), z standard normal, and knows how wrong it may be.
 
     What it says is the distribution of the length given its guess, where all lengths were as likely before:
     log-normal about the guess.
     """
+    rng, normal = random.Random(seed), NormalDist()
+    factors = np.exp(sigma * np.array([normal.inv_cdf((step + 0.5) / STEPS) for step in range(STEPS)]))
 
-    def __init__(self, sigma: float, seed: int) -> None:
-        self._sigma = sigma
-        self._random = random.Random(seed)
-        normal = NormalDist()
-        quantiles = [normal.inv_cdf((step + 0.5) / STEPS) for step in range(STEPS)]
-        self._factors = np.exp(sigma * np.array(quantiles))
-
-    def __call__(self, sampling: SamplingParams) -> LengthDistribution:
-        guess = true_length(sampling) * math.exp(self._sigma * self._random.gauss(0.0, 1.0))
-        lengths = np.clip(np.rint(guess * self._factors), 1, sampling.max_tokens).astype(np.float32)
+    def predict(sampling: SamplingParams) -> LengthDistribution:
+        guess = true_length(sampling) * math.exp(sigma * rng.gauss(0.0, 1.0))
+        lengths = np.clip(np.rint(guess * factors), 1, sampling.max_tokens).astype(np.float32)
         return LengthDistribution.of(lengths, np.ones(STEPS, dtype=np.float32))
+
+    return predict

@@ -9,16 +9,15 @@ import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
+from statistics import fmean
 from typing import Any
 
-from loadgen.columns import BRIEF, COLUMNS, Column, Figures, read_all, set_upright, tabulate
-from loadgen.console import Table
-from loadgen.html.plot import SUMMARY, Plot, Point, Series, render_page, specify_lines, specify_named_points
+from loadgen.console import BRIEF, COLUMNS, Figures, Table, read_all, set_upright, tabulate
+from loadgen.plot import SUMMARY, Plot, Point, render_page, specify_lines, specify_named_points
 from loadgen.result_file import Json
 from loadgen.simulate.flags import SimulatedLoad, SimulatedMachine, SimulatedScheduling, SimulateFlags
-from loadgen.simulate.simulation import Simulation
 from models.errors import UserError
 from models.options import options_of, suggest
 
@@ -50,15 +49,6 @@ class Axis:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """One combination of values."""
-
-    texts: tuple[str, ...]
-    """A value of each axis."""
-    flags: SimulateFlags
-
-
 def name_values(axes: Sequence[Axis], texts: Sequence[str]) -> str:
     """Axes and their values in words."""
     return ", ".join(f"{axis.name} {text}" for axis, text in zip(axes, texts, strict=True))
@@ -72,12 +62,11 @@ def read_axes(sweeps: Sequence[str]) -> tuple[Axis, ...]:
     return axes
 
 
-def list_points(flags: SimulateFlags, axes: Sequence[Axis]) -> Iterator[Combination]:
-    """Every combination, the values of the last axis running fastest."""
-    for places in itertools.product(*(range(len(axis.texts)) for axis in axes)):
-        chosen = list(zip(axes, places, strict=True))
-        changes: dict[str, Any] = {axis.flag: axis.values[place] for axis, place in chosen}
-        yield Combination(tuple(axis.texts[place] for axis, place in chosen), replace(flags, **changes))
+def list_points(flags: SimulateFlags, axes: Sequence[Axis]) -> Iterator[tuple[tuple[str, ...], SimulateFlags]]:
+    """Every combination, as the texts and in the flags, the values of the last axis running fastest."""
+    for chosen in itertools.product(*(zip(axis.texts, axis.values, strict=True) for axis in axes)):
+        changes: dict[str, Any] = {axis.flag: value for axis, (_, value) in zip(axes, chosen, strict=True)}
+        yield tuple(text for text, _ in chosen), replace(flags, **changes)
 
 
 def _read_axis(text: str) -> Axis:
@@ -90,15 +79,14 @@ def _read_axis(text: str) -> Axis:
         near = suggest(flag, [*known, NOISE])
         raise UserError(f"--sweep {text}: write NAME=1,2,3 or NAME=FIRST:LAST:STEP with a flag of simulate{near}")
     texts = tuple(one for part in rest.split(",") for one in _write_out(text, part))
+    meant = texts
+    if flag == NOISE:
+        meant = tuple("oracle" if re.fullmatch(r"0*\.?0*", one) else f"noisy:{one}" for one in texts)
     try:
-        values = tuple(option.from_text(_tell_noise(one) if flag == NOISE else one) for one in texts)
+        values = tuple(map(option.from_text, meant))
     except ValueError as error:
         raise UserError(f"--sweep {text}: {error}") from None
     return Axis(flag, texts, option.name, values)
-
-
-def _tell_noise(sigma: str) -> str:
-    return "oracle" if re.fullmatch(r"0*\.?0*", sigma) else f"noisy:{sigma}"
 
 
 def _write_out(sweep: str, part: str) -> Iterator[str]:
@@ -148,7 +136,7 @@ class Swept:
     """All that was simulated, in the order of the points."""
 
     axes: tuple[Axis, ...]
-    runs: Sequence[Ran]
+    runs: list[Ran]
 
     def points(self) -> Iterator[tuple[tuple[str, ...], dict[str, list[Json]]]]:
         """The values of each point, and the figures of its seeds by strategy."""
@@ -190,7 +178,7 @@ def write_csv(swept: Swept) -> str:
     ]
     file = io.StringIO()
     # Where no request was completed, there are fewer figures.
-    writer = csv.DictWriter(file, fieldnames=list(dict.fromkeys(name for row in rows for name in row)))
+    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
@@ -212,15 +200,11 @@ def make_page(swept: Swept, caption: str) -> str:
     return render_page(SUMMARY, title="Strategies in the simulator", lines=lines, plots=plots, tables=tables)
 
 
-def _mean(key: str, results: Sequence[Figures]) -> float | None:
-    values = read_all(COLUMNS[key], results)
-    return sum(values) / len(values) if values else None
-
-
 def locate(found: Mapping[str, Sequence[Figures]]) -> dict[str, Point]:
     """The p99 and the mean of each strategy that completed any request."""
-    pairs = {name: (_mean("p99_jct_ms", one), _mean("mean_jct_ms", one)) for name, one in found.items()}
-    return {name: Point(p99, mean) for name, (p99, mean) in pairs.items() if p99 is not None and mean is not None}
+    columns = (COLUMNS["p99_jct_ms"], COLUMNS["mean_jct_ms"])
+    read = {name: [read_all(column, one) for column in columns] for name, one in found.items()}
+    return {name: Point(*map(fmean, values)) for name, values in read.items() if all(values)}
 
 
 def mark_best(found: Mapping[str, Sequence[Figures]]) -> dict[str, Sequence[Figures]]:
@@ -241,40 +225,27 @@ def draw(
         ]
     numbers = dict(zip(axes[0].texts, axes[0].numbers, strict=True))
     plots = []
-    for key in PAGE[:2] + PAGE[4:5]:
-        column = COLUMNS[key]
-        series = [
-            _trace(column, [(numbers[texts[0]], found[name]) for texts, found in points if name in found], name, look)
-            for look, name in enumerate(points[0][1])
+    for column in (COLUMNS[key] for key in PAGE[:2] + PAGE[4:5]):
+        names = [*points[0][1]]
+        rows: list[dict[str, object]] = [
+            {"name": name, "x": numbers[texts[0]], "y": fmean(values), "low": min(values), "high": max(values)}
+            for name in names
+            for texts, found in points
+            if (values := read_all(column, found.get(name, ())))
         ]
-        spec = specify_lines(series, axes[0].name, column.axis)
+        spec = specify_lines(rows, names, axes[0].name, column.axis)
         described = "A line a strategy: the mean, in the band from the lowest to the highest."
         plots.append(Plot(f"{column.axis} over {axes[0].name}{at}", described, spec))
     return plots
 
 
-def _trace(column: Column, found: Sequence[tuple[float, Sequence[Figures]]], name: str, look: int) -> Series:
-    known = [(x, values) for x, results in found if (values := read_all(column, results))]
-    ranges = [(min(values), max(values)) for _, values in known]
-    return Series(name, [Point(x, sum(values) / len(values)) for x, values in known], look, ranges)
-
-
-def draw_frontier(title: str, found: Mapping[str, Sequence[Figures]], named: Sequence[str] = ()) -> Plot:
-    """Mean against p99: a mark a strategy, and the names of those that no other beats in both, and of `named`."""
+def draw_frontier(title: str, found: Mapping[str, Sequence[Figures]]) -> Plot:
+    """Mean against p99: a mark a strategy, and the names of those that no other beats in both."""
     points = locate(found)
     least = (min((one[axis] for one in points.values()), default=0.0) for axis in (0, 1))
     corner = Point(*(FURTHEST * one for one in least))
-    named = [*named, *sorted(find_frontier(points))]
-    spec = specify_named_points(points, named, "p99 JCT, s", "mean JCT, s", corner)
+    spec = specify_named_points(points, sorted(find_frontier(points)), "p99 JCT, s", "mean JCT, s", corner)
     return Plot(title, "A mark a strategy; those that no other beats are named, those far off left out.", spec)
-
-
-def details_json(simulation: Simulation) -> Json:
-    """Every request, in order of arrival, and every executor; times in seconds."""
-    return {
-        "requests": [asdict(one) for one in simulation.requests],
-        "workers": [asdict(one) for one in simulation.workers],
-    }
 
 
 def find_frontier(rows: Mapping[str, tuple[float, ...]]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,25 @@ from rich.console import Console
 
 from engine.simulated.machine import Machine
 from loadgen.console import show_table, table_console
-from loadgen.html.plot import require_drawing
+from loadgen.plot import require_drawing
 from loadgen.result_file import Json, require_writable, save, save_json, stoppable
 from loadgen.simulate.figures import Figures, measure_simulation
 from loadgen.simulate.flags import SimulateFlags
-from loadgen.simulate.load import RATE, FittedLoad, fit_load, is_timed, simulated_load
+from loadgen.simulate.load import RATE, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import ROUTERS
-from loadgen.simulate.prediction import Predict, Prediction, read_lengths
+from loadgen.simulate.prediction import read_lengths
 from loadgen.simulate.report import (
     Axis,
     Ran,
     Swept,
-    details_json,
     list_points,
     make_page,
     make_table,
     read_axes,
     write_csv,
 )
-from loadgen.simulate.simulation import ALONE, Cluster, Conversations, Simulation, simulate
+from loadgen.simulate.simulation import Simulation, simulate
+from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from scheduler.assembly import assemble, find_strategies
@@ -39,7 +39,7 @@ from scheduler.length.prediction import true_length
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.presets import PRESETS
 from scheduler.serving_time.profile_file import latest_profile, read_profile
-from scheduler.strategy import STRATEGIES, Length, Strategy
+from scheduler.strategy import STRATEGIES, Length
 
 GROUP_TOKENS = 8192
 """Cells of a prefill group when nothing else is said."""
@@ -58,7 +58,18 @@ class Trace:
     flags: SimulateFlags
     cost: Bilinear
     machine: Machine
-    load: FittedLoad
+    load: list[Lengths]
+    answers_cut: int  # those that end where the request has as many tokens as the machine holds
+    prompts_left_out: int  # requests whose prompt leaves no room for an answer
+
+    @property
+    def note(self) -> str:
+        """A sentence about what was cut or left out."""
+        return (
+            f"Of {len(self.load) + self.prompts_left_out} requests, {self.answers_cut} had their answer cut off and "
+            f"{self.prompts_left_out} were left out for their prompt: prompt and answer have at most "
+            f"{self.machine.longest} tokens here (--max-model-len, --capacity-tokens)."
+        )
 
 
 def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
@@ -75,19 +86,17 @@ def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
     require_drawing(flags.report, "--report")
     _refuse_impossible(flags.chosen)
     caption = _write_caption(flags, machine_of(flags, cache)[1], axes, seeds)
-    runs: list[Ran] = []
-    notes: set[str] = set()
-    interrupted = False
+    swept, notes, interrupted = Swept(axes, []), set[str](), False
     with stoppable(), Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
         try:
-            _run_all(flags, axes, seeds, cache, bars, runs, notes)
+            _run_all(flags, swept, seeds, cache, bars, notes)
         except KeyboardInterrupt:
             interrupted = True
-    _publish(flags, Swept(axes, runs), caption, notes)
+    _publish(flags, swept, caption, notes)
     if interrupted:
-        Console(stderr=True).print(f"interrupted: these are the {len(runs)} simulations that had ended")
+        Console(stderr=True).print(f"interrupted: these are the {len(swept.runs)} simulations that had ended")
         return INTERRUPTED
-    return 1 if any(one.figures["failed"] for one in runs) else 0
+    return 1 if any(one.figures["failed"] for one in swept.runs) else 0
 
 
 def _count_seeds(flags: SimulateFlags, axes: Sequence[Axis]) -> int:
@@ -98,35 +107,26 @@ def _count_seeds(flags: SimulateFlags, axes: Sequence[Axis]) -> int:
 
 
 def _run_all(
-    flags: SimulateFlags,
-    axes: Sequence[Axis],
-    seeds: int,
-    cache: Callable[[], Path],
-    bars: Bars,
-    runs: list[Ran],
-    notes: set[str],
+    flags: SimulateFlags, swept: Swept, seeds: int, cache: Callable[[], Path], bars: Bars, notes: set[str]
 ) -> None:
-    """Add each simulation to `runs` as it ends, and to `notes` what became of requests that are too long."""
-    points = list(list_points(flags, axes))
-    total, begun = len(points) * seeds * len(flags.chosen), time.monotonic()
-    for point in points:
-        for seed in range(point.flags.seed, point.flags.seed + seeds):
-            trace = _prepare(replace(point.flags, seed=seed), cache)
-            notes |= {trace.load.note} if trace.load.note else set()
+    """Add each simulation to those swept as it ends, and to `notes` what became of requests that are too long."""
+    points, runs, begun = list(list_points(flags, swept.axes)), swept.runs, time.monotonic()
+    total = len(points) * seeds * len(flags.chosen)
+    for texts, point in points:
+        for seed in range(point.seed, point.seed + seeds):
+            trace = _prepare(replace(point, seed=seed), cache)
+            if trace.answers_cut or trace.prompts_left_out:
+                notes.add(trace.note)
             done: dict[str, tuple[Figures, Simulation]] = {}
             for name in flags.chosen:
                 simulation = _simulate(trace, name, bars)
                 found = measure_simulation(simulation, trace.cost)
                 done[name] = found, simulation
-                runs.append(Ran(point.texts, seed, name, found))
-                if len(runs) == len(flags.chosen) and (left := total - len(runs)):
-                    _tell_time(left, (time.monotonic() - begun) / len(runs), bars)
+                runs.append(Ran(texts, seed, name, found))
+                left, each = total - len(runs), (time.monotonic() - begun) / len(runs)
+                if len(runs) == len(flags.chosen) and left * each >= LONG:
+                    bars.say(f"{left} more simulations take about {left * each:.0f} s; Ctrl-C keeps those that ended")
             save_json(flags.save_result, _document(trace, done) if flags.save_result else {})
-
-
-def _tell_time(left: int, each: float, bars: Bars) -> None:
-    if left * each >= LONG:
-        bars.say(f"{left} more simulations take about {left * each:.0f} s; Ctrl-C keeps those that have ended")
 
 
 def _publish(flags: SimulateFlags, swept: Swept, caption: str, notes: set[str]) -> None:
@@ -148,9 +148,11 @@ def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
     cost, machine = machine_of(flags, cache)
     requests = simulated_load(flags)
     clipped = flags.max_input_len is not None or flags.max_output_len is not None
-    load = FittedLoad(requests, machine.longest) if clipped else fit_load(requests, machine.longest)
-    _check_predictions(flags.prediction, load)
-    return Trace(flags, cost, machine, load)
+    load, cut, left_out = (requests, 0, 0) if clipped else fit_load(requests, machine.longest)
+    file, wanted = flags.prediction.file, len(load)
+    if file is not None and (told := len(read_lengths(file))) != wanted:
+        raise UserError(f"{file}: holds {told} lengths for {wanted} requests: one each is wanted")
+    return Trace(flags, cost, machine, load, cut, left_out)
 
 
 def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> tuple[Bilinear, Machine]:
@@ -200,8 +202,9 @@ def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:
 
 def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
     """One strategy from the start."""
-    flags, machine, load, strategy = trace.flags, trace.machine, trace.load.requests, STRATEGIES[name]
+    flags, machine, load, strategy = trace.flags, trace.machine, trace.load, STRATEGIES[name]
     limits, prices = limits_of(flags, machine), trace.cost if flags.profile else None
+    predict = None if strategy.length == Length.NONE else flags.prediction.source(flags.seed)
     parts, *others = (assemble(strategy, limits, prices) for _ in range(flags.nodes))
     return simulate(
         parts,
@@ -209,26 +212,13 @@ def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
         load,
         flags.max_output_len or max(one.output_length for one in load),
         bars.watch(name, len(load)),
-        _predict(strategy, flags.prediction, flags.seed),
-        Conversations(flags.turns, flags.think_time),
+        true_length if strategy.length == Length.ORACLE else predict,
+        turns=flags.turns,
+        think_time=flags.think_time,
+        others=[(one, machine) for one in others],
         # A router weighs all that waits, every second: for one node it would choose nothing by that.
-        Cluster(tuple((one, machine) for one in others), ROUTERS[flags.router]) if others else ALONE,
+        router=ROUTERS[flags.router]() if others else None,
     )
-
-
-def _predict(strategy: Strategy, prediction: Prediction, seed: int) -> Predict | None:
-    """The predictor of a strategy; None for one that does not ask for lengths."""
-    if strategy.length == Length.NONE:
-        return None
-    return true_length if strategy.length == Length.ORACLE else prediction.source(seed)
-
-
-def _check_predictions(prediction: Prediction, load: FittedLoad) -> None:
-    """Raises UserError where a file of predictions is not for these requests."""
-    if prediction.file is not None and (found := len(read_lengths(prediction.file))) != len(load.requests):
-        raise UserError(
-            f"{prediction.file}: holds {found} lengths for {len(load.requests)} requests: one each is wanted"
-        )
 
 
 def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[Axis], seeds: int) -> str:
@@ -259,7 +249,7 @@ def _document(trace: Trace, done: Mapping[str, tuple[Figures, Simulation]]) -> J
         **plain,
         "cost_model": trace.cost,
         "machine": {name: getattr(trace.machine, name) for name in SIZES},
-        "answers_cut": trace.load.answers_cut,
-        "prompts_left_out": trace.load.prompts_left_out,
-        "strategies": {name: found | details_json(one) for name, (found, one) in done.items()},
+        "answers_cut": trace.answers_cut,
+        "prompts_left_out": trace.prompts_left_out,
+        "strategies": {name: found | asdict(one) for name, (found, one) in done.items()},
     }

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 
 from engine.kv.prefix_cache import CHUNK
 from engine.messages import FinishReason, RowUpdate, Tally
 from engine.sampling.params import SamplingParams
-from engine.simulated.executor import Usage
 from engine.simulated.machine import Machine
 from loadgen.client.request import Foretold
-from loadgen.simulate.node import Node, Note, RoundRobin, Router, VirtualClock
+from loadgen.simulate.node import Node, Note, Router, VirtualClock
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
@@ -27,29 +26,6 @@ from scheduler.placement import Job, list_prefixes
 from scheduler.request import Request, State
 from scheduler.stream import TokenStream
 from scheduler.wait_estimate.expected_wait import length_interval
-
-
-@dataclass(frozen=True, slots=True)
-class Conversations:
-    """Which requests of a trace follow others: so many in a row are the turns of one conversation."""
-
-    turns: int = 1
-    think_time: float = 0.0
-    """Seconds between an answer and the turn that follows it; only first turns come at a time of their own."""
-
-
-SINGLE = Conversations()
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """The nodes beside the first one, and the router before them all."""
-
-    others: tuple[tuple[Parts, Machine], ...] = ()
-    router: Callable[[], Router] = RoundRobin
-
-
-ALONE = Cluster()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,30 +96,53 @@ def simulate(
     max_tokens: int,
     watch: Watch | None = None,
     predict: Predict | None = None,
-    conversations: Conversations = SINGLE,
-    cluster: Cluster = ALONE,
+    *,
+    turns: int = 1,
+    think_time: float = 0.0,
+    others: Sequence[tuple[Parts, Machine]] = (),
+    router: Router | None = None,
     note: Note | None = None,
 ) -> Simulation:
-    """Serve the trace to its end; `max_tokens` is what every request asks for, whatever it will generate. A
-    conversation ends before a turn that no executor could hold. Executors are in the order of their nodes;
-    `note` is told what each reports.
+    """Serve the trace to its end; executors of the result are in the order of their nodes.
+
+    max_tokens   what every request asks for, whatever it will generate
+    turns        requests in a row that make a conversation: only the first of them comes at a time of its own, each
+                 other `think_time` seconds after the answer before it. A conversation ends before a turn that no
+                 executor could hold
+    others       nodes beside the first one, behind the `router` (None: in turn)
+    note         called with what each executor reports
 
     Raises UserError for a trace that is empty or has a request that no executor could hold.
     """
     if not trace:
         raise UserError("there is nothing to simulate: the trace is empty")
-    nodes = ((parts, machine), *cluster.others)
-    _refuse_long(trace, min((one for _, one in nodes), key=lambda one: one.longest), max_tokens)
+    nodes = ((parts, machine), *others)
+    longest = min(one.longest for _, one in nodes)
+    _refuse_long(trace, longest, max_tokens)
     ordered = sorted(trace, key=lambda one: one.arrival)
-    return _Simulator(nodes, cluster.router(), ordered, max_tokens, watch, predict, conversations, note).run()
+    clock = VirtualClock()
+    return _Simulator(
+        clock=clock,
+        nodes=[Node(parts, machine, clock, note) for parts, machine in nodes],
+        router=router or Router(),
+        trace=ordered,
+        max_tokens=max_tokens,
+        watch=watch,
+        predict=predict,
+        turns=turns,
+        think_time=think_time,
+        longest=longest,
+        block=CHUNK if any(one.prefix_cache_tokens for _, one in nodes) else None,
+        due=[(one.arrival, place) for place, one in enumerate(ordered) if place % turns == 0],
+    ).run()
 
 
-def _refuse_long(trace: Sequence[Lengths], machine: Machine, max_tokens: int) -> None:
+def _refuse_long(trace: Sequence[Lengths], most: int, max_tokens: int) -> None:
     longest = max(trace, key=lambda one: one.input_length + min(one.output_length, max_tokens))
-    if longest.input_length + min(longest.output_length, max_tokens) > machine.longest:
+    if longest.input_length + min(longest.output_length, max_tokens) > most:
         raise UserError(
             f"a request of {longest.input_length} + {longest.output_length} tokens is longer than the "
-            f"{machine.longest} that an executor can hold: clip lengths with --max-input-len and --max-output-len, or "
+            f"{most} that an executor can hold: clip lengths with --max-input-len and --max-output-len, or "
             "raise --max-model-len and --capacity-tokens"
         )
 
@@ -159,104 +158,95 @@ class _Sink(TokenStream):
             self._ended(update.finish_reason)
 
 
+@dataclass(slots=True)
 class _Simulator:
     """One run, used once."""
 
-    def __init__(
-        self,
-        nodes: Sequence[tuple[Parts, Machine]],
-        router: Router,
-        trace: Sequence[Lengths],
-        max_tokens: int,
-        watch: Watch | None,
-        predict: Predict | None,
-        conversations: Conversations,
-        note: Note | None,
-    ) -> None:
-        self._clock = VirtualClock()
-        self._nodes = [Node(parts, machine, self._clock, note) for parts, machine in nodes]
-        self._router = router
-        self._conversations = conversations
-        self._longest = min(machine.longest for _, machine in nodes)
-        self._block = CHUNK if any(machine.prefix_cache_tokens for _, machine in nodes) else None
-        self._due = [(one.arrival, place) for place, one in enumerate(trace) if place % conversations.turns == 0]
-        """When requests come, and their places in the trace: a heap."""
-        self._history: dict[int, int] = {}  # tokens that each conversation has so far
-        self._trace = trace
-        self._max_tokens = max_tokens
-        self._watch = watch
-        self._predict = predict
-        self._prompts: dict[int, tuple[int, ...]] = {}  # one of each length
-        self._requests: list[Request] = []
-        self._ended = 0
+    clock: VirtualClock
+    nodes: Sequence[Node]
+    router: Router
+    trace: Sequence[Lengths]
+    max_tokens: int
+    watch: Watch | None
+    predict: Predict | None
+    turns: int
+    think_time: float
+    longest: int  # tokens that each node can hold of a request
+    block: int | None  # tokens of a block of a prompt that a router remembers; None: no prompt is kept
+    due: list[tuple[float, int]]  # a heap: when requests come, and their places in the trace
+    history: dict[int, int] = field(default_factory=dict)  # tokens that each conversation has
+    prompts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # one of each length
+    requests: list[Request] = field(default_factory=list)
+    ended: int = 0
 
     def run(self) -> Simulation:
-        while self._due or self._ended < len(self._requests):
+        while self.due or self.ended < len(self.requests):
             self._move()
-            now = self._clock.now()
-            if self._router.due <= now:
-                self._router.look(self._nodes, now)
+            now = self.clock.now()
+            if self.router.due <= now:
+                self.router.look(self.nodes, now)
             self._arrive()
-            for node in self._nodes:
+            for node in self.nodes:
                 if node.due <= now:
                     node.advance()
-        workers = [record for node in self._nodes for record in node.records()]
-        return Simulation(
-            tuple(served(request) for request in self._requests),
-            tuple(_worker_record(usage, tally) for usage, tally in workers),
+        workers = tuple(
+            WorkerRecord(usage.last, usage.prefill, usage.decode, usage.row_decode, tally)
+            for node in self.nodes
+            for usage, tally in node.records()
         )
+        return Simulation(tuple(map(served, self.requests)), workers)
 
     @property
     def _next_arrival(self) -> float:
-        return self._due[0][0] if self._due else math.inf
+        return self.due[0][0] if self.due else math.inf
 
     def _move(self) -> None:
         """Move the clock to the next event."""
-        time = min(self._next_arrival, min(node.due for node in self._nodes))
+        time = min(self._next_arrival, min(node.due for node in self.nodes))
         if time == math.inf:
-            left = len(self._requests) - self._ended
+            left = len(self.requests) - self.ended
             raise UserError(f"the strategy leaves {left} requests unserved though nothing else will happen")
-        self._clock.move_to(min(time, self._router.due))
+        self.clock.move_to(min(time, self.router.due))
 
     def _arrive(self) -> None:
-        while self._next_arrival <= self._clock.now():
-            _, place = heappop(self._due)
-            one = self._trace[place]
+        while self._next_arrival <= self.clock.now():
+            _, place = heappop(self.due)
+            one = self.trace[place]
             prompt = self._make_prompt(place)
-            sampling = SamplingParams(self._max_tokens, replay_tokens=one.output_length)
-            forecast = None if self._predict is None else self._predict(sampling)
-            prefixes = () if self._block is None else list_prefixes(prompt, self._block)
+            sampling = SamplingParams(self.max_tokens, replay_tokens=one.output_length)
+            forecast = None if self.predict is None else self.predict(sampling)
+            prefixes = () if self.block is None else list_prefixes(prompt, self.block)
             job = Job(len(prompt), split_forecast(forecast)[0], prefixes)
-            node = self._nodes[self._router.choose(self._nodes, job, self._clock.now())]
+            node = self.nodes[self.router.choose(self.nodes, job, self.clock.now())]
             request = node.submit(prompt, sampling, one.client, forecast)
             request.stream = _Sink(partial(self._note_end, request, place))
-            self._requests.append(request)
+            self.requests.append(request)
 
     def _make_prompt(self, place: int) -> tuple[int, ...]:
         """Tokens without a meaning: those of conversations tell these and their places apart."""
-        length, turns = self._trace[place].input_length, self._conversations.turns
-        if turns == 1:
-            return self._prompts.setdefault(length, (0,) * length)
-        conversation = place // turns
-        begin = conversation * self._longest
-        return tuple(range(begin, begin + self._history.get(conversation, 0) + length))
+        length = self.trace[place].input_length
+        if self.turns == 1:
+            return self.prompts.setdefault(length, (0,) * length)
+        conversation = place // self.turns
+        begin = conversation * self.longest
+        return tuple(range(begin, begin + self.history.get(conversation, 0) + length))
 
     def _follow(self, request: Request, place: int) -> None:
         """Let a conversation's next turn come, unless it is over."""
-        following, turns = place + 1, self._conversations.turns
-        if following % turns == 0 or following == len(self._trace):
+        following = place + 1
+        if following % self.turns == 0 or following == len(self.trace):
             return
-        one = self._trace[following]
-        self._history[place // turns] = request.tokens
-        if request.tokens + one.input_length + min(one.output_length, self._max_tokens) <= self._longest:
-            heappush(self._due, (self._clock.now() + self._conversations.think_time, following))
+        one = self.trace[following]
+        self.history[place // self.turns] = request.tokens
+        if request.tokens + one.input_length + min(one.output_length, self.max_tokens) <= self.longest:
+            heappush(self.due, (self.clock.now() + self.think_time, following))
 
     def _note_end(self, request: Request, place: int, reason: FinishReason) -> None:
-        self._ended += 1
+        self.ended += 1
         if reason is not FinishReason.ERROR:
             self._follow(request, place)
-        if self._watch is not None:
-            self._watch(self._ended)
+        if self.watch is not None:
+            self.watch(self.ended)
 
 
 def served(request: Request, origin: float = 0.0) -> Served:
@@ -284,7 +274,3 @@ def _foretold(request: Request) -> Foretold | None:
         return None
     tokens = request.predicted_length if lengths is None else lengths[1]
     return Foretold(expected.low, expected.median, expected.high, expected.wait or 0.0, tokens)
-
-
-def _worker_record(usage: Usage, tally: Tally) -> WorkerRecord:
-    return WorkerRecord(usage.last, usage.prefill, usage.decode, usage.row_decode, tally)

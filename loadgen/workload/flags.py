@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
 from loadgen.workload.lengths import TRACES, Cut
-from loadgen.workload.tokens import VOCABULARY
+from loadgen.workload.sample import VOCABULARY
 from models.errors import UserError
 from models.options import Count, NonNegative, Positive, option
 
@@ -52,18 +52,10 @@ class Workload:
         """The name of what is sent."""
         return self.dataset_name or DEFAULT
 
-
-@dataclass(frozen=True, kw_only=True)
-class Choice(Workload):
-    """A workload with the number of its requests and its seed, whose flags the command itself has."""
-
-    num_prompts: int = option(100, "requests of a run")
-    seed: int = option(0, "seed of prompts")
-
     @property
     def file(self) -> Path:
         """The dataset's file, where it has one."""
-        assert self.dataset_path is not None, "checked with the flags"
+        assert self.dataset_path is not None, "refused before"
         return self.dataset_path
 
     def cut(self, limit: int) -> Cut:
@@ -76,16 +68,9 @@ class Choice(Workload):
         """Whether requests carry their answer's length."""
         return self.dataset in TRACES if self.replay_lengths is None else self.replay_lengths
 
-
-def choose(workload: Workload, num_prompts: int = 100, seed: int = 0, **changes: Any) -> Choice:
-    """The workload with the number of its requests and its seed. Raises UserError where flags contradict each other."""
-    if num_prompts < 1:
-        raise UserError("--num-prompts: must be at least 1")
-    given = {one.name: getattr(workload, one.name) for one in fields(Workload)}
-    choice = Choice(**{**given, "num_prompts": num_prompts, "seed": seed, **changes})
-    name, file = choice.dataset, choice.dataset_path
-    if name in NEED_FILE and file is None:
-        raise UserError(f"the dataset {name} needs a file: give --dataset-path FILE")
-    if name not in NEED_FILE and file is not None:
-        raise UserError(f"the dataset {name} reads no file; leave {file} out")
-    return choice
+    def refuse(self) -> None:
+        """Raise UserError where flags contradict each other."""
+        if self.dataset in NEED_FILE and self.dataset_path is None:
+            raise UserError(f"the dataset {self.dataset} needs a file: give --dataset-path FILE")
+        if self.dataset not in NEED_FILE and self.dataset_path is not None:
+            raise UserError(f"the dataset {self.dataset} reads no file; leave {self.dataset_path} out")

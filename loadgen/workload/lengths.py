@@ -101,12 +101,13 @@ LONGEST = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One request as the trace has it; `time` is in seconds since whenever the trace's clock started."""
+class Lengths:
+    """One request: seconds after the start, tokens of its prompt, tokens of its answer, and who sends it."""
 
-    time: float
+    arrival: float
     input_length: int
     output_length: int
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +119,11 @@ class Format:
     per_second: float = 1.0
     """Units of time in a second, where times are numbers."""
 
-    def read(self, path: Path) -> Iterator[Entry]:
-        """Every request of a file; raises UserError."""
+    def read(self, path: Path) -> Iterator[Lengths]:
+        """Every request of a file, its arrival by the trace's own clock; raises UserError."""
         time, prompt, answer = self.columns
         for line, row in self.rows(path, self.columns):
-            yield Entry(
+            yield Lengths(
                 _seconds(path, line, time, row[time], self.per_second),
                 _tokens(path, line, prompt, row[prompt], least=1),
                 _tokens(path, line, answer, row[answer]),
@@ -182,16 +183,6 @@ def recognize(path: Path) -> Format:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
-    """One request: seconds after the start, tokens of its prompt, tokens of its answer, and who sends it."""
-
-    arrival: float
-    input_length: int
-    output_length: int
-    client: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Cut:
     """Which part of a trace to play, and how."""
 
@@ -219,26 +210,25 @@ def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Le
     ones that failed, are left out. Raises UserError for a wrong file and for a cut that holds no request.
     """
     form = recognize(path) if kind is None else TRACES[kind]
-    entries = sorted((entry for entry in form.read(path) if entry.output_length > 0), key=lambda entry: entry.time)
-    if not entries:
+    found = sorted((one for one in form.read(path) if one.output_length > 0), key=lambda one: one.arrival)
+    if not found:
         raise UserError(f"{path}: holds no requests with an answer")
-    origin = entries[0].time + cut.start
-    chosen = [entry for entry in entries if 0 <= entry.time - origin < cut.duration]
+    origin = found[0].arrival + cut.start
+    chosen = [one for one in found if 0 <= one.arrival - origin < cut.duration]
     if not chosen:
-        lasts = entries[-1].time - entries[0].time
+        lasts = found[-1].arrival - found[0].arrival
         raise UserError(
             f"{path}: no request arrives in the {cut.duration:g} s from second {cut.start:g} on "
             f"(--trace-start, --trace-duration); the trace lasts {lasts:.0f} s"
         )
-    return [_lengths(entry, origin, cut) for entry in chosen[: cut.limit]]
-
-
-def _lengths(entry: Entry, origin: float, cut: Cut) -> Lengths:
-    return Lengths(
-        arrival=(entry.time - origin) / cut.speed,
-        input_length=clip(entry.input_length, cut.max_input),
-        output_length=clip(entry.output_length, cut.max_output),
-    )
+    return [
+        Lengths(
+            (one.arrival - origin) / cut.speed,
+            clip(one.input_length, cut.max_input),
+            clip(one.output_length, cut.max_output),
+        )
+        for one in chosen[: cut.limit]
+    ]
 
 
 def clip(length: int, bound: int | None) -> int:

@@ -217,6 +217,8 @@ SCATTER = 0.12
 Drawn: TypeAlias = tuple[str, str]
 """The user's text, and the one whose length tells the answer's."""
 
+Draw: TypeAlias = Callable[[Material, random.Random], Drawn]
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -258,24 +260,20 @@ def _passage(material: Material, rng: random.Random, longest: int) -> list[str]:
     return list(document[start : start + count])
 
 
-def _draw_prose(material: Material, rng: random.Random) -> Drawn:
-    text = " ".join(_passage(material, rng, 40))
-    return text, text
+def _draw_text(longest: int, spoil: Callable[[str, random.Random], str] | None = None) -> Draw:
+    """Draws a passage of at most `longest` sentences, each of them spoilt for the user's text."""
+
+    def draw(material: Material, rng: random.Random) -> Drawn:
+        right = _passage(material, rng, longest)
+        given = right if spoil is None else [spoil(one, rng) for one in right]
+        return " ".join(given), " ".join(right)
+
+    return draw
 
 
 def _draw_function(material: Material, rng: random.Random) -> Drawn:
     source = rng.choice(material.functions).source
     return source, source
-
-
-def _draw_bad_grammar(material: Material, rng: random.Random) -> Drawn:
-    right = _passage(material, rng, 12)
-    return " ".join(bad_grammar(one, rng) for one in right), " ".join(right)
-
-
-def _draw_rudeness(material: Material, rng: random.Random) -> Drawn:
-    polite = _passage(material, rng, 6)
-    return " ".join(rude(one, rng) for one in polite), " ".join(polite)
 
 
 def _draw_bug(material: Material, rng: random.Random) -> Drawn:
@@ -288,12 +286,12 @@ def _draw_documented(material: Material, rng: random.Random) -> Drawn:
     return function.source, function.docstring
 
 
-DRAWS: Mapping[str, Callable[[Material, random.Random], Drawn]] = MappingProxyType(
+DRAWS: Mapping[str, Draw] = MappingProxyType(
     {
-        "prose": _draw_prose,
+        "prose": _draw_text(40),
         "function": _draw_function,
-        "bad grammar": _draw_bad_grammar,
-        "rudeness": _draw_rudeness,
+        "bad grammar": _draw_text(12, bad_grammar),
+        "rudeness": _draw_text(6, rude),
         "bug": _draw_bug,
         "documented function": _draw_documented,
     }

@@ -16,8 +16,7 @@ import torch
 from loadgen.console import format_number
 from loadgen.experiments.engine.gpu_parts import Json, Parts, count_equal, run_tests
 from loadgen.experiments.engine.options import GpuBench
-from loadgen.experiments.engine.random_model import eight_billion, tiny
-from loadgen.experiments.engine.setup import describe_machine, hush
+from loadgen.experiments.engine.setup import describe_machine, eight_billion, hush, tiny
 
 Say: TypeAlias = Callable[[str], None]
 

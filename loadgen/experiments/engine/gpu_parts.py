@@ -29,11 +29,9 @@ from engine.messages import RowId, RowSpec
 from engine.pipeline import Pipeline
 from engine.row import Choice, Row
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.engine.feed import Job, draw_jobs
 from loadgen.experiments.engine.measure import Floor, measure_bandwidth, read_clock, weight_bytes
-from loadgen.experiments.engine.random_model import make_network, random_subject
-from loadgen.experiments.engine.runners import Generate, Lengthwise, contest
-from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
+from loadgen.experiments.engine.runners import Generate, Job, Lengthwise, contest, draw_jobs
+from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject, make_network, random_subject
 from models.network.attention import (
     Runs,
     VarlenAttention,
@@ -218,7 +216,7 @@ class Parts:
         def draw(number: int) -> list[Job]:
             return draw_jobs(random.Random(number), self._subject.vocab, [(64, 32)] * rows)
 
-        ours, theirs = contest((Lengthwise(self._subject, rows), Generate(plain, rows)), draw, 1, self._device)
+        ours, theirs = contest((Lengthwise(self._subject, rows), Generate(plain, rows)), draw, 1)
         if trouble := ours.trouble or theirs.trouble:
             raise RuntimeError(trouble)
         return {"lengthwise": ours.rate, "generate": theirs.rate, "ratio": ours.rate / theirs.rate}

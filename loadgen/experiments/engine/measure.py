@@ -1,18 +1,15 @@
-"""What work takes: seconds in a thread of its own that an interrupt stops, memory at its peak, and the least that a
-decode step can take, weights and live K and V once over the memory bus.
+"""Work in a thread of its own that an interrupt stops, and the least time of a decode step: that of reading the weights
+and the live K and V once.
 """
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
@@ -45,49 +42,6 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-STATUS = Path("/proc/self/status")
-CLEAR_REFS = Path("/proc/self/clear_refs")
-RESET_PEAK = "5"
-"""Sets the kernel's high-water mark of resident memory back (proc(5))."""
-
-
-def measured(work: Callable[[], T], device: torch.device) -> tuple[T, int | None]:
-    """Do work; returns its result and its peak in bytes, None on a system that does not tell."""
-    gc.collect()
-    return _on_cuda(work, device) if device.type == "cuda" else _on_host(work)
-
-
-def _on_cuda(work: Callable[[], T], device: torch.device) -> tuple[T, int]:
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    result = work()
-    return result, torch.cuda.max_memory_allocated(device) - before
-
-
-def _on_host(work: Callable[[], T]) -> tuple[T, int | None]:
-    _trim()
-    before = psutil.Process().memory_info().rss
-    try:
-        CLEAR_REFS.write_text(RESET_PEAK)
-    except OSError:
-        return work(), None
-    result = work()
-    return result, max(0, _peak() - before)
-
-
-def _trim() -> None:
-    """Give freed memory back, else the next one to run would be given it for nothing."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(0)
-
-
-def _peak() -> int:
-    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
 
 
 BUFFER_BYTES = 2**30
@@ -132,10 +86,8 @@ def measure_bandwidth(
 
     size   bytes that are read at once; None: BUFFER_BYTES, or less where memory is short
     """
-    if size is None:
-        room = psutil.virtual_memory().available // 8 if device.type == "cpu" else BUFFER_BYTES
-        size = min(BUFFER_BYTES, room)
-    return apart(lambda stop: _measure(device, clock, size, stop))
+    room = psutil.virtual_memory().available // 8 if device.type == "cpu" else BUFFER_BYTES
+    return apart(lambda stop: _measure(device, clock, size or min(BUFFER_BYTES, room), stop))
 
 
 def _measure(device: torch.device, clock: Callable[[], float], size: int, stop: threading.Event) -> float:

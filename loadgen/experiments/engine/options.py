@@ -41,14 +41,10 @@ class EngineBench(BenchedModel):
     )
     input_len: Count = option(64, "prompt tokens of a row")
     output_len: Several = option(64, "tokens to generate for a row")
-    sampling: Literal["greedy", "defaults"] = option(
-        "greedy", "how tokens are chosen; defaults: as the model's generation_config.json says"
-    )
     rounds: Count = option(3, "rounds that count, after one more")
     beside: tuple[str, ...] = option(
         (), "also this engine with its weights kept so", nargs="+", choices=lambda: QUANTIZATIONS
     )
-    neighbour: bool = option(False, "also this engine while another process of nice 10 keeps a core busy")
     ragged: bool = option(False, "compare with requests of different lengths")
     num_requests: Count = option(128, "with --ragged: requests")
     min_len: Several = option(16, "with --ragged: shortest prompt and output")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import torch
@@ -32,31 +31,18 @@ MODULES = 12
 MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """The perplexity that one way to keep the weights gives."""
-
-    quantization: str
-    perplexity: float
-    weight_bytes: int
-    """Bytes of weights that a decode step reads."""
-
-    def change(self, plain: Quality) -> float:
-        """The rise of the perplexity over `plain`, as a share: 0.03 is three percent worse."""
-        return self.perplexity / plain.perplexity - 1
-
-
 def run_bench(asked: QualityBench) -> None:
     """Compare float32 with each kind that was asked for, and print the table. Raises UserError."""
     hush()
     folder = Catalog().resolve(asked.model)
     texts = _encode_texts(asked, Text.load(folder))
-    found = []
+    found = {}
     with Bars() as bars:
         for kind in (Quantization.NONE.value, *(asked.quantization or KINDS)):
-            bars.begin("float32" if kind == Quantization.NONE else kind, len(texts))
+            name = "float32" if kind == Quantization.NONE else kind
+            bars.begin(name, len(texts))
             model = load(folder, dtype="float32", quantization=kind)
-            found.append(Quality(kind, perplexity(model, texts, bars.advance), weight_bytes(model.network)))
+            found[name] = perplexity(model, texts, bars.advance), weight_bytes(model.network)
     table_console().print(table(found))
 
 
@@ -97,13 +83,11 @@ def _surprise(model: LoadedModel, text: Sequence[int]) -> float:
     return F.cross_entropy(logits, tokens[0, 1:], reduction="sum").item()
 
 
-def table(found: list[Quality]) -> str:
-    """Lines for people; the first of `found` is what the others are compared with."""
-    plain = found[0]
+def table(found: Mapping[str, tuple[float, int]]) -> str:
+    """Lines for people, of the perplexity and the bytes of weights that a decode step reads; others are compared with
+    the first."""
+    plain, _ = next(iter(found.values()))
     lines = [f"{'weights':10} {'MiB a step':>10} {'perplexity':>10} {'change':>8}"]
-    for one in found:
-        name = "float32" if one is plain else one.quantization
-        lines.append(
-            f"{name:10} {one.weight_bytes / MIB:10.0f} {one.perplexity:10.3f} {one.change(plain) * 100:+7.2f}%"
-        )
+    for name, (value, size) in found.items():
+        lines.append(f"{name:10} {size / MIB:10.0f} {value:10.3f} {(value / plain - 1) * 100:+7.2f}%")
     return "\n".join(lines)

@@ -1,40 +1,153 @@
-"""The engines to compare, this engine, transformers' `generate` and transformers' continuous batching; and the
-rounds in which they take turns at the same jobs, so that what else the machine does troubles all alike.
+"""The engines to compare, this engine and transformers' `generate`, and the rounds in which they take turns at the same
+jobs, so that what else the machine does troubles all alike. This engine's pipeline is fed as the server would: its
+batcher is asked before every turn. Everything happens in the calling thread, which is the only one that computes.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import (
-    ContinuousBatchingConfig,
-    GenerationConfig,
-    PreTrainedModel,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
-from transformers.generation.continuous_batching import ContinuousBatchingManager
-from transformers.generation.continuous_batching.requests import GenerationOutput
+from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
+from engine.messages import Admit, Command, ExecutorInfo, FinishReason, Tally
 from engine.pipeline import Pipeline
-from loadgen.experiments.engine.feed import Job, Turn, feed, longest, make_requests
-from loadgen.experiments.engine.measure import Interrupted, apart, measured, torch_threads
+from engine.sampling.params import SamplingParams
+from loadgen.experiments.engine.measure import Interrupted, apart, torch_threads
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
 from models.errors import UserError
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Batcher, Limits
+from scheduler.plan import Worker
+from scheduler.request import Request, Times
 from scheduler.strategy import STRATEGIES
 
-Clock = Callable[[], float]
+Clock: TypeAlias = Callable[[], float]
+
+Shape: TypeAlias = tuple[int, int]
+"""Tokens of a job's prompt and of its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One sequence: its prompt as token ids, and how many tokens follow it, even past an end token."""
+
+    prompt: tuple[int, ...]
+    output_len: int
+
+    @property
+    def shape(self) -> Shape:
+        return len(self.prompt), self.output_len
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The outcome of one run over some jobs."""
+
+    seconds: float
+    """Seconds from the first prompt to the last token."""
+    steps: tuple[float, ...]
+    """Seconds from token to token while nothing was read, each step once or once a row."""
+    lengths: tuple[int, ...]
+    """Tokens generated for each job and kept, in the jobs' order."""
+
+
+def draw_jobs(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[Job]:
+    """Jobs with random prompts, by the tokens of prompt and output of each."""
+    return [Job(tuple(rng.randrange(vocab) for _ in range(inputs)), outputs) for inputs, outputs in shapes]
+
+
+def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
+    """Tokens of prompts, which all differ, and of outputs, which all differ too, uniform in `shortest` to `longest`.
+
+    Raises UserError when there are fewer lengths than jobs.
+    """
+    lengths = range(shortest, longest + 1)
+    if len(lengths) < count:
+        raise UserError(
+            f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count} distinct ones: "
+            "lower --num-requests, or widen --min-len and --max-len"
+        )
+    return list(zip(rng.sample(lengths, count), rng.sample(lengths, count), strict=True))
+
+
+def longest(shapes: Sequence[Shape]) -> int:
+    """Columns that hold any of the jobs, also when the longest prompt gets the longest output."""
+    return sum(map(max, zip(*shapes, strict=True)))
+
+
+class DirectPort:
+    """The way to a pipeline in the same thread; a scheduler's Port."""
+
+    def __init__(self, pipeline: Pipeline, info: ExecutorInfo) -> None:
+        self._pipeline = pipeline
+        self.info = info
+        self.alive = True
+
+    def post(self, command: Command) -> None:
+        assert isinstance(command, Admit), "nothing is cancelled or paused here"
+        self._pipeline.admit(command.rows, command.terms)
+
+    def withdraw(self) -> tuple[Command, ...]:
+        """Nothing: commands are carried out as they come."""
+        return ()
+
+
+def feed(
+    pipeline: Pipeline, batcher: Batcher, requests: Sequence[Request], clock: Callable[[], float]
+) -> Iterator[tuple[float, Tally]]:
+    """Serve requests, numbered from 0, that are all there from the start, turn by turn to the end.
+
+    Yields the seconds from the start to the end of each turn, and what the turn did.
+
+    Raises UserError when a row fails or cannot be placed.
+    """
+    arena = pipeline.batch.arena
+    longest_request = max(len(one.prompt) + one.sampling.max_tokens for one in requests)
+    context = min(longest_request, arena.capacity_tokens)
+    info = ExecutorInfo(0, "in this thread", arena.capacity_tokens, arena.max_rows, context)
+    worker = Worker(DirectPort(pipeline, info))
+    begin = last = clock()
+    for request in requests:
+        batcher.add(request, 0.0)
+    while batcher.waiting or worker.requests:
+        while (plan := batcher.take(worker, last - begin)) is not None:
+            worker.requests.update({request.row_id: request for request in plan.requests})
+            worker.port.post(plan.command)
+        if pipeline.idle:
+            raise UserError(f"no room for a row: {arena.capacity_tokens} tokens of K and V")
+        updates, now = pipeline.turn(), clock()
+        worker.shape = pipeline.shape()
+        last = now
+        yield now - begin, pipeline.tally
+        for update in updates:
+            if update.finish_reason is FinishReason.ERROR:
+                raise UserError(f"a row failed: {update.error}")
+            requests[update.row_id].generated += len(update.token_ids)
+            if update.finish_reason is not None:
+                del worker.requests[update.row_id]
+
+
+def make_requests(jobs: Sequence[Job]) -> list[Request]:
+    """Requests as long as each job says; the scheduler knows of no length but the longest. Tokens are the likeliest."""
+    most = max(job.output_len for job in jobs)
+    return [
+        Request(
+            place,
+            job.prompt,
+            SamplingParams(most, temperature=0.0, replay_tokens=job.output_len),
+            Times(arrival=0.0),
+        )
+        for place, job in enumerate(jobs)
+    ]
 
 
 class Runner(Protocol):
@@ -55,7 +168,7 @@ class Lengthwise:
     slots: int
     clock: Clock = time.perf_counter
     name: str = "lengthwise"
-    _pipeline: Pipeline | None = None  # made in the first run, to be part of the memory that it takes
+    _pipeline: Pipeline | None = None  # made in the first run, whose jobs say how large
 
     def run(self, jobs: Sequence[Job]) -> Turn:
         return apart(lambda stop: self._run(jobs, stop))
@@ -63,38 +176,16 @@ class Lengthwise:
     @torch.inference_mode()
     def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
         if self._pipeline is None:
-            self._pipeline = self.subject.pipeline(self.slots, longest(jobs))
-        requests, steps, end = make_requests(jobs), [], 0.0
+            self._pipeline = self.subject.pipeline(self.slots, longest([job.shape for job in jobs]))
+        requests, steps, end = make_requests(jobs), list[float](), 0.0
         with torch_threads(1 if self.subject.model.reads_exactly else torch.get_num_threads()):  # as the server has it
-            for moment in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
+            for at, tally in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
                 if stop.is_set():
                     raise Interrupted
-                end = moment.at
-                if moment.tally.generated and not moment.tally.prompt:
-                    steps.append(moment.seconds)
+                if tally.generated and not tally.prompt:
+                    steps.append(at - end)
+                end = at
         return Turn(end, tuple(steps), tuple(request.generated for request in requests))
-
-
-NEIGHBOUR = "beside a neighbour"
-BUSY = "import os; os.nice(10); own = os.getppid(); print(flush=True)\nwhile os.getppid() == own: pass"
-"""A program that keeps a core busy, as others on a machine may, until its parent ends; it says when it begins."""
-
-
-@dataclass(slots=True)
-class BesideNeighbour:
-    """A runner while a process of nice 10 keeps a core busy."""
-
-    alone: Runner
-    name: str = NEIGHBOUR
-
-    def run(self, jobs: Sequence[Job]) -> Turn:
-        with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as neighbour:
-            assert neighbour.stdout is not None
-            neighbour.stdout.readline()
-            try:
-                return self.alone.run(jobs)
-            finally:
-                neighbour.kill()
 
 
 @dataclass(slots=True)
@@ -112,14 +203,15 @@ class Generate:
     @torch.inference_mode()
     def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
         begin = self.clock()
-        ticks, lengths = [], []
+        steps: list[float] = []
+        lengths: list[int] = []
         for first in range(0, len(jobs), self.slots):
             batch = jobs[first : first + self.slots]
             ticker = _Ticker(self.clock, stop)
             made = self._generate(batch, ticker)
-            ticks.append(ticker.times)
+            steps += [after - before for before, after in pairwise(ticker.times)]
             lengths += [min(made, job.output_len) for job in batch]
-        return Turn(self.clock() - begin, tuple(_gaps(ticks)), tuple(lengths))
+        return Turn(self.clock() - begin, tuple(steps), tuple(lengths))
 
     def _generate(self, jobs: Sequence[Job], ticker: _Ticker) -> int:
         """Generate for a batch; returns the number of tokens that each row got."""
@@ -136,56 +228,9 @@ class Generate:
             eos_token_id=None,
             pad_token_id=0,
             stopping_criteria=StoppingCriteriaList([ticker]),
-            **_sampling_flags(jobs),
+            do_sample=False,
         )
         return output.shape[1] - width
-
-
-@dataclass(slots=True)
-class GenerateBatch:
-    """transformers' continuous batching, as `generate_batch` has it, with a length of each request's own.
-
-    It is given all that it may want: K and V for `slots` requests of the longest job, steps as large as this engine's
-    chunks, and no search for common prefixes, of which there are none.
-    """
-
-    network: PreTrainedModel
-    slots: int
-    clock: Clock = time.perf_counter
-    name: str = "generate_batch"
-
-    def run(self, jobs: Sequence[Job]) -> Turn:
-        """Generate for all jobs. Raises anything that transformers raises where it cannot run."""
-        begin = self.clock()
-        manager = self.network.init_continuous_batching(  # type: ignore[operator]
-            generation_config=GenerationConfig(eos_token_id=-1, pad_token_id=0, **_sampling_flags(jobs)),  # type: ignore[no-untyped-call]
-            continuous_batching_config=self._config(jobs),
-        )
-        manager.start()
-        try:
-            order = {
-                manager.add_request(list(job.prompt), max_new_tokens=job.output_len, record_timestamps=True): place
-                for place, job in enumerate(jobs)
-            }
-            lengths, ticks = [0] * len(jobs), []
-            for _ in jobs:
-                result = _next_result(manager)
-                lengths[order[result.request_id]] = len(result.generated_tokens)
-                ticks.append(result.timestamps or [])
-            end = self.clock()
-        finally:
-            manager.stop(block=True, hard_stop=True)
-            manager.destroy()
-        return Turn(end - begin, tuple(_gaps(ticks)), tuple(lengths))
-
-    def _config(self, jobs: Sequence[Job]) -> ContinuousBatchingConfig:
-        page = ContinuousBatchingConfig.page_size
-        return ContinuousBatchingConfig(
-            num_blocks=self.slots * (-(-longest(jobs) // page) + 1),
-            max_batch_tokens=max(CHUNK_TOKENS, self.slots),
-            max_requests_per_batch=self.slots,
-            allow_block_sharing=False,
-        )
 
 
 def join_batcher(slots: int) -> Batcher:
@@ -209,31 +254,6 @@ class _Ticker(StoppingCriteria):
         return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
 
-def _sampling_flags(jobs: Sequence[Job]) -> dict[str, Any]:
-    """The sampling of the jobs, which is the same for all, as transformers' GenerationConfig has it."""
-    asked = jobs[0].sampling
-    if asked.temperature == 0:
-        return {"do_sample": False}
-    flags = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": max(asked.top_k, 0)}
-    return {"do_sample": True, **flags, "min_p": asked.min_p or None, "repetition_penalty": asked.repetition_penalty}
-
-
-def _gaps(ticks: Sequence[Sequence[float]]) -> list[float]:
-    return [after - before for times in ticks for before, after in zip(times, times[1:], strict=False)]
-
-
-def _next_result(manager: ContinuousBatchingManager) -> GenerationOutput:
-    """Wait for the next finished request. Raises UserError with the cause."""
-    while True:
-        result = manager.get_result(timeout=1)
-        if result is not None and result.error is not None:
-            raise UserError(f"generate_batch failed: {result.error}")
-        if result is not None and result.is_finished():
-            return result
-        if result is None and not manager.is_running():
-            raise UserError(f"generate_batch stopped: {manager.background_thread_status.fatal_error}")
-
-
 Jobs = Callable[[int], Sequence[Job]]
 """The jobs of a round, by its number; other prompts each time, of the same lengths."""
 
@@ -247,8 +267,6 @@ class Standing:
     """Tokens/s of each round that counts: tokens asked for, over all of the time."""
     steps: list[float] = field(default_factory=list)
     """Median seconds of a step, a figure a round."""
-    peak_bytes: int | None = None
-    """Memory taken in the round that warms up."""
     trouble: str | None = None
     """Why it cannot run here, if it cannot."""
 
@@ -256,15 +274,11 @@ class Standing:
     def rate(self) -> float:
         return statistics.median(self.rates)
 
-    @property
-    def step(self) -> float:
-        return statistics.median(self.steps)
-
 
 def contest(
-    runners: Sequence[Runner], jobs: Jobs, rounds: int, device: torch.device, watch: Callable[[], None] = lambda: None
+    runners: Sequence[Runner], jobs: Jobs, rounds: int, watch: Callable[[], None] = lambda: None
 ) -> list[Standing]:
-    """Play a round that warms up and shows the memory taken, then `rounds` that count; each begins with another runner.
+    """Play a round that warms up, then `rounds` that count; each begins with another runner.
 
     A runner that fails says why and is left out from then on.
     """
@@ -275,17 +289,14 @@ def contest(
         first = number % len(pairs)
         for runner, standing in (*pairs[first:], *pairs[:first]):
             if standing.trouble is None:
-                _take_turn(runner, standing, work, device, counts=number > 0)
+                _take_turn(runner, standing, work, counts=number > 0)
             watch()
     return standings
 
 
-def _take_turn(runner: Runner, standing: Standing, jobs: Sequence[Job], device: torch.device, *, counts: bool) -> None:
+def _take_turn(runner: Runner, standing: Standing, jobs: Sequence[Job], *, counts: bool) -> None:
     try:
-        if counts:
-            turn = runner.run(jobs)
-        else:
-            turn, standing.peak_bytes = measured(lambda: runner.run(jobs), device)
+        turn = runner.run(jobs)
         _check(turn, jobs)
     except Exception as error:
         standing.trouble = f"{type(error).__name__}: {error}"

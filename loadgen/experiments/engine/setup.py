@@ -1,15 +1,25 @@
-"""Networks and pipelines to compare, loaded by a model's name. Nothing else here loads."""
+"""Networks and pipelines to compare: loaded by a model's name, or Llama networks of random weights, made on the device,
+for a machine that nothing shall be downloaded to. Nothing else here loads.
+"""
 
 from __future__ import annotations
 
-import logging
 import platform
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from engine.device import HEADROOM
 from engine.forward.batch import RunningBatch
@@ -19,7 +29,10 @@ from engine.pipeline import Pipeline
 from loadgen.experiments.engine.options import BenchedModel
 from models.catalog.catalog import Catalog
 from models.errors import UserError
-from models.network.loader import LoadedModel, load
+from models.network.decoder.decoder import Decoder
+from models.network.decoder.family import read_spec
+from models.network.generation_config import SamplingDefaults
+from models.network.loader import LoadedModel, load, read_kv_shape
 from models.network.quantization import Quantization
 from models.text import Text
 
@@ -54,12 +67,11 @@ class Subject:
         kept = self.model.quantization
         return self.dtype if kept is Quantization.NONE else f"{self.dtype}, weights in {kept}"
 
-    def pipeline(self, slots: int, columns: int, model: LoadedModel | None = None) -> Pipeline:
+    def pipeline(self, slots: int, columns: int) -> Pipeline:
         """A pipeline whose K and V hold `slots` rows of `columns` tokens, and the headroom that joining wants."""
-        chosen = self.model if model is None else model
-        arena = KvArena(chosen.kv, slots * (columns + HEADROOM + 1), max_rows=slots)
-        batch = RunningBatch(chosen, arena, graphs=graphs_for(chosen, arena))
-        return Pipeline(chosen, self.text, batch, max_prefill_tokens=CHUNK_TOKENS)
+        arena = KvArena(self.model.kv, slots * (columns + HEADROOM + 1), max_rows=slots)
+        batch = RunningBatch(self.model, arena, graphs=graphs_for(self.model, arena))
+        return Pipeline(self.model, self.text, batch, max_prefill_tokens=CHUNK_TOKENS)
 
     def require_context(self, columns: int) -> None:
         """Make sure that the model can read so many tokens; raises UserError."""
@@ -115,6 +127,72 @@ def _find_device(name: str) -> str:
 def hush() -> None:
     """Keep transformers from writing between the lines of a table."""
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def eight_billion(layers: int) -> LlamaConfig:
+    """The sizes of Llama 3.1 8B, which has 32 layers, but for its context."""
+    return LlamaConfig(
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=32768,
+    )
+
+
+def tiny(layers: int) -> LlamaConfig:
+    """A network that a CPU computes at once; wide weights make the likeliest token likelier by more than rounding."""
+    return LlamaConfig(
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.3,
+    )
+
+
+def make_network(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+    """A network of these sizes, with the same numbers each time."""
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            network = LlamaForCausalLM(config)
+    finally:
+        torch.set_default_dtype(before)
+    torch.nn.Module.to(network, device)  # what ignored the default device
+    torch.nn.Module.eval(network).requires_grad_(False)
+    return network
+
+
+def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+    """A token for each byte, and words for all other numbers."""
+    words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(f"<{number}>" for number in range(256, vocabulary))]
+    backend = Tokenizer(BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
+
+
+def random_subject(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> Subject:
+    """A network of these sizes on this project's own pass."""
+    network, context = make_network(config, dtype, device), config.max_position_embeddings
+    spec = replace(read_spec(network), fuses_norms=device.type == "cuda")
+    model = LoadedModel(
+        folder=Path("random"),
+        network=Decoder(network, spec, context),
+        kv=read_kv_shape(config, dtype, device),
+        vocab_size=config.vocab_size,
+        context_length=context,
+        end_token_ids=frozenset(),
+        sampling_defaults=SamplingDefaults(),
+    )
+    return Subject("random weights", model, Text(make_tokenizer(config.vocab_size)))

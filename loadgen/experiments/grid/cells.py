@@ -1,19 +1,126 @@
-"""The cells of the grid, every machine with every load and what is predicted; and the loads of the arena. Data only."""
+"""The loads of the grid and the arena, prompts and answers of at most LONGEST tokens each, equal for equal seeds; and
+their cells, a machine with a load and what is predicted.
+"""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
 
 from engine.simulated.machine import Machine
-from loadgen.experiments.grid.loads import SHAPES, TASKS
+from loadgen.simulate.load import task_lengths
+from loadgen.workload.lengths import Cut, Lengths, load_trace
+from models.errors import UserError
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.presets import PRESETS
 from scheduler.strategy import STRATEGIES, Strategy
+
+LONGEST = 1024
+
+Counts: TypeAlias = NDArray[np.int64]
+
+
+def _log_normal(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """Heavy tails: the longest tenth of the answers holds half of all tokens."""
+    prompts, answers = random.lognormal(math.log(150), 1.0, count), random.lognormal(math.log(80), 1.4, count)
+    return _clip(prompts), _clip(answers)
+
+
+def _bimodal(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """Nine of ten answers have 20 to 40 tokens, the others 600 to 900."""
+    long = random.random(count) < 0.1
+    answers = np.where(long, random.integers(600, 901, count), random.integers(20, 41, count))
+    return random.integers(20, 201, count), answers
+
+
+def _narrow(random: Generator, count: int) -> tuple[Counts, Counts]:
+    return random.integers(100, 141, count), random.integers(180, 221, count)
+
+
+def _equal(random: Generator, count: int) -> tuple[Counts, Counts]:
+    return np.full(count, 120), np.full(count, 200)
+
+
+def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """As in ServeGen: a few of 30 clients send most, prompts of each are log-normal with a heavy tail, and its answers
+    exponential, by means that differ between clients by a factor of three (standard deviation)."""
+    shares = np.arange(1, 31) ** -1.2
+    client = random.choice(30, count, p=shares / shares.sum())
+    prompts, answers = random.lognormal(math.log(250), 0.8, 30), random.lognormal(math.log(120), 1.1, 30)
+    tail = np.where(random.random(count) < 0.1, random.pareto(1.5, count) + 1, 1.0)
+    return (
+        _clip(random.lognormal(np.log(prompts[client]), 0.5) * tail),
+        _clip(random.exponential(answers[client])),
+    )
+
+
+def _mooncake(random: Generator, count: int) -> tuple[Counts, Counts]:
+    """As in Mooncake's conversations, cut at LONGEST: nearly all prompts are longer, answers have some 340 tokens."""
+    return _clip(random.lognormal(math.log(7000), 1.2, count)), _clip(random.lognormal(math.log(290), 0.6, count))
+
+
+def _clip(lengths: NDArray[np.float64]) -> Counts:
+    return np.clip(np.rint(lengths), 1, LONGEST).astype(int)
+
+
+SHAPES: Mapping[str, Callable[[Generator, int], tuple[Counts, Counts]]] = MappingProxyType(
+    {
+        "log-normal": _log_normal,
+        "bimodal": _bimodal,
+        "servegen": _serve_gen,
+        "mooncake": _mooncake,
+        "narrow": _narrow,
+        "equal": _equal,
+    }
+)
+TASKS = "tasks"
+"""The built-in tasks of `lengthwise simulate`."""
+
+TRACE_STEP = 900.0
+"""Seconds from where one seed plays a trace to where the next does."""
+
+FEWEST = 20
+"""Requests of a trace below which a cell says nothing."""
+
+
+@cache
+def load_lengths(load: str, count: int, seed: int) -> tuple[Lengths, ...]:
+    """Requests of a load, which is a name of SHAPES, TASKS, or the path of a trace; no arrivals yet.
+
+    Raises UserError for a trace that cannot be read, or has too few requests.
+    """
+    if load in SHAPES:
+        pairs = zip(*SHAPES[load](np.random.default_rng(seed), count), strict=True)
+        return tuple(Lengths(0.0, int(prompt), int(answer)) for prompt, answer in pairs)
+    if load == TASKS:
+        return tuple(task_lengths(count, seed, LONGEST))
+    begin, whole = TRACE_STEP * seed, load_trace(Path(load), cut=Cut(max_input=LONGEST, max_output=LONGEST))
+    found = [one for one in whole if one.arrival >= begin]
+    if len(found) < FEWEST:
+        raise UserError(
+            f"{load}: has {len(found)} answered requests from second {begin:g} on, and {FEWEST} are wanted: take a "
+            "longer trace" + ("" if seed == 0 else ", or fewer --seeds")
+        )
+    return tuple(found[:count])
+
+
+def check_traces(traces: Sequence[str], count: int, seeds: Sequence[int]) -> None:
+    """Raise UserError for a trace that not all runs can have, before the first of them."""
+    for trace in traces:
+        for seed in seeds:
+            load_lengths(trace, count, seed)
+
 
 FAST_GPU = Bilinear(p1=3.2e-5, p2=0.0, p3=0.0, p4=0.006, d1=4.9e-8, d2=0.0, d3=0.0, d4=0.006)
 """A model of 8 billion parameters on an H100 by arithmetic: 16 GB of weights and 131 kB of K and V a token at 2.7e12
@@ -60,16 +167,6 @@ class Cell:
     requests: int = REQUESTS
 
     @property
-    def queued(self) -> bool:
-        """Whether requests wait: as many come as are served, or they come in bursts."""
-        return self.rho >= 1
-
-    @property
-    def alike(self) -> bool:
-        """Whether its lengths hardly differ."""
-        return self.load in ALIKE
-
-    @property
     def described(self) -> str:
         """The cell in a few words."""
         return f"{self.machine}, {Path(self.load).stem}, ρ {self.rho:g}, predictions {self.prediction}"
@@ -82,26 +179,17 @@ def list_contenders() -> Mapping[str, Strategy]:
     return MappingProxyType(found | {"sjf": replace(STRATEGIES["srpt"], name="sjf", preemption="none")})
 
 
-def all_cells(
-    traces: Sequence[str], seeds: Sequence[int], predicted: Sequence[str] = (), requests: int = REQUESTS
-) -> list[Cell]:
-    """The whole grid in a random order, always the same, so that a part of it is a fair sample.
-
-    `predicted` are files with predicted lengths of the traces in the same places, from their first requests on.
-    """
+def all_cells(traces: Sequence[str], seeds: Sequence[int], requests: int = REQUESTS) -> list[Cell]:
+    """The whole grid in a random order, always the same, so that a part of it is a fair sample."""
     cells: list[Cell] = []
     for seed, machine, load in product(seeds, GRID, (*SHAPES, TASKS, *traces)):
         usual = Cell(machine, load, HARD, seed=seed, requests=requests)
         cells += [replace(usual, rho=rho) for rho in RATES]
         cells.append(replace(usual, rho=BURSTS[0], burstiness=BURSTS[1]))
-        if not usual.alike:
+        if load not in ALIKE:
             cells += [replace(usual, prediction=prediction) for prediction in OTHERS]
     for machine, load in product(*OVERLOADED):
         cells += [Cell(machine, load, HARD, seed=seeds[0], requests=count) for count in OVERLOADS if count != requests]
-    files = product(GRID, zip(traces, predicted, strict=False))
-    cells += [
-        Cell(machine, trace, HARD, prediction=f"file:{file}", requests=requests) for machine, (trace, file) in files
-    ]
     random.Random(0).shuffle(cells)
     return cells
 
@@ -110,14 +198,14 @@ def group_cells(cells: Sequence[Cell], requests: int = REQUESTS) -> dict[str, li
     """The cells by whether a rule can gain there: whether requests wait, how much lengths differ, what is predicted."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        if cell.alike:
+        if cell.load in ALIKE:
             name = "lengths alike"
-        elif not cell.queued:
+        elif cell.rho < 1:  # fewer requests come than are served; a burst has a ρ of 1
             name = "no queue"
         elif cell.requests in OVERLOADS and cell.requests != requests:
             name = f"an overload of {cell.requests} requests"
         else:
-            name = f"a queue, predictions {'of a file' if cell.prediction.startswith('file:') else cell.prediction}"
+            name = f"a queue, predictions {cell.prediction}"
         groups.setdefault(name, []).append(cell)
     return {name: groups[name] for name in sorted(groups)}
 
@@ -133,42 +221,38 @@ ORDERS = tuple(
 """The rows that differ from `baton-pd` in nothing but who is next."""
 
 
-WIDE = 5 * REQUESTS // 2  # requests of a run with 256 slots
-
-
-@dataclass(frozen=True, slots=True)
-class ArenaLoad:
-    """A load, and the rows that play it."""
-
-    cell: Cell
-    names: Sequence[str] = ALL
-
-
-LOADS: Mapping[str, ArenaLoad] = MappingProxyType(
+WIDE = "H100, 256 slots"
+LOADS: Mapping[str, Cell] = MappingProxyType(
     {
-        "few come": ArenaLoad(Cell("A100, scarce slots", TASKS, 0.3)),
-        "as many come as are served": ArenaLoad(Cell("A100, scarce slots", TASKS, 1.0)),
-        "too many come": ArenaLoad(Cell("A100, scarce slots", TASKS, 1.6)),
-        "scarce memory, heavy tails": ArenaLoad(Cell("A100, scarce memory", "log-normal", 1.3)),
-        "a small CPU": ArenaLoad(Cell("small CPU", "bimodal", 1.3)),
-        "predictions that mislead": ArenaLoad(Cell("small CPU", "bimodal", 1.3, prediction="inverted"), ORDERS),
-        "predictions ten times off": ArenaLoad(Cell("small CPU", "bimodal", 1.3, prediction="tenfold"), ORDERS),
-        "256 slots": ArenaLoad(Cell("H100, 256 slots", "log-normal", 0.9, requests=WIDE), ORDERS),
-        "256 slots, too many come": ArenaLoad(Cell("H100, 256 slots", "log-normal", 1.3, requests=WIDE), ORDERS),
+        "few come": Cell("A100, scarce slots", TASKS, 0.3),
+        "as many come as are served": Cell("A100, scarce slots", TASKS, 1.0),
+        "too many come": Cell("A100, scarce slots", TASKS, 1.6),
+        "scarce memory, heavy tails": Cell("A100, scarce memory", "log-normal", 1.3),
+        "a small CPU": Cell("small CPU", "bimodal", 1.3),
+        "predictions that mislead": Cell("small CPU", "bimodal", 1.3, prediction="inverted"),
+        "predictions ten times off": Cell("small CPU", "bimodal", 1.3, prediction="tenfold"),
+        "256 slots": Cell(WIDE, "log-normal", 0.9, requests=5 * REQUESTS // 2),
+        "256 slots, too many come": Cell(WIDE, "log-normal", 1.3, requests=5 * REQUESTS // 2),
     }
 )
-"""Loads by name. ρ is requests that come, by those that `baton-pd` serves."""
+"""Loads of the arena by name. ρ is requests that come, by those that `baton-pd` serves."""
 
 
-def find_loads(traces: Sequence[str], requests: int = REQUESTS, seed: int = 0) -> Mapping[str, ArenaLoad]:
+def list_players(cell: Cell) -> Sequence[str]:
+    """The rows that play a load of the arena: where predictions mislead, or there are slots for nearly all, those that
+    differ in who is next."""
+    return ORDERS if cell.prediction in MISLEADING or cell.machine == WIDE else ALL
+
+
+def find_loads(traces: Sequence[str], requests: int = REQUESTS, seed: int = 0) -> Mapping[str, Cell]:
     """The loads of the arena, and for each trace one in which as many come as are served, and one of too many; with
     this many requests where they have REQUESTS."""
     further = {
-        f"{trace}, {name}": replace(LOADS[name], cell=replace(LOADS[name].cell, load=trace))
+        f"{trace}, {name}": replace(LOADS[name], load=trace)
         for trace in traces
         for name in ("as many come as are served", "too many come")
     }
     return {
-        name: replace(one, cell=replace(one.cell, seed=seed, requests=round(one.cell.requests * requests / REQUESTS)))
+        name: replace(one, seed=seed, requests=round(one.requests * requests / REQUESTS))
         for name, one in {**LOADS, **further}.items()
     }

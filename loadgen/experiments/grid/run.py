@@ -6,24 +6,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from rich.console import Console
 
 from engine.sampling.params import SamplingParams
-from engine.simulated.machine import Machine
 from loadgen.bench.measures import measure_fairness
-from loadgen.experiments.grid.cells import BASE, MACHINES, REQUESTS, Cell
-from loadgen.experiments.grid.loads import load_lengths
+from loadgen.console import tell_duration
+from loadgen.experiments.grid.cells import BASE, MACHINES, REQUESTS, Cell, load_lengths
 from loadgen.load.schedule import Arrivals, arrival_times
+from loadgen.result_file import require_writable
 from loadgen.simulate.figures import measure_latencies, measure_slowdown
 from loadgen.simulate.prediction import Forecast, Predict, read_prediction, replay_forecasts
 from loadgen.simulate.run import GROUP_TOKENS
-from loadgen.simulate.simulation import Served, Simulation, simulate
+from loadgen.simulate.simulation import Simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.progress import Bars
 from scheduler.assembly import assemble
@@ -39,49 +40,30 @@ Results = Mapping[Cell, Mapping[str, Figures]]
 """Cell -> contender -> figures."""
 
 
-def measure(done: Simulation, machine: Machine, base: Sequence[Served]) -> Figures:
-    """The latencies of a run, `base` being the same requests served by BASE; the longest wait in seconds, Jain's index
-    of slowdowns, and how much later than by BASE the latest request ended, by BASE's p99 of completion times."""
-    requests = done.requests
-    later = max(one.end - other.end for one, other in zip(requests, base, strict=True))
-    return measure_latencies(requests, machine.cost) | {
-        "wait": max(one.started - one.arrival for one in requests),
-        "jain_fairness_index": measure_fairness([measure_slowdown(one, machine.cost) for one in requests]),
-        "later": 1000 * later / measure_latencies(base)["p99_jct_ms"],
-    }
+Difference = Mapping[str, Figures]
+"""Differences of one contender to BASE over some cells, in percent, `later` as a share: the `typical` by the geometric
+mean of ratios, the `most` and the `least` of any cell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Differences of one contender to BASE over some cells, in percent; `later` as a share."""
-
-    contender: str
-    typical: Figures  # by the geometric mean of ratios
-    most: Figures  # in the cell where it is greatest
-    least: Figures
-    later: float
-
-
-def compare(results: Results, contenders: Sequence[str], cells: Sequence[Cell]) -> list[Difference]:
-    """The differences over these cells; empty where there are none."""
-    return [_difference(name, [results[cell] for cell in cells]) for name in contenders] if cells else []
+def compare(results: Results, contenders: Sequence[str], cells: Sequence[Cell]) -> dict[str, Difference]:
+    """The differences over these cells by contender; empty where there are no cells."""
+    return {name: _difference(name, [results[cell] for cell in cells]) for name in contenders} if cells else {}
 
 
 def _difference(name: str, cells: Sequence[Mapping[str, Figures]]) -> Difference:
-    figures = [figure for figure in cells[0][BASE] if figure != "later"]
     # What is nothing under BASE, such as a wait, has no ratio.
     ratios = {
         figure: [one[name][figure] / one[BASE][figure] for one in cells if one[BASE][figure] > 0 < one[name][figure]]
-        for figure in figures
+        for figure in cells[0][BASE]
+        if figure != "later"
     }
-    ratios = {figure: found for figure, found in ratios.items() if found}
-    return Difference(
-        name,
-        {figure: 100 * (math.exp(fmean(map(math.log, found))) - 1) for figure, found in ratios.items()},
-        {figure: 100 * (max(found) - 1) for figure, found in ratios.items()},
-        {figure: 100 * (min(found) - 1) for figure, found in ratios.items()},
-        max(one[name]["later"] for one in cells),
-    )
+    known = {figure: found for figure, found in ratios.items() if found}
+    return {
+        "typical": {figure: 100 * (math.exp(fmean(map(math.log, found))) - 1) for figure, found in known.items()},
+        "most": {figure: 100 * (max(found) - 1) for figure, found in known.items()}
+        | {"later": max(one[name]["later"] for one in cells)},
+        "least": {figure: 100 * (min(found) - 1) for figure, found in known.items()},
+    }
 
 
 BOOST = 30.0
@@ -91,37 +73,33 @@ SECONDS = 1.5e-3  # that a simulated request takes on one core of an AMD EPYC (Z
 Runs = Sequence[tuple[Cell, Strategy]]
 
 
-def estimate_seconds(file: Path, runs: Runs) -> float:
-    """How long the runs take that the file does not hold yet."""
-    held = read_results(file)
-    return SECONDS * sum(cell.requests for cell, one in runs if one.name not in held.get(cell, {}))
+def estimate_seconds(results: Results, runs: Runs) -> float:
+    """How long the runs take whose results are not there yet."""
+    return SECONDS * sum(cell.requests for cell, one in runs if one.name not in results.get(cell, {}))
 
 
-def play_all(file: Path, runs: Runs, done: Callable[[], None]) -> tuple[Results, bool]:
-    """Play the runs that the file does not hold yet, each a line of it; `done` is called after each.
+def play_all(file: Path, runs: Runs, console: Console) -> tuple[Results, bool]:
+    """Play the runs that the file does not hold yet, each a line of it, below a bar and after a sentence on how long it
+    takes. Returns the results, and whether they are all there: Ctrl-C leaves those of the cells that are complete.
 
-    Returns the results, and whether they are all there: Ctrl-C leaves those of the cells that are complete.
+    Raises UserError for a file that cannot be written.
     """
+    require_writable(file)
     results = read_results(file)
+    console.print(tell_duration(estimate_seconds(results, runs)), highlight=False)
     try:
-        with file.open("a") as lines:
+        with file.open("a") as lines, Bars() as bars:
+            bars.begin(file.stem, len(runs))
             for cell, strategy in runs:
                 found = results.setdefault(cell, {})
                 if strategy.name not in found:
                     found[strategy.name] = play(cell, strategy)
                     print(json.dumps([asdict(cell), strategy.name, found[strategy.name]]), file=lines, flush=True)
-                done()
+                bars.advance()
     except KeyboardInterrupt:
         lacking = {cell for cell, strategy in runs if strategy.name not in results.get(cell, {})}
         return {cell: found for cell, found in results.items() if cell not in lacking}, False
     return results, True
-
-
-def show_playing(title: str, file: Path, runs: Runs) -> tuple[Results, bool]:
-    """As `play_all`, below a bar."""
-    with Bars() as bars:
-        bars.begin(title, len(runs))
-        return play_all(file, runs, bars.advance)
 
 
 def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
@@ -135,10 +113,16 @@ def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
 
 
 def play(cell: Cell, strategy: Strategy) -> Figures:
-    """The figures of one run."""
-    base = _play_base(cell)
-    done = base if strategy.name == BASE else _play_cell(cell, strategy)
-    return measure(done, MACHINES[cell.machine], base.requests)
+    """The figures of one run: its latencies, the longest wait in seconds, Jain's index of slowdowns, and how much later
+    than by BASE the latest request ended, by BASE's p99 of completion times."""
+    base, cost = _play_base(cell).requests, MACHINES[cell.machine].cost
+    done = base if strategy.name == BASE else _play_cell(cell, strategy).requests
+    later = max(one.end - other.end for one, other in zip(done, base, strict=True))
+    return measure_latencies(done, cost) | {
+        "wait": max(one.started - one.arrival for one in done),
+        "jain_fairness_index": measure_fairness([measure_slowdown(one, cost) for one in done]),
+        "later": 1000 * later / measure_latencies(base)["p99_jct_ms"],
+    }
 
 
 @lru_cache(maxsize=1)

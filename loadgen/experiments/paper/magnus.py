@@ -32,8 +32,7 @@ from loadgen.experiments.paper.row import (
 from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.prediction import Prediction
 from loadgen.workload.lengths import Lengths, clip
-from loadgen.workload.sample import Sample, read_jsonl
-from loadgen.workload.tokens import estimate
+from loadgen.workload.sample import Sample, estimate, read_jsonl
 from models.errors import UserError
 from scheduler.options import Scheduling
 from scheduler.serving_time.presets import V100_CHATGLM_6B

@@ -1,6 +1,6 @@
 """`lengthwise whatif`: the requests of the journal under other strategies and on other machines, simulated.
 
-It owns the arguments and the errors; loadgen/whatif does the work.
+It owns the arguments and the errors; loadgen/simulate/whatif.py does the work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from server.cli.settings import add_settings
 from server.composition.cache_paths import journal_path, model_key
 
 if TYPE_CHECKING:
-    from loadgen.whatif.trials import Replay, Setting
+    from loadgen.simulate.whatif import Replay, Setting
 
 BEARING = frozenset(
     {"executors", "max_num_seqs", "max_model_len", "max_num_batched_tokens", "journal"}
@@ -69,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     # These import numpy and the scheduler, which --help can do without.
     from loadgen.console import table_console
     from loadgen.result_file import require_writable, save_json, stoppable
-    from loadgen.whatif.report import show, whatif_json
-    from loadgen.whatif.trials import choose_strategies, read_replay, try_all
+    from loadgen.simulate.whatif import choose_strategies, read_replay, show, try_all, whatif_json
     from models.progress import Bars
 
     asked = read_options(args, Trying)
@@ -93,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
     from engine.simulated.machine import Machine
     from loadgen.simulate.prediction import Prediction
-    from loadgen.whatif.trials import Setting
+    from loadgen.simulate.whatif import Setting
     from scheduler.serving_time.profile_file import latest_profile, read_profile
 
     prices = read_profile(latest_profile(default_cache(), replay.model)).model

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from loadgen.bench.measures import Ending, judge, measure, measure_fairness, meets, spread
+from loadgen.bench.measures import judge, measure, measure_fairness, meets, spread
 from loadgen.client.request import Foretold
 from tests.loadgen.bench.outcomes import completed, ended
 
@@ -105,7 +105,7 @@ def test_uncounted_answers_are_told() -> None:
 
 def test_ends_that_were_foretold_are_judged_by_shares_of_the_true_time_and_as_if_lengths_had_been_known() -> None:
     told = Foretold(low=2.0, median=5.0, high=6.0, wait=1.0, tokens=20.0)
-    endings = [Ending(told, 10.0, 40), Ending(told, 4.0, 10), Ending(told, 5.0, 20), Ending(told, 0.0, 1)]
+    endings = [(told, 10.0, 40), (told, 4.0, 10), (told, 5.0, 20), (told, 0.0, 1)]
     assert judge(endings) == {
         "foretold_answers": 3,
         "foretold_error": 0.25,

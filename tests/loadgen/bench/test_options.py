@@ -7,22 +7,21 @@ import math
 
 import pytest
 
-from loadgen.bench.flags import GROUPS, BenchFlags
-from loadgen.bench.run import BenchOptions, options
+from loadgen.bench.run import run_bench as start_bench
 from loadgen.commands import add_bench, run_bench
-from loadgen.load.schedule import Arrivals, Cancellations
+from loadgen.options import BENCH_GROUPS, BenchFlags
 from models.errors import UserError
 from models.options import Subparsers, add_groups, read_options
 
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_groups(parser, GROUPS)
+    add_groups(parser, BENCH_GROUPS)
     return parser.parse_args(flags)
 
 
-def read(*flags: str, ignore_eos: bool = False, **environ: str) -> BenchOptions:
-    return options(read_options(parse(*flags), BenchFlags), ignore_eos, environ)
+def read(*flags: str) -> BenchFlags:
+    return read_options(parse(*flags), BenchFlags)
 
 
 def test_other_benchmarks_may_stand_below_and_the_server_is_the_default() -> None:
@@ -41,38 +40,35 @@ def test_other_benchmarks_may_stand_below_and_the_server_is_the_default() -> Non
 
 def test_server_flags() -> None:
     one = read("--host", "h", "--port", "9", "--header", "a=b=c", "d=e", "--header", "f=g", "--api-key", "k")
-    assert one.target.base_url == "http://h:9"
-    assert one.target.headers == {"Authorization": "Bearer k", "a": "b=c", "d": "e", "f": "g"}
-    assert read("--base-url", "https://x/v1", "--port", "9").target.base_url == "https://x/v1"
-    assert read(OPENAI_API_KEY="s").target.headers == {"Authorization": "Bearer s"}
-    assert read("--api-key", "k", OPENAI_API_KEY="s").target.headers == {"Authorization": "Bearer k"}
+    assert one.url == "http://h:9"
+    assert one.headers({}) == {"Authorization": "Bearer k", "a": "b=c", "d": "e", "f": "g"}
+    assert read("--base-url", "https://x/v1", "--port", "9").url == "https://x/v1"
+    assert read().headers({"OPENAI_API_KEY": "s"}) == {"Authorization": "Bearer s"}
+    assert read("--api-key", "k").headers({"OPENAI_API_KEY": "s"}) == {"Authorization": "Bearer k"}
 
 
 def test_load_flags() -> None:
-    assert read("--request-rate", "4", "--burstiness", "0.5").arrivals == Arrivals(4.0, 0.5)
-    assert read("--request-rate", "inf").arrivals == Arrivals()
-    assert read("--request-rate", "4", "--burstiness", "inf").arrivals == Arrivals(4.0, math.inf)
+    one = read("--request-rate", "inf", "--burstiness", "inf")
+    assert (one.request_rate, one.burstiness) == (math.inf, math.inf)
     one = read("--cancel-rate", "0.25", "--cancel-delay", "3", "--max-concurrency", "8", "--num-warmups", "0")
-    assert (one.cancellations, one.max_concurrency, one.num_warmups) == (Cancellations(0.25, 3.0), 8, 0)
+    assert (one.cancel_rate, one.cancel_delay, one.max_concurrency, one.num_warmups) == (0.25, 3.0, 8, 0)
 
 
 def test_request_flags_become_fields_and_the_extra_body_wins() -> None:
     one = read("--ignore-eos", "--top-p", "0.5", "--top-k", "4", "--extra-body", '{"temperature": 1, "priority": -2}')
-    assert one.fields == {"temperature": 1, "top_p": 0.5, "top_k": 4, "ignore_eos": True, "priority": -2}
-    assert read(ignore_eos=True).fields == {"temperature": 0.0, "ignore_eos": True}
+    assert one.fields() == {"temperature": 1, "top_p": 0.5, "top_k": 4, "ignore_eos": True, "priority": -2}
+    assert read("--ignore-eos").fields() == {"temperature": 0.0, "ignore_eos": True}
 
 
 def test_result_flags() -> None:
     one = read("--goodput", "ttft:500", "tpot:50", "--goodput", "e2el:5000")
-    assert one.goals == {"ttft": 0.5, "tpot": 0.05, "e2el": 5}
-    one = read("--percentile-metrics", "itl,ttft,itl", "--metric-percentiles", "25,99.9")
-    assert (one.metrics, one.percentiles) == (("itl", "ttft"), (25, 99.9))
-    assert read("--save-detailed").keep_text
+    assert dict(one.goodput) == {"ttft": 0.5, "tpot": 0.05, "e2el": 5}
+    assert read("--metric-percentiles", "25,99.9").metric_percentiles == (25, 99.9)
 
 
 def test_a_server_must_be_named_with_its_scheme() -> None:
     with pytest.raises(UserError, match="must begin with http://"):
-        read("--base-url", "localhost:8000")
+        start_bench(read("--base-url", "localhost:8000"))
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,9 @@ async def test_figures_of_scripted_streams_by_hand() -> None:
         "scheduled_ttft": [1.0, 3.0, 1.0],
     }
     for name, samples in expected.items():
-        key = f"{name}_{METRICS[name].unit}"
-        mean, longest = (value * METRICS[name].scale for value in (sum(samples) / len(samples), max(samples)))
+        unit = METRICS[name].unit
+        key, scale = f"{name}_{unit}", {"ms": 1000, "s": 1}[unit]
+        mean, longest = (value * scale for value in (sum(samples) / len(samples), max(samples)))
         assert figures[f"mean_{key}"] == pytest.approx(mean), name
         assert figures[f"p100_{key}"] == pytest.approx(longest, rel=1e-3), name
     assert figures["mean_queue_time_ms"] is None

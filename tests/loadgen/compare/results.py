@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadgen.compare.flags import CompareFlags
 from loadgen.compare.record import Comparison, Contestant, Plan, Play, Point, Setting
+from loadgen.options import CompareFlags
 
 SETTING = Setting(
     date="2026-01-02 03:04:05",

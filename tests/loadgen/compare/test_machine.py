@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.compare.flags import GROUPS
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide, is_secret
 from loadgen.compare.record import Comparison, Setting
 from loadgen.compare.report import collect_flags, make_document, make_page
 from loadgen.compare.run import read_plan
-from models.options import add_groups
+from loadgen.options import COMPARE_GROUPS, CompareFlags
+from models.options import add_groups, read_options
 from tests.loadgen.compare.results import SETTING
 
 
@@ -77,11 +77,11 @@ def test_names_tell_what_is_secret() -> None:
 
 def test_no_key_lands_in_a_report() -> None:
     parser = argparse.ArgumentParser()
-    add_groups(parser, GROUPS)
-    args = parser.parse_args(FLAGS)
-    flags = collect_flags(args)
+    add_groups(parser, COMPARE_GROUPS)
+    asked = read_options(parser.parse_args(FLAGS), CompareFlags)
+    flags = collect_flags(asked)
     setting: Setting = replace(SETTING, flags=flags)
-    shown = Comparison(read_plan(args, environ={"OPENAI_API_KEY": SECRET}))
+    shown = Comparison(read_plan(asked))
     written = json.dumps(make_document(shown, setting)) + make_page(shown, setting)
     assert SECRET not in written
     assert flags["extra_body"] == {

@@ -6,22 +6,22 @@ import argparse
 
 import pytest
 
-from loadgen.compare.flags import GROUPS
 from loadgen.compare.record import Plan, Point
 from loadgen.compare.run import read_plan
+from loadgen.options import COMPARE_GROUPS, CompareFlags
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
-from models.options import add_groups
+from models.options import add_groups, read_options
 
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_groups(parser, GROUPS)
+    add_groups(parser, COMPARE_GROUPS)
     return parser.parse_args(flags)
 
 
-def plan(*flags: str, environ: dict[str, str] | None = None) -> Plan:
-    return read_plan(parse(*flags), environ=environ or {})
+def plan(*flags: str) -> Plan:
+    return read_plan(read_options(parse(*flags), CompareFlags))
 
 
 def test_strategies_and_urls_are_contestants_in_the_order_given() -> None:
@@ -52,12 +52,6 @@ def test_each_round_begins_with_the_next_contestant() -> None:
 def test_every_rate_meets_every_burstiness_but_all_at_once_knows_none() -> None:
     made = plan("--strategies", "vs,baton", "--request-rates", "4,inf,1", "--burstinesses", "1,0.5")
     assert made.points == (Point(1, 0.5), Point(4, 0.5), Point(1, 1), Point(4, 1), Point(float("inf")))
-
-
-def test_keys_go_to_urls_in_a_header() -> None:
-    flags = ("--urls", "a=http://a,b=http://b", "--header", "X-Team=x")
-    made = plan(*flags, environ={"OPENAI_API_KEY": "k"})
-    assert made.headers == {"Authorization": "Bearer k", "X-Team": "x"}
 
 
 @pytest.mark.parametrize(

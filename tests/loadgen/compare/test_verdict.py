@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from loadgen.columns import COLUMNS
-from loadgen.compare.verdict import COMPARED, CONFIDENCE, find_change, judge, judge_against
+from loadgen.compare.record import COMPARED, CONFIDENCE, find_change, judge, judge_all
+from loadgen.console import COLUMNS
 from tests.loadgen.compare.results import POINTS, comparison
 
 BASE = (10.0, 12.0, 11.0)
@@ -65,8 +65,7 @@ def test_fewer_than_three_rounds_allow_no_verdict() -> None:
 
 def test_latencies_of_those_that_completed_say_nothing_when_others_did_not() -> None:
     lossy = comparison({"vs": (9.0, 9.1, 9.2), "magnus": (1.0, 1.1, 1.2)}, POINTS[:1], {"rejected": 2})
-    base, other = lossy.plan.contestants
-    found = {one.quantity.key: one for one in judge_against(lossy, base, [other])}
+    found = {one.quantity.key: one for one in judge_all(lossy)}
     assert found["mean_jct_ms"].outcome == "no verdict"
     assert "12 requests did not complete" in found["mean_jct_ms"].text
     assert found["request_throughput"].outcome == "not shown"
@@ -74,11 +73,10 @@ def test_latencies_of_those_that_completed_say_nothing_when_others_did_not() -> 
 
 def test_runs_that_were_cut_short_do_not_count() -> None:
     whole = comparison({"vs": (9.0, 9.1, 9.2), "magnus": (1.0, 1.1, 1.2)}, POINTS[:1])
-    base, other = whole.plan.contestants
-    assert "better" in {one.outcome for one in judge_against(whole, base, [other])}
+    assert "better" in {one.outcome for one in judge_all(whole)}
     *rest, last = whole.plays
     cut = replace(whole, plays=(*rest, replace(last, figures={**last.figures, "interrupted": True})))
-    assert {one.outcome for one in judge_against(cut, base, [other])} == {"no verdict"}
+    assert {one.outcome for one in judge_all(cut)} == {"no verdict"}
 
 
 def test_a_column_stands_under_its_own_key() -> None:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from loadgen.client.request import CHAT, COMPLETIONS, Prompt, RequestForm
-from loadgen.load.schedule import Arrivals, Cancellations, arrival_times, schedule
+from loadgen.load.schedule import Arrivals, arrival_times, schedule
 from models.errors import UserError
 
 COUNT = 5000
@@ -100,19 +100,17 @@ def test_half_a_trace_cannot_be_played() -> None:
 
 def test_cancellations_are_drawn_by_their_rate_and_leave_arrivals_alone() -> None:
     plain = schedule(CHATS, FORM, Arrivals(10.0), seed=3)
-    leaving = schedule(CHATS, FORM, Arrivals(10.0), seed=3, cancellations=Cancellations(0.3, 2.0))
+    leaving = schedule(CHATS, FORM, Arrivals(10.0), seed=3, cancel_rate=0.3, cancel_delay=2.0)
     assert leaving.times == plain.times
     delays = [request.cancel_after for request in leaving.requests]
     assert set(delays) == {None, 2.0}
     assert delays.count(2.0) == pytest.approx(600, abs=60)
-    everyone = schedule(CHATS[:50], FORM, cancellations=Cancellations(1.0, 0.0)).requests
+    everyone = schedule(CHATS[:50], FORM, cancel_rate=1.0, cancel_delay=0.0).requests
     assert {request.cancel_after for request in everyone} == {0.0}
 
 
 def test_a_seed_repeats_a_schedule() -> None:
-    one, again, other = (
-        schedule(CHATS[:50], FORM, Arrivals(10.0), seed, Cancellations(0.5, 1.0)) for seed in (1, 1, 2)
-    )
+    one, again, other = (schedule(CHATS[:50], FORM, Arrivals(10.0), seed, 0.5) for seed in (1, 1, 2))
     assert one == again != other
 
 

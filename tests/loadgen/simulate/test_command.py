@@ -11,7 +11,7 @@ import pytest
 from engine.measure.timing import Timings
 from loadgen.commands import add_simulate
 from loadgen.simulate.flags import SimulateFlags
-from loadgen.simulate.load import FittedLoad, fit_load, simulated_load
+from loadgen.simulate.load import fit_load, simulated_load
 from loadgen.simulate.node import Node
 from loadgen.simulate.run import limits_of, machine_of
 from loadgen.workload.lengths import Lengths
@@ -90,9 +90,9 @@ def test_the_default_workload_fits_the_default_machine(tmp_path: Path, capsys: p
 
 def test_a_load_that_fits_is_left_as_it_is() -> None:
     requests = [Lengths(0.0, 10, 20), Lengths(1.0, 15, 15)]
-    assert fit_load(requests, 30) == FittedLoad(requests, 30) and fit_load(requests, 30).note is None
-    assert fit_load(requests, 29) == FittedLoad([Lengths(0.0, 10, 19), Lengths(1.0, 15, 14)], 29, answers_cut=2)
-    assert fit_load(requests, 15) == FittedLoad([Lengths(0.0, 10, 5)], 15, answers_cut=1, prompts_left_out=1)
+    assert fit_load(requests, 30) == (requests, 0, 0)
+    assert fit_load(requests, 29) == ([Lengths(0.0, 10, 19), Lengths(1.0, 15, 14)], 2, 0)
+    assert fit_load(requests, 15) == ([Lengths(0.0, 10, 5)], 1, 1)
 
 
 def test_equal_seeds_give_equal_tables_that_say_what_was_simulated(

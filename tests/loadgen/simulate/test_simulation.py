@@ -16,7 +16,7 @@ from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.node import ROUTERS, Node, VirtualClock
-from loadgen.simulate.simulation import Cluster, Conversations, Served, Simulation, WorkerRecord, simulate
+from loadgen.simulate.simulation import Served, Simulation, WorkerRecord, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble
@@ -200,19 +200,17 @@ def test_turns_of_a_conversation_follow_each_other_and_read_what_is_new() -> Non
     which the first whole chunk of 64 is kept."""
     machine = replace(MACHINE, capacity_tokens=2000, context_length=2000, prefix_cache_tokens=1000)
     load = [Lengths(0.0, 100, 50), Lengths(0.5, 100, 50), Lengths(1.0, 30, 5)]
-    done = simulate(parts("baton-pd"), machine, load, 100, conversations=Conversations(2, think_time=2.0))
+    done = simulate(parts("baton-pd"), machine, load, 100, turns=2, think_time=2.0)
     first, alone, second = done.requests
     assert [one.input_length for one in done.requests] == [100, 30, 250]
     assert second.arrival == pytest.approx(first.end + 2.0) and alone.arrival == 1.0
     assert [one.cached_prompt for one in done.requests] == [0, 0, 64]
-    without = simulate(
-        parts("baton-pd"), replace(machine, prefix_cache_tokens=0), load, 100, conversations=Conversations(2, 2.0)
-    )
+    without = simulate(parts("baton-pd"), replace(machine, prefix_cache_tokens=0), load, 100, turns=2, think_time=2.0)
     assert sum(one.tally.prompt for one in without.workers) == 64 + sum(one.tally.prompt for one in done.workers) == 380
 
 
 def test_a_conversation_ends_before_a_turn_that_does_not_fit() -> None:
-    done = simulate(parts("baton-pd"), MACHINE, [Lengths(0.0, 60, 30)] * 3, 100, conversations=Conversations(3))
+    done = simulate(parts("baton-pd"), MACHINE, [Lengths(0.0, 60, 30)] * 3, 100, turns=3)
     assert len(done.requests) == MACHINE.longest // 90
 
 
@@ -226,8 +224,7 @@ def bimodal(count: int, rate: float) -> list[Lengths]:
 
 def behind(router: str, requests: list[Lengths], machines: Sequence[Machine]) -> Simulation:
     first, *others = ((parts("lengthwise", machine), machine) for machine in machines)
-    cluster = Cluster(tuple(others), ROUTERS[router])
-    return simulate(*first, requests, 150, predict=true_length, cluster=cluster)
+    return simulate(*first, requests, 150, predict=true_length, others=others, router=ROUTERS[router]())
 
 
 @pytest.mark.parametrize("router", ROUTERS)
@@ -259,8 +256,8 @@ def test_a_node_of_half_the_speed_gets_half_the_work() -> None:
         fast.capacity_tokens, fast.context_length, fast.max_num_seqs
     )
     nodes = [(assemble(STRATEGIES["lengthwise"], limits), machine) for machine in (fast, slow)]
-    cluster = Cluster((nodes[1],), ROUTERS["work"])
-    done = simulate(*nodes[0], bimodal(400, 8.0), 150, predict=true_length, cluster=cluster)
+    router = ROUTERS["work"]()
+    done = simulate(*nodes[0], bimodal(400, 8.0), 150, predict=true_length, others=nodes[1:], router=router)
     made = [worker.tally.generated for worker in done.workers]
     assert made[0] / made[1] == pytest.approx(2, rel=0.25)
     busy = [worker.prefill + worker.decode for worker in done.workers]
@@ -270,13 +267,11 @@ def test_a_node_of_half_the_speed_gets_half_the_work() -> None:
 def test_a_conversation_stays_where_its_prefix_is_kept() -> None:
     machine = replace(MACHINE, cost=replace(GROWING, p1=0.01), prefix_cache_tokens=100_000)
     requests = [Lengths(place / 3, 70, 5) for place in range(60)]
-    conversations = Conversations(turns=2, think_time=1.0)
     kept = {}
-    for router in ("work", "pow2"):
-        first, *others = ((parts("lengthwise", machine), machine) for _ in range(4))
-        cluster = Cluster(tuple(others), ROUTERS[router])
-        done = simulate(*first, requests, 9, predict=true_length, conversations=conversations, cluster=cluster)
-        kept[router] = sum(one.cached_prompt for one in done.requests)
+    for name in ("work", "pow2"):
+        (first, *others), router = [(parts("lengthwise", machine), machine) for _ in range(4)], ROUTERS[name]()
+        done = simulate(*first, requests, 9, predict=true_length, turns=2, think_time=1.0, others=others, router=router)
+        kept[name] = sum(one.cached_prompt for one in done.requests)
     assert kept["work"] > 1.5 * kept["pow2"]
 
 

@@ -33,10 +33,10 @@ def test_ranges_are_written_out_with_their_last_value() -> None:
 def test_every_combination_is_played_the_last_axis_fastest() -> None:
     axes = read_axes(["rate=1,2", "seed=3,4"])
     points = list(list_points(SimulateFlags(workers=2), axes))
-    assert [(one.flags.rate, one.flags.seed, one.flags.workers) for one in points] == [
+    assert [(flags.rate, flags.seed, flags.workers) for _, flags in points] == [
         (1.0, 3, 2), (1.0, 4, 2), (2.0, 3, 2), (2.0, 4, 2)
     ]  # fmt: skip
-    assert name_values(axes, points[1].texts) == "rate 1, seed 4"
+    assert name_values(axes, points[1][0]) == "rate 1, seed 4"
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,20 @@ import argparse
 from pathlib import Path
 
 from loadgen.client.request import Prompt
-from loadgen.workload.flags import Choice, Workload, choose
+from loadgen.workload.flags import Workload
 from loadgen.workload.requests import load
 from models.options import add_groups, read_options
 
 
-def parse(*flags: object, num_prompts: int = 20, seed: int = 0) -> Choice:
+def parse(*flags: object) -> Workload:
     parser = argparse.ArgumentParser(exit_on_error=False)
     add_groups(parser, {"workload": Workload})
     args = parser.parse_args([str(flag) for flag in flags])
-    return choose(read_options(args, Workload), num_prompts, seed)
+    return read_options(args, Workload)
 
 
 def prompts(*flags: object, num_prompts: int = 20, seed: int = 0) -> list[Prompt]:
-    return load(parse(*flags, num_prompts=num_prompts, seed=seed))
+    return load(parse(*flags), num_prompts, seed)
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:

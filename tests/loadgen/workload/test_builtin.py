@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.workload import tasks as damage
-from loadgen.workload.sample import Sample
+from loadgen.workload.sample import Sample, estimate
 from loadgen.workload.tasks import TASKS, Material, prose, read_material, samples
-from loadgen.workload.tokens import estimate
 from models.errors import UserError
 from tests.loadgen.workload.args import prompts, write
 

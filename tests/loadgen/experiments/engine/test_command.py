@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from loadgen.experiments.engine import measure
-from loadgen.experiments.engine.feed import Job, Turn
-from loadgen.experiments.engine.runners import BUSY, Lengthwise
 from server.cli import main as cli
 
 SHORT = ("--input-len", "6", "--output-len", "4", "--rounds", "1", "--dtype", "float32")
-NAMES = ["lengthwise", "generate", "generate_batch"]
+NAMES = ["lengthwise", "generate"]
 
 
 @pytest.fixture(autouse=True)
@@ -58,24 +52,7 @@ def test_other_ways_to_keep_weights_stand_beside_it(quick: None, tiny_folder: Pa
     saved = tmp_path / "found.json"
     assert bench(tiny_folder, *SHORT, "--rows", "2", "--beside", "int8", "none", "--save-result", str(saved)) == 0
     names = [one["name"] for one in read(saved)["parts"][0]["standings"]]
-    assert names == ["lengthwise", "lengthwise int8", "lengthwise none", "generate", "generate_batch"]
-
-
-def test_a_busy_neighbour_is_there_in_its_turns_alone(
-    quick: None, tiny_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[int]] = []
-    run = Lengthwise._run
-
-    def noted(runner: Lengthwise, jobs: Sequence[Job], stop: threading.Event) -> Turn:
-        seen.append([child.nice() for child in psutil.Process().children() if BUSY in child.cmdline()])
-        return run(runner, jobs, stop)
-
-    monkeypatch.setattr(Lengthwise, "_run", noted)
-    assert bench(tiny_folder, *SHORT, "--rows", "2", "--neighbour") == 0
-    assert sorted(seen) == [[], [], *([[min(19, 10 + os.nice(0))]] * 2)]
-    assert not [child for child in psutil.Process().children() if BUSY in child.cmdline()]
-    assert re.search(r"2: tokens/s beside a neighbour to those alone, by round: \d+\.\d\d\n", capsys.readouterr().out)
+    assert names == ["lengthwise", "lengthwise int8", "lengthwise none", "generate"]
 
 
 def test_ragged_requests_stand_alone_unless_rows_are_named(tiny_folder: Path, tmp_path: Path) -> None:

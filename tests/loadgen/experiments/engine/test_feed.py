@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from loadgen.experiments.engine.feed import Job, Moment, draw_jobs, draw_ragged_shapes, feed, longest, make_requests
+from engine.messages import Tally
+from loadgen.experiments.engine.runners import Job, draw_jobs, draw_ragged_shapes, feed, longest, make_requests
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -22,7 +23,7 @@ JOBS = [Job(tuple(range(3 + number, 3 + 2 * number + 2)), 2 + 3 * number % 7) fo
 
 def serve(
     model: LoadedModel, text: Text, strategy: str, *, slots: int = 3, capacity: int = 2000
-) -> tuple[list[Moment], list[Request]]:
+) -> tuple[list[tuple[float, Tally]], list[Request]]:
     pipeline, requests = pipeline_of(model, text, capacity=capacity, rows=slots), make_requests(JOBS)
     batcher = assemble(STRATEGIES[strategy], Limits(group_tokens=64, prefill_ahead=1)).batcher
     return list(feed(pipeline, batcher, requests, ticking())), requests
@@ -32,10 +33,11 @@ def serve(
 def test_every_job_gets_as_many_tokens_as_it_asks_for(tiny_model: LoadedModel, tiny_text: Text, strategy: str) -> None:
     moments, requests = serve(tiny_model, tiny_text, strategy)
     assert [one.generated for one in requests] == [job.output_len for job in JOBS]
-    assert sum(moment.tally.generated for moment in moments) == sum(job.output_len for job in JOBS)
-    assert sum(moment.tally.prompt for moment in moments) == sum(len(job.prompt) for job in JOBS)
-    assert [moment.at for moment in moments] == [float(turn) for turn in range(1, len(moments) + 1)]
-    assert (sum(moment.tally.invalid for moment in moments) > 0) == (strategy in ("fcfs-dynamic", "pd"))
+    total = sum((tally for _, tally in moments), Tally())
+    assert total.generated == sum(job.output_len for job in JOBS)
+    assert total.prompt == sum(len(job.prompt) for job in JOBS)
+    assert [at for at, _ in moments] == [float(turn) for turn in range(1, len(moments) + 1)]
+    assert (total.invalid > 0) == (strategy in ("fcfs-dynamic", "pd"))
 
 
 def test_a_row_that_no_memory_holds_is_an_error(tiny_model: LoadedModel, tiny_text: Text) -> None:
@@ -61,4 +63,4 @@ def test_even_jobs_have_prompts_of_their_own() -> None:
 
 
 def test_columns_hold_the_longest_prompt_with_the_longest_output() -> None:
-    assert longest([Job((1,) * 9, 2), Job((1,) * 3, 7)]) == 16
+    assert longest([(9, 2), (3, 7)]) == 16

@@ -1,4 +1,4 @@
-"""The engines that are compared, their rounds, the memory that they take, and the floor of a step."""
+"""The engines that are compared, their rounds, and the floor of a step."""
 
 from __future__ import annotations
 
@@ -6,27 +6,20 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from engine.row import Row
-from engine.sampling.draw import Drawn, draw
-from loadgen.experiments.engine.feed import Job, Turn
-from loadgen.experiments.engine.measure import Floor, Interrupted, apart, measure_bandwidth, measured, weight_bytes
-from loadgen.experiments.engine.runners import Generate, GenerateBatch, Lengthwise, Runner, contest
+from loadgen.experiments.engine.measure import Floor, Interrupted, apart, measure_bandwidth, weight_bytes
+from loadgen.experiments.engine.runners import Generate, Job, Lengthwise, Runner, Turn, contest
 from loadgen.experiments.engine.setup import load_plain
-from models.network.generation_config import SamplingDefaults
 from models.network.loader import LoadedModel
 from models.network.packing import pack
 from models.network.quantization import Quantization
 from models.text import Text
 from tests.loadgen.experiments.engine.parts import subject_of, ticking
 
-CPU = torch.device("cpu")
 TWO_JOBS = [Job((1, 2), 3), Job((1, 2, 3), 5)]
 
 
@@ -49,17 +42,16 @@ class Scripted:
 def test_rounds_interleave_and_the_first_does_not_count() -> None:
     log: list[str] = []
     runners = [Scripted("a", log, [99, 1, 2, 4]), Scripted("b", log, [99, 2, 2, 2])]
-    a, b = contest(runners, lambda _: TWO_JOBS, 3, CPU)
+    a, b = contest(runners, lambda _: TWO_JOBS, 3)
     assert log == ["a", "b", "b", "a", "a", "b", "b", "a"]
     assert a.rates == [8, 4, 2] and a.rate == 4 and b.rates == [4, 4, 4]
-    assert a.step == 0.2 and a.trouble is None
-    assert a.peak_bytes is None or a.peak_bytes >= 0
+    assert a.steps == [0.2] * 3 and a.trouble is None
 
 
 def test_who_cannot_run_says_why_once_and_the_others_go_on() -> None:
     log: list[str] = []
     runners = [Scripted("a", log, [1, 1, 1]), Scripted("b", log, [], OSError("no kernel"))]
-    a, b = contest(runners, lambda _: TWO_JOBS, 2, CPU)
+    a, b = contest(runners, lambda _: TWO_JOBS, 2)
     assert len(a.rates) == 2 and b.rates == []
     assert b.trouble == "OSError: no kernel" and log.count("b") == 1
 
@@ -69,19 +61,8 @@ def test_an_answer_of_another_length_is_no_result() -> None:
         def run(self, jobs: Sequence[Job]) -> Turn:
             return Turn(1.0, (), (3, 4))
 
-    (lazy,) = contest([Lazy("lazy", [], [])], lambda _: TWO_JOBS, 1, CPU)
+    (lazy,) = contest([Lazy("lazy", [], [])], lambda _: TWO_JOBS, 1)
     assert lazy.rates == [] and "1 of 2 answers" in (lazy.trouble or "")
-
-
-def test_memory_is_that_of_the_peak_not_of_the_end() -> None:
-    size = 64 * 2**20
-
-    def work() -> int:
-        return len(bytearray(size))
-
-    result, peak = measured(work, CPU)
-    assert result == size
-    assert peak is None or size * 0.9 < peak < size * 2
 
 
 def test_a_step_reads_weights_and_the_live_k_and_v_once() -> None:
@@ -129,43 +110,16 @@ def plain(tiny_model: LoadedModel, tiny_text: Text) -> PreTrainedModel:
 
 @pytest.fixture
 def runners(tiny_model: LoadedModel, tiny_text: Text, plain: PreTrainedModel) -> dict[str, Runner]:
-    every = (
-        Lengthwise(subject_of(tiny_model, tiny_text), 2, ticking()),
-        Generate(plain, 2, ticking()),
-        GenerateBatch(plain, 2),
-    )
+    every = (Lengthwise(subject_of(tiny_model, tiny_text), 2, ticking()), Generate(plain, 2, ticking()))
     return {runner.name: runner for runner in every}
 
 
-@pytest.mark.parametrize("name", ["lengthwise", "generate", "generate_batch"])
+@pytest.mark.parametrize("name", ["lengthwise", "generate"])
 def test_only_tokens_that_were_asked_for_count_and_runs_can_be_repeated(runners: dict[str, Runner], name: str) -> None:
     for _ in range(2):
         turn = runners[name].run(JOBS)
         assert turn.lengths == (5, 5, 3, 2, 3)
         assert turn.seconds > 0 and turn.steps and min(turn.steps) >= 0
-
-
-@pytest.mark.parametrize("name", ["lengthwise", "generate"])
-def test_runners_draw_as_the_jobs_ask(runners: dict[str, Runner], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = SamplingDefaults(temperature=0.2, top_p=0.9, repetition_penalty=1.1)
-    drawn: list[int] = []
-    multinomial = torch.multinomial
-
-    def noted_draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None) -> Drawn:
-        assert all((row.sampling.top_p, row.sampling.repetition_penalty) == (0.9, 1.1) for row in rows)
-        drawn.append(len(rows))
-        return draw(rows, logits, steps)
-
-    def noted_multinomial(shares: Tensor, num_samples: int) -> Tensor:
-        drawn.append(len(shares))
-        return multinomial(shares, num_samples)
-
-    monkeypatch.setattr("engine.sampling.sampler.draw", noted_draw)
-    monkeypatch.setattr(torch, "multinomial", noted_multinomial)
-    runners[name].run(JOBS)
-    assert not drawn
-    turn = runners[name].run([replace(job, sampling=asked) for job in JOBS])
-    assert drawn and turn.lengths == (5, 5, 3, 2, 3)
 
 
 def test_a_static_batch_goes_on_until_its_longest_row_ends(runners: dict[str, Runner]) -> None:

@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
+import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from loadgen.bench.measures import measure_fairness
-from loadgen.experiments.grid import arena as report
-from loadgen.experiments.grid.arena import make_page, tabulate, tabulate_measured
-from loadgen.experiments.grid.cells import ALL, BASE, LOADS, MACHINES, ORDERS, ArenaLoad, Cell, all_cells, find_loads
-from loadgen.experiments.grid.loads import load_lengths
+from loadgen.experiments.grid import report
+from loadgen.experiments.grid.cells import (
+    ALL,
+    BASE,
+    LOADS,
+    MACHINES,
+    ORDERS,
+    Cell,
+    all_cells,
+    find_loads,
+    list_players,
+    load_lengths,
+)
+from loadgen.experiments.grid.report import make_page, tabulate, tabulate_measured
 from loadgen.experiments.grid.run import play_all
 from loadgen.simulate.figures import measure_slowdown
 from loadgen.simulate.report import find_frontier
 from loadgen.simulate.simulation import Served
 from scheduler.strategy import STRATEGIES
 
-HERE = ArenaLoad(Cell("A100, scarce slots", "tasks", 1.6, requests=80), (BASE, "srpt", "scls", "sjf-oracle-continuous"))
+HERE = Cell("A100, scarce slots", "tasks", 1.6, requests=80)
+NAMES = (BASE, "srpt", "scls", "sjf-oracle-continuous")
 
 
 def test_every_row_of_the_table_plays_and_orders_differ_in_the_order_alone() -> None:
     assert set(ALL) == {name for name, one in STRATEGIES.items() if one.quantization is None}
     assert {BASE, "lengthwise", "tie", "mlfq", "past-future"} <= set(ORDERS) < set(ALL)
     assert not {"vs", "ccb", "ils", "baton"} & set(ORDERS)
-    assert all(BASE in load.names for load in LOADS.values()), "what all are compared with"
-    assert {load.cell.requests for load in find_loads((), 80).values()} == {80, 200}
+    assert all(BASE in list_players(cell) for cell in LOADS.values()), "what all are compared with"
+    assert {len(list_players(cell)) for cell in LOADS.values()} == {len(ALL), len(ORDERS)}
+    assert {cell.requests for cell in find_loads((), 80).values()} == {80, 200}
 
 
 def test_another_seed_draws_every_load_anew() -> None:
     """Loads that nobody has tuned on: the seed is a flag."""
     usual, others = (find_loads((), 80, seed).values() for seed in (0, 5))
-    assert {one.cell.seed for one in others} == {5}
+    assert {one.seed for one in others} == {5}
     for one, other in zip(usual, others, strict=True):
-        drawn, anew = (load_lengths(cell.load, cell.requests, cell.seed) for cell in (one.cell, other.cell))
+        drawn, anew = (load_lengths(cell.load, cell.requests, cell.seed) for cell in (one, other))
         assert len(drawn) == len(anew) and drawn != anew
     assert {cell.seed for cell in all_cells((), range(5, 7))} == {5, 6}
 
@@ -67,17 +80,16 @@ def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     trace = tmp_path / "few.csv"
     lines = [f"2023-11-16 18:00:{second},50,{5 + 17 * second % 90}" for second in range(10, 40)]
     trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
-    traced = replace(find_loads([str(trace)], 80)[f"{trace}, too many come"], names=(BASE, "srpt"))
+    traced = find_loads([str(trace)], 80)[f"{trace}, too many come"]
     loads = {"too many come": HERE, "as in the trace": traced}
-    steps = list[None]()
-    runs = [(load.cell, STRATEGIES[name]) for load in loads.values() for name in load.names]
-    results, _ = play_all(tmp_path / "arena.jsonl", runs, lambda: steps.append(None))
-    assert len(steps) == 6 and set(results[HERE.cell]) == set(HERE.names)
-    rows = results[HERE.cell]
+    runs = [(HERE, STRATEGIES[name]) for name in NAMES] + [(traced, STRATEGIES[name]) for name in NAMES[:2]]
+    results, _ = play_all(tmp_path / "arena.jsonl", runs, Console(file=io.StringIO()))
+    assert set(results[HERE]) == set(NAMES)
+    rows = results[HERE]
     assert rows["srpt"]["mean_jct_ms"] < rows[BASE]["mean_jct_ms"] < rows["scls"]["mean_jct_ms"]
     table, other = tabulate(results, loads)
     assert "baton-pd" in str(other.rows[0][0]) and "few, ρ 1.6" in other.caption
     assert [row[0] for row in table.rows][-1] == "scls" and any(str(row[0]).startswith("▲") for row in table.rows)
-    assert "2 (+1.0 %)" in next(iter(tabulate_measured(tmp_path))).rows[0]
+    assert "2 (+1.0 %)" in next(iter(tabulate_measured())).rows[0]
     page = make_page(results, loads)
     assert "<svg" in page and "<script>" in page and "too many come" in page

@@ -12,10 +12,31 @@ from rich.console import Console
 
 from loadgen.experiments.commands import Grid
 from loadgen.experiments.grid import run
-from loadgen.experiments.grid.cells import BASE, GRID, HARD, OVERLOADED, Cell, all_cells, group_cells, list_contenders
-from loadgen.experiments.grid.loads import LONGEST, SHAPES, TASKS, check_predicted, check_traces, load_lengths
-from loadgen.experiments.grid.report import check_bounds, show
-from loadgen.experiments.grid.run import KINDS, Figures, compare, estimate_seconds, measure_capacity, play, play_all
+from loadgen.experiments.grid.cells import (
+    BASE,
+    GRID,
+    LONGEST,
+    OVERLOADED,
+    SHAPES,
+    TASKS,
+    Cell,
+    all_cells,
+    check_traces,
+    group_cells,
+    list_contenders,
+    load_lengths,
+)
+from loadgen.experiments.grid.report import show
+from loadgen.experiments.grid.run import (
+    KINDS,
+    Figures,
+    compare,
+    estimate_seconds,
+    measure_capacity,
+    play,
+    play_all,
+    read_results,
+)
 from models.errors import UserError
 from models.options import read_options
 from scheduler.strategy import STRATEGIES, Strategy
@@ -91,66 +112,42 @@ def test_differences_are_geometric_means_with_the_worst_cell() -> None:
     better = figures_of(mean_jct_ms=5.0, p99_jct_ms=11.2, request_throughput=2.2, later=0.3, wait=4.0)
     worse = figures_of(mean_jct_ms=10.4, p100_jct_ms=22.5, request_throughput=1.0, later=0.9)
     results = {ONE: {BASE: figures_of(), "a": better}, OTHER: {BASE: figures_of(), "a": worse}}
-    same, one = compare(results, (BASE, "a"), [ONE, OTHER])
-    assert (same.typical["mean_jct_ms"], same.later) == (0.0, 0.0)
-    assert one.typical["mean_jct_ms"] == pytest.approx(100 * ((0.5 * 1.04) ** 0.5 - 1))
-    assert (one.most["mean_jct_ms"], one.most["p99_jct_ms"], one.most["p100_jct_ms"]) == pytest.approx(
-        (4.0, 12.0, 125.0)
-    )
-    assert one.least["request_throughput"] == pytest.approx(-50.0) and one.later == 0.9
-    assert "wait" not in one.typical, "nothing waited under first come, first served"
-    assert compare(results, (BASE,), []) == []
-
-
-def test_what_is_asked_of_the_default_is_answered_for_the_groups_that_were_played() -> None:
-    good = figures_of(
-        mean_jct_ms=7.0,
-        mean_normalized_latency_s=4.0,
-        median_ttft_ms=1.0,
-        p99_jct_ms=10.5,
-        request_throughput=1.99,
-        later=0.5,
-    )
-    rows = {
-        (group, figure): (measured, holds)
-        for group, figure, measured, _, holds in check_bounds({ONE: {BASE: figures_of(), "lengthwise": good}}, 40)
-    }
-    queue = "a queue, predictions noisy:0.3"
-    assert {group for group, _ in rows} == {queue, "all"}
-    assert rows[queue, "mean JCT, geometric mean"] == ("-30.00 %", "yes")
-    assert rows[queue, "p99 JCT, geometric mean"] == ("+5.00 %", "yes")
-    assert rows["all", "later, most of any cell"] == ("+0.50", "yes")
-    late = {ONE: {BASE: figures_of(), "lengthwise": {**good, "later": 0.71, "request_throughput": 1.9}}}
-    assert [row[4] for row in check_bounds(late, 40) if row[0] == "all"] == ["no", "no"]
+    same, one = compare(results, (BASE, "a"), [ONE, OTHER]).values()
+    assert (same["typical"]["mean_jct_ms"], same["most"]["later"]) == (0.0, 0.0)
+    typical, most = one["typical"], one["most"]
+    assert typical["mean_jct_ms"] == pytest.approx(100 * ((0.5 * 1.04) ** 0.5 - 1))
+    assert (most["mean_jct_ms"], most["p99_jct_ms"], most["p100_jct_ms"]) == pytest.approx((4.0, 12.0, 125.0))
+    assert one["least"]["request_throughput"] == pytest.approx(-50.0) and most["later"] == 0.9
+    assert "wait" not in typical, "nothing waited under first come, first served"
+    assert compare(results, (BASE,), []) == {}
 
 
 def test_a_grid_goes_on_where_it_was_broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, steps = tmp_path / "grid.jsonl", list[None]()
-    contenders = list_contenders()
+    file, out = tmp_path / "grid.jsonl", io.StringIO()
+    console, contenders = Console(file=out, width=200), list_contenders()
     runs = [
         (cell, one) for cell in (replace(ONE, requests=12), replace(OTHER, requests=12)) for one in contenders.values()
     ]
-    results, complete = play_all(file, runs, lambda: steps.append(None))
+    results, complete = play_all(file, runs, console)
     assert complete and {cell: set(found) for cell, found in results.items()} == {
         cell: set(contenders) for cell, _ in runs
     }
     lines = file.read_text().splitlines()
-    assert len(lines) == len(steps) == len(runs) and estimate_seconds(file, runs) == 0.0
+    assert len(lines) == len(runs) and estimate_seconds(results, runs) == 0.0
     file.write_text("\n".join(lines[:-3]) + "\n")
-    assert estimate_seconds(file, runs) == pytest.approx(3 * 12 * run.SECONDS)
+    assert estimate_seconds(read_results(file), runs) == pytest.approx(3 * 12 * run.SECONDS)
 
     def interrupt(cell: Cell, strategy: Strategy) -> Figures:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(run, "play", interrupt)
-        left, complete = play_all(file, runs, lambda: None)
+        left, complete = play_all(file, runs, console)
     assert not complete and [*left] == [runs[0][0]], "the cell that is complete is told"
-    assert play_all(file, runs, lambda: None) == (results, True)
+    assert play_all(file, runs, console) == (results, True)
     assert sorted(file.read_text().splitlines()) == sorted(lines)
-    out = io.StringIO()
-    show(results, tuple(contenders), 12, Console(file=out, width=200))
-    assert "lengths alike: 1 cells" in out.getvalue() and "What is asked of lengthwise" in out.getvalue()
+    show(results, tuple(contenders), 12, console)
+    assert "lengths alike: 1 cells" in out.getvalue() and "It takes some 0 s" in out.getvalue()
 
 
 def test_the_command_plays_a_sample_of_some_contenders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,31 +176,3 @@ def test_its_flags_may_begin_as_several_of_bench_do() -> None:
     """`bench` refused --trace as short for one of --trace-start, --trace-duration and --trace-speed."""
     args = cli.build_parser().parse_args(["bench", "grid", "--trace", "a.csv", "--trace", "b.csv"])
     assert read_options(args, Grid).trace == ("a.csv", "b.csv")
-
-
-def test_predicted_lengths_may_come_from_a_file(tmp_path: Path) -> None:
-    """A file of the true lengths is an oracle; the same lines backwards are not."""
-    trace, file, backwards = tmp_path / "trace.csv", tmp_path / "told.txt", tmp_path / "backwards.txt"
-    lengths = [1 + place * 7 % 60 * 15 for place in range(1, 61)]
-    rows = [f"2023-11-16 18:{place:02}:00.0,20,{length}" for place, length in enumerate(lengths)]
-    trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
-    file.write_text("\n".join(map(str, lengths)) + "\n")
-    backwards.write_text("\n".join(map(str, reversed(lengths))) + "\n")
-    check_predicted([str(trace)], [str(file)], 60)
-    cells = all_cells([str(trace)], range(2), [str(file)])
-    told = Cell("A100, scarce slots", str(trace), HARD, prediction=f"file:{file}")
-    assert told in cells and len(cells) == len(all_cells([str(trace)], range(2))) + len(GRID)
-    true, wrong = replace(told, prediction="oracle"), replace(told, prediction=f"file:{backwards}")
-    srpt = STRATEGIES["srpt"]
-    assert play(told, srpt) == play(true, srpt) != play(wrong, srpt)
-
-
-def test_each_request_of_a_trace_wants_its_predicted_length(tmp_path: Path) -> None:
-    trace, file = tmp_path / "trace.csv", tmp_path / "told.txt"
-    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "2023-11-16 18:15:10.0,20,5\n" * 20)
-    file.write_text("7\n8\n")
-    check_predicted([str(trace)], [str(file)], 2)
-    with pytest.raises(UserError, match=r"told.txt: holds 2 lengths for 20 requests of .*trace.csv: one each"):
-        check_predicted([str(trace)], [str(file)], 600)
-    with pytest.raises(UserError, match=r"--predicted b.txt: give the --trace whose lengths these are"):
-        check_predicted([str(trace)], [str(file), "b.txt"], 2)

@@ -16,8 +16,7 @@ from engine.simulated.machine import Machine
 from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import simulate
-from loadgen.whatif.report import find_better, tabulate, write_sentences
-from loadgen.whatif.trials import Setting, read_replay, try_all
+from loadgen.simulate.whatif import Setting, find_better, read_replay, tabulate, try_all, write_sentences
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
@@ -88,15 +87,15 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) -> None:
     replay = read_replay(journal, None, 1000)
-    assert (replay.strategy, replay.model, len(replay.trace), replay.left_out) == ("baton-pd", "tiny", 80, 1)
+    assert (replay.strategy, replay.model, len(replay.recorded), replay.left_out) == ("baton-pd", "tiny", 80, 1)
     found = try_all(replay, SETTING, ("srpt", "vs"), begin)
     assert found.slowdown == pytest.approx(SLOWDOWN, rel=0.01)
     mean, p99 = found.errors
     assert abs(mean) < 0.01 and abs(p99) < 0.05, "p99 is one request of 80"
     better = find_better(found)
-    assert better is not None and better.figures["mean_jct_ms"] < 0.9 * found.own.figures["mean_jct_ms"]
-    assert f"{better.strategy}" in next(iter(write_sentences(found)))
-    assert {one.sizes for one in found.others} >= {"", "half the slots", "twice the slots", "one more executor"}
+    assert better is not None and found.trials[better]["mean_jct_ms"] < 0.9 * found.own["mean_jct_ms"]
+    assert better[0] in next(iter(write_sentences(found)))
+    assert {sizes for _, sizes in found.trials} >= {"", "half the slots", "twice the slots", "one more executor"}
 
 
 def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(journal: Path) -> None:
@@ -106,7 +105,7 @@ def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(
     uneven = replace(replay, recorded=(*replay.recorded[:40], *late, *replay.recorded[60:]))
     found = try_all(uneven, SETTING, ("srpt", "vs"), lambda trials, each: pytest.fail("tries others"))
     (sentence,) = write_sentences(found)
-    assert not found.trusted and found.others == () and tabulate(found) == []
+    assert not found.trusted and len(found.trials) == 1 and tabulate(found) == []
     assert sentence.startswith("No strategy can be judged by these 80 requests: of baton-pd")
     assert "Other programs may have taken the machine's cores" in sentence
 
@@ -115,7 +114,7 @@ def test_a_size_that_changes_nothing_is_no_choice(journal: Path) -> None:
     """Half of a memory that was never full stood in the list as if it were another machine."""
     replay = read_replay(journal, None, 1000)
     roomy = replace(SETTING, machine=replace(MACHINE, capacity_tokens=100_000))
-    assert "half the memory" not in {one.sizes for one in try_all(replay, roomy, (), begin).others}
+    assert "half the memory" not in {sizes for _, sizes in try_all(replay, roomy, (), begin).trials}
 
 
 def test_what_is_interrupted_keeps_its_trials(journal: Path) -> None:
@@ -130,7 +129,7 @@ def test_what_is_interrupted_keeps_its_trials(journal: Path) -> None:
         return done
 
     found = try_all(replay, SETTING, ("srpt", "vs", "hrrn-prompt", "hrrn"), stop_after_two)
-    assert found.interrupted and [one.strategy for one in found.others] == ["srpt", "vs", "hrrn-prompt"]
+    assert found.interrupted and [name for name, _ in found.trials] == ["baton-pd", "srpt", "vs", "hrrn-prompt"]
     assert "not tried" in list(write_sentences(found))[-1]
 
 
@@ -138,9 +137,9 @@ def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
     replay = read_replay(journal, "tiny", 1000)
     setting = Setting(Scheduling(), replace(MACHINE, max_num_seqs=1), PRICES, 512, Prediction(0.5))
     found = try_all(replay, setting, ("fcfs-none",), begin)
-    better = find_better(replace(found, others=tuple(one for one in found.others if not one.sizes)))
-    assert better is None
-    able = replace(found, recorded=found.own.figures, others=())
+    here = {one: figures for one, figures in found.trials.items() if not one[1]}
+    assert find_better(replace(found, trials=here)) is None
+    able = replace(found, recorded=found.own, trials={("baton-pd", ""): found.own})
     assert next(iter(write_sentences(able))).startswith("Nothing tried here")
 
 

@@ -1,5 +1,5 @@
 """The latest requests of a journal, replayed under every strategy and under other settings, at the mean speed that the
-machine had when it served. No text is read.
+machine had when it served; and the report on which of them would have served these requests better. No text is read.
 """
 
 from __future__ import annotations
@@ -7,11 +7,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import product, takewhile
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from engine.simulated.machine import Machine
+from loadgen.console import Table, show_table
+from loadgen.console import tabulate as tabulate_figures
+from loadgen.result_file import Json
 from loadgen.simulate.figures import Figures, measure_latencies
 from loadgen.simulate.prediction import Prediction, replay_forecasts
 from loadgen.simulate.simulation import Served, simulate
@@ -34,9 +41,6 @@ class Replay:
 
     model: str
     strategy: str
-    trace: tuple[Lengths, ...]
-    predictions: tuple[float | None, ...]
-    """Predicted tokens of each answer, as recorded; None where nothing was predicted."""
     recorded: tuple[Served, ...]
     max_tokens: int
     """Tokens that the most demanding of them asked for."""
@@ -46,12 +50,12 @@ class Replay:
     @property
     def longest(self) -> int:
         """Tokens of the longest request, prompt and answer together."""
-        return max(one.input_length + one.output_length for one in self.trace)
+        return max(one.input_length + one.output_length for one in self.recorded)
 
     @property
     def predicted(self) -> bool:
         """Whether the server predicted lengths."""
-        return any(one is not None for one in self.predictions)
+        return any(one.predicted_length is not None for one in self.recorded)
 
 
 def read_replay(journal: Path, model: str | None, most: int) -> Replay:
@@ -69,19 +73,13 @@ def read_replay(journal: Path, model: str | None, most: int) -> Replay:
             f"{journal}: holds {len(entries)} answered requests{whose} of the latest strategy, and {FEWEST} are "
             "wanted: serve some more first, or name another journal with --journal"
         )
-    return _replay(entries, len(asked) - len(entries))
-
-
-def _replay(entries: Sequence[RequestEntry], left_out: int) -> Replay:
     origin = _arrival(entries[0])
     return Replay(
         model=entries[0].model,
         strategy=entries[0].strategy,
-        trace=tuple(Lengths(_arrival(one) - origin, one.input_length, one.generated) for one in entries),
-        predictions=tuple(one.predicted for one in entries),
         recorded=tuple(_served(one, _arrival(one) - origin) for one in entries),
         max_tokens=max(one.max_tokens for one in entries),
-        left_out=left_out,
+        left_out=len(asked) - len(entries),
     )
 
 
@@ -131,13 +129,8 @@ class Setting:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One replay."""
-
-    strategy: str
-    sizes: str  # how its machine differs from the one that served; empty: not at all
-    figures: Figures
+Trial: TypeAlias = tuple[str, str]
+"""A strategy, and how its machine differs from the one that served; empty: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +140,18 @@ class WhatIf:
     replay: Replay
     slowdown: float  # seconds for which requests were served, over what the learned prices say
     recorded: Figures
-    own: Trial  # the strategy that served, simulated
-    others: tuple[Trial, ...]
+    trials: Mapping[Trial, Figures]  # the first is the strategy that served, simulated
     interrupted: bool = False  # whether some trials are missing
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
-        """All replays, the own strategy's first."""
-        return (self.own, *self.others)
+    def own(self) -> Figures:
+        """The figures of the strategy that served, simulated."""
+        return self.trials[self.replay.strategy, ""]
 
     @property
     def errors(self) -> tuple[float, float]:
         """Deviation of the own strategy's replay from the recorded, as shares of that: of the mean JCT and its p99."""
-        mean, p99 = (self.own.figures[key] / self.recorded[key] - 1 for key in ("mean_jct_ms", "p99_jct_ms"))
+        mean, p99 = (self.own[key] / self.recorded[key] - 1 for key in ("mean_jct_ms", "p99_jct_ms"))
         return mean, p99
 
     @property
@@ -167,11 +159,17 @@ class WhatIf:
         """Whether the simulator is near enough to the record to say anything."""
         return max(map(abs, self.errors)) < OFF
 
+    @property
+    def by_mean(self) -> list[Trial]:
+        """The other trials, the least mean JCT first."""
+        return sorted([*self.trials][1:], key=lambda one: self.trials[one]["mean_jct_ms"])
+
 
 def try_all(
     replay: Replay, setting: Setting, names: Sequence[str], begin: Callable[[int, float], Callable[[], None]]
 ) -> WhatIf:
-    """Replay under each strategy, and the best of them and the own one on other machines.
+    """Replay under each strategy, and the best of them and the own one on other machines; a trial there that comes out
+    as on this one is left out.
 
     `begin` gets the number of trials and the seconds of one, and returns what to call after each. Where the own
     strategy's replay is far from the record no other is tried. KeyboardInterrupt ends the trials, and those that have
@@ -179,35 +177,30 @@ def try_all(
     """
     slowdown = find_slowdown(replay, setting)
     setting, begun = _slow(setting, slowdown), time.perf_counter()
-    served = play(replay, setting, replay.strategy)
-    each = time.perf_counter() - begun
     recorded = measure_latencies(replay.recorded, setting.machine.cost)
-    own = Trial(replay.strategy, "", measure_latencies(served, setting.machine.cost))
-    found = WhatIf(replay, slowdown, recorded, own, ())
+    found = WhatIf(replay, slowdown, recorded, {(replay.strategy, ""): _measure(replay, setting, replay.strategy)})
     if not found.trusted:
         return found
+    trials = dict(found.trials)
     names = [name for name in dict.fromkeys(names) if name != replay.strategy]
-    done = begin(len(names) + 2 * len(OTHER_SIZES), each)
+    done = begin(len(names) + 2 * len(OTHER_SIZES), time.perf_counter() - begun)
     try:
         for name in names:
-            found = _add(found, setting, name, "", setting.machine)
+            trials[name, ""] = _measure(replay, setting, name)
             done()
-        best = min(found.trials, key=lambda one: one.figures["mean_jct_ms"]).strategy
-        for name in dict.fromkeys((replay.strategy, best)):
-            for sizes, machine in _other_machines(setting.machine):
-                found = _add(found, setting, name, sizes, machine)
-                done()
+        best, _ = min(trials, key=lambda one: trials[one]["mean_jct_ms"])
+        for name, sizes in product(dict.fromkeys((replay.strategy, best)), OTHER_SIZES):
+            other = replace(setting, machine=OTHER_SIZES[sizes](setting.machine))
+            if (figures := _measure(replay, other, name)) != trials[name, ""]:
+                trials[name, sizes] = figures
+            done()
     except KeyboardInterrupt:
-        return replace(found, interrupted=True)
-    return found
+        return replace(found, trials=trials, interrupted=True)
+    return replace(found, trials=trials)
 
 
-def _add(found: WhatIf, setting: Setting, name: str, sizes: str, machine: Machine) -> WhatIf:
-    """One more trial; one on another machine is left out where it comes out as on this one."""
-    served = play(found.replay, replace(setting, machine=machine), name)
-    trial = Trial(name, sizes, measure_latencies(served, machine.cost))
-    same = sizes and any((one.strategy, one.sizes, one.figures) == (name, "", trial.figures) for one in found.trials)
-    return found if same else replace(found, others=(*found.others, trial))
+def _measure(replay: Replay, setting: Setting, name: str) -> Figures:
+    return measure_latencies(play(replay, setting, name), setting.machine.cost)
 
 
 def find_slowdown(replay: Replay, setting: Setting) -> float:
@@ -231,12 +224,6 @@ def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name for name in able if name not in unfit)
 
 
-def _other_machines(machine: Machine) -> Iterator[tuple[str, Machine]]:
-    for sizes, change in OTHER_SIZES.items():
-        if (changed := change(machine)) != machine:
-            yield sizes, changed
-
-
 def _slow(setting: Setting, factor: float) -> Setting:
     return replace(setting, machine=replace(setting.machine, cost=setting.prices.slowed(factor)))
 
@@ -247,8 +234,93 @@ def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:
     limits = Limits.of(setting.options, setting.group_tokens, machine.max_num_seqs)
     limits = limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
     predict = None
-    if strategy.length != Length.NONE:
-        predict = replay_forecasts(replay.predictions) if replay.predicted else setting.prediction.source(setting.seed)
+    if strategy.length != Length.NONE and replay.predicted:
+        predict = replay_forecasts([one.predicted_length for one in replay.recorded])
+    elif strategy.length != Length.NONE:
+        predict = setting.prediction.source(setting.seed)
     parts = assemble(strategy, limits, setting.prices)
-    most = min(replay.max_tokens, machine.context_length)
-    return simulate(parts, machine, replay.trace, most, predict=predict).requests
+    trace = [Lengths(one.arrival, one.input_length, one.output_length) for one in replay.recorded]
+    return simulate(parts, machine, trace, min(replay.max_tokens, machine.context_length), predict=predict).requests
+
+
+KEYS = (
+    *("mean_jct_ms", "p99_jct_ms", "p100_jct_ms", "mean_ttft_ms"),
+    *("mean_normalized_latency_s", "mean_slowdown", "request_throughput"),
+)
+WORST_P99 = 1.05  # the ratio to the own strategy's p99 up to which another strategy may be called better
+
+
+def find_better(found: WhatIf) -> Trial | None:
+    """The trial with the least mean JCT whose p99 is not above the own one's by more than 5 %; None where its gain is
+    no larger than the simulator's error on these requests. Other executors are no choice: they cost another device."""
+    for one in found.by_mean:
+        ratios = {key: found.trials[one][key] / found.own[key] for key in ("mean_jct_ms", "p99_jct_ms")}
+        if "executor" not in one[1] and ratios["p99_jct_ms"] <= WORST_P99:
+            return one if 1 - ratios["mean_jct_ms"] > abs(found.errors[0]) else None
+    return None
+
+
+def write_sentences(found: WhatIf) -> Iterator[str]:
+    """The verdict, and what it rests on."""
+    replay, (mean_error, p99_error) = found.replay, found.errors
+    if not found.trusted:
+        yield (
+            f"No strategy can be judged by these {len(replay.recorded)} requests: of {replay.strategy}, which served "
+            f"them, the simulator says a mean JCT {mean_error:+.0%} and a p99 {p99_error:+.0%} from what was recorded. "
+            "Other programs may have taken the machine's cores for a time, or settings differ from the server's."
+        )
+        return
+    yield _write_verdict(found)
+    yield (
+        f"How far to trust this: of {replay.strategy}, which served them, the simulator says a mean JCT "
+        f"{mean_error:+.1%} and a p99 {p99_error:+.1%} from what was recorded. Prices are those learned on this node, "
+        f"times {found.slowdown:.2f}, its mean speed while it served."
+    )
+    yield (
+        f"{len(replay.recorded)} requests to {replay.model}; {replay.left_out} without a token are left out. Predicted "
+        + ("lengths as recorded. " if replay.predicted else "lengths are made up with errors, the journal has none. ")
+        + "Prompts that were kept from earlier ones count as read, since the journal has no texts."
+    )
+    if found.interrupted:
+        yield "Interrupted: strategies that are not in the table were not tried."
+
+
+def _write_verdict(found: WhatIf) -> str:
+    better = find_better(found)
+    if better is None:
+        return (
+            f"Nothing tried here would have served these requests better than {found.replay.strategy} by a sure margin."
+        )
+    mean, p99 = (found.trials[better][key] / found.own[key] - 1 for key in ("mean_jct_ms", "p99_jct_ms"))
+    named = " with ".join(filter(None, better))
+    return f"{named} would have served them better: mean JCT {mean:+.0%}, p99 {p99:+.0%}."
+
+
+def tabulate(found: WhatIf) -> list[Table]:
+    """Strategies on this machine, the one that served first and then the least mean; and other machines."""
+    first = next(iter(found.trials))
+    here, elsewhere = ([one for one in found.by_mean if bool(one[1]) is other] for other in (False, True))
+    tables = {"Strategies, beside the one that served": here} | ({"Other sizes": elsewhere} if elsewhere else {})
+    return [
+        tabulate_figures(title, {", ".join(filter(None, one)): [found.trials[one]] for one in (first, *trials)}, KEYS)
+        for title, trials in tables.items()
+        if found.trusted
+    ]
+
+
+def show(found: WhatIf) -> RenderableType:
+    """The page for a terminal."""
+    return Group(*(Text(f"{line}\n") for line in write_sentences(found)), *map(show_table, tabulate(found)))
+
+
+def whatif_json(found: WhatIf) -> Json:
+    """The figures of all replays."""
+    return {
+        "model": found.replay.model,
+        "requests": len(found.replay.recorded),
+        "slowdown": found.slowdown,
+        "interrupted": found.interrupted,
+        "recorded": found.recorded,
+        "errors": {"mean_jct": found.errors[0], "p99_jct": found.errors[1]},
+        "trials": [{"strategy": name, "sizes": sizes, **one} for (name, sizes), one in found.trials.items()],
+    }

@@ -18,13 +18,14 @@ from markupsafe import Markup
 from loadgen.console import format_number
 from models.errors import UserError
 
-SUMMARY = Path(__file__).with_name("summary.html.j2")
+TEMPLATES = Path(__file__).with_name("templates")
+SUMMARY = TEMPLATES / "summary.html.j2"
 """A page of `lines`, then `plots`, then `tables`."""
 
 
 def render_page(template: Path, **values: object) -> str:
     """The text of a page that needs nothing else: no script, no font, no picture from anywhere."""
-    loader = FileSystemLoader([template.parent, Path(__file__).parent])
+    loader = FileSystemLoader([template.parent, TEMPLATES])
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -37,10 +38,10 @@ Spec: TypeAlias = dict[str, object]
 INSTALL = "pip install 'lengthwise[report]'"
 """Installs what draws the plots."""
 
-WIDTH, HEIGHT = 420, 290
+WIDTH = 420
 COLOURS = 6
 DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
-STYLE = Path(__file__).with_name("plot_style.json")
+STYLE = TEMPLATES / "plot_style.json"
 """Vega-Lite's `config` of every plot."""
 
 
@@ -49,18 +50,6 @@ class Point(NamedTuple):
 
     x: float
     y: float
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The points of one name, in order of x."""
-
-    name: str
-    points: Sequence[Point]
-    look: int
-    """Selects the colour and dash, which are the same in every plot of a page."""
-    ranges: Sequence[tuple[float, float]] = ()
-    """The lowest and highest y of each point, drawn as a band; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +64,9 @@ class Plot:
         """The plot as an `<svg>` element for a page."""
         import vl_convert  # of the extra [report]
 
-        begin, _, rest = vl_convert.vegalite_to_svg(
-            {**self.spec, "config": orjson.loads(STYLE.read_bytes())}
-        ).partition(">")
+        frame = {"width": WIDTH, "height": 290, "autosize": {"type": "fit", "contains": "padding"}}
+        spec = {**frame, **self.spec, "config": orjson.loads(STYLE.read_bytes())}
+        begin, _, rest = vl_convert.vegalite_to_svg(spec).partition(">")
         begin = re.sub(r' xmlns(:\w+)?="[^"]*"', "", begin)  # which HTML has no need of
         opening = Markup('{} role="img" aria-label="{}"><desc>{}</desc>')
         return opening.format(Markup(begin), self.title, self.description) + Markup(rest)
@@ -94,26 +83,36 @@ def require_drawing(path: Path | None, flag: str) -> None:
         raise UserError(f"{flag} needs {INSTALL}")
 
 
-def specify_lines(series: Sequence[Series], x_label: str, y_label: str) -> Spec:
-    """Lines over common axes, in bands where series have ranges."""
+def specify_lines(rows: Sequence[Spec], names: Sequence[str], x_label: str, y_label: str) -> Spec:
+    """A line a name through its `x` and `y`, in the band from `low` to `high`, which each row has; its colour and
+    dash are those of its place among the names."""
+    axes = {
+        axis: {"field": axis, "type": "quantitative", "title": title, "scale": {"zero": True}}
+        for axis, title in (("x", x_label), ("y", y_label))
+    }
     low_and_high = {"y": {"field": "low", "type": "quantitative", "title": y_label}, "y2": {"field": "high"}}
     band = {
         "mark": {"type": "area", "opacity": 0.16, "stroke": None},
         "encoding": {**low_and_high, "strokeDash": {"value": [1, 0]}},
     }
-    layers = [
-        {"data": {"values": _rows(one)}, "layer": [*([band] if one.ranges else []), {"mark": {"type": "line"}}]}
-        for one in series
-    ]
-    long_enough = {"symbolType": "stroke", "symbolSize": 700, "symbolStrokeWidth": 2}  # for the dashes
-    colours = _scale(series, [f"var(--c{one.look % COLOURS})" for one in series])
-    encoding: Spec = {
-        "x": {"field": "x", "type": "quantitative", "title": x_label, "scale": {"zero": True}},
-        "y": {"field": "y", "type": "quantitative", "title": y_label, "scale": {"zero": True}},
-        "color": {**colours, "legend": {**_legend(series), **long_enough}},
-        "strokeDash": _scale(series, [DASHES[one.look % len(DASHES)] for one in series]),
+    columns = max(1, WIDTH // (42 + 7 * max(map(len, names), default=0)))  # as many as fit
+    legend = {"columns": columns, "title": None}
+    # Long enough for the dashes, and not as faint as the bands.
+    strokes = {"symbolType": "stroke", "symbolSize": 700, "symbolStrokeWidth": 2, "symbolOpacity": 1}
+    looks: dict[str, list[object]] = {
+        "color": [f"var(--c{look % COLOURS})" for look in range(len(names))],
+        "strokeDash": [DASHES[look % len(DASHES)] for look in range(len(names))],
     }
-    return {**_frame(HEIGHT), "encoding": encoding, "layer": layers}
+    by_name = {
+        channel: {
+            "field": "name",
+            "type": "nominal",
+            "scale": {"domain": names, "range": found},
+            "legend": {**legend, **(strokes if channel == "color" else {})},
+        }
+        for channel, found in looks.items()
+    }
+    return {"data": {"values": rows}, "encoding": {**axes, **by_name}, "layer": [band, {"mark": "line"}]}
 
 
 def specify_named_points(
@@ -141,27 +140,4 @@ def specify_named_points(
         {"data": {"values": best}, "mark": {"type": "point", "color": "var(--c0)"}},
         {"data": {"values": best}, "mark": label, "encoding": {"text": {"field": "name"}}},
     ]
-    return {**_frame(HEIGHT), "encoding": encoding, "layer": layers}
-
-
-def _frame(height: int) -> Spec:
-    return {"width": WIDTH, "height": height, "autosize": {"type": "fit", "contains": "padding"}}
-
-
-def _rows(series: Series) -> list[Spec]:
-    rows: list[Spec] = [{"name": series.name, "x": point.x, "y": point.y} for point in series.points]
-    for row, (low, high) in zip(rows, series.ranges, strict=bool(series.ranges)):
-        row |= {"low": low, "high": high}
-    return rows
-
-
-def _scale(named: Sequence[Series], looks: Sequence[object]) -> Spec:
-    """A look for each name."""
-    scale = {"domain": [one.name for one in named], "range": looks}
-    return {"field": "name", "type": "nominal", "scale": scale, "legend": _legend(named)}
-
-
-def _legend(named: Sequence[Series]) -> Spec:
-    """A legend with as many columns as fit."""
-    columns = max(1, WIDTH // (42 + 7 * max((len(one.name) for one in named), default=0)))
-    return {"columns": columns, "title": None}
+    return {"encoding": encoding, "layer": layers}
