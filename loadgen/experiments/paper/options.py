@@ -31,6 +31,8 @@ class Experiments:
         metavar="X",
     )
     seed: Natural = option(0, "seed of lengths, arrivals and errors")
+    seeds: Count = option(1, "runs of all of it, with --seed, a hundred more and so on; tables and file have the first")
+    report: Path | None = option(None, "write a page of the figures that are swept, in bands over --seeds, as HTML")
     duration: Positive | None = option(
         None,
         "seconds of arrivals (default: the paper's; baton has none)",

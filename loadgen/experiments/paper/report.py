@@ -1,17 +1,23 @@
-"""Experiments for the eye: what was measured in each run, and every row beside what is published, with a verdict."""
+"""Experiments for the eye: what was measured in each run, and every row beside what is published, with a verdict; and a
+page of the figures that are swept, with a band over seeds.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from types import MappingProxyType
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.console import Table as PageTable
 from loadgen.experiments.paper.plan import Experiment
 from loadgen.experiments.paper.row import PERCENT, TIMES, Row
+from loadgen.html.plot import SUMMARY, Plot, Point, Series, render_page, specify_lines
 
 HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
@@ -91,3 +97,49 @@ def judge(row: Row) -> str:
             return "the opposite"
         return "less" if min(measured.values()) < low else "more"
     return "" if holds is None else "holds" if holds else "does not hold"
+
+
+def make_page(title: str, seeds: Sequence[Mapping[str, Experiment]]) -> str:
+    """The text of the HTML page of the same experiments with different seeds."""
+    experiments = [[done[name] for done in seeds if name in done] for name in seeds[0]]
+    plots = [plot for same in experiments for rows in _by_name(same).values() for plot in _draw(same[0], rows)]
+    line = "Measured: the mean over the seeds, in a band from the lowest to the highest. Published: what the text says."
+    tables = [_tabulate_seeds(same) for same in experiments]
+    return render_page(SUMMARY, title=title, lines=[line], plots=plots, tables=tables)
+
+
+def _by_name(same: Sequence[Experiment]) -> dict[str, list[Row]]:
+    """The rows of one experiment's runs, one a seed."""
+    names = dict.fromkeys(row.what for one in same for row in one.rows)
+    return {name: [row for one in same for row in one.rows if row.what == name] for name in names}
+
+
+def _draw(experiment: Experiment, rows: Sequence[Row]) -> Iterator[Plot]:
+    """A plot of a figure over the points of a sweep, if it is published and their names have numbers."""
+    document = rows[0].document
+    measured = [row.document.get("measured") for row in rows]
+    if "published" not in document or not isinstance(measured[0], dict):
+        return
+    numbers = [re.search(r"\d+(\.\d+)?", label) for label in measured[0]]
+    places = [float(found[0]) for found in numbers if found]
+    if len(places) < max(2, len(numbers)):
+        return
+    values = list(zip(*(one.values() for one in measured if isinstance(one, dict)), strict=True))
+    means, ranges = map(fmean, values), [(min(one), max(one)) for one in values]
+    low, high = document["published"]  # type: ignore[misc]
+    series = [
+        Series("measured", [*map(Point, places, means)], 0, ranges),
+        Series("published", [Point(x, (low + high) / 2) for x in places], 1, [(low, high)] * len(places)),
+    ]
+    axis = re.sub(r"[\d.]+", "", next(iter(measured[0])), count=1).strip()
+    spec = specify_lines(series, "requests/s" if axis == "/s" else axis, str(document["unit"]))
+    yield Plot(f"{experiment.plan.title}: {rows[0].what}", f"Published in {rows[0].where}.", spec)
+
+
+def _tabulate_seeds(same: Sequence[Experiment]) -> PageTable:
+    heads = ("", *(f"measured, run {number}" for number in range(1, len(same) + 1)), "published", "where")
+    rows = (
+        (name, *(row.measured for row in rows), rows[0].published, rows[0].where)
+        for name, rows in _by_name(same).items()
+    )
+    return PageTable(f"{same[0].plan.title}. {same[0].plan.setting}", heads, tuple(rows))
