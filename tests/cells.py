@@ -11,6 +11,7 @@ by `lengthwise train` on FOLDER/inputs/train.jsonl, the half of CHAT that is not
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ FIGURES = ("request_throughput", "mean_jct_ms", "p95_jct_ms", "server_mean_batch
 LESS = frozenset({"mean_jct_ms", "p95_jct_ms"})
 """Figures of which less is a gain."""
 
+AT_ONCE = "all at once"
 LAYERS = ("tiny", "--random-vocab-size 320", "--dtype float32 --no-journal")
 SMOLLM2 = ("smollm2-135m-instruct", "", "--no-journal")
 """A model, what its requests need, and what its server does."""
@@ -189,8 +191,8 @@ def read_report(report: Mapping[str, Any], command: str) -> dict[str, object]:
         raise ValueError(f"{command}: not all requests were answered")
     runs: dict[tuple[str, str], dict[str, Any]] = {}
     for play in report["plays"]:
-        point = f"{play['request_rate']}/s, CV {float(play['burstiness']) ** -0.5:g}"
-        point = "all at once" if play["request_rate"] == "inf" else point
+        rate, burstiness = float(play["request_rate"]), float(play["burstiness"])
+        point = AT_ONCE if rate == math.inf else f"{rate:g}/s, CV {burstiness**-0.5:g}"
         run = runs.setdefault(
             (play["contestant"], point), {"strategy": play["contestant"], "point": point, "rounds": {}}
         )
@@ -233,7 +235,6 @@ def find_gain(cell: Mapping[str, Any], new: str, old: str, figure: str, point: s
 Query = tuple[str, str, str, str, str]
 """A cell's name without its model, the two strategies, the figure, and the end of the load's name."""
 OFTEN, JCT, TAIL, ROWS = FIGURES
-AT_ONCE = "all at once"
 
 
 def _pairs(cell: str, point: str, *pairs: tuple[str, str, Sequence[str]]) -> list[list[Query]]:
