@@ -102,7 +102,7 @@ def judge(row: Row) -> str:
 def make_page(title: str, seeds: Sequence[Mapping[str, Experiment]]) -> str:
     """The text of the HTML page of the same experiments with different seeds."""
     experiments = [[done[name] for done in seeds if name in done] for name in seeds[0]]
-    plots = [plot for same in experiments for rows in _by_name(same).values() for plot in _draw(same[0], rows)]
+    plots = [plot for same in experiments for rows in _by_name(same).values() for plot in _draw(same, rows)]
     line = "Measured: the mean over the seeds, in a band from the lowest to the highest. Published: what the text says."
     tables = [_tabulate_seeds(same) for same in experiments]
     return render_page(SUMMARY, title=title, lines=[line], plots=plots, tables=tables)
@@ -114,26 +114,26 @@ def _by_name(same: Sequence[Experiment]) -> dict[str, list[Row]]:
     return {name: [row for one in same for row in one.rows if row.what == name] for name in names}
 
 
-def _draw(experiment: Experiment, rows: Sequence[Row]) -> Iterator[Plot]:
-    """A plot of a figure over the points of a sweep, if it is published and their names have numbers."""
-    document = rows[0].document
-    measured = [row.document.get("measured") for row in rows]
-    if "published" not in document or not isinstance(measured[0], dict):
+def _draw(same: Sequence[Experiment], rows: Sequence[Row]) -> Iterator[Plot]:
+    """A plot of a published figure over the points of a sweep, if these have numbers; rows by seed."""
+    labels = [[point.label for point in one.plan.points] for one in same]  # a rate may depend on the seed
+    found: list[tuple[float, list[float]]] = []
+    for place, label in enumerate(labels[0]):
+        measured = [row.document.get("measured") for row in rows]
+        pairs = zip(measured, labels, strict=False)
+        values = [one[names[place]] for one, names in pairs if isinstance(one, dict) and names[place] in one]
+        if values and (number := re.search(r"\d+(\.\d+)?", label)):
+            found.append((float(number[0]), values))
+    published = rows[0].document.get("published")
+    if len(found) < 2 or not isinstance(published, list):
         return
-    numbers = [re.search(r"\d+(\.\d+)?", label) for label in measured[0]]
-    places = [float(found[0]) for found in numbers if found]
-    if len(places) < max(2, len(numbers)):
-        return
-    values = list(zip(*(one.values() for one in measured if isinstance(one, dict)), strict=True))
-    means, ranges = map(fmean, values), [(min(one), max(one)) for one in values]
-    low, high = document["published"]  # type: ignore[misc]
-    series = [
-        Series("measured", [*map(Point, places, means)], 0, ranges),
-        Series("published", [Point(x, (low + high) / 2) for x in places], 1, [(low, high)] * len(places)),
-    ]
-    axis = re.sub(r"[\d.]+", "", next(iter(measured[0])), count=1).strip()
-    spec = specify_lines(series, "requests/s" if axis == "/s" else axis, str(document["unit"]))
-    yield Plot(f"{experiment.plan.title}: {rows[0].what}", f"Published in {rows[0].where}.", spec)
+    low, high = published
+    means, ranges = [Point(x, fmean(one)) for x, one in found], [(min(one), max(one)) for _, one in found]
+    said = [Point(x, (low + high) / 2) for x, _ in found]
+    series = [Series("measured", means, 0, ranges), Series("published", said, 1, [(low, high)] * len(said))]
+    axis = re.sub(r"[\d.]+", "", labels[0][0], count=1).strip()
+    spec = specify_lines(series, "requests/s" if axis == "/s" else axis, str(rows[0].document["unit"]))
+    yield Plot(f"{same[0].plan.title}: {rows[0].what}", f"Published in {rows[0].where}.", spec)
 
 
 def _tabulate_seeds(same: Sequence[Experiment]) -> PageTable:
