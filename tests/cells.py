@@ -246,7 +246,8 @@ def _modes(order: str, point: str) -> list[Query]:
 
 
 MODES = ("none", "dynamic", "continuous")
-MODELS = ("tiny", "smollm2")
+MODELS = {"tiny": "two layers", "smollm2": "SmolLM2"}
+"""How a cell's name ends, and the head of the column."""
 TABLES: Mapping[str, Sequence[Sequence[Query]]] = {
     "`magnus`, in %": [
         *_pairs("magnus", "/s, CV 1", ("magnus", "vs", (OFTEN, JCT, TAIL))),
@@ -294,26 +295,28 @@ has it."""
 
 
 def tell(queries: Sequence[Query], model: str, kept: Mapping[str, Any], times: bool) -> str:
-    """A place of a table: gains with their intervals."""
+    """A place of a table: gains with their intervals, a dash for one that is not known; empty where none is."""
     told = []
     for cell, new, old, figure, load in queries:
         found = kept.get(f"{cell}-{model}", {"runs": []})
-        points = dict.fromkeys(one["point"] for one in found["runs"] if one["point"].endswith(load))
-        gains = [one for point in points if (one := find_gain(found, new, old, figure, point))]
-        told += [one.times if times else one.percent for one in gains]
-    return ", ".join(told)
+        point = next((one["point"] for one in found["runs"] if one["point"].endswith(load)), "")
+        gain = find_gain(found, new, old, figure, point)
+        told.append("-" if gain is None else gain.times if times else gain.percent)
+    return ", ".join(told) if any(one != "-" for one in told) else ""
 
 
 def fill(page: str, kept: Mapping[str, Any]) -> str:
-    """The page with the columns of both models as the file has them."""
+    """The page with the columns of both models as the file has them; those of which it has no cell stay."""
     lines = page.splitlines()
     for head, rows in TABLES.items():
         begin = next(place for place, line in enumerate(lines) if line.startswith(f"| {head} |"))
         heads = [one.strip() for one in lines[begin].strip("|").split("|")]
+        names = {query[0] for queries in rows for query in queries}
+        ran = [model for model in MODELS if any(f"{name}-{model}" in kept for name in names)]
         for place, queries in enumerate(rows, begin + 2):
             cells = [one.strip() for one in lines[place].removeprefix("|").removesuffix("|").split("|")]
-            for model, column in zip(MODELS, ("two layers", "SmolLM2"), strict=True):
-                cells[heads.index(column)] = tell(queries, model, kept, head == "speed-up")
+            for model in ran:
+                cells[heads.index(MODELS[model])] = tell(queries, model, kept, head == "speed-up")
             lines[place] = f"| {' | '.join(cells)} |"
     return re.sub(r"\|  (?=\|)", "| ", "\n".join(lines)) + "\n"
 

@@ -146,7 +146,7 @@ def test_gains_are_read_from_a_report_of_compare() -> None:
     assert cells.find_gain(kept, "sjf-oracle-none", "fcfs-none", "mean_jct_ms", "all at once") is None
     page = cells.fill(cells.PAGE.read_text("utf-8"), {"ssjf-none-tiny": kept})
     [row] = [line for line in page.splitlines() if line.startswith("| with true lengths | 37.6")]
-    assert row.endswith("| 51 (18 to 70) | |") and page.count("(18 to 70)") == 1
+    assert row.endswith("| 51 (18 to 70), -, - | |") and page.count("(18 to 70)") == 1
 
 
 @pytest.mark.parametrize("lost", [{"failed": 1}, {"rejected": 2}, {"interrupted": True}])
