@@ -12,9 +12,7 @@ from models.errors import UserError
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
-ONLY = MappingProxyType(
-    {"wma_threshold": "magnus", "tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"}
-)  # flags for one paper alone
+ONLY = MappingProxyType({"tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"})  # flags for one paper alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,6 @@ class Experiments:
         "are taken to be so much shorter than the trace's)",
         metavar="X",
     )
-    wma_threshold: Count | None = option(None, "Φ of magnus, as for serve (default: the paper's 50000)")
     aging_factor: NonNegative = option(
         Scheduling.aging_factor, "of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"
     )

@@ -17,7 +17,7 @@ import uvloop
 
 from engine.executor import Executor
 from engine.kv.host_store import HostStore
-from engine.messages import Report, RowUpdate, Stop
+from engine.messages import Report, Stop
 from engine.row import Row
 from engine.sampling.params import SamplingParams
 from loadgen.simulate.prediction import Predict, split_forecast
@@ -34,7 +34,6 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import load_profile
-from scheduler.stream import TokenStream
 from server.cli.config import ServeConfig
 from server.composition.app import Listener, Relay
 from server.composition.devices import conditions_of, swap_bytes
@@ -165,13 +164,15 @@ async def serve(
 
     Requests are counted from when they were due, though the event loop be late. Raises UserError when one fails.
     """
-    begin, requests = clock.now(), list[Request]()
-    numbers, all_ended = itertools.count(1), asyncio.Event()
+    begin, requests, tasks = clock.now(), list[Request](), list[asyncio.Task[None]]()
+    numbers = itertools.count(1)
 
-    def note_end() -> None:
-        watch(number := next(numbers))
-        if number == len(trace):
-            all_ended.set()
+    async def read(request: Request) -> None:
+        error = [update.error async for update in request.stream][-1]
+        if request.state is not State.FINISHED:
+            told = error or request.state
+            raise UserError(f"a request of {request.input_length} tokens failed on the engine: {told}")
+        watch(next(numbers))
 
     for one, prompt in zip(trace, prompts, strict=True):
         due = begin + one.arrival
@@ -183,34 +184,7 @@ async def serve(
             request = dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known, arrival=due)
         except Refused as error:
             raise UserError(f"the engine gave up: {error}") from error
-        request.stream = _Sink(note_end)
         requests.append(request)
-    if requests:
-        await all_ended.wait()
-    for request in requests:
-        _require_finished(request)
+        tasks.append(asyncio.create_task(read(request)))
+    await asyncio.gather(*tasks)
     return requests
-
-
-class _Sink(TokenStream):
-    """Notes the end of an answer; its tokens are not kept."""
-
-    def __init__(self, note_end: Callable[[], None]) -> None:
-        self._note_end = note_end
-        self._error: str | None = None
-
-    @property
-    def error(self) -> str | None:
-        return self._error
-
-    def put(self, update: RowUpdate) -> None:
-        if update.finish_reason is not None:
-            self._error = update.error
-            asyncio.get_running_loop().call_soon(self._note_end)  # once the request has its end
-
-
-def _require_finished(request: Request) -> None:
-    if request.state is not State.FINISHED:
-        stream = request.stream
-        said = stream.error if isinstance(stream, _Sink) else None
-        raise UserError(f"a request of {request.input_length} tokens failed on the engine: {said or request.state}")
