@@ -43,8 +43,8 @@ OPTIONS_ssjf = ssjf
 OPTIONS_ssjf-times = ssjf --trace $(TRACE) --experiments azure-times,azure-times-authors
 OPTIONS_baton = baton
 TRACED = $(if $(TRACE),--trace $(TRACE))
-OPTIONS_scls = scls $(TRACED) --experiments main,ablation,keeping
-OPTIONS_scls-ds = scls $(TRACED) --experiments main-ds,ablation-ds,keeping-ds
+OPTIONS_scls = scls $(TRACED) --experiments main,ablation
+OPTIONS_scls-ds = scls $(TRACED) --experiments main-ds,ablation-ds
 OPTIONS_scls-sweeps = scls $(TRACED) --experiments slices,workers,slices-ds,workers-ds --scale 0.25
 SIMULATED := $(PAPERS) $(if $(TASKS),magnus-comments) $(if $(TRACE),ssjf-times)
 

@@ -1,23 +1,21 @@
-"""Magnus's experiments: case study (section II-E), main comparison and ablation (section IV), and how well prompts tell
-the lengths of answers (Table I)."""
+"""Magnus's experiments: main comparison and ablation (section IV), and how well prompts tell the lengths of answers
+(Table I). Figure 6 is none: the simulated machine's two speeds are solved for from its times."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import correlation
 from types import MappingProxyType
 
-from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted
+from loadgen.experiments.paper.load import LONGEST, Pool, fitted
 from loadgen.experiments.paper.magnus_estimator import learning
 from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
 from loadgen.experiments.paper.row import (
     PERCENT,
     PUBLISHED,
-    SECONDS,
     TITLES,
     Published,
     Row,
@@ -30,11 +28,9 @@ from loadgen.experiments.paper.row import (
     skip,
 )
 from loadgen.experiments.paper.trial import Line, Point
-from loadgen.simulate.prediction import Prediction
 from loadgen.workload.lengths import Lengths, clip
 from loadgen.workload.sample import Sample, estimate, read_jsonl
 from models.errors import UserError
-from scheduler.options import Scheduling
 from scheduler.serving_time.presets import V100_CHATGLM_6B
 
 RMSE = 15.649  # tokens: the error of the paper's predictor for ChatGLM-6B (III-B, Table II, USIN)
@@ -66,7 +62,7 @@ def ablation(stage: Stage) -> Plan:
 def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[Row] = ()) -> Plan:
     """The paper's executors, or a share of them under the same share of the load."""
     machine, whole = shrink(V100_CHATGLM_6B, stage.setting.scale), V100_CHATGLM_6B.workers
-    bounds = limits(wma_threshold=stage.setting.wma_threshold or Scheduling.wma_threshold)
+    bounds = limits()
     rates: Sequence[float] | None = stage.setting.rates
     described = "as given" if rates else f"{', '.join(f'{share:g}' for share in SHARES)} × what vs serves"
     if rates is None:
@@ -113,26 +109,6 @@ def _claim_same(lines: Sequence[Line], new: str, old: str, what: str, figure: st
     differences = gain(lines, new, old, figure)
     same = all(abs(value) < within for value in differences.values())
     return claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
-
-
-def case_study(stage: Stage) -> Plan:
-    """Figure 6: three requests of about 1,000 tokens in and out, six of about 10 after each, on one executor."""
-    large, small = Lengths(0.0, 1000, 1000), Lengths(0.0, 10, 10)
-    pool = Pool((large, *6 * (small,)) * 3, "the case study's")
-    machine, load = replace(V100_CHATGLM_6B, workers=1), Load(float("inf"), len(pool.lengths))
-    point = Point("all at once", machine, load, limits(), prediction=Prediction(0.0), pool=pool)
-    setting = "1 × ChatGLM-6B on a V100 32 GB, whose two speeds are solved for from these two times: they are no test"
-    shown = ("duration", *SHOWN[4:])
-    return Plan("Magnus: case study, Fig. 6", setting, shown, [point], ABLATION, case_rows)
-
-
-def case_rows(lines: Sequence[Line]) -> list[Row]:
-    """Rows of section II-E."""
-    seconds = {line.strategy: line.figures["duration"] for line in lines}
-    return [
-        Published(said, said, SECONDS, "II-E, Fig. 6").beside(f"{name}: serving time", {name: seconds[name]})
-        for name, said in (("vs", 242.0), ("magnus", 60.0))
-    ]
 
 
 def correlations(stage: Stage) -> Plan:
@@ -187,7 +163,6 @@ EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
     {
         "main": main,
         "ablation": ablation,
-        "case-study": case_study,
         "correlations": correlations,
         "learning": learning,
     }

@@ -12,9 +12,7 @@ from models.errors import UserError
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
-ONLY = MappingProxyType(
-    {"wma_threshold": "magnus", "tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"}
-)  # flags for one paper alone
+ONLY = MappingProxyType({"tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"})  # flags for one paper alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +29,8 @@ class Experiments:
         metavar="X",
     )
     seed: Natural = option(0, "seed of lengths, arrivals and errors")
+    seeds: Count = option(1, "runs of all of it, with --seed, a hundred more and so on; tables and file have the first")
+    report: Path | None = option(None, "write a page of the figures that are swept, in bands over --seeds, as HTML")
     duration: Positive | None = option(
         None,
         "seconds of arrivals (default: the paper's; baton has none)",
@@ -63,7 +63,6 @@ class Experiments:
         "are taken to be so much shorter than the trace's)",
         metavar="X",
     )
-    wma_threshold: Count | None = option(None, "Φ of magnus, as for serve (default: the paper's 50000)")
     aging_factor: NonNegative = option(
         Scheduling.aging_factor, "of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"
     )

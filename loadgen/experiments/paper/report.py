@@ -1,17 +1,23 @@
-"""Experiments for the eye: what was measured in each run, and every row beside what is published, with a verdict."""
+"""Experiments for the eye: what was measured in each run, and every row beside what is published, with a verdict; and a
+page of the figures that are swept, with a band over seeds.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from types import MappingProxyType
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.console import Table as PageTable
 from loadgen.experiments.paper.plan import Experiment
 from loadgen.experiments.paper.row import PERCENT, TIMES, Row
+from loadgen.plot import SUMMARY, Plot, render_page, specify_lines
 
 HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
@@ -91,3 +97,55 @@ def judge(row: Row) -> str:
             return "the opposite"
         return "less" if min(measured.values()) < low else "more"
     return "" if holds is None else "holds" if holds else "does not hold"
+
+
+def make_page(title: str, seeds: Sequence[Mapping[str, Experiment]]) -> str:
+    """The text of the HTML page of the same experiments with different seeds."""
+    experiments = [[done[name] for done in seeds if name in done] for name in seeds[0]]
+    plots = [plot for same in experiments for rows in _by_name(same).values() for plot in _draw(same, rows)]
+    line = "Measured: the mean over the seeds, in a band from the lowest to the highest. Published: what the text says."
+    tables = [_tabulate_seeds(same) for same in experiments]
+    return render_page(SUMMARY, title=title, lines=[line], plots=plots, tables=tables)
+
+
+def _by_name(same: Sequence[Experiment]) -> dict[str, list[Row]]:
+    """The rows of one experiment's runs, one a seed."""
+    names = dict.fromkeys(row.what for one in same for row in one.rows)
+    return {name: [row for one in same for row in one.rows if row.what == name] for name in names}
+
+
+def _draw(same: Sequence[Experiment], rows: Sequence[Row]) -> Iterator[Plot]:
+    """A plot of a published figure over the points of a sweep, if these have numbers; rows by seed."""
+    labels = [[point.label for point in one.plan.points] for one in same]  # a rate may depend on the seed
+    found: list[tuple[float, list[float]]] = []
+    for place, label in enumerate(labels[0]):
+        measured = [row.document.get("measured") for row in rows]
+        pairs = zip(measured, labels, strict=False)
+        values = [one[names[place]] for one, names in pairs if isinstance(one, dict) and names[place] in one]
+        if values and (number := re.search(r"\d+(\.\d+)?", label)):
+            found.append((float(number[0]), values))
+    published = rows[0].document.get("published")
+    if len(found) < 2 or not isinstance(published, list):
+        return
+    low, high = published
+    lines = [
+        {"name": name, "x": x, "y": middle, "low": least, "high": most}
+        for x, one in found
+        for name, middle, least, most in (
+            ("measured", fmean(one), min(one), max(one)),
+            ("published", (low + high) / 2, low, high),
+        )
+    ]
+    axis = re.sub(r"[\d.]+", "", labels[0][0], count=1).strip()
+    names = ("measured", "published")
+    spec = specify_lines(lines, names, "requests/s" if axis == "/s" else axis, str(rows[0].document["unit"]))
+    yield Plot(f"{same[0].plan.title}: {rows[0].what}", f"Published in {rows[0].where}.", spec)
+
+
+def _tabulate_seeds(same: Sequence[Experiment]) -> PageTable:
+    heads = ("", *(f"measured, run {number}" for number in range(1, len(same) + 1)), "published", "where")
+    rows = (
+        (name, *(row.measured for row in rows), rows[0].published, rows[0].where)
+        for name, rows in _by_name(same).items()
+    )
+    return PageTable(f"{same[0].plan.title}. {same[0].plan.setting}", heads, tuple(rows))

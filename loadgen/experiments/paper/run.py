@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
@@ -24,13 +24,17 @@ from loadgen.experiments.paper.load import (
 )
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.plan import MINUTES_10, Experiment, Plan, Stage, carry_out, experiment_json
-from loadgen.experiments.paper.report import report
+from loadgen.experiments.paper.report import make_page, report
 from loadgen.experiments.paper.row import PUBLISHED
+from loadgen.plot import require_drawing
 from loadgen.result_file import require_writable, save
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
 from models.errors import INTERRUPTED
 from models.progress import Bars
+
+SEED_STEP = 100
+"""Between the seeds of two runs: a point that is repeated takes as many seeds as it has repeats."""
 
 Build: TypeAlias = Callable[[Stage], Plan]
 
@@ -72,27 +76,35 @@ def run_paper(asked: Experiments) -> int:
     paper = PAPERS[asked.paper]
     chosen = asked.choose(list(paper.experiments))
     require_writable(asked.save_result)
-    stage = _set_up(asked, paper)
+    require_writable(asked.report, "--report")
+    require_drawing(asked.report, "--report")
+    stages = [_set_up(replace(asked, seed=asked.seed + SEED_STEP * run), paper) for run in range(asked.seeds)]
     console = table_console()
-    console.print(f"requests: {stage.pool.source}", highlight=False)
-    console.print(tell_duration(_estimate(asked, chosen)), highlight=False)
-    done: dict[str, Experiment] = {}
+    console.print(f"requests: {stages[0].pool.source}", highlight=False)
+    console.print(tell_duration(asked.seeds * _estimate(asked, chosen)), highlight=False)
+    runs: list[dict[str, Experiment]] = [{} for _ in stages]
     interrupted = True
     try:
-        for name in chosen:
-            with Bars(latest_only=True) as bars:
-                stage.begin = partial(_begin, bars)
-                done[name] = carry_out(paper.experiments[name](stage), stage.play)
-            console.print(report(done[name]))
-            if done[name].interrupted:
-                break
-        else:
-            interrupted = False
-    except KeyboardInterrupt:  # between two runs, or in those that show what the baseline serves
+        for done, stage in zip(runs, stages, strict=True):
+            for name in chosen:
+                with Bars(latest_only=True) as bars:
+                    stage.begin = partial(_begin, bars)
+                    done[name] = carry_out(paper.experiments[name](stage), stage.play)
+                if stage is stages[0]:
+                    console.print(report(done[name]))
+                if done[name].interrupted:
+                    raise KeyboardInterrupt
+        interrupted = False
+    except KeyboardInterrupt:  # also between two runs, or in those that show what the baseline serves
         pass
     finally:  # a run that fails takes nothing from those before it
-        if done:
-            _save(asked, stage, done, interrupted)
+        if runs[0]:
+            _save(asked, stages[0], runs[0], interrupted)
+    if asked.report is not None and runs[0]:
+        whole = [done for done in runs if done and not any(one.interrupted for one in done.values())]
+        save(
+            asked.report, make_page(f"{asked.paper}: measured beside published", whole or runs[:1]).encode(), "--report"
+        )
     return INTERRUPTED if interrupted else 0
 
 

@@ -1,5 +1,4 @@
-"""The experiments of SCLS (section 5): the main comparison, the ablation, slice lengths and numbers of workers; and
-what it brings to keep K and V between slices, which its authors are trying (section 7)."""
+"""The experiments of SCLS (section 5): the main comparison, the ablation, slice lengths and numbers of workers."""
 
 from __future__ import annotations
 
@@ -15,21 +14,18 @@ from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
 from loadgen.experiments.paper.row import (
     PERCENT,
     PUBLISHED,
-    TITLES,
     Published,
     Row,
     chain,
-    change,
     claim,
     claim_rise,
     compare,
-    find,
     gain_rows,
     read,
     rises,
     skip,
 )
-from loadgen.experiments.paper.trial import SLICE_MEMORY, Line, Point, bilinear
+from loadgen.experiments.paper.trial import SLICE_MEMORY, Line, Point
 from scheduler.serving_time.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
@@ -40,13 +36,9 @@ of its figures come out; with Azure's own prompts they do not."""
 SLICE = 128
 SLICES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = (1, 2, 4, 8)
-COPY = 2 * 0.819e6 / 25e9
-"""Seconds in which a token's K and V go to host memory and come back: 0.8 MB for LLaMA2-13B (40 layers of 5,120 numbers
-of 2 bytes, twice), at what of the 32 GB/s of PCIe 4.0 x16 is left each way. The paper has no such figure."""
 SHOWN = (
     "throughput", "mean", "tail", "batch_size", "pad", "invalid", "slices", "few_slices", "early_returns", "imbalance",
 )  # fmt: skip
-READ_ANEW, KEPT = "K and V read anew", "K and V kept"  # points: K and V between two slices
 EARLY_RETURNS = Published(0, 1, PERCENT, "5.2, Fig. 14b")  # "a maximal proportion less than 1 %" of all batches
 SLICE_CLAIMS = (
     ("longer slices have more invalid tokens", "invalid", "5.5, Fig. 19a", 1, False),
@@ -104,13 +96,12 @@ class Setup:
         names: Sequence[str],
         rows: Rows,
         sweeping: bool = False,
-        kept: str = "; K and V are read anew each slice",
     ) -> Plan:
         backend = self.backend
         setting = (
             f"{self.machine.workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, {self.stage.seconds:g} s of "
             f"Poisson arrivals; rates are for {backend.machine.workers} workers; Γ {backend.interval:g} s, λ 0.5, "
-            f"slices of {SLICE} unless said{kept}"
+            f"slices of {SLICE} unless said; K and V are read anew each slice"
         )
         title = f"SCLS on {backend.title}: {figures}"
         return Plan(title, setting, SHOWN, points, names, rows, sweeping=sweeping)
@@ -142,15 +133,6 @@ def workers(setup: Setup) -> Plan:
         for one in WORKERS
     ]
     return setup.plan("workers, Fig. 22", points, ("scls",), worker_rows, sweeping=True)
-
-
-def keeping(setup: Setup) -> Plan:
-    """No figure: K and V that stay in host memory between slices where the cost model says that this takes less time;
-    the authors "are also trying" it (section 7)."""
-    copying = replace(setup.machine, cost=replace(bilinear(setup.machine), c1=COPY))
-    points = [setup.point(label, machine=copying, recompute=label == READ_ANEW) for label in (READ_ANEW, KEPT)]
-    prices = f"; K and V cost {1e6 * COPY:.0f} µs a token to copy"
-    return setup.plan("K and V kept between slices", points, ("scls",), keeping_rows, sweeping=True, kept=prices)
 
 
 def main_rows(lines: Sequence[Line], backend: str) -> list[Row]:
@@ -222,17 +204,6 @@ def slice_rows(lines: Sequence[Line]) -> list[Row]:
     ]
 
 
-def keeping_rows(lines: Sequence[Line]) -> list[Row]:
-    """Gains of keeping K and V between slices; the paper has no figures of it."""
-    rows = []
-    for figure in ("throughput", "mean", "tail"):
-        found = read(lines, "scls", figure)
-        rows.append(
-            find(f"keeping K and V: {TITLES[figure]}", {KEPT: change(figure)(found[KEPT], found[READ_ANEW])}, PERCENT)
-        )
-    return rows
-
-
 def worker_rows(lines: Sequence[Line]) -> list[Row]:
     """Throughput a worker next to that of one worker alone."""
     counts = {line.point.x: line.figures["throughput"] for line in lines}
@@ -251,6 +222,6 @@ EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
     {
         f"{experiment.__name__}{suffix}": partial(_build, experiment=experiment, backend=backend)
         for suffix, backend in (("", HF), ("-ds", DS))
-        for experiment in (main, ablation, slices, workers, keeping)
+        for experiment in (main, ablation, slices, workers)
     }
 )

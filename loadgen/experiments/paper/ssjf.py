@@ -1,4 +1,4 @@
-"""The experiments of SSJF (section 4.2): JCT and throughput against rate, burstiness, batch size and round.
+"""The experiments of SSJF (section 4.2): JCT and throughput against rate, burstiness, batch size and way to train.
 
 The text names neither numbers of requests nor most rates and variations; those of the simulator that the authors
 publish are used.
@@ -37,14 +37,12 @@ SIZE = 4  # rows of a batch (4.2)
 REPEATS = 20  # runs of each point
 REQUESTS = 50
 LONGEST = 512  # answers are shorter than this (4.3, note on data processing)
-RATES, SIZES_RATE, ROUNDS_RATE = (1.0, 2.0, 5.0, 10.0), 10.0, 5.0  # requests a second
+RATES, SIZES_RATE, TRAINED_RATE = (1.0, 2.0, 5.0, 10.0), 10.0, 5.0  # requests a second
 VARIATIONS = (1.0, 2.5, 4.0, 5.5)  # coefficients of variation of the gaps between arrivals
 SIZES = (1, 2, 4, 8)
 ACCURACY, CUTS = 0.615, (0.25, 0.5, 0.75, 0.99)
 """Accuracy of the paper's predictor (4.3, Table 2, REG (L1)), and the quantiles of lengths that part its classes, as
 the authors' program has them (`preprocess_dataset.py`)."""
-ROUND_ACCURACY: Mapping[str, float] = MappingProxyType({"round 1": 0.619, "round 2": 0.60})
-"""The best and the worst of that accuracy by conversation round (4.3, Fig. 9)."""
 RIGHT = f"{ACCURACY:.1%} (Table 2)"  # predictions that fall into the right class, where nothing else is said
 SHOWN = ("mean", "tail", "answered_meanwhile", "first_quarter", "throughput", "batch_size")
 
@@ -100,21 +98,11 @@ def sizes(stage: Stage) -> Plan:
     return replace(_plan(stage, OURS, title, points, size_rows, MODES[1:]), sweeping=True)
 
 
-def rounds(stage: Stage, counting: Counting = OURS) -> Plan:
-    """Figure 9, as far as the text tells how rounds differ: in how well their answers' lengths are predicted."""
-    points = [
-        make_point(stage, f"{name}, {right:.1%} right", ROUNDS_RATE, right=right)
-        for name, right in ROUND_ACCURACY.items()
-    ]
-    title, rows = f"conversation rounds at {ROUNDS_RATE:g}/s, Fig. 9", _rows(counting, "rounds")
-    return _plan(stage, counting, title, points, rows, right="the share that each round's name tells")
-
-
 def formulations(stage: Stage, counting: Counting = OURS) -> Plan:
     """Table 2, as far as the accuracies that it tells decide: ways to train the predictor."""
-    points = [make_point(stage, name, ROUNDS_RATE, right=right) for name, right, *_ in PUBLISHED["ssjf-table-2"]]
+    points = [make_point(stage, name, TRAINED_RATE, right=right) for name, right, *_ in PUBLISHED["ssjf-table-2"]]
     rows = partial(formulation_rows, throughput=counting.throughput)
-    title = f"ways to train at {ROUNDS_RATE:g}/s, Table 2"
+    title = f"ways to train at {TRAINED_RATE:g}/s, Table 2"
     return _plan(stage, counting, title, points, rows, right="the share that the table tells")
 
 
@@ -238,10 +226,8 @@ EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
         "rates": rates,
         "burstiness": burstiness,
         "sizes": sizes,
-        "rounds": rounds,
         "rates-authors": partial(rates, counting=AUTHORS),
         "burstiness-authors": partial(burstiness, counting=AUTHORS),
-        "rounds-authors": partial(rounds, counting=AUTHORS),
         "formulations": formulations,
         "formulations-authors": partial(formulations, counting=AUTHORS),
         "azure-times": azure_times,

@@ -9,7 +9,7 @@ import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,11 +17,11 @@ import uvloop
 
 from engine.executor import Executor
 from engine.kv.host_store import HostStore
-from engine.messages import Report, RowUpdate, StepReport, Stop, Tally
+from engine.messages import Report, Stop
 from engine.row import Row
 from engine.sampling.params import SamplingParams
 from loadgen.simulate.prediction import Predict, split_forecast
-from loadgen.simulate.simulation import Simulation, Watch, WorkerRecord, served
+from loadgen.simulate.simulation import Simulation, Watch, served
 from loadgen.workload.lengths import Lengths
 from models.catalog.catalog import default_cache
 from models.errors import UserError
@@ -31,11 +31,9 @@ from models.threads import run_in_own_thread
 from scheduler.assembly import Parts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
-from scheduler.plan import Port
 from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import load_profile
-from scheduler.stream import TokenStream
 from server.cli.config import ServeConfig
 from server.composition.app import Listener, Relay
 from server.composition.devices import conditions_of, swap_bytes
@@ -114,6 +112,44 @@ def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list
     return [tuple(rng.choices(range(vocabulary), k=request.input_length)) for request in trace]
 
 
+WARM_UP = 4
+"""Requests that are played before a run and not recorded."""
+WARM_UP_TOKENS = 8
+
+
+async def play(
+    rig: Rig,
+    new_parts: Callable[[], Parts],
+    trace: Sequence[Lengths],
+    prompts: Sequence[tuple[int, ...]],
+    predict: Predict | None,
+    watch: Watch,
+    hear: Callable[[Report, float], None],
+) -> Simulation:
+    """The record of all requests, in order of arrival; a few short ones are played before, so that a run finds the
+    executors as later ones do, on parts of their own, since parts keep state. Raises UserError when a request fails.
+
+    `hear` is called with every report of the run and the seconds since its begin.
+    """
+    clock, most = MonotonicClock(), max(one.output_length for one in trace)
+    few = [replace(one, arrival=0.0, output_length=min(one.output_length, WARM_UP_TOKENS)) for one in trace[:WARM_UP]]
+    async with _dispatching(rig, new_parts(), clock, lambda report: None) as dispatcher:
+        await serve(dispatcher, clock, few, prompts[:WARM_UP], max_tokens=most, predict=predict)
+    begin = clock.now()
+    async with _dispatching(rig, new_parts(), clock, lambda one: hear(one, clock.now() - begin)) as dispatcher:
+        done = await serve(dispatcher, clock, trace, prompts, max_tokens=most, predict=predict, watch=watch)
+    origin = done[0].times.arrival - trace[0].arrival
+    return Simulation(tuple(served(request, origin) for request in done), ())
+
+
+@asynccontextmanager
+async def _dispatching(rig: Rig, parts: Parts, clock: Clock, hear: Listener) -> AsyncIterator[Dispatcher]:
+    dispatcher = Dispatcher(parts, rig.executors, clock)
+    with rig.relay.send_to(hear, dispatcher.receive):
+        async with background(dispatcher.run(), "dispatcher"):
+            yield dispatcher
+
+
 async def serve(
     dispatcher: Dispatcher,
     clock: Clock,
@@ -128,13 +164,15 @@ async def serve(
 
     Requests are counted from when they were due, though the event loop be late. Raises UserError when one fails.
     """
-    begin, requests = clock.now(), list[Request]()
-    numbers, all_ended = itertools.count(1), asyncio.Event()
+    begin, requests, tasks = clock.now(), list[Request](), list[asyncio.Task[None]]()
+    numbers = itertools.count(1)
 
-    def note_end() -> None:
-        watch(number := next(numbers))
-        if number == len(trace):
-            all_ended.set()
+    async def read(request: Request) -> None:
+        error = [update.error async for update in request.stream][-1]
+        if request.state is not State.FINISHED:
+            told = error or request.state
+            raise UserError(f"a request of {request.input_length} tokens failed on the engine: {told}")
+        watch(next(numbers))
 
     for one, prompt in zip(trace, prompts, strict=True):
         due = begin + one.arrival
@@ -146,133 +184,7 @@ async def serve(
             request = dispatcher.submit(prompt, sampling, predicted_length=predicted, distribution=known, arrival=due)
         except Refused as error:
             raise UserError(f"the engine gave up: {error}") from error
-        request.stream = _Sink(note_end)
         requests.append(request)
-    if requests:
-        await all_ended.wait()
-    for request in requests:
-        _require_finished(request)
+        tasks.append(asyncio.create_task(read(request)))
+    await asyncio.gather(*tasks)
     return requests
-
-
-class _Sink(TokenStream):
-    """Notes the end of an answer; its tokens are not kept."""
-
-    def __init__(self, note_end: Callable[[], None]) -> None:
-        self._note_end = note_end
-        self._error: str | None = None
-
-    @property
-    def error(self) -> str | None:
-        return self._error
-
-    def put(self, update: RowUpdate) -> None:
-        if update.finish_reason is not None:
-            self._error = update.error
-            asyncio.get_running_loop().call_soon(self._note_end)  # once the request has its end
-
-
-def _require_finished(request: Request) -> None:
-    if request.state is not State.FINISHED:
-        stream = request.stream
-        said = stream.error if isinstance(stream, _Sink) else None
-        raise UserError(f"a request of {request.input_length} tokens failed on the engine: {said or request.state}")
-
-
-WARM_UP = 4
-"""Requests that are played before a run and not recorded."""
-WARM_UP_TOKENS = 8
-
-Prompts = Sequence[tuple[int, ...]]
-
-
-@dataclass(slots=True)
-class Record:
-    """The work of one executor over one run. A step that reads prompts counts as prefill."""
-
-    last: float | None = None
-    """When its latest report came, in seconds of the dispatcher's clock."""
-    prefill: float = 0.0
-    decode: float = 0.0
-    row_decode: float = 0.0
-    tally: Tally = Tally()
-
-    def add(self, report: StepReport, now: float) -> None:
-        """Count a report that came at the time `now`."""
-        turn = report.tally
-        self.last = now
-        self.tally += turn
-        if turn.prompt:
-            self.prefill += report.seconds
-        elif rows := turn.generated + turn.invalid:  # each row of an iteration makes one token, valid or not
-            self.decode += report.seconds
-            self.row_decode += rows * report.seconds
-
-    def finished(self, origin: float) -> WorkerRecord:
-        """The record of the whole run; `origin` is when it began."""
-        completion = 0.0 if self.last is None else self.last - origin
-        return WorkerRecord(completion, self.prefill, self.decode, self.row_decode, self.tally)
-
-
-@dataclass(frozen=True, slots=True)
-class Recorder:
-    """Plays requests, in order of arrival, on executors that run and report to the relay."""
-
-    ports: Sequence[Port]
-    relay: Relay
-    requests: Sequence[Lengths]
-    prompts: Prompts
-    max_tokens: int
-    """Tokens that every request asks for; how many it generates is its own."""
-    clock: MonotonicClock = field(default_factory=MonotonicClock)
-
-    async def warm_up(self, parts: Parts, predict: Predict | None) -> None:
-        """A few short requests, so that a run finds the executors as later ones do. Raises UserError.
-
-        Parts keep state and may predict anew: those of the run are others.
-        """
-        few = [
-            Lengths(0.0, one.input_length, min(one.output_length, WARM_UP_TOKENS)) for one in self.requests[:WARM_UP]
-        ]
-        async with self._dispatching(parts, lambda report: None) as dispatcher:
-            await self._serve(dispatcher, few, predict, lambda ended: None)
-
-    async def record(
-        self, parts: Parts, predict: Predict | None, watch: Watch, overhear: Listener = lambda report: None
-    ) -> Simulation:
-        """The record of all requests and executors. Raises UserError when a request fails.
-
-        `overhear` is called with every report of this run.
-        """
-        records = {port.info.index: Record() for port in self.ports}
-
-        def note(report: Report) -> None:
-            overhear(report)
-            if isinstance(report, StepReport):
-                records[report.executor].add(report, self.clock.now())
-
-        async with self._dispatching(parts, note) as dispatcher:
-            done = await self._serve(dispatcher, self.requests, predict, watch)
-        origin = done[0].times.arrival - self.requests[0].arrival
-        workers = tuple(record.finished(origin) for record in records.values())
-        return Simulation(tuple(served(request, origin) for request in done), workers)
-
-    async def _serve(
-        self, dispatcher: Dispatcher, requests: Sequence[Lengths], predict: Predict | None, watch: Watch
-    ) -> list[Request]:
-        prompts = self.prompts[: len(requests)]
-        return await serve(
-            dispatcher, self.clock, requests, prompts, max_tokens=self.max_tokens, predict=predict, watch=watch
-        )
-
-    @asynccontextmanager
-    async def _dispatching(self, parts: Parts, note: Listener) -> AsyncIterator[Dispatcher]:
-        dispatcher = Dispatcher(parts, self.ports, self.clock)
-
-        def listen(report: Report) -> None:
-            note(report)
-            dispatcher.receive(report)
-
-        with self.relay.send_to(listen):
-            async with background(dispatcher.run(), "dispatcher"):
-                yield dispatcher

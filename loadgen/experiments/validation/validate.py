@@ -6,7 +6,7 @@ The composition root of that: model, executors, strategy, load, simulated twin.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from engine.messages import ExecutorInfo
 from engine.simulated.machine import Machine
 from loadgen.compare.machine import describe_machine
 from loadgen.console import table_console
-from loadgen.experiments.validation.play import Engine, Recorder, load_engine, new_executors, random_prompts
+from loadgen.experiments.validation.play import Engine, load_engine, new_executors, play, random_prompts
 from loadgen.experiments.validation.speed import RunSpeed, Speedometer
 from loadgen.experiments.validation.verdict import Verdict, compare, table, verdict_json
 from loadgen.load.schedule import Arrivals, arrival_times
@@ -25,12 +25,12 @@ from loadgen.simulate.figures import measure_latencies
 from loadgen.simulate.flags import ValidateFlags
 from loadgen.simulate.load import simulated_load
 from loadgen.simulate.prediction import Predict
-from loadgen.simulate.simulation import Simulation, Watch, simulate
+from loadgen.simulate.simulation import Simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from models.threads import run_in_own_thread
-from scheduler.assembly import Parts, find_strategies
+from scheduler.assembly import find_strategies
 from scheduler.learner import inline
 from scheduler.length.prediction import true_length
 from scheduler.strategy import STRATEGIES, Length
@@ -139,23 +139,11 @@ def _play(
     """A trace on new executors, and how fast these were."""
     speed = Speedometer(engine.profile)
     watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
+    prompts = random_prompts(trace, engine.vocabulary, asked.seed)
     with new_executors(engine) as rig:
-        prompts = random_prompts(trace, engine.vocabulary, asked.seed)
-        recorder = Recorder(rig.executors, rig.relay, trace, prompts, _most_tokens(trace))
-        infos = [one.info for one in rig.executors]
-        parts = partial(parts_for, config, infos, engine.profile, inline)
-        real = rig.run(_record(recorder, parts, _predict(config), watch, speed))
+        parts = partial(parts_for, config, [one.info for one in rig.executors], engine.profile, inline)
+        real = rig.run(play(rig, parts, trace, prompts, _predict(config), watch, speed.hear))
     return real, speed.read()
-
-
-async def _record(
-    recorder: Recorder, parts: Callable[[], Parts], predict: Predict | None, watch: Watch, speed: Speedometer
-) -> Simulation:
-    await recorder.warm_up(parts(), predict)
-    begin = recorder.clock.now()
-    return await recorder.record(
-        parts(), predict, watch, lambda report: speed.hear(report, recorder.clock.now() - begin)
-    )
 
 
 def _traces(

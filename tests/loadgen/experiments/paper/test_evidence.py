@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from server.cli.main import main
+from tests import cells
 
 ROOT = Path(__file__).parents[4]
 DOCS = ROOT / "docs" / "research"
@@ -57,6 +58,7 @@ TABLES: dict[str, list[Cell | None]] = {
         by_mode("rates-authors", "ssjf", SERVED, 1),
         by_mode("rates-authors", "sjf-oracle", SERVED, 1),
         by_mode("burstiness", "ssjf", SHORTER),
+        None,
         by_mode("burstiness", "sjf-oracle", SHORTER),
         by_mode("burstiness", "ssjf", SERVED, 1),
         by_mode("burstiness", "sjf-oracle", SERVED, 1),
@@ -109,6 +111,48 @@ def test_the_page_has_batons_seconds() -> None:
     seconds = [f"{one['duration']:,.0f}" for one in read_experiment("baton table-1")["runs"]]
     simulated = [row[1:] for row in read_table("Table 1, seconds") if row[0].endswith("simulated")]
     assert [cell.partition(" ")[0] for row in simulated for cell in row] == seconds
+
+
+def test_the_page_has_the_engines_gains() -> None:
+    page, kept = cells.PAGE.read_text("utf-8"), json.loads(cells.KEPT.read_text("utf-8"))
+    assert cells.fill(page, kept) == page
+    assert {name: one["command"] for name, one in kept.items()} == {
+        name: cells.CELLS[name].command(Path(), name) for name in kept
+    }, "the file's figures are of the commands as they are"
+
+
+def play(strategy: str, round: int, jct: float, **figures: Any) -> dict[str, Any]:
+    """A run of a report of `compare`, at 35/s with a CV of 4."""
+    known = {"contestant": strategy, "round": round, "request_rate": 35.0, "burstiness": 1 / 16, "failed": 0}
+    return known | {"rejected": 0, **dict.fromkeys(cells.FIGURES, 1.0), "mean_jct_ms": jct} | figures
+
+
+def report(*plays: dict[str, Any]) -> dict[str, Any]:
+    told = {"date": "2026-01-01", "machine": {"processor": "some"}, "flags": {"num_prompts": 50}, "troubles": []}
+    return {**told, "rounds": 3, "plays": list(plays)}
+
+
+def test_gains_are_read_from_a_report_of_compare() -> None:
+    """Mean JCTs of 60, 50 and 40 % of the other's: 50 % less, but for what a mean of logarithms differs by."""
+    runs = [
+        play(name, round, jct)
+        for round, one in enumerate((60.0, 50.0, 40.0), 1)
+        for name, jct in (("fcfs-none", 100.0), ("sjf-oracle-none", one))
+    ]
+    kept = cells.read_report(report(*runs), "lengthwise compare")
+    assert (kept["requests"], kept["rounds"], kept["processor"]) == (50, 3, "some")
+    gain = cells.find_gain(kept, "sjf-oracle-none", "fcfs-none", "mean_jct_ms", "35/s, CV 4")
+    assert gain is not None and gain.percent == "51 (18 to 70)"
+    assert cells.find_gain(kept, "sjf-oracle-none", "fcfs-none", "mean_jct_ms", "all at once") is None
+    page = cells.fill(cells.PAGE.read_text("utf-8"), {"ssjf-none-tiny": kept})
+    [row] = [line for line in page.splitlines() if line.startswith("| with true lengths | 37.6")]
+    assert row.endswith("| 51 (18 to 70), -, - | |") and page.count("(18 to 70)") == 1
+
+
+@pytest.mark.parametrize("lost", [{"failed": 1}, {"rejected": 2}, {"interrupted": True}])
+def test_a_report_in_which_a_request_was_lost_is_refused(lost: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not all requests were answered"):
+        cells.read_report(report(play("vs", 1, 1.0, **lost)), "lengthwise compare")
 
 
 def test_make_evidence_writes_every_file() -> None:

@@ -14,11 +14,6 @@ from loadgen.workload.lengths import Lengths
 from tests.loadgen.experiments.paper.parts import stage_of
 
 
-def test_magnus_takes_the_users_bound_of_wasted_accesses() -> None:
-    made = magnus.main(stage_of(wma_threshold=321))
-    assert {point.limits.options.wma_threshold for point in made.points} == {321} and "Φ 321;" in made.setting
-
-
 def test_scls_on_deepspeed_asks_algorithm_2_whether_a_slice_fits() -> None:
     """Its bounds of rows in the middle, 22, used to be left out."""
     stage, rules = stage_of(), set()

@@ -18,10 +18,9 @@ from server.cli.main import main
 
 GOLDEN = Path(__file__).with_name("golden")
 CELLS = {
-    "magnus": "--scale 0.14 --duration 8 --rates 2,4 --experiments main,ablation,case-study,correlations,learning",
-    "scls": "--scale 0.125 --duration 6 --rates 8,16 --experiments "
-    "main,ablation,slices,workers,keeping,main-ds,ablation-ds",
-    "ssjf": "--scale 0.05 --duration 3 --rates 4 --experiments rates-authors,burstiness,sizes,rounds,formulations",
+    "magnus": "--scale 0.14 --duration 8 --rates 2,4 --experiments main,ablation,correlations,learning",
+    "scls": "--scale 0.125 --duration 6 --rates 8,16 --experiments main,ablation,slices,workers,main-ds,ablation-ds",
+    "ssjf": "--scale 0.05 --duration 3 --rates 4 --experiments rates-authors,burstiness,sizes,formulations",
     "baton": "--scale 0.05",
 }
 

@@ -1,4 +1,4 @@
-"""Magnus's task files, its case study, and its estimator as it learns and decides."""
+"""Magnus's task files, and its estimator as it learns and decides."""
 
 from __future__ import annotations
 
@@ -61,16 +61,6 @@ def test_correlations_are_those_of_the_texts(tmp_path: Path) -> None:
     stage.pool = replace(stage.pool, samples=())
     [row] = carry_out(EXPERIMENTS["correlations"](stage), stage.play).rows
     assert "give --tasks" in row.measured
-
-
-def test_the_case_study_takes_the_seconds_that_its_machine_was_made_from() -> None:
-    stage = stage_of()
-    rows = carry_out(EXPERIMENTS["case-study"](stage), stage.play).rows
-    assert {row.what: row.document["published"] for row in rows} == {
-        "vs: serving time": [242.0, 242.0],
-        "magnus: serving time": [60.0, 60.0],
-    }
-    assert [row.measured for row in rows] == ["241.7 s", "59.9 s"]
 
 
 def test_rough_machines_take_as_long_for_equal_rows() -> None:

@@ -60,6 +60,17 @@ def test_runs_of_few_requests_are_told(
         assert f"as few as {fewest} are compared" in capsys.readouterr().out.replace("\n", " ")
 
 
+def test_a_page_draws_what_is_swept_in_bands_over_seeds_beside_the_published(tmp_path: Path) -> None:
+    """Batch sizes have claims only, and so no plot; the tables have the rows of both seeds."""
+    page = tmp_path / "page.html"
+    flags = ("--experiments", "rates,sizes", "--rates", "2,4", "--scale", "0.05", "--seeds", "2")
+    assert run_command(parse("ssjf", *flags, "--report", str(page))) == 0
+    text = page.read_text()
+    assert text.count("<svg") == 12 and text.count("measured, run 2") == 2
+    assert 'aria-label="SSJF: rates, Figs. 4 and 6: ssjf-none: mean JCT less by"' in text
+    assert "requests/s" in text and text.count("Published in 4.2, Fig. 4a.") == 2
+
+
 def test_task_files_are_what_magnus_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [{"instruction": "Translate.", "input": "word " * n, "reference": "mot " * n} for n in range(1, 41)]
     (tmp_path / "mt_en_fr.jsonl").write_text("\n".join(json.dumps(one) for one in lines))
@@ -101,7 +112,6 @@ def test_ctrl_c_leaves_tables_and_file(
     [
         (("scls", "--experiments", "main,nonsense"), "nonsense is none of main, ablation"),
         (("baton", "--trace", "some.csv"), "leave --trace and"),
-        (("scls", "--wma-threshold", "9"), "--wma-threshold is for magnus: leave it out"),
         (("ssjf", "--tasks", "folder"), "--tasks is for magnus: leave it out"),
         (("magnus", "--aging-factor", "0"), "--aging-factor is for ssjf: leave it out"),
         (("magnus", "--tasks", "folder", "--trace", "a.csv"), "--tasks and --trace both tell the lengths"),

@@ -36,5 +36,5 @@ def test_a_row_is_judged_by_the_published_range_and_a_tenth_of_it(row: Row, verd
 
 
 def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["paper", "magnus", "--experiments", "case-study"]) == 0
-    assert "2 as published; 2 rows" in capsys.readouterr().out
+    assert main(["paper", "baton", "--experiments", "table-2"]) == 0
+    assert " as published, " in (told := capsys.readouterr().out) and told.rstrip().endswith("; 15 rows")

@@ -1,4 +1,4 @@
-"""Traces on a scripted dispatcher, and what an executor reports, by hand."""
+"""Traces on a scripted dispatcher."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from engine.messages import BatchShape, FinishReason, RowUpdate, StepReport, Tally
+from engine.messages import FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.validation.play import Record, random_prompts, serve
+from loadgen.experiments.validation.play import random_prompts, serve
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, served
 from loadgen.workload.lengths import Lengths
@@ -18,29 +18,6 @@ from models.errors import UserError
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.prediction import true_length
 from scheduler.request import Refused, Request, State, Times
-
-
-def step_report(seconds: float, tally: Tally) -> StepReport:
-    return StepReport(0, 1, (), BatchShape(), seconds, tally=tally)
-
-
-def test_turns_are_told_apart_by_what_they_computed() -> None:
-    record = Record()
-    record.add(step_report(0.5, Tally(prompt=20, pad=4, generated=2)), 100.5)
-    record.add(step_report(0.1, Tally(generated=2)), 100.6)
-    record.add(step_report(0.3, Tally(generated=1, invalid=2)), 100.9)
-    record.add(step_report(0.2, Tally(prompt=5, pad=9, generated=3)), 101.1)  # an entry by shape
-    record.add(step_report(9.9, Tally()), 111.0)
-    done = record.finished(origin=100.0)
-    assert done.completion == pytest.approx(11.0)
-    assert (done.prefill, done.decode) == pytest.approx((0.7, 0.4))
-    assert done.row_decode == pytest.approx(2 * 0.1 + 3 * 0.3)
-    assert done.tally == Tally(prompt=25, pad=13, generated=8, invalid=2)
-
-
-def test_an_executor_that_was_given_nothing_ended_at_the_start() -> None:
-    assert Record().finished(origin=50.0).completion == 0.0
-
 
 TRACE = [Lengths(0.0, 3, 5), Lengths(1.0, 2, 9)]
 PROMPTS = [(1, 2, 3), (4, 5)]
