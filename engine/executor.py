@@ -188,18 +188,17 @@ class Executor:
         """Let the device prove itself, alone; tell when that changes whether it takes rows."""
         if self._pipeline.capacity < FIRST_CAPACITY:
             self._pipeline.grow(FIRST_CAPACITY)
-        before = self._health.fault
-        error = (
-            "there is no memory" if self._pipeline.capacity < LEAST_CAPACITY else self._pipeline.prove(self._show_life)
-        )
+        before, enough = self._health.fault, self._pipeline.capacity >= LEAST_CAPACITY
+        error = self._pipeline.prove(self._show_life) if enough else "there is no memory"
         self._worn = error is not None and self.info.device == "cpu"
         self._health.note_proof(self._clock(), error)
-        if error is not None and before is None:
-            log.error("executor %d takes no rows until its device has proved itself: %s", self.info.index, error)
-        elif before is not None and error is None:
+        if (error is None) is (before is None):
+            return
+        if error is None:
             log.warning("executor %d has proved itself, and takes rows again", self.info.index)
-        if (error is None) is not (before is None):
-            self._deliver(ExecutorHealth(self.info.index, error))
+        else:
+            log.error("executor %d takes no rows until its device has proved itself: %s", self.info.index, error)
+        self._deliver(ExecutorHealth(self.info.index, error))
 
     def _show_life(self) -> None:
         self.beat += 1

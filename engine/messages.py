@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+import msgspec
+
 from engine.sampling.params import SamplingParams
 
 RowId: TypeAlias = int
@@ -134,9 +136,8 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RowUpdate:
-    """Tokens that one step brought to one row.
+class RowUpdate(msgspec.Struct, frozen=True):
+    """Tokens that one step brought to one row. A struct: thousands are made a second, in a tenth of a dataclass's time.
 
     `text` may be empty while a character is incomplete or a stop string may be under way; the texts of all updates
     joined are the whole answer. `finish_reason` is set in a row's last update only. `stop_reason` is the stop

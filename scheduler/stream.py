@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TypeAlias
+
+import msgspec
 
 from engine.messages import RowUpdate
 
@@ -104,7 +105,7 @@ class TokenStream:
 
 def join_updates(updates: Sequence[RowUpdate]) -> RowUpdate:
     """Updates of one row, in order, as one; there is one at least."""
-    return replace(
+    return msgspec.structs.replace(
         updates[-1],
         token_ids=tuple(chain.from_iterable(update.token_ids for update in updates)),
         text="".join(update.text for update in updates),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
-from engine.device import Outcome
+from engine.device import Outcome, OutOfMemoryError
 from engine.forward.batch import RunningBatch
 from engine.forward.decode import Decode
 from engine.forward.prefill import Prefill
 from engine.forward.prefill_stream import PrefillStream
 from engine.forward.shortage import refusing
+from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.messages import RowSpec, RowUpdate, Tally
@@ -46,6 +48,7 @@ class TorchDevice:
         self._max_prefill_tokens = max_prefill_tokens
         self._grammars = grammars
         self._prefixes = prefixes
+        self._blocks = DeviceBlocks(model.device)
         self._stream = PrefillStream(model.device)
         self.batch = batch
         self._decode = Decode(batch, model.device, ahead=model.device.type == "cuda" if ahead is None else ahead)
@@ -70,7 +73,7 @@ class TorchDevice:
     def insert(self, row: Row, *, lasting: bool) -> None:
         assert row.kv is not None, "a row joins with its K and V"
         self._stream.await_fetched()
-        with refusing():
+        with self._refusing():
             self.batch.insert(row, row.kv, lasting=lasting)
         row.drop_kv()
 
@@ -93,7 +96,7 @@ class TorchDevice:
 
     def fetch(self, row: Row) -> None:
         if row.kv is not None:
-            with refusing():
+            with self._refusing():
                 row.kv = self._stream.fetched(row.kv)
 
     def unreported(self, rows: Sequence[Row]) -> Sequence[RowUpdate]:
@@ -101,11 +104,21 @@ class TorchDevice:
 
     # Computing
 
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """`refusing`, upon which blocks give their memory back: host memory has them all."""
+        try:
+            with refusing():
+                yield
+        except OutOfMemoryError:
+            self._blocks.clear()
+            raise
+
     def launch_chunk(self, rows: Sequence[Row]) -> Tally:
         try:
-            with refusing(), self._stream.working():
+            with self._refusing(), self._stream.working():
                 if self.prefill is None:
-                    self.prefill = Prefill(self._model, rows, self._prefixes)
+                    self.prefill = Prefill(self._model, rows, self._prefixes, self._blocks)
                 self.prefill.launch(self._max_prefill_tokens)
         except Exception:
             self.prefill = None
@@ -120,7 +133,7 @@ class TorchDevice:
         if self.prefill is None:  # its last row was cancelled while the chunk was under way
             return Outcome()
         try:
-            with refusing():
+            with self._refusing():
                 with self._stream.copying():
                     ended = self.prefill.collect()
                 for done in ended:
@@ -137,12 +150,12 @@ class TorchDevice:
         return _accept(rows, choices, Tally(generated=len(rows)), read=rows)
 
     def settle(self) -> Outcome[Row]:
-        with refusing():
+        with self._refusing():
             return _accept(*self._decode.settle())
 
     def enter(self, rows: Sequence[Row]) -> Outcome[Row]:
         fed = [row.length for row in rows]
-        with refusing():
+        with self._refusing():
             live, choices, tally = self._decode.enter(rows)
         running = len(self.batch) - len(rows)
         pad = max(fed) * len(self.batch) - sum(fed) - running
@@ -150,7 +163,7 @@ class TorchDevice:
 
     def step(self, iterations: int) -> Outcome[Row]:
         """One decode iteration, whatever was asked for: each one's tokens are told at once."""
-        with refusing():
+        with self._refusing():
             return _accept(*self._decode.step())
 
 

@@ -22,12 +22,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
-from engine.kv.row_kv import RowKv, to_host
+from engine.kv.row_kv import RowKv
 from engine.messages import RowId, Tally
 from engine.row import Row
 from engine.sampling.sampler import token_logprob
-from engine.transfer import move, send
+from engine.transfer import send
 from models.network.attention import QUERY_BLOCK
 from models.network.kv_adapter import KvCells
 from models.network.loader import LoadedModel
@@ -47,11 +48,19 @@ class Prefilled:
 class Prefill:
     """One group under way. Its buffer is its own, and is gone with it."""
 
-    def __init__(self, model: LoadedModel, rows: Iterable[Row], prefixes: PrefixCache[RowKv] | None = None) -> None:
-        """`prefixes`: what is kept of prompts; without one chunks end anywhere, unless numbers shall not tell."""
+    def __init__(
+        self,
+        model: LoadedModel,
+        rows: Iterable[Row],
+        prefixes: PrefixCache[RowKv] | None = None,
+        blocks: DeviceBlocks | None = None,
+    ) -> None:
+        """`prefixes`: what is kept of prompts; without one chunks end anywhere, unless numbers shall not tell.
+        `blocks`: what of it is on the device."""
         self._model = model
         self._block = QUERY_BLOCK if model.batch_invariant and not model.reads_exactly else 1
         self._prefixes = PrefixCache[RowKv](0, chunk=self._block) if prefixes is None else prefixes
+        self._blocks = DeviceBlocks(model.device, 0) if blocks is None else blocks
         self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
         for row in self.rows:
             row.prompt_logprobs = None  # what was read of its prompt before is read again
@@ -81,17 +90,21 @@ class Prefill:
         for place, (row, blocks) in enumerate(zip(self.rows, found, strict=True)):
             row.cached_prompt = chunk * shared
             for index, block in enumerate(blocks):
-                if block.copied is not None:
-                    torch.cuda.current_stream(self._keys.device).wait_event(block.copied)
-                columns = slice(chunk * index, chunk * (index + 1))
-                self._keys[:, place, :, columns].copy_(block.keys, non_blocking=True)
-                self._values[:, place, :, columns].copy_(block.values, non_blocking=True)
+                there, columns = self._blocks.read(block), slice(chunk * index, chunk * (index + 1))
+                self._keys[:, place, :, columns], self._values[:, place, :, columns] = there.keys, there.values
         return chunk * shared
 
     def advance(self, max_tokens: int) -> list[Prefilled]:
         """`launch` a chunk and `collect` its rows."""
         self.launch(max_tokens)
         return self.collect()
+
+    def finish(self, max_tokens: int) -> list[Prefilled]:
+        """`advance` to the end; all rows, the longest first."""
+        ended: list[Prefilled] = []
+        while self.rows:
+            ended = self.advance(max_tokens) + ended
+        return ended
 
     def launch(self, max_tokens: int) -> None:
         """Compute the next chunk, at most `max_tokens` over all rows (but at least one block of columns).
@@ -128,7 +141,7 @@ class Prefill:
 
     def _keep(self, done: Prefilled, context: Sequence[int]) -> None:
         try:
-            self._prefixes.keep(context, done.row.cache_scope, partial(_copy_block, done.kv))
+            self._prefixes.keep(context, done.row.cache_scope, partial(self._blocks.make, done.kv))
         except RuntimeError as error:  # what torch raises for any lack of memory, the host's too
             log.warning("K and V of a prompt could not be kept in host memory: %s", error)
 
@@ -151,16 +164,14 @@ class Prefill:
     def _forward(self, begin: int, end: int, wanted: list[range]) -> Tensor:
         """Logits (sum of wanted, vocab) of the chunk [begin, end), row by row."""
         device = self._model.device
-        tokens = torch.zeros((len(self.rows), end - begin), dtype=torch.long)
-        for place, context in enumerate(self._contexts):
-            part = context[begin:end]
-            tokens[place, : len(part)] = torch.tensor(part, dtype=torch.long)
+        parts = [context[begin:end] for context in self._contexts]
+        tokens = send([(*part, *[0] * (end - begin - len(part))) for part in parts], device)
         # Padding behind may go beyond the context.
         places = torch.arange(begin, end, device=device).clamp_(max=self._model.context_length - 1)
         positions = places.expand(len(self.rows), end - begin)
         chosen = [(place, column - begin) for place, columns in enumerate(wanted) for column in columns]
         rows, places = send(chosen, device).reshape(-1, 2).unbind(dim=1)
-        return self._model.forward(move(tokens, device), positions, None, self, (rows, places))
+        return self._model.forward(tokens, positions, None, self, (rows, places))
 
     def _note_prompt(self, row: Row, columns: range, logits: Tensor) -> None:
         """Log-probabilities of the prompt's own tokens, for rows that want them: place p speaks of token p + 1."""
@@ -185,10 +196,3 @@ def _wanted(row: Row, length: int, begin: int, end: int) -> range:
 def _scores(row: Row) -> bool:
     """Whether log-probabilities of its prompt are wanted, for which all of it is read."""
     return row.scores_prompt and not row.generated
-
-
-def _copy_block(kv: RowKv, columns: slice) -> RowKv:
-    keys, values = (to_host(part[:, :, columns], wait=False) for part in (kv.keys, kv.values))
-    device = kv.keys.device
-    copied = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-    return RowKv(keys, values, copied=copied)

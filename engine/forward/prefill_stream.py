@@ -6,7 +6,7 @@ What the stream has made may be used outside it once it is `done`: the host has 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
@@ -37,21 +37,14 @@ class PrefillStream:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Launch in this stream what is computed within."""
-        if self._stream is None:
-            yield
-            return
         with torch.cuda.stream(self._stream):
             yield
-        self._event = self._stream.record_event()
+        if self._stream is not None:
+            self._event = self._stream.record_event()
 
-    @contextmanager
-    def copying(self) -> Iterator[None]:
+    def copying(self) -> AbstractContextManager[object]:
         """Copy to host memory within, in a stream beside prefill and decode, what the host has seen computed."""
-        if self._copies is None:
-            yield
-            return
-        with torch.cuda.stream(self._copies):
-            yield
+        return torch.cuda.stream(self._copies)
 
     def hand_over(self, *tensors: Tensor) -> None:
         """Let the stream that decodes use what this one has made: memory that is freed there must not be given to
@@ -69,7 +62,7 @@ class PrefillStream:
         if self._stream is None or kv.keys.is_cuda:
             return kv
         with torch.cuda.stream(self._stream):
-            there = RowKv(*(part.to(self._device, non_blocking=True) for part in (kv.keys, kv.values)))
+            there = kv.to(self._device)
         self._fetched = self._stream.record_event()
         self.hand_over(there.keys, there.values)
         return there

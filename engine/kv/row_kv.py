@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RowKv:
-    """K and V of one row outside the arena: keys and values, each (layers, kv_heads, length, head_dim)."""
+    """K and V of one row, or a block of its columns, outside the arena: each (layers, kv_heads, length, head_dim).
+
+    They compare by identity.
+    """
 
     keys: Tensor
     values: Tensor
@@ -29,9 +32,18 @@ class RowKv:
     def in_host_memory(self) -> bool:
         return not self.keys.is_cuda
 
+    def to(self, device: torch.device) -> RowKv:
+        """These K and V on a device; the host does not wait for copies from pinned memory."""
+        return RowKv(*(part.to(device, non_blocking=True) for part in (self.keys, self.values)))
+
     def to_host(self) -> RowKv:
         """These K and V in host memory."""
         return self if self.in_host_memory else RowKv(to_host(self.keys), to_host(self.values))
+
+    def hold(self, stream: torch.cuda.Stream) -> None:
+        """Keep the device's memory, should these go, until a stream has done what it was given so far."""
+        for part in (self.keys, self.values):
+            part.record_stream(stream)
 
     @property
     def bytes(self) -> int:

@@ -73,9 +73,7 @@ def _read(model: LoadedModel, rows: list[Row]) -> list[Prefilled]:
 
     The rows are sorted, the longest first.
     """
-    group, ended = Prefill(model, rows), list[Prefilled]()
-    while group.rows:
-        ended = group.advance(max_tokens=len(rows) * 8) + ended
+    ended = Prefill(model, rows).finish(max_tokens=len(rows) * 8)
     for done in ended:
         done.row.accept(Choice(int(done.logits.argmax())))
     return ended

@@ -88,19 +88,13 @@ class Profiler:
     @torch.inference_mode()
     def decode(self, rows: int, length: int) -> Timing:
         """The median of some iterations, after one that warms up; the last of them reads `length` columns."""
-        self._fill(rows, length - 1 - REPEATS)
-        seconds = [self._iterate() for _ in range(1 + REPEATS)]
-        self._clear()
-        return Timing(rows, length - REPEATS // 2, statistics.median(seconds[1:]))
+        return Timing(rows, length - REPEATS // 2, statistics.median(self._steps(rows, length - 1, REPEATS)))
 
     @torch.inference_mode()
     def quickest_step(self, rows: int, length: int) -> float:
         """Seconds of the quickest of a few iterations, after one that warms up: what else the machine does troubles
         the quickest least."""
-        self._fill(rows, length - 2 - QUICK_REPEATS)
-        seconds = [self._iterate() for _ in range(1 + QUICK_REPEATS)]
-        self._clear()
-        return min(seconds[1:])
+        return min(self._steps(rows, length - 2, QUICK_REPEATS))
 
     @torch.inference_mode()
     def copies(self, rows: int, length: int) -> float:
@@ -129,9 +123,7 @@ class Profiler:
     def _prefill(self, rows: int, length: int) -> float:
         group = self._new_rows(rows, length)
         begin = self.now()
-        prefill = Prefill(self._model, group)
-        while prefill.rows:
-            ended = prefill.advance(self._chunk_tokens)
+        ended = Prefill(self._model, group).finish(self._chunk_tokens)
         self._choose([done.row for done in ended], torch.stack([done.logits for done in ended]))
         for done in ended:
             self._batch.insert(done.row, done.kv)
@@ -143,6 +135,13 @@ class Profiler:
         for row in self._new_rows(rows, length):
             row.accept(Choice(row.prompt[0]))
             self._batch.insert(row, kv)
+
+    def _steps(self, rows: int, length: int, repeats: int) -> list[float]:
+        """Seconds of iterations after one that warms up, before which rows have `length` tokens less `repeats`."""
+        self._fill(rows, length - repeats)
+        seconds = [self._iterate() for _ in range(1 + repeats)]
+        self._clear()
+        return seconds[1:]
 
     def _iterate(self) -> float:
         begin = self.now()

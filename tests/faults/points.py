@@ -14,10 +14,10 @@ import pytest
 import torch
 from aiohttp import web
 
-from engine.forward import prefill
 from engine.forward.prefill import Prefill
 from engine.kv import arena
 from engine.kv.arena import KvArena
+from engine.kv.device_blocks import DeviceBlocks
 from engine.sampling import sampler
 from models.network.loader import LoadedModel
 from scheduler.journal import writer
@@ -96,7 +96,7 @@ POINTS: Mapping[str, Point] = MappingProxyType(
             [
                 (LoadedModel, "forward"),
                 (Prefill, "__init__"),
-                (prefill, "to_host"),
+                (DeviceBlocks, "make"),
                 (KvArena, "insert"),
                 (KvArena, "reshape"),
                 (arena, "to_host"),

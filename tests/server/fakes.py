@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from ctypes import PyDLL
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
+
+from msgspec import structs
 
 from engine.messages import (
     Admit,
@@ -120,12 +122,14 @@ def say(text: str, row: RowSpec) -> Iterable[RowUpdate]:
         pending = b"" if piece else pending
         update = RowUpdate(row.row_id, (token_id,), piece)
         if sampling.logprobs is not None:
-            update = replace(update, logprobs=(logprob(token_id, sampling),))
+            update = structs.replace(update, logprobs=(logprob(token_id, sampling),))
         if place == 0 and sampling.prompt_logprobs is not None:
             rest = tuple(logprob(one, sampling) for one in row.prompt[1:])
-            update = replace(update, prompt_logprobs=(None, *rest))
+            update = structs.replace(update, prompt_logprobs=(None, *rest))
         if place == len(ids) - 1:
-            update = replace(update, finish_reason=FinishReason.STOP if token_id == END else FinishReason.LENGTH)
+            update = structs.replace(
+                update, finish_reason=FinishReason.STOP if token_id == END else FinishReason.LENGTH
+            )
         yield update
 
 

@@ -15,6 +15,7 @@ import torch
 
 from loadgen.console import format_number
 from loadgen.experiments.engine.gpu_parts import Json, Parts, count_equal, run_tests
+from loadgen.experiments.engine.host import measure_host
 from loadgen.experiments.engine.options import GpuBench
 from loadgen.experiments.engine.setup import describe_machine, eight_billion, hush, tiny
 
@@ -55,6 +56,7 @@ def run_first(asked: GpuBench, say: Say, clock: Callable[[], float] = time.perf_
     if not dry:
         attempt("tests", run_tests)
     attempt("parity", partial(count_equal, make(min(4, layers)), device))
+    attempt("host", partial(measure_host, *((8, 100) if dry else ())))
     parts = Parts(make(layers), dtype, device, clock)
     rows, length = asked.rows or ((1, 4) if dry else (1, 8, 64, 256)), asked.length or (64 if dry else 1024)
     attempt("bounds", lambda: parts.bounds)

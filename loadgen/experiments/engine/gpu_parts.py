@@ -122,10 +122,8 @@ class Parts:
 
     def rounding(self) -> Json:
         """Relative errors of a step's logits in the dtype that is served, to one pass over all tokens."""
-        rows, model = self._make_rows([200, 64, 7]), self._subject.model
-        group, ended = Prefill(model, rows), []
-        while group.rows:
-            ended += group.advance(CHUNK_TOKENS)
+        model = self._subject.model
+        ended = Prefill(model, self._make_rows([200, 64, 7])).finish(CHUNK_TOKENS)
         for one in ended:
             one.row.accept(Choice(int(one.logits.argmax())))
         texts = [[*one.row.prompt, *one.row.generated] for one in ended]
@@ -189,9 +187,7 @@ class Parts:
         """Milliseconds of prompts of lengths that no pass had before, and of one length again and again."""
 
         def read(count: int) -> None:
-            group = Prefill(self._subject.model, self._make_rows([count]))
-            while group.rows:
-                group.advance(max(tokens, CHUNK_TOKENS))
+            Prefill(self._subject.model, self._make_rows([count])).finish(max(tokens, CHUNK_TOKENS))
 
         new = [self._time(partial(read, tokens - 37 * place), repeats=1, warm=0) for place in range(4)]
         again = self._time(partial(read, tokens), repeats=3, warm=1)

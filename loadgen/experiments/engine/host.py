@@ -1,8 +1,8 @@
 """What the host costs: `python -P -m loadgen.experiments.engine.host [STREAMS [TOKENS]]`.
 
-Serves on a virtual H100 and reads many streams at once with a client that only counts events. It prints tokens/s, the
-CPU of server and client a token, and events a read: 1 where each step of a stream is one write. A window counts from
-when all streams run to when the first one ends.
+Serves on a virtual H100 and reads many streams at once with a client that only counts events. It prints tokens/s, how
+much longer a step takes than by the device's costs, the CPU of server and client a token, and events a read: 1 where
+each step of a stream is one write. A window counts from when all streams run to when the first one ends.
 """
 
 from __future__ import annotations
@@ -13,31 +13,42 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import cast
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
+import numpy as np
 import orjson
 import psutil
 import uvloop
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
 
-DEVICE = "virtual:h100-8b"
+from loadgen.experiments.engine.setup import make_tokenizer, tiny
+from scheduler.serving_time.presets import PRESETS, VIRTUAL
+
+PRESET = "h100-8b"
 WARM = 20
 """Tokens of each stream before the window."""
 
-END = b"\r\n0\r\n\r\n"
+PROMPT = "hello, host"
+"""As many tokens as it has letters, in the vocabulary that is made for it."""
+
+PATIENCE = 60.0
+"""Seconds after which what was not answered is given up."""
+
+END = b"0\r\n\r\n"
+
+
+Sample: TypeAlias = NDArray[np.float64]
 
 
 class Stream(asyncio.Protocol):
     """One answer, of which only events are counted."""
 
-    def __init__(self, request: bytes) -> None:
-        self._request = request
+    def __init__(self) -> None:
         self.events = self.reads = 0
         self.ended = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self.events += data.count(b"data: ")
@@ -45,63 +56,76 @@ class Stream(asyncio.Protocol):
         self.ended = data.endswith(END)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Counts since the start, times in seconds."""
-
-    time: float
-    server: float
-    client: float
-    events: int
-    reads: int
-
-
 def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
-    """The counts as they are now."""
-    cpu = sum(server.cpu_times()[:2])
-    events, reads = sum(one.events for one in streams), sum(one.reads for one in streams)
-    return Sample(time.perf_counter(), cpu, time.process_time(), events, reads)
+    """Counts since the start: seconds, those of the server's CPU and of the client's, events, reads, and the events of
+    the first stream, which has one of every step."""
+    counts, reads = [one.events for one in streams], sum(one.reads for one in streams)
+    times = time.perf_counter(), sum(server.cpu_times()[:2]), time.process_time()
+    return np.array([*times, sum(counts), reads, max(counts)])
 
 
 async def measure(server: psutil.Process, port: int, count: int, tokens: int) -> tuple[Sample, Sample]:
     """The begin and the end of the window."""
-    asked = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": tokens, "stream": True}
-    body = orjson.dumps(asked)
+    messages = [{"role": "user", "content": PROMPT}]
+    body = orjson.dumps({"messages": messages, "max_tokens": tokens, "stream": True})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
-    loop, streams = asyncio.get_running_loop(), [Stream(head.encode() + body) for _ in range(count)]
-    for stream in streams:
-        await loop.create_connection(partial(_itself, stream), "127.0.0.1", port)
+    loop = asyncio.get_running_loop()
+    connections = [await loop.create_connection(Stream, "127.0.0.1", port) for _ in range(count)]
+    for transport, _ in connections:  # together, so that prompts are read together
+        transport.write(head.encode() + body)
+    streams = [stream for _, stream in connections]
     while min(one.events for one in streams) < WARM:
         await asyncio.sleep(0.02)
     begin = end = take_sample(server, streams)
     while not any(one.ended for one in streams):
         end = take_sample(server, streams)
         await asyncio.sleep(0.1)
+    for transport, _ in connections:
+        transport.abort()
+    await asyncio.sleep(0)  # in which they are closed
     return begin, end
 
 
-def _itself(stream: Stream) -> Stream:
-    return stream
+def save_checkpoint(folder: Path) -> None:
+    """Write a model whose tokenizer alone is used, for a machine that nothing shall be downloaded to."""
+    config = tiny(1)
+    tokenizer = make_tokenizer(config.vocab_size)
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    tokenizer.save_pretrained(folder)
+    config.save_pretrained(folder)
+    save_file({"unread": np.zeros(1)}, folder / "model.safetensors")
 
 
-def main(count: int = 256, tokens: int = 500) -> None:
-    """Serve, measure and print."""
-    flags = ["--device", DEVICE, "--port", "0", "--max-num-seqs", str(count), "--max-num-batched-tokens", "2048"]
-    command = [sys.executable, "-P", "-m", "lengthwise", "serve", *flags, "--embedding-model", "none"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = next(found for line in process.stdout if (found := re.search(r"ready on http://.*:(\d+)", line)))
-            begin, end = uvloop.run(measure(psutil.Process(process.pid), int(found[1]), count, tokens))
-        finally:
-            process.terminate()
-    events, seconds = end.events - begin.events, end.time - begin.time
-    print(
-        f"{count} streams: {events / seconds:.0f} tokens/s, {1e3 * count * seconds / events:.2f} ms a step; "
-        f"CPU a token: server {1e6 * (end.server - begin.server) / events:.1f} µs, client "
-        f"{1e6 * (end.client - begin.client) / events:.1f}; {events / (end.reads - begin.reads):.3f} events a read"
-    )
+def measure_host(count: int = 256, tokens: int = 250) -> dict[str, float]:
+    """Tokens/s, how much longer a step takes than by its cost, microseconds of CPU a token, and events a read."""
+    with TemporaryDirectory() as folder:
+        save_checkpoint(Path(folder))
+        flags = [folder, "--device", f"{VIRTUAL}:{PRESET}", "--port", "0", "--max-num-seqs", str(count)]
+        more = ["--max-num-batched-tokens", "2048", "--embedding-model", "none"]
+        command = [sys.executable, "-P", "-m", "lengthwise", "serve", *flags, *more]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                ready = (re.search(r"ready on http://.*:(\d+)", line) for line in process.stdout)
+                port = next((int(found[1]) for found in ready if found), None)
+                if port is None:
+                    raise RuntimeError("the server has ended")
+                measuring = measure(psutil.Process(process.pid), port, count, tokens)
+                begin, end = uvloop.run(asyncio.wait_for(measuring, PATIENCE))
+            finally:
+                process.terminate()
+    seconds, cpu, own, events, reads, steps = (end - begin).tolist()
+    cost = PRESETS[PRESET].cost.decode(count, len(PROMPT) + int(begin[-1]), int(steps))
+    return {
+        "streams": count,
+        "tokens_s": events / seconds,
+        "step_ms": 1e3 * seconds / steps,
+        "cost_ms": 1e3 * cost / steps,
+        "server_us": 1e6 * cpu / events,
+        "client_us": 1e6 * own / events,
+        "events_a_read": events / reads,
+    }
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    print(", ".join(f"{key} {value:.4g}" for key, value in measure_host(*map(int, sys.argv[1:3])).items()))

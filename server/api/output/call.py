@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeAlias
 
@@ -93,7 +93,9 @@ class Call:
         if self.scoring:
             # No token was asked for, so the answer ends because its length, zero, is reached.
             reason = FinishReason.LENGTH if ends else None
-            update = replace(update, token_ids=(), text="", logprobs=(), finish_reason=reason, stop_reason=None)
+            update = msgspec.structs.replace(
+                update, token_ids=(), text="", logprobs=(), finish_reason=reason, stop_reason=None
+            )
         answer.tokens += len(update.token_ids)
         ended = answer.reader.ended
         pieces = answer.reader.push(update.text, last=ends)

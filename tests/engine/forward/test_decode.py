@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.params import Grammar, GrammarKind
 from engine.sampling.sampler import Unread, choose, sample
+from engine.transfer import Fetch
 from models.network.attention import gather_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
@@ -369,6 +370,30 @@ def test_no_launch_of_a_step_waits_for_the_device(
     events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
     play(torch_model, tiny_text, jobs, events, [Terms()] * len(jobs), ahead=True)
     assert len(found) > 10 and not any(found)
+
+
+def test_a_step_waits_for_the_device_once_to_read_its_tokens(
+    torch_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the launch of the next one, and rows that come and go."""
+    step, read, reads, counts = decoding.Decode.step, Fetch.read, list[Fetch](), list[int]()
+
+    def counted_read(self: Fetch) -> Sequence[Tensor]:
+        reads.append(self)
+        return read(self)
+
+    def counted_step(self: decoding.Decode) -> decoding.Taken:
+        before = len(reads)
+        taken = step(self)
+        counts.append(len(reads) - before)
+        return taken
+
+    monkeypatch.setattr(Fetch, "read", counted_read)
+    monkeypatch.setattr(decoding.Decode, "step", counted_step)
+    jobs = [job(row_id, 5 + 3 * row_id, 6 + row_id, row_id) for row_id in range(len(WISHES) - 1)]
+    events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
+    play(torch_model, tiny_text, jobs, events, [Terms()] * len(jobs), ahead=True)
+    assert len(counts) > 10 and set(counts) == {1}
 
 
 def test_graphs_are_fed_from_the_device(torch_model: LoadedModel, tiny_text: Text) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +14,17 @@ import torch
 from engine.forward.batch import RunningBatch
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
+from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.messages import NO_LENGTH, RowSpec, Terms
 from engine.pipeline import Pipeline
 from engine.row import Row
+from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.forward.test_parity import Schedule, assert_as_if_alone
-from tests.engine.rows import finish, greedy, spec, tokens_of
+from tests.engine.rows import faulty, finish, greedy, pipeline_of, spec, tokens_of
 from tests.reference import Reference
 
 
@@ -29,10 +33,16 @@ def pipeline_with(prefixes: PrefixCache[RowKv], model: LoadedModel, text: Text, 
     return Pipeline(model, text, batch, max_prefill_tokens=chunk, prefixes=prefixes)
 
 
-def read(model: LoadedModel, text: Text, one: RowSpec, prefixes: PrefixCache[RowKv]) -> tuple[Row, RowKv, torch.Tensor]:
+def read(
+    model: LoadedModel,
+    text: Text,
+    one: RowSpec,
+    prefixes: PrefixCache[RowKv] | None,
+    blocks: DeviceBlocks | None = None,
+) -> tuple[Row, RowKv, torch.Tensor]:
     """A prompt alone: its row, K and V, and the logits of its first token."""
     row = Row(one, text, frozenset())
-    group = Prefill(model, [row], prefixes)
+    group = Prefill(model, [row], prefixes, blocks)
     with torch.inference_mode():
         while not (ended := group.advance(512)):
             pass
@@ -54,6 +64,59 @@ def test_a_hit_computes_bit_for_bit_what_a_miss_computes(
     assert (hit.cached_prompt, miss.cached_prompt) == (length // 64 * 64, 0)
     assert torch.equal(kv.keys, expected.keys) and torch.equal(kv.values, expected.values)
     assert torch.equal(logits, plain)
+
+
+@pytest.mark.parametrize(("room", "copies"), [(10**9, 0), (3 * 64, 5), (0, 5)])
+def test_a_hit_on_blocks_that_stayed_on_the_device_copies_none_from_the_host_and_has_the_same_bits(
+    room: int, copies: int, tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room on the device for so many tokens. All blocks were in host memory alone, and copied in for each hit."""
+    copied_in: list[RowKv] = []
+
+    def copy(block: RowKv, device: torch.device) -> RowKv:
+        copied_in.append(block)
+        return RowKv(block.keys.clone(), block.values.clone())
+
+    monkeypatch.setattr(RowKv, "to", copy)
+    pipeline = pipeline_with(PrefixCache[RowKv](2**30), tiny_model, tiny_text)
+    pipeline.device._blocks = DeviceBlocks(torch.device("cpu"), room * tiny_model.kv.bytes_per_token)
+    answers = []
+    for row_id in range(2):
+        pipeline.admit([replace(spec(0, 330), row_id=row_id)])
+        answers.append(tokens_of(finish(pipeline))[row_id])
+    assert answers[0] == answers[1] and len(copied_in) == copies
+    missed = read(tiny_model, tiny_text, spec(0, 330), PrefixCache[RowKv](0))
+    prefixes, blocks = pipeline.device._prefixes, pipeline.device._blocks
+    hit, kv, logits = read(tiny_model, tiny_text, spec(0, 330), prefixes, blocks)
+    assert hit.cached_prompt == 320
+    assert torch.equal(kv.keys, missed[1].keys) and torch.equal(kv.values, missed[1].values)
+    assert torch.equal(logits, missed[2])
+
+
+def test_blocks_on_the_device_give_way_where_its_memory_runs_short(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    prefixes: PrefixCache[RowKv] = PrefixCache(2**30, chunk=4)
+    pipeline = pipeline_with(prefixes, faulty(tiny_model, fail_once()), tiny_text)
+    blocks = pipeline.device._blocks = DeviceBlocks(torch.device("cpu"), 2**30)
+    pipeline.admit([spec(0, 30)])
+    pipeline.turn()
+    assert blocks.bytes > 0
+    expected = pipeline_of(tiny_model, tiny_text)
+    expected.admit([spec(0, 30)])
+    updates = finish(pipeline)
+    assert blocks.bytes == 0
+    assert tokens_of(updates)[0] == tokens_of(finish(expected))[0][1:]
+
+
+def fail_once() -> Callable[[KvStore, torch.Tensor], torch.Tensor]:
+    """A fault: the second pass finds no memory."""
+    calls = itertools.count()
+
+    def fault(store: KvStore, logits: torch.Tensor) -> torch.Tensor:
+        if next(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory (injected)")
+        return logits
+
+    return fault
 
 
 def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(tiny_model: LoadedModel, tiny_text: Text) -> None:

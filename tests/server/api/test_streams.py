@@ -6,11 +6,11 @@ import asyncio
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from msgspec import structs
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from scheduler.request import Request
@@ -154,7 +154,7 @@ async def test_a_failure_that_is_the_clients_own_doing_is_400(live: Live) -> Non
 
     def refused(request: RowSpec) -> Iterable[RowUpdate]:
         for update in failing(request):
-            yield replace(update, by_client=update.error is not None)
+            yield structs.replace(update, by_client=update.error is not None)
 
     live.dispatcher.script = refused
     status, reply = await live.post(CHAT, chat_body())
@@ -182,7 +182,7 @@ async def test_an_unforeseen_failure_in_a_stream_tells_its_cause_only_to_the_log
 ) -> None:
     def broken(request: RowSpec) -> Iterable[RowUpdate]:
         first, *_ = answer(request)
-        yield replace(first, logprobs=("no logprob",))  # type: ignore[arg-type]
+        yield structs.replace(first, logprobs=("no logprob",))
 
     live.dispatcher.script = broken
     last: Any = (await live.stream_chat(logprobs=True))[-1]

@@ -34,6 +34,9 @@ def test_a_dry_run_goes_through_all_parts_and_says_that_it_is_one(
     assert code == 0 and capsys.readouterr().out.startswith("no CUDA device: a dry run of a tiny network")
     assert found["setting"]["dry"] and found["setting"]["dtype"] == "torch.float32"
     assert found["parity"] == {"graph": "5 of 5", "eager": "5 of 5", "mask": "5 of 5"}
+    host = found["host"]
+    assert host["streams"] == 8 and host["tokens_s"] == pytest.approx(8e3 / host["step_ms"], rel=0.1)
+    assert host["step_ms"] > 0.9 * host["cost_ms"] > 0 and host["server_us"] > 0 and host["events_a_read"] >= 1
     assert max(found["rounding"].values()) < 1e-4 and found["graphs"]["count"] == 3
     for rows in (1, 3):
         step = found[f"step {rows}"]
@@ -52,6 +55,7 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Parts, "step", fail)
+    monkeypatch.setattr(gpu, "measure_host", dict)
     code, found = run(tmp_path / "gpu.json")
     assert code == 1 and found["step 1"] == {"failed": "OutOfMemoryError: CUDA out of memory"}
     assert "failed OutOfMemoryError" in capsys.readouterr().out and found["copies"]["out_ms"]
