@@ -30,7 +30,6 @@ from server.gateway.operations import OPERATIONS
 from server.gateway.passage import PASSAGES, Passages
 from server.gateway.passing import SESSION
 from server.gateway.probe import watch_backends
-from server.gateway.relay import BURSTS, Bursts
 from server.gateway.slots import Slots
 from server.http.service import Service
 from server.lengths.lengths import PredictorContext, open_recorded_lengths
@@ -81,7 +80,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             None,
             title=config.name,
             operations=OPERATIONS,
-            parts={PASSAGES: passages, SESSION: session, BURSTS: Bursts()},
+            parts={PASSAGES: passages, SESSION: session},
             executors=len(backends),
             limits=Limits.of(config),
             lengths=lengths,

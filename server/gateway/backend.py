@@ -27,7 +27,7 @@ from server.gateway.slots import Slots
 ROOM = 10**9
 """Tokens of one call, and of K and V where the backend does not tell: it knows its own bounds."""
 
-PERIOD = 0.02
+PERIOD = 0.1
 """Seconds between two reports of tokens; first tokens and ends are reported at once."""
 
 
@@ -65,7 +65,6 @@ class Backend:
     """Tokens of K and V that it holds."""
     _made: dict[RowId, int] = field(default_factory=dict)
     """Tokens that came since the last report."""
-    _begun: list[RowId] = field(default_factory=list)
     _rows: set[RowId] = field(default_factory=set)
     _step: int = 0
     _due: asyncio.TimerHandle | None = None
@@ -96,8 +95,7 @@ class Backend:
         """The first byte of an answer has come."""
         self.slots.begin(row)
         self._rows.add(row)
-        self._begun.append(row)
-        self._flush()
+        self._report(begun=(row,))
 
     def made(self, row: RowId, tokens: int) -> None:
         """More tokens of an answer have come."""
@@ -110,7 +108,7 @@ class Backend:
         reason = FinishReason.STOP if error is None else FinishReason.ERROR
         tokens += self._made.pop(row, 0)
         self._leave(row)
-        self._flush(RowUpdate(row, (0,) * tokens, finish_reason=reason, error=error))
+        self._report((RowUpdate(row, (0,) * tokens, finish_reason=reason, error=error),))
 
     def hand_back(self, row: RowId, fault: str) -> None:
         """The backend fails, and a call of which nothing was sent to its client shall go elsewhere."""
@@ -123,16 +121,12 @@ class Backend:
         self._made.pop(row, None)
         self._rows.discard(row)
 
-    def _flush(self, *ended: RowUpdate) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
-        updates = (*(RowUpdate(row, (0,) * tokens) for row, tokens in self._made.items()), *ended)
-        begun = tuple(self._begun)
+    def _flush(self) -> None:
+        self._due = None
+        updates = tuple(RowUpdate(row, (0,) * tokens) for row, tokens in self._made.items())
         self._made.clear()
-        self._begun.clear()
-        if updates or begun:
-            self._report(updates, begun)
+        if updates:
+            self._report(updates)
 
     def _report(
         self,

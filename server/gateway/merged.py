@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -25,6 +26,9 @@ HARMLESS = frozenset(
 GROWING = frozenset({"content", "reasoning_content", "reasoning", "refusal", "text", "arguments"})
 """Texts that come in pieces; of others that come again the last counts."""
 
+FOREIGN = (ValueError, LookupError, TypeError, AttributeError)
+"""What is raised for events that are none of OpenAI's."""
+
 
 def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
     """The body that asks for a whole answer as a stream; None where one is asked for, or something could be lost."""
@@ -44,16 +48,20 @@ class Merged:
         self._rest = b""
         self._answer: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
+        self._foreign = False
 
     def add(self, piece: bytes) -> None:
-        """Take in more bytes; raises ValueError for an event that is no JSON object."""
+        """Take in more bytes."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
-                event = orjson.loads(data)
-                for choice in event.pop("choices", ()):
-                    _grow(self._choices.setdefault(choice["index"], {}), choice)
-                self._answer |= {name: one for name, one in event.items() if one is not None}
+        try:
+            for line in lines:
+                if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
+                    event = orjson.loads(data)
+                    for choice in event.pop("choices", ()):
+                        _grow(self._choices.setdefault(choice["index"], {}), choice)
+                    self._answer |= {name: one for name, one in event.items() if one is not None}
+        except FOREIGN:
+            self._foreign = True
 
     @property
     def failed(self) -> bool:
@@ -61,15 +69,18 @@ class Merged:
         return "error" in self._answer
 
     def whole(self) -> bytes | None:
-        """The answer as JSON; None where its end or its usage did not come."""
+        """The answer as JSON; None where its end or its usage did not come, or its events are none of OpenAI's."""
         choices = [self._choices[index] for index in sorted(self._choices)]
-        if not choices or "usage" not in self._answer or any(one.get("finish_reason") is None for one in choices):
+        ended = bool(choices) and all(one.get("finish_reason") is not None for one in choices)
+        if self._foreign or not ended or "usage" not in self._answer:
             return None
-        for choice in choices:
-            if "delta" in choice:
-                choice["message"] = _message(choice.pop("delta"))
-        kind = str(self._answer.get("object", "")).removesuffix(".chunk")
-        return orjson.dumps(self._answer | {"object": kind, "choices": choices})
+        with suppress(*FOREIGN):
+            for choice in choices:
+                if "delta" in choice:
+                    choice["message"] = _message(choice.pop("delta"))
+            kind = str(self._answer.get("object", "")).removesuffix(".chunk")
+            return orjson.dumps(self._answer | {"object": kind, "choices": choices})
+        return None
 
 
 def _message(delta: dict[str, Any]) -> dict[str, Any]:

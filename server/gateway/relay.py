@@ -1,15 +1,14 @@
 """A backend's answer on its way to the client: the bytes as they came, or one whole answer that is made of a stream.
 
-What has come of all answers is passed on every BURST seconds, each in one write: a task that wakes for each token would
-cost as much as the token's way through both connections.
+A piece that comes while its task waits for one is passed on by the connection that received it: a task that wakes for
+each token would cost as much as the token's way through both connections.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -21,12 +20,6 @@ from server.gateway.backend import Backend
 from server.gateway.merged import Merged
 from server.gateway.passage import Passage
 from server.http.proxy import replied_headers, without
-
-BURST = 0.01
-"""Seconds between two writes to a client, behind an answer's first bytes."""
-
-BACKLOG = 64 * 1024
-"""Bytes that a client has left unread, from which on its backend's are left unread too."""
 
 TAIL = 4096
 """Bytes of an answer's end in which its token counts are looked for."""
@@ -48,33 +41,6 @@ class NotWhole(Exception):
     """An answer that was asked for as a stream is none from which the whole answer can be made."""
 
 
-class Bursts:
-    """Looks at the answers that are under way. Event loop only."""
-
-    def __init__(self) -> None:
-        self._looks: dict[int, Callable[[], None]] = {}
-        self._due: asyncio.TimerHandle | None = None
-
-    @contextmanager
-    def follow(self, row: int, look: Callable[[], None]) -> Iterator[None]:
-        """Look at a row's answer in each burst, until the context is left."""
-        self._looks[row] = look
-        if self._due is None:
-            self._due = asyncio.get_running_loop().call_later(BURST, self._burst)
-        try:
-            yield
-        finally:
-            del self._looks[row]
-
-    def _burst(self) -> None:
-        for look in tuple(self._looks.values()):
-            look()
-        self._due = asyncio.get_running_loop().call_later(BURST, self._burst) if self._looks else None
-
-
-BURSTS = web.AppKey("bursts", Bursts)
-
-
 async def relay(
     request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: Passage
 ) -> web.StreamResponse:
@@ -92,6 +58,19 @@ async def relay(
     return response
 
 
+class _Shortcut(aiohttp.StreamReader):
+    """Gives its relay what comes while the relay's task waits for more, which the task need not wake for."""
+
+    __slots__ = ()
+
+    def feed_data(self, data: bytes, size: int = 0) -> bool:
+        relay: _Relay = vars(self._protocol)["relay"]
+        if self._waiter is None or not relay.ready:
+            return super().feed_data(data, size)
+        relay.take(data)
+        return False
+
+
 @dataclass(eq=False, slots=True)
 class _Relay:
     """One answer on its way."""
@@ -106,9 +85,11 @@ class _Relay:
     told: int = 0
     """Tokens that the backend's port was told of."""
     tail: bytes = b""
+    put: Callable[[bytes], None] = bytes
+    """Passes a piece on."""
 
     async def pass_on(self, piece: bytes) -> web.StreamResponse:
-        """Send the first piece at once, headers included, those behind it in bursts."""
+        """Send the first piece at once, headers included, and those behind it as they come."""
         response = web.StreamResponse(status=self.answer.status, headers=replied_headers(self.answer.headers))
         if not self.streams:
             response.content_length = self.answer.content_length
@@ -119,10 +100,8 @@ class _Relay:
             chunked, transport = response.headers.get("Transfer-Encoding") == "chunked", self.request.transport
             if transport is None:
                 raise ConnectionResetError("the client is gone")
-            await self._read_on(
-                lambda piece: transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece),
-                lambda: transport.get_write_buffer_size() < BACKLOG,
-            )
+            self.put = lambda piece: transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            await self._read_on()
             self._end(None if self.answer.status == 200 else f"status {self.answer.status}")
         except aiohttp.ClientError as error:
             over = self.passage.over
@@ -134,14 +113,10 @@ class _Relay:
     async def merge(self, piece: bytes) -> web.StreamResponse:
         """Make the whole answer of its stream; nothing is sent before. Raises NotWhole and aiohttp.ClientError."""
         merged = Merged()
-        self._count(piece)
-        try:
-            merged.add(piece)
-            await self._read_on(merged.add, lambda: True)
-            whole = merged.whole()
-        except (ValueError, LookupError, TypeError, AttributeError):  # its events are none of OpenAI's
-            whole = None
-        if whole is None:
+        self.put = merged.add
+        self.take(piece)
+        await self._read_on()
+        if (whole := merged.whole()) is None:
             self.backend.merges &= merged.failed
             raise NotWhole
         self._end(None)
@@ -150,25 +125,25 @@ class _Relay:
         await response.prepare(self.request)
         return response
 
-    async def _read_on(self, take: Callable[[bytes], None], ready: Callable[[], bool]) -> None:
-        """Give all that still comes to `take`, while it is ready for more. Raises aiohttp.ClientError."""
-        content, over = self.answer.content, asyncio.get_running_loop().create_future()
+    def take(self, piece: bytes) -> None:
+        """Count a piece and pass it on."""
+        self._count(piece)
+        self.put(piece)
 
-        def look() -> None:
-            if over.done() or not ready():
-                return
-            try:
-                if piece := content.read_nowait():
-                    self._count(piece)
-                    take(piece)
-                if content.at_eof():
-                    over.set_result(None)
-            except Exception as error:
-                over.set_exception(error)
+    @property
+    def ready(self) -> bool:
+        """Whether the client has read enough of what it was sent to get more."""
+        return not self.request.protocol.writing_paused
 
-        content.on_eof(look)
-        with self.request.app[BURSTS].follow(self.passage.request.row_id, look):
-            await over
+    async def _read_on(self) -> None:
+        """Take all that still comes, as fast as the client reads. Raises aiohttp.ClientError."""
+        content = self.answer.content
+        if self.answer.connection is not None:  # else all has come
+            vars(self.answer.connection.protocol)["relay"] = self
+            content.__class__ = _Shortcut
+        while piece := await content.readany():
+            self.take(piece)
+            await self.request.writer.drain()
 
     def _count(self, piece: bytes) -> None:
         """Tell the port of tokens: of the first event at once, of those that may bring none only at the end."""
