@@ -251,9 +251,7 @@ def _find_file(request: web.Request) -> StoredFile:
 
 
 def _file_object(file: StoredFile) -> FileObject:
-    return FileObject(
-        id=file.id, bytes=file.bytes, created_at=file.created_at, filename=file.filename, purpose=file.purpose
-    )
+    return msgspec.convert(file, FileObject, from_attributes=True)
 
 
 async def _parts(request: web.Request, limits: Limits) -> AsyncIterator[BodyPartReader]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import msgspec
 from aiohttp import web
@@ -81,8 +82,9 @@ class CompletionWords(ChoiceWords[CompletionBody]):
         answer.begun = True
         logprobs, alternatives = None, self.body.logprobs
         if alternatives is not None and ids:
-            logprobs = completion_logprobs(ids, tokens, self.text, alternatives=alternatives, offset=answer.characters)
-            answer.characters += sum(characters(token_id, self.text) for token_id in ids)
+            lengths = (characters(token_id, self.text) for token_id in ids)
+            *offsets, answer.characters = accumulate(lengths, initial=answer.characters)
+            logprobs = completion_logprobs(ids, tokens, self.text, alternatives=alternatives, offsets=offsets)
         return CompletionChoice(
             index=answer.index,
             text=said,

@@ -238,16 +238,14 @@ def _format(body: bodies.ResponsesBody) -> replies.FormatReply:
 def _said_in(items: Sequence[replies.OutputItem]) -> Message:
     """An answer as a turn of a chat."""
     texts = [part.text for item in items if isinstance(item, replies.OutputMessage) for part in item.content]
-    calls = [
-        PastCall(PastFunction(item.name, _arguments_of(item)), item.call_id)
-        for item in items
-        if not isinstance(item, replies.OutputMessage)
-    ]
+    calls = []
+    for item in items:
+        if not isinstance(item, replies.OutputMessage):
+            arguments = (
+                bodies.text_arguments(item.input) if isinstance(item, replies.CustomCallItem) else item.arguments
+            )
+            calls.append(PastCall(PastFunction(item.name, arguments), item.call_id))
     return Message("assistant", "".join(texts), tool_calls=calls or None)
-
-
-def _arguments_of(item: replies.FunctionCallItem | replies.CustomCallItem) -> str:
-    return item.arguments if isinstance(item, replies.FunctionCallItem) else bodies.text_arguments(item.input)
 
 
 def _text_argument(arguments: str) -> str:

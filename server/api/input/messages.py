@@ -121,7 +121,10 @@ def as_chat(body: CountBody) -> chat_schema.ChatBody:
     told = (
         [] if body.system is None else [chat_schema.Message("system", join_content(body.system, "system", ("text",)))]
     )
-    choice = body.tool_choice
+    choice, form = body.tool_choice, None
+    if body.output_config is not None and body.output_config.format is not None:
+        schema = chat_schema.JsonSchema(body.output_config.format.schema)
+        form = chat_schema.ResponseFormat("json_schema", schema)
     sampling: dict[str, Any] = {}
     if isinstance(body, MessagesBody):
         sampling = {name: getattr(body, name) for name in SAMPLING} | {"stop": body.stop_sequences}
@@ -134,7 +137,7 @@ def as_chat(body: CountBody) -> chat_schema.ChatBody:
         tools=[_tool(tool) for tool in body.tools or [] if tool.type in OWN_TOOLS],
         tool_choice=None if choice is None else _tool_choice(choice),
         parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
-        response_format=_response_format(body.output_config),
+        response_format=form,
     )
 
 
@@ -207,9 +210,3 @@ def _tool_choice(choice: MessageToolChoice) -> Literal["none", "auto", "required
             if choice.name is None:
                 raise bad_request("tool_choice.name: is missing", "tool_choice")
             return chat_schema.NamedTool(chat_schema.NamedFunction(choice.name))
-
-
-def _response_format(config: OutputConfig | None) -> chat_schema.ResponseFormat | None:
-    if config is None or config.format is None:
-        return None
-    return chat_schema.ResponseFormat("json_schema", chat_schema.JsonSchema(config.format.schema))

@@ -73,7 +73,10 @@ def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
     tools = tuple(
         _tool(tool.function, f"tools[{place}].function", closed) for place, tool in enumerate(body.tools or [])
     )
-    _refuse_duplicates(tools)
+    names = [tool.name for tool in tools]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise bad_request(f"tools[{place}].function.name: {name!r} is the name of two tools", "tools")
     match body.tool_choice:
         case "none":
             return NO_TOOLS
@@ -85,7 +88,7 @@ def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
             wanted, must = function.name, True
     if must and not tools:
         raise bad_request("tool_choice: asks for a call, but there are no tools; give some in tools", "tool_choice")
-    if wanted is not None and wanted not in {tool.name for tool in tools}:
+    if wanted is not None and wanted not in names:
         raise bad_request(f"tool_choice: {wanted!r} is none of the tools", "tool_choice")
     parallel = body.parallel_tool_calls is not False and wanted is None
     return Toolbox(tools, wanted, must, parallel)
@@ -102,14 +105,6 @@ def _tool(function: FunctionTool, path: str, closed: bool) -> Tool:
     if closed or function.strict:
         parameters = close_schema(parameters)
     return Tool(function.name, function.description, parameters, function.strict is False)
-
-
-def _refuse_duplicates(tools: tuple[Tool, ...]) -> None:
-    seen: set[str] = set()
-    for place, tool in enumerate(tools):
-        if tool.name in seen:
-            raise bad_request(f"tools[{place}].function.name: {tool.name!r} is the name of two tools", "tools")
-        seen.add(tool.name)
 
 
 LISTED = ("anyOf", "oneOf", "prefixItems")

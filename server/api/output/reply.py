@@ -230,9 +230,9 @@ def _alternative(token_id: int, logprob: float, text: Text) -> Alternative:
 
 
 def completion_logprobs(
-    ids: Sequence[int], tokens: Sequence[TokenLogprob | None], text: Text, *, alternatives: int, offset: int
+    ids: Sequence[int], tokens: Sequence[TokenLogprob | None], text: Text, *, alternatives: int, offsets: list[int]
 ) -> CompletionLogprobs:
-    """The tokens `ids` of a completion, of which the first stands `offset` characters into its text.
+    """The tokens `ids` of a completion, which stand `offsets` characters into its text.
 
     The first token of a prompt has no log-probability: there None stands.
     """
@@ -241,7 +241,7 @@ def completion_logprobs(
         tokens=[text.token_text(token_id) for token_id in ids],
         token_logprobs=[None if token is None else _finite(token.logprob) for token in tokens],
         top_logprobs=tops if alternatives else None,
-        text_offset=_offsets(ids, text, offset),
+        text_offset=offsets,
     )
 
 
@@ -251,14 +251,6 @@ def _top(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[str,
         return None
     pairs = (*token.top[:alternatives], (token.token_id, token.logprob))
     return {text.token_text(token_id): _finite(logprob) for token_id, logprob in pairs}
-
-
-def _offsets(ids: Sequence[int], text: Text, offset: int) -> list[int]:
-    offsets = []
-    for token_id in ids:
-        offsets.append(offset)
-        offset += characters(token_id, text)
-    return offsets
 
 
 def characters(token_id: int, text: Text) -> int:
