@@ -434,7 +434,7 @@ async def test_lines_spend_tokens(tmp_path: Path, pool: ThreadPoolExecutor) -> N
         batch = await until(live, await begin(live, line("a") + line("b")), "completed")
         replies = (await results(live, batch["output_file_id"])).values()
         spent = sum(one["response"]["body"]["usage"]["total_tokens"] for one in replies)
-        assert spent and quota._uses[ALL].tokens == spent
+        assert spent and quota._uses[ALL].tokens.total == spent
 
 
 async def test_a_server_without_a_folder_says_so(pool: ThreadPoolExecutor) -> None:
