@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -37,7 +36,7 @@ class Wakeups:
     async def turn(self) -> None:
         """Go on after those that were added before."""
         reader = asyncio.get_running_loop().create_future()
-        self.add(partial(_resume, reader))
+        self.add(lambda: None if reader.done() else reader.set_result(None))  # done where it was cancelled
         await reader
 
     def _wake(self) -> None:
@@ -46,11 +45,6 @@ class Wakeups:
             asyncio.get_running_loop().call_soon(self._wake)
         for wake in woken:
             wake()
-
-
-def _resume(reader: asyncio.Future[None]) -> None:
-    if not reader.done():  # else it was cancelled
-        reader.set_result(None)
 
 
 Shortcut: TypeAlias = Callable[[RowUpdate], bool]
