@@ -86,17 +86,14 @@ class Embedder:
         fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
         found = dict(zip(fresh, self._embed(fresh), strict=True)) if fresh else {}
         found |= {text: self._known[text] for text in texts if text in self._known}
-        self._remember({text: found[text] for text in texts})
+        for text in texts:
+            self._known[text] = found[text]
+            self._known.move_to_end(text)
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
         return np.stack([found[text] for text in texts])
 
     def _embed(self, texts: list[str]) -> NDArray[np.float32]:
         with torch.inference_mode():
             embeddings = self._network.encode(texts, batch_size=BATCH, show_progress_bar=False, convert_to_numpy=True)
         return np.asarray(embeddings, dtype=np.float32)
-
-    def _remember(self, embeddings: dict[str, NDArray[np.float32]]) -> None:
-        for text, embedding in embeddings.items():
-            self._known[text] = embedding
-            self._known.move_to_end(text)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)

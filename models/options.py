@@ -96,8 +96,7 @@ class Option:
 
     @property
     def bounds(self) -> Meta | None:
-        found = getattr(self.hint, "__metadata__", ())
-        return found[0] if found else None
+        return next(iter(getattr(self.hint, "__metadata__", ())), None)
 
     @property
     def commas(self) -> bool:

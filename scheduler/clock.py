@@ -34,9 +34,9 @@ class MonotonicClock:
             return
 
 
-def earlier(first: float | None, second: float | None) -> float | None:
-    """The earlier of two moments, each None for never."""
-    return min((moment for moment in (first, second) if moment is not None), default=None)
+def earliest(*moments: float | None) -> float | None:
+    """The earliest of moments, each None for never."""
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 @asynccontextmanager

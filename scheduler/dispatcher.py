@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
-from scheduler.clock import Clock, earlier
+from scheduler.clock import Clock, earliest
 from scheduler.plan import Port, RequestObserver, Worker
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Refused, Request, State, TooLate
@@ -164,14 +164,20 @@ class Dispatcher(SchedulerStatus):
 
     def wake_at(self) -> float | None:
         """The moment at which `dispatch` may decide otherwise though nothing has happened; None for never."""
-        return earlier(self._parts.batcher.wake_at(self._clock.now()), self._deadlines.next())
+        return earliest(self._parts.batcher.wake_at(self._clock.now()), self._deadlines.next())
 
     def dispatch(self) -> None:
-        """Hand out plans until no executor can be given more."""
-        self._expire(self._clock.now())
+        """Fail what has waited past its deadline, hand out plans until no executor can be given more, and ask executors
+        to hand back rows that shall make way."""
+        for request in self._deadlines.passed(self._clock.now()):
+            self._table.withdraw(request)
+            self._table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
+            self._changed()
         while any(self._assign(worker) for worker in self._parts.placement(self._table.serving())):
             pass
-        self._preempt()
+        for index, row_ids in self._parts.batcher.preempt(self._table.serving(), self._clock.now()).items():
+            self._table.workers[index].pausing.update(row_ids)
+            self._table.post(self._table.workers[index], Pause(tuple(row_ids)))
         if not self._table.live() and not self._dead.is_set():  # the last executor took no command
             self._changed()
         self._table.expected_wait.dispatched(self._clock.now(), stuck=self.requests_in_line > 0)
@@ -220,13 +226,6 @@ class Dispatcher(SchedulerStatus):
         now, by = self._clock.now(), request.deadline
         return by is None or (now < by and now + (self._table.expected_wait.latency(request, now) or 0.0) <= by)
 
-    def _expire(self, now: float) -> None:
-        """Fail the requests that have waited past their deadline."""
-        for request in self._deadlines.passed(now):
-            self._table.withdraw(request)
-            self._table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
-            self._changed()
-
     def _refusal(self) -> Refused:
         if self._broken:
             return Refused("the scheduler failed", Failure.SCHEDULER)
@@ -240,9 +239,3 @@ class Dispatcher(SchedulerStatus):
         self._table.assign(plan, worker)
         self._table.post(worker, plan.command)
         return True
-
-    def _preempt(self) -> None:
-        """Ask executors to hand back rows that shall make way."""
-        for index, row_ids in self._parts.batcher.preempt(self._table.serving(), self._clock.now()).items():
-            self._table.workers[index].pausing.update(row_ids)
-            self._table.post(self._table.workers[index], Pause(tuple(row_ids)))

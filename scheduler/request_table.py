@@ -24,11 +24,10 @@ from engine.messages import (
 from scheduler.batching.batcher import Batcher
 from scheduler.clock import Clock
 from scheduler.plan import Assignment, Plan, PlanObserver, Port, RequestObserver, Returns, Worker
-from scheduler.remaining_length import Calibration
+from scheduler.remaining_length import Calibration, remaining_length
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.by_arrival import ByArrival
 from scheduler.wait_estimate.expected_wait import ExpectedWait
-from scheduler.wait_estimate.places import QueuedTokens
 from scheduler.waiting.prices import PricesNow, device_prices
 
 log = logging.getLogger(__name__)
@@ -59,7 +58,8 @@ class RequestTable:
         self.workers = {port.info.index: Worker(port) for port in ports}
         """Executors by index, lost ones too."""
         self.expected_wait = ExpectedWait(batcher, self.workers.values(), prices)
-        self.queued_tokens = QueuedTokens()
+        self.queued_tokens: dict[Request, int] = {}
+        """Tokens of each request in line: prompt, generated, and expected to come; background requests do not count."""
         self.by_arrival = ByArrival(lambda: sum(port.info.max_rows for port in ports), prices)
 
     @property
@@ -87,13 +87,18 @@ class RequestTable:
         now = self._clock.now()
         if request.runs == 0:
             self.by_arrival.arrive(request, now, idle=not self.waiting and not self.held)
-        self.queued_tokens.enter(request)
+        self._line_up(request)
         self._batcher.add(request, now)
+
+    def _line_up(self, request: Request) -> None:
+        """Count a waiting request, or count it anew."""
+        if not request.in_background:
+            self.queued_tokens[request] = request.tokens + int(remaining_length(request))
 
     def revise(self, request: Request) -> None:
         """Rank a request anew, since its prediction has changed: among those that wait, or on its executor."""
         if request.executor is None:
-            self.queued_tokens.enter(request)
+            self._line_up(request)
         self._batcher.revise(request, self._clock.now())
 
     def correct(self, request: Request) -> float:
@@ -105,7 +110,7 @@ class RequestTable:
     def refuse(self, request: Request) -> None:
         """Drop a request that was just queued: it is not taken in after all."""
         self._batcher.discard(request)
-        self.queued_tokens.leave(request)
+        self.queued_tokens.pop(request, None)
         self.by_arrival.forget(request)
 
     def assign(self, plan: Plan, worker: Worker) -> None:
@@ -201,7 +206,7 @@ class RequestTable:
     def end(self, request: Request, state: State, reason: FinishReason | None) -> None:
         """End a request that was withdrawn or has its last token."""
         request.move(state)
-        self.queued_tokens.leave(request)
+        self.queued_tokens.pop(request, None)
         request.executor = None
         request.times.end = now = self._clock.now()
         if state is State.FINISHED:
@@ -213,7 +218,7 @@ class RequestTable:
 
     def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
         request.move(State.ASSIGNED)
-        self.queued_tokens.leave(request)
+        self.queued_tokens.pop(request, None)
         request.executor = worker.info.index
         request.lacks_kv = False
         request.runs += 1
@@ -297,7 +302,7 @@ class RequestTable:
                 self._send(request, partial, now)
             request.lacks_kv = request.row_id in dropped
             request.move(State.WAITING)
-            self.queued_tokens.enter(request)
+            self._line_up(request)
             self._release(assignment)
         if requests:
             self._batcher.hand_back(requests, handed_back.cause, now)

@@ -85,7 +85,7 @@ class SchedulerStatus:
     @property
     def tokens_waiting(self) -> int:
         """Tokens of the requests that are in line: prompt, generated, and expected to come."""
-        return self._table.queued_tokens.total
+        return sum(self._table.queued_tokens.values())
 
     @property
     def free_slots(self) -> int:
@@ -118,7 +118,7 @@ class SchedulerStatus:
         ahead = tuple(islice(takewhile(lambda one: one is not request, batcher.ranked(self._clock.now())), FRONT))
         count = len(ahead) if len(ahead) < FRONT else max(FRONT, place)
         reasons = Counter(find_reason(one, request) for one in ahead)
-        before = self._table.expected_wait.before(request, self._clock.now())
+        before = self._table.expected_wait.places.ahead(request, self._clock.now())
         known = batcher.waiting.passed_by(request, before) if isinstance(batcher.waiting, Queue) and before else None
         passed_for = None if known is None else known * self._parts.prices().unit / max(1, len(self._table.serving()))
         return Explanation(self._parts.strategy, count, ahead, reasons, passed_for)

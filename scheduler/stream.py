@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from itertools import chain
 from typing import TypeAlias
 
@@ -38,7 +37,7 @@ class Wakeups:
     async def turn(self) -> None:
         """Go on after those that were added before."""
         reader = asyncio.get_running_loop().create_future()
-        self.add(partial(_resume, reader))
+        self.add(lambda: None if reader.done() else reader.set_result(None))  # done where it was cancelled
         await reader
 
     def _wake(self) -> None:
@@ -47,11 +46,6 @@ class Wakeups:
             asyncio.get_running_loop().call_soon(self._wake)
         for wake in woken:
             wake()
-
-
-def _resume(reader: asyncio.Future[None]) -> None:
-    if not reader.done():  # else it was cancelled
-        reader.set_result(None)
 
 
 Shortcut: TypeAlias = Callable[[RowUpdate], bool]

@@ -14,7 +14,6 @@ from numpy.random import Philox
 from torch import Tensor
 
 from engine.row import Row
-from engine.sampling.params import SamplingParams
 from engine.transfer import send
 
 BLOCK = 256
@@ -51,7 +50,8 @@ def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None
     """
     waits = steps is None
     wishes = send(_wishes(rows, [row.step for row in rows] if steps is None else steps), logits.device, torch.float64)
-    places = [place for place, row in enumerate(rows) if _cuts(row.sampling)]
+    asked = [row.sampling for row in rows]
+    places = [at for at, one in enumerate(asked) if one.top_k > 0 or one.top_p < 1 or one.min_p > 0]
     if not places:
         return Drawn(_invert(_scale(logits, wishes).softmax(dim=-1), wishes[:, 4:]))
     if len(places) == len(rows) and waits:
@@ -97,10 +97,6 @@ def uniforms(counters: Sequence[tuple[int, int]]) -> list[float]:
         generator.state = state
         numbers.append((int(generator.random_raw()) >> 11) * 2**-53)
     return numbers
-
-
-def _cuts(params: SamplingParams) -> bool:
-    return params.top_k > 0 or params.top_p < 1 or params.min_p > 0
 
 
 def _draw_ranked(logits: Tensor, wishes: Tensor, *, waits: bool = True) -> tuple[Tensor, Tensor | None]:

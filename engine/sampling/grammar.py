@@ -54,6 +54,8 @@ ASCII_CLASSES = MappingProxyType({r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A
 most clients' libraries know, which then find that an answer does not match.
 """
 
+CLASS = re.compile(r"\\.", flags=re.DOTALL)
+
 MAX_ITEMS = 10_000
 """Ways through an ambiguous grammar that may be open in one step; the library's own bound is five times as large."""
 
@@ -165,7 +167,9 @@ class Grammars:
         start = LLMatcher(self._tokenizer, _written(grammar), log_level=0, limits=self._limits)
         if start.is_error():
             raise _refusal(start.get_error())
-        _try_first_step(start)
+        start.compute_bitmask()  # fails for a grammar that nothing matches, or that is too ambiguous to begin with
+        if start.is_error():
+            raise _refusal(start.get_error())
         return Compiled(grammar, start, size)
 
     @cached_property
@@ -176,13 +180,6 @@ class Grammars:
             return LLTokenizer(written, n_vocab=self._width, eos_token=self._ends or None)
         except (ValueError, RuntimeError) as error:
             raise GrammarError(f"answers of this model cannot be constrained: {_one_line(str(error))}") from error
-
-
-def _try_first_step(matcher: LLMatcher) -> None:
-    """Raise GrammarError for a grammar that nothing matches, or that is too ambiguous to begin with."""
-    matcher.compute_bitmask()
-    if matcher.is_error():
-        raise _refusal(matcher.get_error())
 
 
 def _refusal(message: str) -> GrammarError:
@@ -208,13 +205,9 @@ def _written(grammar: Grammar) -> str:
             except ValueError as error:
                 raise GrammarError(_one_line(str(error))) from error
         case GrammarKind.REGEX:
-            return LLMatcher.grammar_from_regex(_with_ascii_classes(grammar.text))
+            return LLMatcher.grammar_from_regex(CLASS.sub(lambda one: ASCII_CLASSES.get(one[0], one[0]), grammar.text))
         case GrammarKind.LARK:
             return LLMatcher.grammar_from_lark(grammar.text)
-
-
-def _with_ascii_classes(pattern: str) -> str:
-    return re.sub(r"\\.", lambda pair: ASCII_CLASSES.get(pair[0], pair[0]), pattern, flags=re.DOTALL)
 
 
 def _one_line(message: str) -> str:

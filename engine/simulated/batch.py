@@ -86,21 +86,18 @@ class SimulatedRow:
     def report(self) -> RowUpdate:
         """All tokens that were not reported yet."""
         begin, self.reported = self.reported, self.generated
+        replayed = self.total == self.spec.sampling.replay_tokens  # ended as the recorded one did, by an end token
         return RowUpdate(
             self.spec.row_id,
             (TOKEN,) * (self.generated - begin),
             self.say(begin),
             cached_prompt=0 if begin else self.cached_prompt,
-            finish_reason=self._finish_reason() if self.ended else None,
+            finish_reason=(FinishReason.STOP if replayed else FinishReason.LENGTH) if self.ended else None,
         )
 
     def say(self, begin: int) -> str:
         """The text of the tokens from one on."""
         return ""
-
-    def _finish_reason(self) -> FinishReason:
-        """Replayed answers end as the recorded ones did, by an end token."""
-        return FinishReason.STOP if self.total == self.spec.sampling.replay_tokens else FinishReason.LENGTH
 
 
 @dataclass(frozen=True, slots=True)

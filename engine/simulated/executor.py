@@ -120,16 +120,12 @@ class SimulatedExecutor:
         self.due = math.inf if self._lifecycle.idle and not self._inbox else now
 
     def _begin(self) -> None:
-        self._take_commands()
+        for command in self.withdraw():
+            self._carry_out(command)
         self._work = self._next_work() if self.alive else None
         self._began = self._now()
         self.due = math.inf if self._work is None else self._began + self._work.seconds
         self._report(0.0)
-
-    def _take_commands(self) -> None:
-        commands, self._inbox = self._inbox, []
-        for command in commands:
-            self._carry_out(command)
 
     def _carry_out(self, command: Command) -> None:
         match command:

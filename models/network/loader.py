@@ -28,7 +28,7 @@ from models.network.decoder.decoder import Decoder, OtherLogits, take_over
 from models.network.decoder.family import NotOfFamily
 from models.network.generation_config import SamplingDefaults, sampling_defaults
 from models.network.kv_adapter import ForeignNetwork, KvShape, KvStore
-from models.network.packing import UnsupportedQuantization, choose, computes_bfloat16, move_weights, pack, packs
+from models.network.packing import choose, computes_bfloat16, move_weights, pack, packs
 from models.network.quantization import FEW_BITS, Kernels, Quantization
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,8 @@ def _load(
 ) -> LoadedModel:
     chosen = choose_dtype(dtype, where)
     config = read_config(folder)
-    kept = _choose_quantization(quantization, config, chosen, where, narrows=dtype == "auto")
+    stored = str(getattr(config, "dtype", None)).removeprefix("torch.")
+    kept = choose(quantization, stored, chosen, where, narrows=dtype == "auto")
     defaults = _sampling_defaults(folder)
     context = read_context_length(config)
     # Weights that are to be rounded are read into host memory: the device need not hold what they were.
@@ -235,16 +236,6 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def _choose_quantization(
-    name: str, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, *, narrows: bool
-) -> Quantization:
-    stored = str(getattr(config, "dtype", None)).removeprefix("torch.")
-    try:
-        return choose(name, stored, dtype, device, narrows=narrows)
-    except UnsupportedQuantization as error:
-        raise LoadError(str(error)) from error
-
-
 def read_config(folder: Path) -> PreTrainedConfig:
     """The text part of a checkpoint's configuration; raises LoadError."""
     told = f"{folder.name}: config.json is not that of a known model"
@@ -310,19 +301,15 @@ def read_context_length(config: PreTrainedConfig) -> int:
     if window and window < context and ("sliding_attention" in layer_types or not getattr(config, "layer_types", None)):
         log.warning("context limited to the sliding window of %d tokens (the model has %d)", window, context)
         context = int(window)
-    original = _longrope_switch(config)
-    if original is not None and original < context:
+    rope = getattr(config, "rope_parameters", None) or {}
+    # Beyond it longrope rotates a whole batch otherwise, so that rows would depend on neighbours.
+    original = int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else context
+    if original < context:
         log.warning(
             "context limited to %d tokens, where longrope changes its rotation (the model has %d)", original, context
         )
         context = original
     return context
-
-
-def _longrope_switch(config: PreTrainedConfig) -> int | None:
-    """The length from which on longrope rotates a whole batch otherwise, so that rows would depend on neighbours."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else None
 
 
 def read_kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> KvShape:

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn, ops
 
+from models.errors import UserError
 from models.network.linear import (
     GROUP,
     BeyondFloat16,
@@ -43,7 +44,7 @@ HALVES = ("bfloat16", "float16")
 """Types of 16 bits that a checkpoint may be stored in."""
 
 
-class UnsupportedQuantization(ValueError):
+class UnsupportedQuantization(UserError, ValueError):
     """Raised for a quantization that does not exist, or has no kernels on this device; the message says what to do."""
 
 

@@ -133,7 +133,8 @@ class _Training:
         for _ in range(options.epochs):
             network.train()
             for places in self._batches():
-                self._descend(self._outputs(places), places, optimizer)
+                ids, mask = self._proxy.reader.pad([self._rows[place] for place in places], self._proxy.device)
+                self._descend(network(ids, mask), places, optimizer)
                 schedule.step()
                 done += 1
                 self._watch(Step(1, done, total, losses[-1] if losses else None))
@@ -164,12 +165,6 @@ class _Training:
         loss(self._proxy.task, outputs, self._targets[places]).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
         optimizer.step()
-
-    def _outputs(self, places: list[int]) -> Tensor:
-        outputs: Tensor = self._network(
-            *self._proxy.reader.pad([self._rows[place] for place in places], self._proxy.device)
-        )
-        return outputs
 
     def _batches(self) -> Iterator[list[int]]:
         """Every row once: at random, but with rows of similar length together, and those batches at random again."""

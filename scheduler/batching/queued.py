@@ -14,6 +14,7 @@ from math import inf
 from engine.messages import Entry, RowId
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Pauses, QueueBatcher
 from scheduler.batching.preemption import Background, ByOrder, ByPriority, Preemption
+from scheduler.clock import earliest
 from scheduler.plan import Plan, Worker
 from scheduler.request import BACKGROUND, Request
 
@@ -171,8 +172,7 @@ class RoundRobinBatcher(Batcher):
         return True
 
     def wake_at(self, now: float) -> float | None:
-        moments = (queue.wake_at(now) for queue in self._queues.values())
-        return min((moment for moment in moments if moment is not None), default=None)
+        return earliest(*(queue.wake_at(now) for queue in self._queues.values()))
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._reclaim()

@@ -89,7 +89,8 @@ class Journal:
         self.path = path
         self._bounds = bounds
         self._queue: queue.Queue[tuple[Entry, Future[bool]] | None] = queue.Queue(limit)
-        self._written = 0
+        self.written = 0
+        """Entries that are in the file."""
         self._dropped = 0  # for want of room in the queue; counted by `put`
         self._failed = 0  # for want of a file that can be written; counted by the thread
         self._told = 0  # of both, what has been said
@@ -97,11 +98,6 @@ class Journal:
         self._closing = threading.Event()
         self._connection: sqlite3.Connection | None = None
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
-
-    @property
-    def written(self) -> int:
-        """Entries that are in the file."""
-        return self._written
 
     @property
     def lost(self) -> int:
@@ -136,7 +132,7 @@ class Journal:
         ended = False
         while not ended:
             taken, ended = self._take()
-            entries, before = [entry for entry, _ in taken], self._written
+            entries, before = [entry for entry, _ in taken], self.written
             while not self._store(entries):
                 if self._closing.is_set():
                     self._failed += len(entries)
@@ -144,7 +140,7 @@ class Journal:
                 self._closing.wait(RETRY)
             for _, stored in taken:
                 if stored.set_running_or_notify_cancel():  # else its reader has gone
-                    stored.set_result(self._written > before)
+                    stored.set_result(self.written > before)
             self._trim()
             if self.lost > self._told:
                 self._complain("entries came faster than they could be written")
@@ -194,7 +190,7 @@ class Journal:
                     "the journal %s was damaged (%s): it is now %s, and a new one begins", self.path, error, aside
                 )
             append(self._open(), entries)
-        self._written += len(entries)
+        self.written += len(entries)
 
     def _trim(self) -> None:
         """Keep within the bounds, next time if not now."""

@@ -46,10 +46,8 @@ class LengthCache:
         self._capacity = capacity
         self._threshold = threshold
         self._directions: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)  # (capacity, dim), of length 1
-        self._prompts: NDArray[np.float32] = np.zeros(capacity, dtype=np.float32)
-        self._answers: NDArray[np.float32] = np.zeros(capacity, dtype=np.float32)
-        self._scopes: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # hashes of names
-        self._used: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # when each was used last, in uses
+        # Of each: length of the prompt and of the answer, hash of the scope's name, when it was used last, in uses.
+        self._about: NDArray[np.int64] = np.zeros((4, capacity), dtype=np.int64)
         self._uses = 0
         self._size = 0
         self.lookups = self.hits = 0
@@ -68,7 +66,7 @@ class LengthCache:
         if place is None:
             return None
         self._use(place)
-        return int(self._answers[place])
+        return int(self._about[1, place])
 
     def add(self, embedding: NDArray[np.float32], prompt_length: int, length: int, scope: str = "") -> None:
         """Remember an answer that has ended by itself after `length` tokens, in place of a near-duplicate's of the same
@@ -77,20 +75,18 @@ class LengthCache:
         place = self._nearest(direction, prompt_length, scope)
         if place is None:
             place = self._free()
-            self._scopes[place] = hash(scope)
             self._place_for(direction)[place] = direction
-            self._prompts[place] = prompt_length
-        self._answers[place] = length
+            self._about[:3, place] = prompt_length, length, hash(scope)
+        self._about[1, place] = length
         self._use(place)
 
     def _nearest(self, direction: NDArray[np.float32], prompt_length: int, scope: str) -> int | None:
         if not self._size:
             return None
         similarities = self._place_for(direction)[: self._size] @ direction
-        prompts = self._prompts[: self._size]
+        prompts, _, scopes, _ = self._about[:, : self._size]
         alike = np.abs(prompts - prompt_length) <= TOLERANCE * np.maximum(prompts, prompt_length)
-        own = self._scopes[: self._size] == hash(scope)
-        similarities = np.where(alike & own, similarities, -1.0)
+        similarities = np.where(alike & (scopes == hash(scope)), similarities, -1.0)
         place = int(similarities.argmax())
         # Rounding must not tell a prompt from itself.
         return place if similarities[place] >= self._threshold - 1e-6 else None
@@ -100,11 +96,11 @@ class LengthCache:
         if self._size < self._capacity:
             self._size += 1
             return self._size - 1
-        return int(self._used.argmin())
+        return int(self._about[3].argmin())
 
     def _use(self, place: int) -> None:
         self._uses += 1
-        self._used[place] = self._uses
+        self._about[3, place] = self._uses
 
     def _place_for(self, direction: NDArray[np.float32]) -> NDArray[np.float32]:
         """The table of directions, made when the first one tells their dimension."""

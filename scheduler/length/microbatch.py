@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from scheduler.length.features import LengthQuery
@@ -47,10 +46,7 @@ DOUBLINGS = 6
 """Times that a pause doubles at most."""
 
 
-@dataclass(slots=True, eq=False)
-class _Asked:
-    query: LengthQuery
-    answer: Answer
+_Asked: TypeAlias = tuple[LengthQuery, Answer]
 
 
 class MicroBatcher:
@@ -92,7 +88,7 @@ class MicroBatcher:
         begun, answer = loop.time(), None
         if begun >= self._paused_until and len(self._asked) < MOST_ASKED:
             answer = loop.create_future()
-            self._asked.append(_Asked(query, answer))
+            self._asked.append((query, answer))
             self._arrived.set()
         if answer is None or len(self._asked) > BATCH:
             self.timeouts += 1
@@ -139,9 +135,9 @@ class MicroBatcher:
         """The newest requests, in the order of their arrival, without those that have ended."""
         batch: list[_Asked] = []
         while self._asked and len(batch) < most:
-            asked = self._asked.pop()
-            if not asked.answer.done():
-                batch.append(asked)
+            query, answer = self._asked.pop()
+            if not answer.done():
+                batch.append((query, answer))
         return batch[::-1]
 
     async def _serve(self, batch: list[_Asked]) -> None:
@@ -149,15 +145,15 @@ class MicroBatcher:
             return
         estimates: Sequence[Estimate | None]
         try:
-            found = await self._predictor.estimate([asked.query for asked in batch])
+            found = await self._predictor.estimate([query for query, _ in batch])
             estimates = _check(found, len(batch))
             self._failures_in_row, self._paused_until = 0, 0.0
         except Exception as error:
             self._fail(error)
             estimates = [None] * len(batch)
-        for asked, estimate in zip(batch, estimates, strict=True):
-            if not asked.answer.done():
-                asked.answer.set_result(estimate)
+        for (_, answer), estimate in zip(batch, estimates, strict=True):
+            if not answer.done():
+                answer.set_result(estimate)
 
     def _fail(self, error: Exception) -> None:
         """Count a failure, and pause after some in a row."""

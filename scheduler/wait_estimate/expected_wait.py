@@ -64,7 +64,7 @@ class ExpectedWait:
         self._batcher = batcher
         self._workers = workers
         self._prices = prices
-        self._places = Places(batcher)
+        self.places = Places(batcher)
         self._speed = Speed(self._iteration_seconds)
         self._calibration = Calibration()
         self._stuck = False  # whether anything but what is in the background had to wait at the latest dispatch
@@ -97,16 +97,12 @@ class ExpectedWait:
 
     def place(self, request: Request, now: float) -> int | None:
         """How many requests are ahead in the queue, by the batcher's order; None when this one does not wait."""
-        ahead = self._places.ahead(request, now)
+        ahead = self.places.ahead(request, now)
         return None if ahead is None else ahead.place
-
-    def before(self, request: Request, now: float) -> Ahead | None:
-        """The requests ahead of one in the queue; None when it does not wait."""
-        return self._places.ahead(request, now)
 
     def wait(self, request: Request, now: float) -> float | None:
         """Seconds until it starts; None when it does not wait, or when nothing has been measured yet."""
-        ahead = self._places.ahead(request, now)
+        ahead = self.places.ahead(request, now)
         return None if ahead is None else self._seconds(ahead)
 
     def latency(self, request: Request, now: float) -> float | None:
@@ -114,7 +110,7 @@ class ExpectedWait:
 
         There is none while executors have nothing to do: what was measured under load tells little of that.
         """
-        ahead = self._places.ahead(request, now)
+        ahead = self.places.ahead(request, now)
         if ahead is None or not (self._rows() or ahead.place):
             return None
         wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
@@ -124,7 +120,7 @@ class ExpectedWait:
 
     def expect(self, request: Request, now: float) -> Expected:
         """Estimate of wait and latency for a request that comes now and is not in the queue yet."""
-        ahead = self._places.before_newcomer(request, now)
+        ahead = self.places.before_newcomer(request, now)
         wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
         if wait is None or seconds is None:
             return Expected(now, ahead.place, wait)
@@ -138,7 +134,7 @@ class ExpectedWait:
     def newcomer_wait(self, now: float) -> float | None:
         """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
         yet."""
-        return self._seconds(self._places.total(now))
+        return self._seconds(self.places.total(now))
 
     def work(self, requests: Iterable[Request], prices: Prices) -> float:
         """Price of all that requests have still to do."""

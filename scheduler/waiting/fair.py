@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace
+from heapq import merge
 from itertools import chain
 from operator import attrgetter
 from typing import TypeAlias
@@ -68,6 +68,14 @@ class _Client:
     def owed(self, request: Request) -> float:
         """Service that a request in the queue will be charged for, by weight."""
         return (_expected_service(request) - self.charged.get(request, 0.0)) / self.weight
+
+    def turns(self, now: float) -> Iterator[tuple[int, float, float, int, Request]]:
+        """The client's requests in their order, each after what clients take turns by, as if all before it were taken:
+        priority, counter, and, where these tie, arrival."""
+        counter = self.counter
+        for request in self.queue.ranked(now):
+            yield max(0, request.priority), counter, request.times.arrival, request.row_id, request
+            counter += self.owed(request)
 
     def charge(self, request: Request, service: float) -> None:
         """Charge a request for so much service in all."""
@@ -117,12 +125,8 @@ class FairQueue(Queue):
 
     def ranked(self, now: float) -> Iterator[Request]:
         self._settle()
-        heads = []
-        for client in self._active.values():
-            requests = iter(client.queue.ranked(now))
-            heads.append(_head(next(requests), client.counter, requests, client))
-        heapify(heads)
-        return _take_turns(heads)
+        turns = merge(*(client.turns(now) for client in self._active.values()))  # no two compare as equal
+        return (request for *_, request in turns)
 
     def add(self, request: Request) -> None:
         client = self._clients.get(self._name(request))
@@ -130,7 +134,8 @@ class FairQueue(Queue):
             self._forget_some()
             client = self._clients[self._name(request)] = self._client(request)
         if self._name(request) not in self._active:
-            self._lift(client)
+            self._settle()  # what it did not ask for before, it does not get now
+            client.counter = max(client.counter, self._least())
             self._active[self._name(request)] = client
         client.queue.add(request)
 
@@ -174,11 +179,6 @@ class FairQueue(Queue):
         known = self._clients.get(self._name(request))
         return known or _Client(self._new_queue(), self._shares.get(self._name(request), 1.0))
 
-    def _lift(self, client: _Client) -> None:
-        """Lift a client that comes to the queue: what it did not ask for before, it does not get now."""
-        self._settle()
-        client.counter = max(client.counter, self._least())
-
     def _least(self) -> float:
         """The least counter in the queue; of the client that left it last, where it is empty."""
         if self._active:
@@ -210,24 +210,3 @@ def share_out(new_queue: Callable[[], Queue], shares: Shares) -> FairQueue:
     name is `address/own name` shares the weight of its address, so that a new name in each call gains nothing.
     """
     return FairQueue(lambda: FairQueue(new_queue, {}), shares, lambda request: request.client.partition("/")[0])
-
-
-_Head: TypeAlias = tuple[int, float, float, int, Request, Iterator[Request], _Client]
-"""A client's next request, with what clients take turns by: priority, counter; and, where these tie, arrival."""
-
-
-def _take_turns(heads: list[_Head]) -> Iterator[Request]:
-    """Requests in the order in which they would be taken if all that are told were; `heads` is a heap."""
-    while heads:
-        _, counter, _, _, request, requests, client = heads[0]
-        yield request
-        following = next(requests, None)
-        if following is None:
-            heappop(heads)
-            continue
-        heapreplace(heads, _head(following, counter + client.owed(request), requests, client))
-
-
-def _head(request: Request, counter: float, requests: Iterator[Request], client: _Client) -> _Head:
-    """A client's next request, and those after it."""
-    return max(0, request.priority), counter, request.times.arrival, request.row_id, request, requests, client

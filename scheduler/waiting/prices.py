@@ -63,10 +63,7 @@ class Prices:
 
     def attained(self, request: Request) -> float:
         """Price of what a request has had; its prompt counts also before it is read."""
-        generated = request.generated
-        return self._read(request.input_length) + generated * (
-            self.token + self.cell * (request.input_length + generated / 2)
-        )
+        return self.price(request.input_length, request.input_length, float(request.generated))
 
     def _read(self, tokens: int) -> float:
         """Price of prefilling so many tokens of a row."""
