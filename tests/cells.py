@@ -176,7 +176,10 @@ def collect(folder: Path, kept: Path = KEPT, page: Path = PAGE) -> None:
     found = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
     for name in CELLS:
         if (report := folder / name / "report.json").exists():
-            found[name] = read_report(json.loads(report.read_text("utf-8")), CELLS[name].command(Path(), name))
+            try:
+                found[name] = read_report(json.loads(report.read_text("utf-8")), CELLS[name].command(Path(), name))
+            except ValueError as error:
+                print(f"{name} is left out: {error}", file=sys.stderr)
     ordered = {name: found[name] for name in CELLS if name in found}
     lines = (f'"{name}":{json.dumps(one, ensure_ascii=False)}' for name, one in ordered.items())
     kept.write_text("{" + ",\n".join(lines).replace('{"strategy"', '\n{"strategy"') + "}\n", "utf-8")
@@ -186,7 +189,7 @@ def collect(folder: Path, kept: Path = KEPT, page: Path = PAGE) -> None:
 def read_report(report: Mapping[str, Any], command: str) -> dict[str, object]:
     """What is kept of a report: a run's figures in each round. Raises ValueError where a request was not answered."""
     lost = [one for one in report["plays"] if one["failed"] or one["rejected"] or one.get("interrupted")]
-    if lost or report["troubles"]:
+    if lost or report["troubles"] or report["interrupted"]:
         raise ValueError(f"{command}: not all requests were answered")
     runs: dict[tuple[str, str], dict[str, Any]] = {}
     for play in report["plays"]:

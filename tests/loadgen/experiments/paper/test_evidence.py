@@ -129,7 +129,7 @@ def play(strategy: str, round: int, jct: float, **figures: Any) -> dict[str, Any
 
 def report(*plays: dict[str, Any]) -> dict[str, Any]:
     told = {"date": "2026-01-01", "machine": {"processor": "some"}, "flags": {"num_prompts": 50}, "troubles": []}
-    return {**told, "rounds": 3, "plays": list(plays)}
+    return {**told, "rounds": 3, "interrupted": False, "plays": list(plays)}
 
 
 def test_gains_are_read_from_a_report_of_compare() -> None:
