@@ -95,6 +95,19 @@ async def test_a_client_that_leaves_frees_its_place_everywhere() -> None:
         assert (await gate.ask())[1] == WHOLE
 
 
+async def test_a_first_token_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.gateway.backend.PERIOD", 1000.0)
+    backend = Backend()
+    async with served(backend) as server, gateway(server) as gate:
+        asked = asyncio.ensure_future(gate.ask())
+        await until(lambda: backend.running == 1)
+        (worker,) = gate.service.dispatcher.workers
+        (call,) = worker.requests.values()
+        await until(lambda: call.generated == 1)
+        backend.go_on.set()
+        assert await asked == (200, WHOLE)
+
+
 async def test_a_client_that_reads_nothing_holds_its_backend_back() -> None:
     backend = Backend(padding=b":" + b"x" * 100_000 + b"\n\n")
     backend.go_on.set()
