@@ -86,7 +86,7 @@ class _Relay:
     told: int = 0
     """Tokens that the backend's port was told of."""
     tail: bytes = b""
-    put: Callable[[bytes], None] = bytes
+    put: Callable[[bytes], object] = bytes
     """Passes a piece on."""
 
     async def pass_on(self, piece: bytes) -> web.StreamResponse:
