@@ -92,10 +92,10 @@ class Backend:
         return ()
 
     def begin(self, row: RowId) -> None:
-        """The first byte of an answer has come."""
+        """The first bytes of an answer have come, and their tokens were told."""
         self.slots.begin(row)
         self._rows.add(row)
-        self._report(begun=(row,))
+        self._report((RowUpdate(row, (0,) * self._made.pop(row, 0)),), (row,))
 
     def made(self, row: RowId, tokens: int) -> None:
         """More tokens of an answer have come."""

@@ -51,8 +51,9 @@ async def relay(
             raise NotWhole
         passage.as_stream = None  # any other error is the call's own
     piece = await answer.content.readany()  # until here another backend may answer
-    backend.begin(passage.request.row_id)
     way = _Relay(request, answer, backend, passage, streams)
+    way.count(piece)
+    backend.begin(passage.request.row_id)
     response = await (way.pass_on(piece) if passage.as_stream is None else way.merge(piece))
     await response.write_eof()
     return response
@@ -85,7 +86,7 @@ class _Relay:
     told: int = 0
     """Tokens that the backend's port was told of."""
     tail: bytes = b""
-    put: Callable[[bytes], None] = bytes
+    put: Callable[[bytes], object] = bytes
     """Passes a piece on."""
 
     async def pass_on(self, piece: bytes) -> web.StreamResponse:
@@ -93,7 +94,6 @@ class _Relay:
         response = web.StreamResponse(status=self.answer.status, headers=replied_headers(self.answer.headers))
         if not self.streams:
             response.content_length = self.answer.content_length
-        self._count(piece)
         try:
             await response.prepare(self.request)
             await response.write(piece)
@@ -114,7 +114,7 @@ class _Relay:
         """Make the whole answer of its stream; nothing is sent before. Raises NotWhole and aiohttp.ClientError."""
         merged = Merged()
         self.put = merged.add
-        self.take(piece)
+        merged.add(piece)
         await self._read_on()
         if (whole := merged.whole()) is None:
             self.backend.merges &= merged.failed
@@ -127,7 +127,7 @@ class _Relay:
 
     def take(self, piece: bytes) -> None:
         """Count a piece and pass it on."""
-        self._count(piece)
+        self.count(piece)
         self.put(piece)
 
     @property
@@ -145,7 +145,7 @@ class _Relay:
             self.take(piece)
             await self.request.writer.drain()
 
-    def _count(self, piece: bytes) -> None:
+    def count(self, piece: bytes) -> None:
         """Tell the port of tokens: of the first event at once, of those that may bring none only at the end."""
         self.tail = (self.tail + piece)[-TAIL:]
         if self.streams:

@@ -289,8 +289,9 @@ class Metrics:
                 self._add("vllm:num_preemptions", len(back.row_ids))
 
     def _count_gaps(self, report: StepReport, now: float) -> None:
-        rows = [update.row_id for update in report.updates if update.token_ids]
-        gaps = Tallies(now - self._latest_tokens[row_id] for row_id in rows if row_id in self._latest_tokens)
+        rows = {update.row_id: len(update.token_ids) for update in report.updates if update.token_ids}
+        latest = self._latest_tokens
+        gaps = Tallies((now - latest[row_id]) / tokens for row_id, tokens in rows.items() if row_id in latest)
         for gap, times in gaps.items():
             self._gap.observe(gap, times)
         self._latest_tokens.update(dict.fromkeys(rows, now))

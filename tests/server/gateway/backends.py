@@ -42,6 +42,10 @@ class Backend:
     """Whether connections are cut behind the first token."""
     refuses: bool = False
     """Whether connections are cut before any byte."""
+    padding: bytes = b""
+    """What comes behind each token but the first."""
+    made: int = 0
+    """Tokens that were sent."""
 
     def __post_init__(self) -> None:
         self._room = asyncio.Semaphore(self.slots)
@@ -90,7 +94,8 @@ class Backend:
             self._cut(request)
         await self.go_on.wait()
         for index in range(1, tokens):
-            await response.write(event(index))
+            await response.write(event(index) + self.padding)
+            self.made += 1
         if self.usage:
             end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}
             usage = {"choices": [], "usage": {"completion_tokens": tokens}}

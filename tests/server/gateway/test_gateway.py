@@ -12,7 +12,7 @@ from models.errors import UserError
 from server.cli.config import GatewayConfig
 from server.composition.gateway import check_backends
 from server.gateway.passing import MOST_LOST
-from tests.server.gateway.backends import Backend, event, gateway, served, until
+from tests.server.gateway.backends import Backend, chat, event, gateway, served, until
 
 WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
 
@@ -93,6 +93,33 @@ async def test_a_client_that_leaves_frees_its_place_everywhere() -> None:
         await until(lambda: gate.service.dispatcher.requests_waiting + gate.service.dispatcher.requests_running == 0)
         backend.go_on.set()
         assert (await gate.ask())[1] == WHOLE
+
+
+async def test_a_first_token_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.gateway.backend.PERIOD", 1000.0)
+    backend = Backend()
+    async with served(backend) as server, gateway(server) as gate:
+        asked = asyncio.ensure_future(gate.ask())
+        await until(lambda: backend.running == 1)
+        (worker,) = gate.service.dispatcher.workers
+        (call,) = worker.requests.values()
+        await until(lambda: call.generated == 1)
+        backend.go_on.set()
+        assert await asked == (200, WHOLE)
+
+
+async def test_a_client_that_reads_nothing_holds_its_backend_back() -> None:
+    backend = Backend(padding=b":" + b"x" * 100_000 + b"\n\n")
+    backend.go_on.set()
+    async with served(backend) as server, gateway(server) as gate:
+        answer = await gate.client.post("/v1/chat/completions", json=chat(max_tokens=400))
+        before = -1
+        while backend.made > before:
+            before = backend.made
+            await asyncio.sleep(0.2)
+        assert before < 300  # what sockets hold
+        rest = b"".join(event(index) + backend.padding for index in range(1, 400))
+        assert await answer.read() == event(0) + rest + b"data: [DONE]\n\n"
 
 
 async def test_a_call_without_a_byte_goes_to_another_backend() -> None:

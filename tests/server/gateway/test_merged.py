@@ -117,6 +117,8 @@ def test_log_probabilities_are_joined_in_both_apis() -> None:
         (event(delta(reason="stop", content="a")),),  # without usage, which the whole answer would have
         (event(delta(content="a")), event(usage=USAGE)),  # without its end
         (event(delta(content="a")), {"error": {"message": "it broke"}}),
+        (event(delta(reason="stop", content="a")), {"choices": 3}, event(usage=USAGE)),  # none of OpenAI's events
+        (event({"index": 0, "delta": "a", "finish_reason": "stop"}), event(usage=USAGE)),
         (),
     ],
 )
