@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -10,8 +11,6 @@ from torch import Tensor
 from engine.forward import device as device_module
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
-from engine.kv.prefix_cache import PrefixCache
-from engine.kv.row_kv import RowKv
 from engine.messages import FinishReason, RowId, RowUpdate
 from engine.pipeline import Pipeline
 from engine.row import Choice, Row
@@ -122,10 +121,10 @@ def test_a_row_for_which_there_is_no_memory_fails_alone(
     """Taking the memory used to lie outside of what was guarded, and ended the whole executor."""
 
     class Hungry(Prefill):
-        def __init__(self, model: LoadedModel, rows: list[Row], prefixes: PrefixCache[RowKv] | None) -> None:
+        def __init__(self, model: LoadedModel, rows: list[Row], *kept: Any) -> None:
             if any(row.row_id == 1 for row in rows):
                 raise MemoryError
-            super().__init__(model, rows, prefixes)
+            super().__init__(model, rows, *kept)
 
     monkeypatch.setattr(device_module, "Prefill", Hungry)
     pipeline = pipeline_of(tiny_model, tiny_text)
