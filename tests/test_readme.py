@@ -57,6 +57,7 @@ SMALLER: Mapping[str, str] = MappingProxyType(
         "lengthwise bench engine": "TINY --rows 1 --input-len 6 --output-len 4 --rounds 1 --device cpu",
         "lengthwise bench gpu": "--rows 1 --length 24",
         "lengthwise bench quality": "TINY --quantization int8 --num-texts 3 --max-len 20",
+        "lengthwise paper scls": "--scale 0.125 --duration 4 --rates 8,16",
         "lengthwise paper ssjf --experiments rates --seeds 3 --report ssjf.html": "--scale 0.05 --rates 2,4",
     }
 )

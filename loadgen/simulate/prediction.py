@@ -19,7 +19,8 @@ import numpy as np
 
 from engine.sampling.params import SamplingParams
 from loadgen.workload.lengths import at, text_lines
-from scheduler.length.prediction import LengthDistribution, true_length
+from scheduler.length.oracle import true_length
+from scheduler.length.prediction import LengthDistribution
 
 Forecast: TypeAlias = float | LengthDistribution | None
 """Predicted tokens of an answer, or how likely each length is."""

@@ -35,7 +35,7 @@ from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from scheduler.assembly import assemble, find_strategies
 from scheduler.batching.batcher import Limits
-from scheduler.length.prediction import true_length
+from scheduler.length.oracle import true_length
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.presets import PRESETS
 from scheduler.serving_time.profile_file import latest_profile, read_profile

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from engine.messages import FinishReason
 from scheduler.length.features import Ablation, select
 from scheduler.length.forest import Examples, Forest, Growth, grow
-from scheduler.length.prediction import TAILS, LengthDistribution, is_replayed
+from scheduler.length.oracle import is_replayed
+from scheduler.length.prediction import TAILS, LengthDistribution
 from scheduler.request import Request
 
 TWICE = 2.0

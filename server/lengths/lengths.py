@@ -27,7 +27,8 @@ from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.learning import Learning, LengthHistory, ServedRow, served_rows
 from scheduler.length.microbatch import IDLE_SHARE, LateEstimates, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
-from scheduler.length.prediction import Estimate, LengthPredictor, Prediction, oracle, prediction_of
+from scheduler.length.oracle import oracle
+from scheduler.length.prediction import Estimate, LengthPredictor, Prediction, prediction_of
 from scheduler.plan import Assignment
 from scheduler.request import Request
 from scheduler.serving_time.nearest import served_batch

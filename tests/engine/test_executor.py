@@ -103,6 +103,9 @@ class ScriptedPipeline:
         return [event for event in found if event != "idle?"]
 
 
+ENDLESS = 100_000  # tokens
+
+
 class Bench:
     """An executor on a scripted pipeline, and what it reports."""
 
@@ -185,7 +188,7 @@ def test_a_cancelled_last_row_leaves_no_empty_turns(bench: Bench) -> None:
 def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty(bench: Bench) -> None:
     """It said nothing, so that its gauges showed a full batch until the next request."""
     bench.pipeline.begun, bench.pipeline.tally = (0, 1), Tally(prompt=2000)  # as the turn leaves them
-    bench.executor.post(Admit((spec(0, 1000), spec(1, 1000))))
+    bench.executor.post(Admit((spec(0, ENDLESS), spec(1, ENDLESS))))
     assert bench.step().shape.rows == 2
     bench.executor.post(Cancel((0, 1)))
     last = next(report for report in iter(bench.step, None) if not report.shape.rows)

@@ -32,7 +32,7 @@ from models.progress import Bars
 from models.threads import run_in_own_thread
 from scheduler.assembly import find_strategies
 from scheduler.learner import inline
-from scheduler.length.prediction import true_length
+from scheduler.length.oracle import true_length
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig, load_config
 from server.composition.scheduling import parts_for

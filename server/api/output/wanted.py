@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from engine.sampling.params import Grammar, SamplingParams
 from scheduler.length.features import LengthQuery
-from scheduler.length.prediction import NoReplay, Prediction
+from scheduler.length.oracle import NoReplay
+from scheduler.length.prediction import Prediction
 from server.api.errors import ApiError, bad_request
 from server.api.input.prompts import Prompt
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody

@@ -21,7 +21,7 @@ from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
-from scheduler.length.prediction import true_length
+from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.plan import Worker
 from scheduler.serving_time.bilinear import Bilinear

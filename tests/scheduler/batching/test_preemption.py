@@ -21,7 +21,7 @@ from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import scale
 from scheduler.batching.preemption import ByOrder, ByPriority
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.prediction import true_length
+from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.plan import Assignment, Plan, Worker
 from scheduler.request import Request

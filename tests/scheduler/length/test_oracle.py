@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine.sampling.params import SamplingParams
-from scheduler.length import prediction as module
-from scheduler.length.prediction import NoReplay, Source, oracle, true_length
+from scheduler.length import oracle as module
+from scheduler.length.oracle import NoReplay, oracle, true_length
+from scheduler.length.prediction import Source
 
 
 @pytest.mark.parametrize(("replay", "length"), [(5, 5), (50, 10)])

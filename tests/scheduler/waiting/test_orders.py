@@ -11,7 +11,7 @@ from loadgen.simulate.simulation import Served, simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import ORDERS, assemble
 from scheduler.batching.batcher import Limits
-from scheduler.length.prediction import true_length
+from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear

@@ -11,7 +11,8 @@ import pytest
 
 from engine.sampling.params import SamplingParams
 from scheduler.length.features import LengthQuery
-from scheduler.length.prediction import Answer, LengthDistribution, Prediction, Source, oracle
+from scheduler.length.oracle import oracle
+from scheduler.length.prediction import Answer, LengthDistribution, Prediction, Source
 from scheduler.request import Request
 from server.api.limits import Limits
 from server.api.served_model import Revise

@@ -16,7 +16,7 @@ from loadgen.simulate.simulation import Simulation, served
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.prediction import true_length
+from scheduler.length.oracle import true_length
 from scheduler.request import Refused, Request, State, Times
 
 TRACE = [Lengths(0.0, 3, 5), Lengths(1.0, 2, 9)]
