@@ -101,7 +101,7 @@ def measure_host(count: int = 256, tokens: int = 250) -> dict[str, float]:
     with TemporaryDirectory() as folder:
         save_checkpoint(Path(folder))
         flags = [folder, "--device", f"{VIRTUAL}:{PRESET}", "--port", "0", "--max-num-seqs", str(count)]
-        more = ["--max-num-batched-tokens", "2048", "--embedding-model", "none"]
+        more = ["--max-num-batched-tokens", "2048", "--embedding-model", "none", "--log-level", "warning"]
         command = [sys.executable, "-P", "-m", "lengthwise", "serve", *flags, *more]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
