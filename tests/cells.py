@@ -89,7 +89,7 @@ CELLS: Mapping[str, Cell] = {
     "scls-tiny": Cell(
         LAYERS,
         "scls-4",
-        "--num-prompts 1000 --request-rates 300",
+        "--num-prompts 1000 --request-rates 1100",
         "sls,ils,ils-padded,scls",
         "--executors 2 --max-model-len 512 --kv-cache-memory 0.003536 --max-num-seqs 64 --max-batch-size 16 "
         "--slice-length 32 --recompute",
@@ -117,7 +117,7 @@ CELLS: Mapping[str, Cell] = {
     "scls-smollm2": Cell(
         SMOLLM2,
         "scls-16",
-        "--num-prompts 300 --request-rates 50",
+        "--num-prompts 300 --request-rates 120",
         "sls,ils,ils-padded,scls",
         "--executors 2 --max-model-len 128 --kv-cache-memory 0.0797 --max-num-seqs 64 --max-batch-size 16 "
         "--slice-length 8 --recompute",
@@ -200,6 +200,8 @@ def read_report(report: Mapping[str, Any], command: str) -> dict[str, object]:
         )
         for figure in FIGURES:
             run["rounds"].setdefault(figure, []).append(round_figure(play[figure]))
+    if any(len(values) != report["rounds"] for run in runs.values() for values in run["rounds"].values()):
+        raise ValueError(f"{command}: it has not ended")
     told = {"command": command, "date": report["date"], "processor": report["machine"]["processor"]}
     return {**told, "requests": report["flags"]["num_prompts"], "rounds": report["rounds"], "runs": list(runs.values())}
 
