@@ -31,10 +31,13 @@ WARMUPS = 3
 TOLERANCE = 1e-3
 """Largest relative difference between what a replay computes and what its body computes."""
 
-FEW_ROWS = 16
+FEW_HEADS = 128
+"""Rows times K heads up to which flash attention cuts rows into parts, so that all multiprocessors have some."""
+
 LENGTHS = 8192
-"""Flash attention cuts rows into parts, one for each multiprocessor, by the length that a row may have at most: where
-rows are so few that it does, there are buckets for rows of up to this length, eight times as much, and so on."""
+"""It cuts by the length that a row may have at most, not by what it has: there are buckets for rows of up to this
+length, eight times as much, and so on. One bound of 128k would leave a row of 4,000 tokens to 8 blocks in place of 128.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +182,7 @@ class DecodeGraphs:
         self._steps = [
             DecodeStep(model, arena, rows, longest, attention)
             for rows in _ladder(1, 2, arena.max_rows)
-            for longest in (_ladder(LENGTHS, 8, most) if rows <= FEW_ROWS else (most,))
+            for longest in (_ladder(LENGTHS, 8, most) if rows * model.kv.kv_heads <= FEW_HEADS else (most,))
         ]
 
     def __len__(self) -> int:
