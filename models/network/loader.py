@@ -155,6 +155,8 @@ def _load(
         free = psutil.virtual_memory().available
         pack(network, kept, _head(network), free=free, paired=batch_invariant, device=where)
         nn.Module.to(network, where)
+    if isinstance(network, Decoder) and where.type == "cuda":
+        network.compile_parts()
     move_weights(network)
     return LoadedModel(
         folder=folder,
