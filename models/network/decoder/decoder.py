@@ -166,15 +166,14 @@ class OtherLogits(ValueError):
 
 @torch.no_grad()
 def take_over(
-    network: PreTrainedModel, context_length: int, *, fold_norms: bool = True, fuse_norms: bool | None = None
+    network: PreTrainedModel, context_length: int, *, fold_norms: bool = True, fuse_norms: bool = False
 ) -> Decoder:
     """A decoder with a network's weights, which keeps none that were fused; `fold_norms` and `fuse_norms` as
-    DecoderSpec has them, None meaning on CUDA.
+    DecoderSpec has them.
 
     Raises NotOfFamily, the network being as it was, and OtherLogits, the network being of no more use.
     """
-    fuses = network.device.type == "cuda" if fuse_norms is None else fuse_norms
-    spec = replace(read_spec(network), folds_norms=fold_norms, fuses_norms=fuses)
+    spec = replace(read_spec(network), folds_norms=fold_norms, fuses_norms=fuse_norms)
     tokens = sample_text(context_length, network.config.vocab_size).to(network.device)
     expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
     decoder = Decoder(network, spec, context_length)
