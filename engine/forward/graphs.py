@@ -45,10 +45,6 @@ Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
 """Makes of a body a function that does the same, faster."""
 
 
-class GraphError(RuntimeError):
-    """A step computes something else when it is replayed."""
-
-
 class DecodeStep:
     """One bucket: buffers for the inputs, and the body that reads them. A KvStore for the pass that it makes."""
 
@@ -121,7 +117,7 @@ class DecodeStep:
             replay()
             error, size = (float(each.norm()) for each in (self.logits - expected, expected))
             if not error <= TOLERANCE * size:
-                raise GraphError(f"its replay differs by {error:.2g} from {size:.2g}")
+                raise RuntimeError(f"its replay differs by {error:.2g} from {size:.2g}")
         except RuntimeError as error:
             log.warning("steps of %d rows run without a CUDA graph, which costs speed: %s", self.rows, error)
             return self._body
