@@ -144,7 +144,7 @@ class Outcome(Generic[RowT]):
     """The results of a chunk of prefill, an entry by shape or a decode step."""
 
     updates: Sequence[RowUpdate] = ()
-    failures: Sequence[tuple[Sequence[RowT], Exception]] = ()
+    failures: Sequence[tuple[RowT, Exception]] = ()
     """Rows that cannot go on, and why."""
     tally: Tally = Tally()
     read: Sequence[RowT] = ()

@@ -19,17 +19,7 @@ import torch
 
 from engine.health import FIRST_CAPACITY, LEAST_CAPACITY, Health
 from engine.lifecycle import Lifecycle
-from engine.messages import (
-    Admit,
-    Cancel,
-    Command,
-    Deliver,
-    ExecutorDied,
-    ExecutorHealth,
-    ExecutorInfo,
-    Pause,
-    Stop,
-)
+from engine.messages import Command, Deliver, ExecutorDied, ExecutorHealth, ExecutorInfo, Stop
 
 log = logging.getLogger(__name__)
 
@@ -155,15 +145,10 @@ class Executor:
             return
 
     def _carry_out(self, command: Command) -> None:
-        match command:
-            case Admit(rows, terms):
-                self._pipeline.admit(rows, terms)
-            case Pause(row_ids):
-                self._pipeline.pause(row_ids)
-            case Cancel(row_ids):
-                self._pipeline.cancel(row_ids)
-            case Stop():
-                self._running = False
+        if isinstance(command, Stop):
+            self._running = False
+        else:
+            self._pipeline.carry_out(command)
 
     def _turn(self) -> None:
         begin = time.perf_counter()

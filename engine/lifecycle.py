@@ -114,8 +114,8 @@ class Lifecycle(RowTable[RowT]):
         self.updates += outcome.updates
         for row in [self._rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:
             self._end(row)
-        for rows, error in outcome.failures:
-            self._fail(rows, error)
+        for row, error in outcome.failures:
+            self._fail([row], error)
 
     def _count(self, action: Action, *, failed: bool) -> None:
         self.failures[action] = self.failures[action] + 1 if failed else 0

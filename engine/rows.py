@@ -15,11 +15,14 @@ from typing import Generic
 from engine.device import Device, Group, Rank, RowFault, RowT, similar_lengths
 from engine.kv.host_store import HostStore
 from engine.messages import (
+    Admit,
     BatchShape,
+    Cancel,
     Cause,
     Entry,
     FinishReason,
     HandedBack,
+    Pause,
     RowId,
     RowSpec,
     RowUpdate,
@@ -50,10 +53,6 @@ class Queues(Generic[RowT]):
         """Let rows wait to be prefilled together."""
         if rows:
             bisect.insort(self.unread, rows, key=lambda group: group[0].rank)
-
-    def enter(self, row: RowT) -> None:
-        """Let a row wait to enter by shape."""
-        bisect.insort(self.entering, row, key=_rank)
 
     def stage(self, row: RowT) -> None:
         """Let a row whose K and V exist wait for a slot."""
@@ -146,6 +145,15 @@ class RowTable(Generic[RowT]):
             extracted=self.extracted,
         )
 
+    def carry_out(self, command: Admit | Pause | Cancel) -> None:
+        match command:
+            case Admit(rows, terms):
+                self.admit(rows, terms)
+            case Pause(row_ids):
+                self.pause(row_ids)
+            case Cancel(row_ids):
+                self.cancel(row_ids)
+
     # In
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
@@ -156,7 +164,7 @@ class RowTable(Generic[RowT]):
             if row.kv is not None:
                 self._queues.stage(row)
             elif terms.entry is Entry.SHAPE and not terms.closed and not row.scores_prompt:
-                self._queues.enter(row)
+                bisect.insort(self._queues.entering, row, key=_rank)
             else:  # there is nothing to enter into yet; or the prompt is to be scored, which only prefill does
                 unread.append(row)
         group.unread.update(row.row_id for row in unread)

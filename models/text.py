@@ -48,11 +48,8 @@ class Text:
         remedy = "copy the tokenizer files of the original model there"
         with translate_failures(lambda why: TextError(f"no usable tokenizer in {folder.name}: {why}; {remedy}")):
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        if not isinstance(tokenizer, PreTrainedTokenizerFast):
-            raise TextError(f"{folder.name} has no tokenizer.json; only fast tokenizers are supported")
-        with translate_failures(
-            lambda why: TextError(f"the tokenizer in {folder.name} cannot be used: {why}; {remedy}")
-        ):
+            if not isinstance(tokenizer, PreTrainedTokenizerFast):
+                raise TextError(f"{folder.name} has no tokenizer.json; only fast tokenizers are supported")
             return cls(tokenizer, chat_template=chat_template, patience=patience)
 
     @property
@@ -66,10 +63,7 @@ class Text:
             return False
         try:
             return "tools" in meta.find_undeclared_variables(Environment().parse(self._template))
-        except (
-            TemplateError,
-            RecursionError,
-        ):  # it is written in an extension of jinja, or wrong, which its use will tell
+        except (TemplateError, RecursionError):  # an extension of jinja, or wrong, which its use will tell
             return "tools" in self._template
 
     def warm_up(self) -> None:

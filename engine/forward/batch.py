@@ -52,7 +52,7 @@ class RunningBatch:
 
     def insert(self, row: Row, kv: RowKv, *, lasting: bool = True) -> None:
         """Let a row join (Baton's embed); raises ArenaFull unless `fits`."""
-        self._make_room(1, max(self.arena.window, kv.length), lasting=lasting)
+        self._show(self._view_for(len(self) + 1, max(self.arena.window, kv.length), lasting=lasting))
         self.arena.insert(kv)
         self.rows.append(row)
 
@@ -81,7 +81,7 @@ class RunningBatch:
         Raises ArenaFull when no view of the budget holds one more column: take a row out and try again.
         A step that fails leaves rows and arena as they were.
         """
-        self._make_column()
+        self._show(self._next_view())
         width = self.arena.open()
         try:
             logits = self._replay(fed)
@@ -119,7 +119,7 @@ class RunningBatch:
         the batch `admits` them. A step that fails leaves rows and arena as they were.
         """
         lengths = [row.length for row in joining]
-        self._make_room(len(joining), self.arena.window + max(lengths) - 1)
+        self._show(self._view_for(len(self) + len(joining), self.arena.window + max(lengths) - 1))
         width = self.arena.open(lengths)
         try:
             logits = self._forward([*((row.last_token,) for row in self.rows), *(row.tokens for row in joining)])
@@ -140,7 +140,7 @@ class RunningBatch:
         device, width, most = self._model.device, max(len(part) for part in fed), self._model.context_length
         ends = [min(length, most) for length in self.arena.lengths]
         places = [range(end - len(part), end) for part, end in zip(fed, ends, strict=True)]
-        inputs = [[_padded(part, width) for part in side] for side in (fed, places)]
+        inputs = [[[0] * (width - len(part)) + list(part) for part in side] for side in (fed, places)]
         tokens, positions = send(inputs, device)
         tokens = tokens if newest is None else newest[:, None]
         rows = torch.arange(len(fed), device=device)
@@ -151,28 +151,21 @@ class RunningBatch:
 
     def can_step(self) -> bool:
         """Whether some view of the budget holds one more column."""
-        return self.arena.window < self.arena.columns or self._next_view() is not None
+        return self._next_view() is not None
 
-    def _make_column(self) -> None:
-        """Re-shape if need be, so that every row can have one more cell."""
-        arena = self.arena
-        if arena.window == arena.columns:
-            view = self._next_view()
-            if view is None:
-                raise ArenaFull(f"{len(self)} rows of up to {arena.window} tokens fill the budget")
-            arena.reshape(*view)
-
-    def _next_view(self) -> tuple[int, int] | None:
-        arena, needed = self.arena, self.arena.window + 1
-        return choose_view(arena.capacity_tokens, arena.max_rows, len(self), needed, needed)
-
-    def _make_room(self, rows: int, columns: int, *, lasting: bool = True) -> None:
-        """Re-shape if need be, so that rows can join; `columns` is the window with them."""
-        view = self._view_for(len(self) + rows, columns, lasting=lasting)
+    def _show(self, view: tuple[int, int] | None) -> None:
+        """Re-shape if need be, so that the arena has these rows and columns."""
         if view is None:
-            raise ArenaFull(f"no view holds {len(self) + rows} rows x {columns} columns")
+            raise ArenaFull(f"no view of the budget has room beside {len(self)} rows of {self.arena.window} columns")
         if view != (self.arena.rows, self.arena.columns):
             self.arena.reshape(*view)
+
+    def _next_view(self) -> tuple[int, int] | None:
+        """The view in which every row can have one more cell: the present one when it will do."""
+        arena, needed = self.arena, self.arena.window + 1
+        if needed <= arena.columns:
+            return arena.rows, arena.columns
+        return choose_view(arena.capacity_tokens, arena.max_rows, len(self), needed, needed)
 
     def _view_for(self, rows: int, window: int, *, lasting: bool = True) -> tuple[int, int] | None:
         """The view for so many rows: the present one when it will do, else a better one, else None."""
@@ -215,10 +208,6 @@ class RunningBatch:
             length = self.arena.lengths[place]
             most = length if row.ended else row.cached_tokens + self.ahead
             assert row.cached_tokens <= length <= most, f"row {row.row_id}"
-
-
-def _padded(part: Sequence[int], width: int) -> list[int]:
-    return [0] * (width - len(part)) + list(part)
 
 
 def choose_view(capacity: int, max_rows: int, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:

@@ -13,27 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from engine.device import OutOfMemoryError
+from engine.device import Outcome, OutOfMemoryError
 from engine.forward.batch import RunningBatch
 from engine.forward.shortage import refusing
-from engine.messages import Tally
+from engine.messages import RowUpdate, Tally
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.sampler import Chosen, Unchosen, Unread
 from engine.transfer import send
-
-
-class Taken(NamedTuple):
-    """What a step has brought: the choice for each of the rows that still run, and what was computed."""
-
-    rows: Sequence[Row] = ()
-    choices: Sequence[Choice | Unchosen] = ()
-    tally: Tally = Tally()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +33,7 @@ class _Step:
 
     chosen: Chosen
     width: int
-    reads: Tally
+    computed: Tally  # beside its tokens
 
 
 class Decode:
@@ -55,7 +46,7 @@ class Decode:
         batch.ahead = int(ahead)
         self._under_way: _Step | None = None
 
-    def step(self) -> Taken:
+    def step(self) -> Outcome[Row]:
         """The next decode iteration. Ahead, the one after it is under way when this returns."""
         step, unread = self._begun()
         if step is None:
@@ -69,12 +60,12 @@ class Decode:
         self._under_way = following
         return _taken(step, unread, choices)
 
-    def settle(self) -> Taken:
+    def settle(self) -> Outcome[Row]:
         """Read the step under way, if there is one."""
         step, unread = self._begun()
-        return Taken() if step is None else _taken(step, unread, step.chosen.read())
+        return Outcome() if step is None else _taken(step, unread, step.chosen.read())
 
-    def enter(self, joining: Sequence[Row]) -> Taken:
+    def enter(self, joining: Sequence[Row]) -> Outcome[Row]:
         """A step in which rows enter by shape; none may be under way."""
         logits = self._batch.enter(joining)
         try:
@@ -83,7 +74,9 @@ class Decode:
         except BaseException:
             self._batch.undo_entry(joining)
             raise
-        step = _Step(chosen, len(self._batch), Tally())
+        fed, running = [row.length for row in joining], len(self._batch) - len(joining)
+        pad = max(fed) * len(self._batch) - sum(fed) - running
+        step = _Step(chosen, len(self._batch), Tally(prompt=sum(fed), pad=pad))
         return _taken(step, _places(chosen.rows), choices)
 
     def _begun(self) -> tuple[_Step | None, dict[Row, int]]:
@@ -160,6 +153,22 @@ def _places(rows: Sequence[Row]) -> dict[Row, int]:
     return {row: place for place, row in enumerate(rows)}
 
 
-def _taken(step: _Step, unread: dict[Row, int], choices: Sequence[Choice | Unchosen]) -> Taken:
+def _taken(step: _Step, unread: dict[Row, int], choices: Sequence[Choice | Unchosen]) -> Outcome[Row]:
     counted = Tally(generated=len(unread), invalid=step.width - len(unread))
-    return Taken(list(unread), [choices[place] for place in unread.values()], step.reads + counted)
+    return accept(list(unread), [choices[place] for place in unread.values()], step.computed + counted)
+
+
+def accept(
+    rows: Sequence[Row], choices: Sequence[Choice | Unchosen], tally: Tally, read: Sequence[Row] = ()
+) -> Outcome[Row]:
+    """Let rows take their tokens, each alone; `tally` and `read` as an outcome has them."""
+    updates: list[RowUpdate] = []
+    failures: list[tuple[Row, Exception]] = []
+    for row, choice in zip(rows, choices, strict=True):
+        try:
+            if not isinstance(choice, Choice):
+                raise choice
+            updates.append(row.accept(choice))
+        except Exception as error:
+            failures.append((row, error))
+    return Outcome(updates, failures, tally, read)

@@ -10,7 +10,7 @@ import torch
 
 from engine.device import Outcome, OutOfMemoryError
 from engine.forward.batch import RunningBatch
-from engine.forward.decode import Decode
+from engine.forward.decode import Decode, accept
 from engine.forward.prefill import Prefill
 from engine.forward.prefill_stream import PrefillStream
 from engine.forward.shortage import refusing
@@ -18,10 +18,9 @@ from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.messages import RowSpec, RowUpdate, Tally
-from engine.row import Choice, Row
+from engine.row import Row
 from engine.sampling import sampler as sampling
 from engine.sampling.grammar import Grammars, Matcher
-from engine.sampling.sampler import Unchosen
 from models.network.loader import LoadedModel
 from models.text import Text
 
@@ -147,37 +146,17 @@ class TorchDevice:
             self.prefill = None
         for done in ended:
             done.row.kv = done.kv
-        return _accept(rows, choices, Tally(generated=len(rows)), read=rows)
+        return accept(rows, choices, Tally(generated=len(rows)), read=rows)
 
     def settle(self) -> Outcome[Row]:
         with self._refusing():
-            return _accept(*self._decode.settle())
+            return self._decode.settle()
 
     def enter(self, rows: Sequence[Row]) -> Outcome[Row]:
-        fed = [row.length for row in rows]
         with self._refusing():
-            live, choices, tally = self._decode.enter(rows)
-        running = len(self.batch) - len(rows)
-        pad = max(fed) * len(self.batch) - sum(fed) - running
-        return _accept(live, choices, tally + Tally(prompt=sum(fed), pad=pad))
+            return self._decode.enter(rows)
 
     def step(self, iterations: int) -> Outcome[Row]:
         """One decode iteration, whatever was asked for: each one's tokens are told at once."""
         with self._refusing():
-            return _accept(*self._decode.step())
-
-
-def _accept(
-    rows: Sequence[Row], choices: Sequence[Choice | Unchosen], tally: Tally, read: Sequence[Row] = ()
-) -> Outcome[Row]:
-    """Let rows take their tokens, each alone."""
-    updates: list[RowUpdate] = []
-    failures: list[tuple[Sequence[Row], Exception]] = []
-    for row, choice in zip(rows, choices, strict=True):
-        try:
-            if not isinstance(choice, Choice):
-                raise choice
-            updates.append(row.accept(choice))
-        except Exception as error:
-            failures.append(([row], error))
-    return Outcome(updates, failures, tally, read)
+            return self._decode.step()

@@ -31,19 +31,18 @@ WARMUPS = 3
 TOLERANCE = 1e-3
 """Largest relative difference between what a replay computes and what its body computes."""
 
-FEW_ROWS = 16
+FEW_HEADS = 128
+"""Rows times K heads up to which flash attention cuts rows into parts, so that all multiprocessors have some."""
+
 LENGTHS = 8192
-"""Flash attention cuts rows into parts, one for each multiprocessor, by the length that a row may have at most: where
-rows are so few that it does, there are buckets for rows of up to this length, eight times as much, and so on."""
+"""It cuts by the length that a row may have at most, not by what it has: there are buckets for rows of up to this
+length, eight times as much, and so on. One bound of 128k would leave a row of 4,000 tokens to 8 blocks in place of 128.
+"""
 
 log = logging.getLogger(__name__)
 
 Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
 """Makes of a body a function that does the same, faster."""
-
-
-class GraphError(RuntimeError):
-    """A step computes something else when it is replayed."""
 
 
 class DecodeStep:
@@ -118,7 +117,7 @@ class DecodeStep:
             replay()
             error, size = (float(each.norm()) for each in (self.logits - expected, expected))
             if not error <= TOLERANCE * size:
-                raise GraphError(f"its replay differs by {error:.2g} from {size:.2g}")
+                raise RuntimeError(f"its replay differs by {error:.2g} from {size:.2g}")
         except RuntimeError as error:
             log.warning("steps of %d rows run without a CUDA graph, which costs speed: %s", self.rows, error)
             return self._body
@@ -179,7 +178,7 @@ class DecodeGraphs:
         self._steps = [
             DecodeStep(model, arena, rows, longest, attention)
             for rows in _ladder(1, 2, arena.max_rows)
-            for longest in (_ladder(LENGTHS, 8, most) if rows <= FEW_ROWS else (most,))
+            for longest in (_ladder(LENGTHS, 8, most) if rows * model.kv.kv_heads <= FEW_HEADS else (most,))
         ]
 
     def __len__(self) -> int:

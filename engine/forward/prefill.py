@@ -27,7 +27,7 @@ from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.messages import RowId, Tally
 from engine.row import Row
-from engine.sampling.sampler import token_logprob
+from engine.sampling.sampler import score, token_logprobs
 from engine.transfer import send
 from models.network.attention import QUERY_BLOCK
 from models.network.kv_adapter import KvCells
@@ -178,9 +178,9 @@ class Prefill:
         top = row.sampling.prompt_logprobs
         if top is None or row.generated:
             return
-        spoken = [column for column in columns if column + 1 < len(row.prompt)]
+        spoken = row.prompt[columns.start + 1 : columns.stop + 1]
         lines = logits[: len(spoken)].log_softmax(dim=-1)
-        found = [token_logprob(line, row.prompt[column + 1], top) for column, line in zip(spoken, lines, strict=True)]
+        found = token_logprobs(spoken, score(lines, send(spoken, logits.device), top), [top] * len(spoken))
         row.prompt_logprobs = (*(row.prompt_logprobs or (None,)), *found)
 
     def _cut(self, place: int, length: int) -> RowKv:

@@ -43,7 +43,8 @@ class HostStore(Generic[RowT]):
         with self._lock:
             free = self._capacity - self._used() + self._lent.get(row.row_id, 0)
             dropped: list[RowT] = []
-            for one in self._worse_than(row):
+            worse = [one for one in self._kept.values() if one.kv is not None and one.rank > row.rank]
+            for one in sorted(worse, key=lambda one: one.rank, reverse=True):
                 if free >= size:
                     break
                 dropped.append(one)
@@ -73,11 +74,6 @@ class HostStore(Generic[RowT]):
 
     def _used(self) -> int:
         return sum(_bytes(row) for row in self._kept.values()) + sum(self._lent.values())
-
-    def _worse_than(self, row: RowT) -> list[RowT]:
-        """Rows with K and V that rank worse, the worst first."""
-        worse = [one for one in self._kept.values() if one.kv is not None and one.rank > row.rank]
-        return sorted(worse, key=lambda one: one.rank, reverse=True)
 
 
 def _bytes(row: RowT) -> int:

@@ -64,8 +64,11 @@ def _errors(model: LoadedModel, text: Text) -> list[float]:
     """Relative error of the logits of each row's second token."""
     rows = [_row(row_id, text, PROMPT[4 * row_id :]) for row_id in range(3)]  # ragged enough for the mask to matter
     read = _read(model, rows)
-    stepped = zip(read, _step(model, read), strict=True)
-    return [_relative_error(logits, _plain(model, done.row)) for done, logits in stepped]
+    errors: list[float] = []
+    for done, logits in zip(read, _step(model, read), strict=True):
+        expected = model.network.read(torch.tensor([done.row.tokens], device=model.device))[0, -1]
+        errors.append(float((logits - expected).norm() / expected.norm()))
+    return errors
 
 
 def _read(model: LoadedModel, rows: list[Row]) -> list[Prefilled]:
@@ -95,11 +98,3 @@ def _equal(one: Prefilled, other: Prefilled) -> bool:
 
 def _row(row_id: int, text: Text, prompt: tuple[int, ...]) -> Row:
     return Row(RowSpec(row_id, prompt, SamplingParams(max_tokens=8, ignore_eos=True)), text, frozenset())
-
-
-def _plain(model: LoadedModel, row: Row) -> Tensor:
-    return model.network.read(torch.tensor([[*row.prompt, *row.generated]], device=model.device))[0, -1]
-
-
-def _relative_error(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())

@@ -236,38 +236,30 @@ def survey(profiler: Profiler, cells: tuple[Cell, ...], time_limit: float) -> It
     Cells come cheapest first. One that would not end in time, judged by those before it, is passed over.
     """
     begin = profiler.now()
-    lengths = copied(cells)
+    phases: tuple[tuple[Phase, tuple[Cell, ...], float], ...] = (
+        ("copies", copied(cells), COPIES_SHARE),
+        ("prefill", cells, PREFILL_SHARE),
+        ("decode", cells, 1.0),
+    )
+    for phase, places, share in phases:
+        end, seconds_per_token = begin + share * time_limit, 0.0  # of the last cell measured
+        for cell in places:
+            tokens = cell.rows * cell.length
+            late = profiler.now() + seconds_per_token * tokens > end
+            if late or not profiler.holds(cell.rows, cell.length + 1):
+                yield Measured(phase, cell, None)
+                continue
+            timing = _measure(profiler, phase, cell, share * time_limit / len(places))
+            seconds_per_token = timing.seconds / tokens
+            yield Measured(phase, cell, timing)
 
-    def copy(cell: Cell) -> Timing:
-        share = COPIES_SHARE * time_limit / len(lengths)
-        return Timing(*cell, _repeated(lambda: profiler.copies(*cell), share))
 
-    def prefill(cell: Cell) -> Timing:
-        share = PREFILL_SHARE * time_limit / len(cells)
-        return Timing(*cell, _repeated(lambda: profiler.prefill(*cell), share))
-
-    yield from _phase("copies", copy, profiler, lengths, begin + COPIES_SHARE * time_limit)
-    yield from _phase("prefill", prefill, profiler, cells, begin + PREFILL_SHARE * time_limit)
-    yield from _phase("decode", lambda cell: profiler.decode(*cell), profiler, cells, begin + time_limit)
-
-
-def _phase(
-    phase: Phase,
-    measure: Callable[[Cell], Timing],
-    profiler: Profiler,
-    cells: tuple[Cell, ...],
-    end: float,
-) -> Iterator[Measured]:
-    seconds_per_token = 0.0  # of the last cell measured
-    for cell in cells:
-        tokens = cell.rows * cell.length
-        late = profiler.now() + seconds_per_token * tokens > end
-        if late or not profiler.holds(cell.rows, cell.length + 1):
-            yield Measured(phase, cell, None)
-            continue
-        timing = measure(cell)
-        seconds_per_token = timing.seconds / tokens
-        yield Measured(phase, cell, timing)
+def _measure(profiler: Profiler, phase: Phase, cell: Cell, limit: float) -> Timing:
+    """The timing of a cell, in about `limit` seconds; decode takes its iterations whatever that is."""
+    if phase == "decode":
+        return profiler.decode(*cell)
+    work = profiler.copies if phase == "copies" else profiler.prefill
+    return Timing(*cell, _repeated(lambda: work(*cell), limit))
 
 
 def _repeated(work: Callable[[], float], limit: float) -> float:

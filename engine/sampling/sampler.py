@@ -7,7 +7,7 @@ those rows only. The order of the steps is the field's: bar, grammar, bias, pena
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -151,7 +151,11 @@ class Chosen:
         settled = torch.ones_like(self.tokens)
         if self._draws:
             settled = self._draw(logits, settled, None if unread is None else steps)
-        self._fetch = Fetch(torch.stack([self.tokens, self.finite.long(), settled]), *self._score())
+        scores: Sequence[Tensor] = ()
+        if self._wants:
+            most = max(rows[place].sampling.logprobs or 0 for place in self._wants)
+            scores = score(self._raw, self.tokens[send(self._wants, device)], most)
+        self._fetch = Fetch(torch.stack([self.tokens, self.finite.long(), settled]), *scores)
 
     def _draw(self, logits: Tensor, settled: Tensor, steps: Sequence[int] | None) -> Tensor:
         """Draw the tokens of the rows that are not greedy; returns where that is `settled`, (rows,)."""
@@ -161,38 +165,24 @@ class Chosen:
         self.tokens.index_copy_(0, at, self._drawn.tokens)
         return settled if self._drawn.settled is None else settled.index_copy_(0, at, self._drawn.settled.long())
 
-    def _score(self) -> Sequence[Tensor]:
-        """What rows that want log-probabilities are told: the own one, its rank, and the likeliest, with their ids."""
-        if not self._wants:
-            return ()
-        own = self._raw.gather(1, self.tokens[send(self._wants, self._raw.device)][:, None])
-        most = max(self.rows[place].sampling.logprobs or 0 for place in self._wants)
-        return own, (self._raw > own).sum(dim=-1), *self._raw.topk(most, dim=-1)
-
     def read(self) -> list[Choice | Unchosen]:
         """The next token of each row, or why it has none. The host waits for the device here, and nowhere else."""
         found, *scores = self._fetch.read()
         tokens, finite, settled = found.tolist()
         failed: dict[int, Unchosen] = {**self._faults}
         failed.update((place, NonFiniteLogits()) for place, sound in enumerate(finite) if not sound)
-        logprobs = dict(zip(self._wants, self._logprobs(tokens, *scores), strict=True)) if scores else {}
+        tops = [self.rows[place].sampling.logprobs or 0 for place in self._wants]
+        told = token_logprobs([tokens[place] for place in self._wants], scores, tops) if scores else ()
+        logprobs = dict(zip(self._wants, told, strict=True))
         for place in [place for place, sure in enumerate(settled) if not sure]:
             token = self._drawn.redraw(self._draws.index(place))
             if token != tokens[place]:
                 self.redrawn, tokens[place] = True, token
                 if place in logprobs:
-                    line, top = self._raw[self._wants.index(place)], self.rows[place].sampling.logprobs
-                    logprobs[place] = token_logprob(line, token, top or 0)
+                    line = slice(index := self._wants.index(place), index + 1)
+                    anew = score(self._raw[line], self.tokens.new_tensor([token]), tops[index])
+                    (logprobs[place],) = token_logprobs([token], anew, tops[line])
         return [failed.get(place) or Choice(token, logprobs.get(place)) for place, token in enumerate(tokens)]
-
-    def _logprobs(
-        self, tokens: Sequence[int], own: Tensor, larger: Tensor, values: Tensor, ids: Tensor
-    ) -> Iterable[TokenLogprob]:
-        lines = zip(self._wants, own[:, 0].tolist(), larger.tolist(), ids.tolist(), values.tolist(), strict=True)
-        for place, value, before, others, theirs in lines:
-            top = self.rows[place].sampling.logprobs or 0
-            pairs = tuple(zip(others[:top], theirs[:top], strict=True))
-            yield TokenLogprob(tokens[place], value, before + 1, pairs)
 
 
 def choose(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> Chosen:
@@ -242,9 +232,17 @@ def shape(
     }
 
 
-def token_logprob(logprobs: Tensor, token: int, top: int) -> TokenLogprob:
-    """Report one token out of (vocab,) log-probabilities, with the `top` likeliest beside it."""
-    own = logprobs[token]
-    rank = int((logprobs > own).sum()) + 1
-    values, tokens = logprobs.topk(top)
-    return TokenLogprob(token, float(own), rank, tuple(zip(tokens.tolist(), values.tolist(), strict=True)))
+def score(logprobs: Tensor, tokens: Tensor, most: int) -> Sequence[Tensor]:
+    """Of each row of log-probabilities (rows, vocab): that of its token, how many are larger, and the `most` likeliest
+    with their ids."""
+    own = logprobs.gather(1, tokens[:, None])
+    return own[:, 0], (logprobs > own).sum(dim=-1), *logprobs.topk(most, dim=-1)
+
+
+def token_logprobs(tokens: Sequence[int], scores: Sequence[Tensor], tops: Sequence[int]) -> list[TokenLogprob]:
+    """Report the token of each row by its `score`, with as many of the likeliest beside it as the row asked for."""
+    lines = zip(tokens, tops, *(part.tolist() for part in scores), strict=True)
+    return [
+        TokenLogprob(token, own, larger + 1, tuple(zip(ids[:top], values[:top], strict=True)))
+        for token, top, own, larger, values, ids in lines
+    ]

@@ -14,7 +14,7 @@ from engine.device import HEADROOM, Action
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
-from engine.messages import Admit, Cancel, Command, Deliver, ExecutorInfo, Pause, Stop, Tally
+from engine.messages import Admit, Command, Deliver, ExecutorInfo, Stop, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.device import SimulatedDevice
 from engine.simulated.machine import Cost, Pace, Work, keep_pace
@@ -121,22 +121,14 @@ class SimulatedExecutor:
 
     def _begin(self) -> None:
         for command in self.withdraw():
-            self._carry_out(command)
+            if isinstance(command, Stop):
+                self.alive = False
+            else:
+                self._lifecycle.carry_out(command)
         self._work = self._next_work() if self.alive else None
         self._began = self._now()
         self.due = math.inf if self._work is None else self._began + self._work.seconds
         self._report(0.0)
-
-    def _carry_out(self, command: Command) -> None:
-        match command:
-            case Admit(rows, terms):
-                self._lifecycle.admit(rows, terms)
-            case Pause(row_ids):
-                self._lifecycle.pause(row_ids)
-            case Cancel(row_ids):
-                self._lifecycle.cancel(row_ids)
-            case Stop():
-                self.alive = False
 
     def _next_work(self) -> Work | None:
         """How long the next action takes; None when there is nothing to do."""

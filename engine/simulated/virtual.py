@@ -90,7 +90,7 @@ class VirtualDevice(SimulatedDevice):
         outcome = super().collect_chunk()
         asked = [(row, row.spec.sampling) for row in outcome.read]
         wrong = [row for row, sampling in asked if (sampling.logprobs, sampling.prompt_logprobs) != (None, None)]
-        failures = [((row,), NotComputed("a virtual device has no log-probabilities")) for row in wrong]
+        failures = [(row, NotComputed("a virtual device has no log-probabilities")) for row in wrong]
         told = [update for update in outcome.updates if update.row_id not in {row.row_id for row in wrong}]
         return replace(outcome, updates=told, failures=failures)
 

@@ -245,7 +245,7 @@ def _require_computed(decoder: Decoder, library: Library, weights: torch.dtype) 
         raise NotNative("it is not on a CPU")
     if dtype is not torch.float32 and not (dtype is torch.bfloat16 and library.computes_bfloat16):
         raise NotNative(f"this CPU does not multiply in {str(dtype).removeprefix('torch.')}")
-    if any(layer.activation not in ACTIVATIONS for layer in decoder.layers):
+    if any(type(layer.activate).__name__ not in ACTIVATIONS for layer in decoder.layers):
         raise NotNative("its activation is not SiLU")
     if decoder.spec.folds_norms or decoder.spec.head_dim % 2:
         raise NotNative("its norms are part of its products, or its heads are of an odd size")

@@ -45,16 +45,13 @@ class InferenceLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.bias: Tensor | None = linear.bias
+        self.weight_bytes = 0
+        """Bytes of the weight that a product reads."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InferenceLinear:
         twin = copy.copy(self)
         twin._forward_pre_hooks = OrderedDict()
         return twin
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weight that a product reads."""
-        raise NotImplementedError
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
@@ -72,11 +69,7 @@ class PackedLinear(InferenceLinear):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        self._itemsize = linear.weight.itemsize
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.in_features * self.out_features * self._itemsize
+        self.weight_bytes = linear.weight.nbytes
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
@@ -122,10 +115,7 @@ class HalfLinear(InferenceLinear):
         if weight.abs().max() > torch.finfo(torch.float16).max:
             raise BeyondFloat16("the weight has numbers that float16 cannot hold")
         self.packed = torch.ops.quantized.linear_prepack_fp16(weight, linear.bias)
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.in_features * self.out_features * 2
+        self.weight_bytes = 2 * weight.numel()
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         output: Tensor = torch.ops.quantized.linear_dynamic_fp16(inputs, self.packed)
@@ -176,10 +166,7 @@ class _IntegerLinear(InferenceLinear):
         self.wide: Tensor | None = None
         if keep_wide:
             self.wide = torch.ops.mkldnn._reorder_linear_weight(wide.to(linear.weight.dtype))
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.levels.nbytes + self.scales.nbytes
+        self.weight_bytes = self.levels.nbytes + self.scales.nbytes
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         rounded = inputs.bfloat16()  # also where it is widened again: an answer must not depend on its neighbours
@@ -294,10 +281,7 @@ class Fp8Linear(InferenceLinear):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
         self.levels, self.scales = round_to_fp8(linear.weight.detach())
-
-    @property
-    def weight_bytes(self) -> int:
-        return self.levels.nbytes + self.scales.nbytes
+        self.weight_bytes = self.levels.nbytes + self.scales.nbytes
 
     def _multiply(self, inputs: Tensor) -> Tensor:
         if not len(inputs):  # of which the product refuses the scales

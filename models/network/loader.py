@@ -155,6 +155,8 @@ def _load(
         free = psutil.virtual_memory().available
         pack(network, kept, _head(network), free=free, paired=batch_invariant, device=where)
         nn.Module.to(network, where)
+    if isinstance(network, Decoder) and where.type == "cuda":
+        network.compile_parts()
     move_weights(network)
     return LoadedModel(
         folder=folder,
@@ -179,10 +181,17 @@ def _choose_pass(
     try:
         if library is None:
             return take_over(loaded, context_length, fold_norms=kept not in FEW_BITS, fuse_norms=where.type == "cuda")
-        return _compile(take_over(loaded, context_length, fold_norms=False), kept, library)
+        decoder = take_over(loaded, context_length, fold_norms=False)
+        weights = torch.bfloat16 if kept is Quantization.FLOAT16 else decoder.embeddings.dtype
+        network = take_over_natively(decoder, library, weights, kept)
+        log.info("passes run on this server's own kernels (%s)", library.build)
+        return network
     except NotOfFamily as departure:
         log.info("%s runs through transformers: %s", name, departure)
         return loaded
+    except NotNative as departure:
+        log.info("passes run on torch's kernels: %s", departure)
+        return decoder
     except OtherLogits as difference:
         log.warning(
             "%s runs through transformers, which is slower: this server's own forward pass computes other logits (%s)",
@@ -190,18 +199,6 @@ def _choose_pass(
             str(difference),  # whose frames hold the network
         )
         return None
-
-
-def _compile(decoder: Decoder, kept: Quantization, library: Library) -> Decoder | NativeDecoder:
-    """The compiled pass of a decoder, or the decoder where there is none for it. Raises OtherLogits."""
-    weights = torch.bfloat16 if kept is Quantization.FLOAT16 else decoder.embeddings.dtype
-    try:
-        network = take_over_natively(decoder, library, weights, kept)
-    except NotNative as departure:
-        log.info("passes run on torch's kernels: %s", departure)
-        return decoder
-    log.info("passes run on this server's own kernels (%s)", library.build)
-    return network
 
 
 def _choose_library(kernels: Kernels, kept: Quantization, dtype: torch.dtype, device: torch.device) -> Library | None:

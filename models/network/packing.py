@@ -78,22 +78,15 @@ def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, 
     if name not in QUANTIZATIONS:
         raise UnsupportedQuantization(f"unknown quantization '{name}': choose auto, {', '.join(QUANTIZATIONS)}")
     chosen = Quantization(name)
-    require(chosen, dtype, device)
-    return chosen
-
-
-def require(quantization: Quantization, dtype: torch.dtype, device: torch.device) -> None:
-    """Raises UnsupportedQuantization where there are no kernels for it."""
-    if quantization is Quantization.NONE:
-        return
-    if device.type == "cuda":
-        return _require_on_cuda(quantization, device)
-    if quantization is Quantization.FP8:
+    if device.type == "cuda" and chosen is not Quantization.NONE:
+        _require_on_cuda(chosen, device)
+    elif chosen is Quantization.FP8:
         log.warning("weights in fp8 are for CUDA: on a CPU they show what an answer loses by them, and are slow")
-    if quantization is Quantization.FLOAT16 and not halves(dtype, device):
+    elif chosen is Quantization.FLOAT16 and not halves(dtype, device):
         raise UnsupportedQuantization(
             "--quantization float16 keeps the weights of float32 layers, on x86: give --dtype float32, or leave it out"
         )
+    return chosen
 
 
 CAPABILITIES = {Quantization.INT4: (8, 0), Quantization.FP8: (8, 9)}

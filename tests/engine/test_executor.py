@@ -33,6 +33,7 @@ from engine.messages import (
     Terms,
 )
 from engine.pipeline import Pipeline
+from engine.rows import RowTable
 from tests.engine.rows import spec
 
 PATIENCE = 20.0
@@ -58,6 +59,8 @@ class ScriptedPipeline:
     def idle(self) -> bool:
         self.events.put("idle?")
         return not (self.left or self.handed_back)
+
+    carry_out = RowTable.carry_out
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
         for one in specs:

@@ -186,9 +186,12 @@ def random_subject(config: LlamaConfig, dtype: torch.dtype, device: torch.device
     """A network of these sizes on this project's own pass."""
     network, context = make_network(config, dtype, device), config.max_position_embeddings
     spec = replace(read_spec(network), fuses_norms=device.type == "cuda")
+    decoder = Decoder(network, spec, context)
+    if device.type == "cuda":
+        decoder.compile_parts()
     model = LoadedModel(
         folder=Path("random"),
-        network=Decoder(network, spec, context),
+        network=decoder,
         kv=read_kv_shape(config, dtype, device),
         vocab_size=config.vocab_size,
         context_length=context,

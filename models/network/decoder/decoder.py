@@ -7,8 +7,11 @@ data. It keeps nothing between passes, so that several threads may use it at a t
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +19,12 @@ from transformers import PreTrainedModel
 
 from models.network.attention import Mask, prepare_mask
 from models.network.decoder.family import DecoderSpec, read_spec
-from models.network.decoder.layer import DecoderLayer, Rotary, norm_weight, normalize
+from models.network.decoder.layer import DecoderLayer, Rotary, multiply_gate, norm_weight, normalize, turn
 from models.network.kv_adapter import KvStore, PassingStore
 from models.network.likeliest import sharpen
 from models.network.linear import InferenceLinear, PackedLinear, pad_tokens, round_up
+
+log = logging.getLogger(__name__)
 
 WARM_UP = 10**11
 """Products of two numbers that compiling may take at most: a second or two, twice what it does for SmolLM2-135M."""
@@ -121,6 +126,27 @@ class Decoder(nn.Module):
         for count in range(1, rows + 1):
             self.head.forward(weight.new_zeros(count, weight.shape[1]))
 
+    @torch.inference_mode()
+    def compile_parts(self, backend: str | Callable[..., Any] = "inductor") -> None:
+        """Make rotation and gated product one kernel each, where torch can compile them and they compute the same.
+
+        For CUDA, where each of their operations is a kernel; to be called once the weights are on the device.
+        """
+        tokens = sample_text(self.rotary.positions, len(self.embeddings)).to(self.embeddings.device)
+        expected, layers = self.read(tokens), [one for one in self.layers if isinstance(one, DecoderLayer)]
+        torch.compiler.reset()  # it keeps eight variants of a function, those of other networks among them
+        turns = torch.compile(turn, backend=backend, dynamic=True)
+        multiplies = torch.compile(multiply_gate, backend=backend, dynamic=True)
+        activate = {type(layer.activate): layer.activate for layer in layers}  # one module, not one for each layer
+        for layer in layers:
+            layer.turn, layer.multiply_gate, layer.activate = turns, multiplies, activate[type(layer.activate)]
+        try:
+            require_alike(self.read(tokens), expected, self.embeddings.dtype)
+        except Exception as error:
+            log.warning("rotations and gated products are several kernels each, which costs speed: %s", error)
+            for layer in layers:
+                layer.turn, layer.multiply_gate = turn, multiply_gate
+
     def twin(self) -> Decoder:
         """A network for another thread, which shares these weights."""
         return self
@@ -140,15 +166,14 @@ class OtherLogits(ValueError):
 
 @torch.no_grad()
 def take_over(
-    network: PreTrainedModel, context_length: int, *, fold_norms: bool = True, fuse_norms: bool | None = None
+    network: PreTrainedModel, context_length: int, *, fold_norms: bool = True, fuse_norms: bool = False
 ) -> Decoder:
     """A decoder with a network's weights, which keeps none that were fused; `fold_norms` and `fuse_norms` as
-    DecoderSpec has them, None meaning on CUDA.
+    DecoderSpec has them.
 
     Raises NotOfFamily, the network being as it was, and OtherLogits, the network being of no more use.
     """
-    fuses = network.device.type == "cuda" if fuse_norms is None else fuse_norms
-    spec = replace(read_spec(network), folds_norms=fold_norms, fuses_norms=fuses)
+    spec = replace(read_spec(network), folds_norms=fold_norms, fuses_norms=fuse_norms)
     tokens = sample_text(context_length, network.config.vocab_size).to(network.device)
     expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
     decoder = Decoder(network, spec, context_length)

@@ -17,7 +17,7 @@ with the length of a batch; what does is bounded by the context, where `models.n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -36,10 +36,16 @@ class Rotation(NamedTuple):
     cos: Tensor
     sin: Tensor
 
-    def turn(self, heads: Tensor) -> Tensor:
-        """Turn `heads` (rows, heads, new, head_dim) in place."""
-        swapped = heads.roll(heads.shape[-1] // 2, dims=-1)
-        return heads.mul_(self.cos).addcmul_(swapped, self.sin)
+
+def turn(heads: Tensor, rotation: Rotation) -> Tensor:
+    """`heads` (rows, heads, new, head_dim), turned."""
+    return torch.addcmul(heads * rotation.cos, heads.roll(heads.shape[-1] // 2, dims=-1), rotation.sin)
+
+
+def multiply_gate(gate_up: Tensor, activate: Callable[[Tensor], Tensor]) -> Tensor:
+    """(tokens, 2 x intermediate), gate first -> (tokens, intermediate)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return activate(gate).mul_(up)
 
 
 class Rotary(nn.Module):
@@ -117,8 +123,8 @@ class DecoderLayer(nn.Module):
         self.register_buffer("between", None if spec.folds_norms else factors[1])
         scale = float(getattr(layer, "residual_multiplier", 1.0))
         self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
-        self._activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
-        self.activation = type(self._activate).__name__
+        self.activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
+        self.turn, self.multiply_gate = turn, multiply_gate  # which a decoder on CUDA has compiled
         self.register_buffer("offset", before.new_tensor(math.sqrt(spec.eps * before.numel())))
         self._take_head_norms(attention, order)
 
@@ -146,13 +152,13 @@ class DecoderLayer(nn.Module):
         if self.head_weight is not None:
             turning = normalize(turning, spec, self.head_offset, self.head_weight)
         if self.turns:
-            turning = rotation.turn(turning)
+            turning = self.turn(turning, rotation)
         queries, keys = torch.split(turning, [spec.heads, spec.kv_heads], dim=1)
         keys, values = kv.write(layer, keys, values)
         read = attend(queries, keys, values, mask, spec.attention_scale).transpose(1, 2)
         hidden = add_product(self.out, pad_tokens(read.reshape(rows * new, -1), len(hidden)), hidden)
-        gate, up = self.gate_up.forward(normalize(hidden, spec, self.offset, self.between)).chunk(2, dim=-1)
-        return add_product(self.down, self._activate(gate).mul_(up), hidden)
+        gate_up = self.gate_up.forward(normalize(hidden, spec, self.offset, self.between))
+        return add_product(self.down, self.multiply_gate(gate_up, self.activate), hidden)
 
 
 def normalize(hidden: Tensor, spec: DecoderSpec, offset: Tensor, weight: Tensor | None = None) -> Tensor:

@@ -16,6 +16,8 @@ from engine.kv.arena import KvArena
 from engine.messages import Terms
 from engine.pipeline import Pipeline
 from models.network.attention import Runs, flash_attention, gather_attention, masked_attention
+from models.network.decoder.decoder import Decoder
+from models.network.decoder.layer import turn
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.text import Text
@@ -45,6 +47,11 @@ def answers(model: LoadedModel, text: Text, capture: Callable[[torch.device], Ca
     pipeline = Pipeline(model, text, RunningBatch(model, arena, headroom=0, graphs=made), max_prefill_tokens=64)
     pipeline.admit(SPECS, Terms())
     return tokens_of(finish(pipeline))
+
+
+def test_rotation_and_gated_product_are_compiled(cuda_model: LoadedModel) -> None:
+    assert isinstance(cuda_model.network, Decoder)
+    assert all(layer.turn is not turn for layer in cuda_model.network.layers)
 
 
 @torch.inference_mode()

@@ -196,11 +196,12 @@ def test_a_replay_that_computes_something_else_is_found_and_not_used(
 
 
 @torch.inference_mode()
-def test_few_rows_have_a_bucket_for_each_order_of_length(
+def test_few_rows_of_few_heads_have_a_bucket_for_each_order_of_length(
     tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With two K heads 64 rows are cut as 16 rows of eight are, whose long rows were left to few multiprocessors."""
     monkeypatch.setattr(decode, "LENGTHS", 8)
-    monkeypatch.setattr(decode, "FEW_ROWS", 2)
+    monkeypatch.setattr(decode, "FEW_HEADS", 2 * tiny_model.kv.kv_heads)
     _, graphs = graphs_of(tiny_model, 4096, 5, capture_nothing)
     shapes = [(step.rows, step.longest) for step in graphs._steps]
     assert shapes == [(1, 8), (1, 64), (1, 512), (2, 8), (2, 64), (2, 512), (4, 512), (5, 512)]

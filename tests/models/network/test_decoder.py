@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import shutil
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from models.network import loader
 from models.network.decoder import decoder
 from models.network.decoder.decoder import Decoder, take_over
 from models.network.decoder.family import DecoderSpec
-from models.network.decoder.layer import DecoderLayer, normalize
+from models.network.decoder.layer import DecoderLayer, multiply_gate, normalize, turn
 from models.network.kv_adapter import ForeignNetwork, PassingStore
 from models.network.linear import PackedLinear
 from models.network.loader import LoadedModel, load
@@ -246,6 +247,63 @@ def test_a_step_takes_eighteen_operations_a_layer(tmp_path: Path, tiny_text: Tex
     assert seen.counts["mkldnn._linear_pointwise.default"] == 2 * layers + 1
     assert seen.counts["mkldnn._linear_pointwise.binary"] == 2 * layers
     assert seen.counts.total() <= 18 * layers + 20
+
+
+PARTS = {"turn": turn, "multiply_gate": multiply_gate}
+
+
+@pytest.mark.parametrize("served", [one for one in SERVED if one.own], ids=str)
+def test_rotation_and_gated_product_are_compiled_to_one_graph_each(tmp_path: Path, served: Served) -> None:
+    """On CUDA each is a kernel, which CUDA graphs capture; here the graphs run operation by operation."""
+    network = load(build(tmp_path, served.kind, served.sizes), dtype="float32", kernels=Kernels.TORCH).network
+    assert isinstance(network, Decoder)
+    calls: Counter[int] = Counter()
+
+    def backend(graph: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+        def run(*inputs: Any) -> Any:
+            calls[id(graph)] += 1
+            return graph.forward(*inputs)
+
+        return run
+
+    expected = network.read(TEXT)
+    network.compile_parts(backend)
+    for part, plain_part in PARTS.items():
+        assert all(getattr(layer, part) is not plain_part for layer in network.layers)
+    calls.clear()
+    with torch.inference_mode():
+        assert torch.equal(network.read(TEXT), expected)
+        turning = sum(bool(layer.turns) for layer in network.layers)
+        assert len(calls) <= 2 and calls.total() == turning + len(network.layers)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no compiler")
+def test_compiled_rotation_and_gated_product_are_those_of_their_operations(tmp_path: Path) -> None:
+    network = load(build(tmp_path, "Llama", GROUPED), dtype="float32", kernels=Kernels.TORCH).network
+    assert isinstance(network, Decoder)
+    expected = network.read(TEXT)
+    network.compile_parts()
+    assert all(getattr(layer, part) is not PARTS[part] for layer in network.layers for part in PARTS)
+    with torch.inference_mode():
+        torch.testing.assert_close(network.read(TEXT), expected, atol=5e-5, rtol=5e-5)
+
+
+@pytest.mark.parametrize("wrong", [None, 1.5], ids=["no compiler", "something else"])
+def test_parts_that_cannot_be_compiled_stay_operations_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: float | None
+) -> None:
+    def backend(graph: torch.fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+        if wrong is None:
+            raise OSError("no compiler")
+        return lambda *inputs: [wrong * found for found in graph.forward(*inputs)]
+
+    network = load(build(tmp_path, "Llama", GROUPED), dtype="float32", kernels=Kernels.TORCH).network
+    assert isinstance(network, Decoder)
+    expected = network.read(TEXT)
+    network.compile_parts(backend)
+    assert torch.equal(network.read(TEXT), expected)
+    assert [message for message in caplog.messages if "several kernels each, which costs speed" in message]
 
 
 @pytest.mark.parametrize("weight", [None, torch.linspace(0.5, 2, 576).bfloat16()])

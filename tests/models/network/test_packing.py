@@ -22,7 +22,7 @@ from models.network.linear import (
     round_to_fp8,
     round_to_int4,
 )
-from models.network.packing import UnsupportedQuantization, _packed, choose, halves, pack, packs, require
+from models.network.packing import UnsupportedQuantization, _packed, choose, halves, pack, packs
 from models.network.quantization import Quantization
 
 CPU = torch.device("cpu")
@@ -176,11 +176,11 @@ def test_there_is_no_packing_on_other_devices_or_for_half_precision() -> None:
 
 
 def test_what_has_no_kernels_is_refused_with_the_remedy() -> None:
-    require(Quantization.NONE, torch.float16, torch.device("cuda"))
+    assert choose("none", "float16", torch.float16, torch.device("cuda"), narrows=False) is Quantization.NONE
     with pytest.raises(UnsupportedQuantization, match="leave it out on cuda"):
-        require(Quantization.INT8, torch.bfloat16, torch.device("cuda"))
+        choose("int8", "bfloat16", torch.bfloat16, torch.device("cuda"), narrows=False)
     with pytest.raises(UnsupportedQuantization, match="--dtype float32"):
-        require(Quantization.FLOAT16, torch.bfloat16, CPU)
+        choose("float16", "bfloat16", torch.bfloat16, CPU, narrows=False)
 
 
 # On CUDA, as far as a CPU tells

@@ -25,6 +25,7 @@ from engine.messages import (
     Terms,
 )
 from engine.pipeline import Pipeline
+from engine.rows import RowTable
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits as BatchLimits
 from scheduler.clock import MonotonicClock, background
@@ -56,6 +57,8 @@ class FragilePipeline:
     @property
     def idle(self) -> bool:
         return not self.made
+
+    carry_out = RowTable.carry_out
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
         self.made.update((one.row_id, 0) for one in specs)
