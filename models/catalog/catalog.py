@@ -20,7 +20,6 @@ from models.catalog.checkpoint import Admit, Need, read_need, require_checkpoint
 from models.catalog.disk_cache import DiskCache, Manifest, Origin, require_space
 from models.catalog.packaged import PACKAGED, Fetch, Kind, PackagedModel, fetch_wheel, sha256
 from models.errors import CatalogError
-from models.progress import FetchProgress
 
 __all__ = ["DEFAULT_EMBEDDER", "DEFAULT_MODEL", "EMBEDDER_MAX_TOKENS", "Catalog", "CatalogError", "ModelStatus"]
 
@@ -60,14 +59,12 @@ class Catalog:
         self,
         cache: Path | None = None,
         *,
-        progress: FetchProgress | None = None,
         fetch: Fetch = fetch_wheel,
         packaged: tuple[PackagedModel, ...] = PACKAGED,
     ) -> None:
-        self._progress = progress or FetchProgress()
         self._fetch = fetch
         self._packaged = {model.name: model for model in packaged}
-        self._cache = DiskCache(cache or default_cache(), self._progress)
+        self._cache = DiskCache(cache or default_cache())
 
     def resolve(self, name: str, admit: Admit = lambda weights: None) -> Path:
         """The folder of a model, complete and checked; fetches it if need be, and `admit` does not refuse.
@@ -128,19 +125,19 @@ class Catalog:
 
         def build(scratch: Path, out: Path) -> None:
             admit(model.need.weights)
-            model.build(self._fetch, self._progress, scratch, out)
+            model.build(self._fetch, scratch, out)
 
         return self._cache.obtain(f"{PACKAGED_SHELF}/{model.name}", origin, model.disk, build)
 
     def _obtain_gguf(self, path: Path, admit: Admit) -> Path:
         gguf.require_gguf(path)
-        digest = sha256(path, f"hashing {path.name}", self._progress)
+        digest = sha256(path)
         # Blocks of 4 to 8 bits become 16: four times the file is the most that is usual.
         needed = 4 * path.stat().st_size
 
         def build(_: Path, out: Path) -> None:
             admit(gguf.count_values(path))
-            gguf.convert(path, out, self._progress)
+            gguf.convert(path, out)
 
         stem = re.sub(r"[^\w.-]", "_", path.stem).lstrip(".")
         origin = Origin(str(path.resolve()), digest)

@@ -15,7 +15,7 @@ from huggingface_hub import DryRunFileInfo, errors
 
 from models.catalog.catalog import WANTED, Catalog, is_hub_id
 from models.errors import CatalogError
-from tests.models.fake_package import FILES, RecordedProgress
+from tests.models.fake_package import FILES
 
 Hub = Callable[..., None]
 
@@ -49,7 +49,7 @@ def asked(snapshot: Path, coming: list[DryRunFileInfo], monkeypatch: pytest.Monk
 
 
 def resolve(tmp_path: Path, name: str) -> Path:
-    return Catalog(tmp_path / "cache", progress=RecordedProgress(), packaged=()).resolve(name)
+    return Catalog(tmp_path / "cache", packaged=()).resolve(name)
 
 
 @pytest.mark.parametrize("name", ["a/b", "Org-1/name_2.x", "org/name@main", "org/name@refs/pr/1"])
@@ -95,7 +95,7 @@ def refuse(weights: int) -> None:
 def test_weights_that_do_not_fit_are_refused_before_they_are_downloaded(
     tmp_path: Path, coming: list[DryRunFileInfo], asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = Catalog(tmp_path / "cache", progress=RecordedProgress(), packaged=())
+    catalog = Catalog(tmp_path / "cache", packaged=())
     found = SimpleNamespace(parameter_count={"BF16": 7, "F32": 2})
     monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lambda repo, revision: found)
     coming.append(weights(18))
@@ -118,7 +118,7 @@ def test_weights_of_which_the_hub_tells_nothing_are_downloaded(
 
     monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lack)
     coming.append(weights(18))
-    Catalog(tmp_path / "cache", progress=RecordedProgress(), packaged=()).resolve("org/name", refuse)
+    Catalog(tmp_path / "cache", packaged=()).resolve("org/name", refuse)
     assert len(asked) == 1
 
 
