@@ -13,7 +13,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import DryRunFileInfo, errors
 
-from models.catalog.catalog import WANTED, Catalog, is_hub_id
+from models.catalog.catalog import HUB_ID, WANTED, Catalog
 from models.errors import CatalogError
 from tests.models.fake_package import FILES
 
@@ -54,12 +54,12 @@ def resolve(tmp_path: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("name", ["a/b", "Org-1/name_2.x", "org/name@main", "org/name@refs/pr/1"])
 def test_an_organisation_and_a_name_make_an_id(name: str) -> None:
-    assert is_hub_id(name)
+    assert HUB_ID.fullmatch(name)
 
 
 @pytest.mark.parametrize("name", ["name", "a/b/c", "/a/b", "a/", "a/b@", "a b/c", "a/b\n", "https://a/b"])
 def test_nothing_else_is_an_id(name: str) -> None:
-    assert not is_hub_id(name)
+    assert not HUB_ID.fullmatch(name)
 
 
 def test_the_revision_is_passed_on_and_only_data_is_asked_for(
