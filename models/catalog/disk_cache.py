@@ -16,7 +16,7 @@ import msgspec
 from filelock import FileLock, Timeout
 
 from models.errors import CatalogError
-from models.progress import FetchProgress
+from models.progress import say
 
 MANIFEST = "manifest.json"
 FORMAT = 2
@@ -54,9 +54,8 @@ class DiskCache:
     An entry is built in a hidden folder beside its place and moved there in one step, by one process at a time.
     """
 
-    def __init__(self, root: Path, progress: FetchProgress) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self._progress = progress
 
     def folder(self, entry: str) -> Path:
         """The folder of `entry`, whether it exists or not."""
@@ -104,7 +103,7 @@ class DiskCache:
     def _rebuild(self, entry: str, origin: Origin, needed: int, build: Build) -> None:
         folder, work = self.folder(entry), self._beside(entry, "partial")
         if folder.exists():
-            self._progress.say(f"{folder} is damaged or out of date: it is made anew")
+            say(f"{folder} is damaged or out of date: it is made anew")
             shutil.rmtree(folder)
         shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
         require_space(self.root, needed, entry)
@@ -124,7 +123,7 @@ class DiskCache:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            self._progress.say(f"waiting for another process that prepares {entry}")
+            say(f"waiting for another process that prepares {entry}")
             lock.acquire()
         try:
             yield

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.errors import CatalogError
-from models.progress import FetchProgress
+from models.progress import say
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -54,12 +54,12 @@ def count_values(path: Path) -> int:
         return sum(int(tensor.n_elements) for tensor in GGUFReader(path).tensors)
 
 
-def convert(source: Path, into: Path, progress: FetchProgress) -> None:
+def convert(source: Path, into: Path) -> None:
     """Write the model of a GGUF file as a checkpoint folder; some seconds for each 100 MB.
 
     Raises CatalogError when the file is damaged or of an unknown architecture, OSError when the disk is full.
     """
-    progress.say(f"converting {source.name} to safetensors: half a minute for 100 MB, only this once")
+    say(f"converting {source.name} to safetensors: half a minute for 100 MB, only this once")
     # Bars that libraries draw of their own are noise in a log file.
     quiet = contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
     with tempfile.TemporaryDirectory(dir=into.parent) as alone, quiet, _as_catalog_error(source):

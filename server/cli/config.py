@@ -358,7 +358,7 @@ C = TypeVar("C", bound=FrontConfig)
 
 def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> ServeConfig:
     """The command line wins over the environment, that over the file, that over the defaults. Raises ConfigError."""
-    return _load(ServeConfig, given, environ, file)
+    return ServeConfig(**gather(options_of(ServeConfig), given, environ, file))
 
 
 def read_config(args: argparse.Namespace) -> ServeConfig:
@@ -368,9 +368,5 @@ def read_config(args: argparse.Namespace) -> ServeConfig:
 
 def read_settings(kind: type[C], args: argparse.Namespace) -> C:
     """The settings of a server of this kind, from a command line. Raises ConfigError."""
-    return _load(kind, given(options_of(kind), args), os.environ, config_file(args, os.environ))
-
-
-def _load(kind: type[C], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> C:
-    values: dict[str, Any] = gather(options_of(kind), given, environ, file)
-    return kind(**values)
+    known = options_of(kind)
+    return kind(**gather(known, given(known, args), os.environ, config_file(args, os.environ)))

@@ -54,7 +54,7 @@ def given(known: Iterable[Option], args: argparse.Namespace) -> dict[str, object
 
 def gather(
     known: Sequence[Option], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Values by name: the command line's, else the environment's, else the file's. Raises one ConfigError with all
     mistakes, a line each."""
     mistakes: list[str] = []

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -107,16 +108,8 @@ def _refusal() -> ApiError:
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-@dataclass(frozen=True, slots=True)
-class Hosts:
-    """Host names that may be asked for, without ports and in lower case."""
-
-    allowed: frozenset[str]
-
-    def allows(self, host: str) -> bool:
-        """Whether a Host header names one of them. A call without one comes from no browser."""
-        return not host or name_of(host) in self.allowed
-
+Hosts: TypeAlias = frozenset[str]
+"""Host names that may be asked for, without ports and in lower case."""
 
 HOSTS = web.AppKey("hosts", Hosts)
 
@@ -124,7 +117,7 @@ HOSTS = web.AppKey("hosts", Hosts)
 def local_hosts(bound: str, more: Iterable[str]) -> Hosts:
     """The names of this machine alone, the address that is listened on, and those that the user adds."""
     host = bound if ":" not in bound or bound.startswith("[") else f"[{bound}]"
-    return Hosts(LOCAL | {name_of(name) for name in (host, *more)})
+    return LOCAL | {name_of(name) for name in (host, *more)}
 
 
 def name_of(host: str) -> str:
@@ -142,10 +135,9 @@ async def guard_hosts(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 def check_host(hosts: Hosts, host: str) -> None:
-    """Raise ApiError 421 for a Host header that names none of these hosts."""
-    if not hosts.allows(host):
-        name = name_of(host)[:256]
-        message = f"this server does not answer as {name!r}; --allowed-hosts names the hosts that it answers as"
+    """Raise ApiError 421 for a Host header that names none of these hosts. A call without one comes from no browser."""
+    if host and (name := name_of(host)) not in hosts:
+        message = f"this server does not answer as {name[:256]!r}; --allowed-hosts names the hosts that it answers as"
         raise ApiError(421, message, code="host_not_allowed")
 
 

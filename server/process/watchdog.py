@@ -87,50 +87,35 @@ LIMIT = 30.0
 """Seconds without a sign of life after which a loop stands still."""
 
 
-class LoopWatchdog:
-    """Looks at `beat` from a thread of its own, and calls `end` there, once."""
-
-    def __init__(self, end: Callable[[], None], *, limit: float, interval: float) -> None:
-        self.beat = 0
-        """Changes as long as the loop runs."""
-        self._end = end
-        self._looks = round(limit / interval)
-        self._interval = interval
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="loop watchdog", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    async def run(self) -> None:
-        """Give signs of life, until cancelled."""
-        while True:
-            self.beat += 1
-            await asyncio.sleep(self._interval)
-
-    def _watch(self) -> None:
-        seen, silent = self.beat, 0
-        while silent < self._looks:
-            if self._stopped.wait(self._interval):
-                return
-            seen, silent = self.beat, silent + 1 if self.beat == seen else 0
-        self._end()
-
-
 @asynccontextmanager
-async def watch_loop(end: Callable[[], None]) -> AsyncIterator[None]:
-    """Call `end`, in another thread, when the running loop stands still, until the context is left."""
-    watchdog = LoopWatchdog(end, limit=LIMIT, interval=LOOP_INTERVAL)
-    watchdog.start()
+async def watch_loop(
+    end: Callable[[], None], *, limit: float = LIMIT, interval: float = LOOP_INTERVAL
+) -> AsyncIterator[None]:
+    """Call `end` once, in another thread, when the running loop stands still, until the context is left."""
+    beaten, stopped = threading.Event(), threading.Event()
+
+    async def beat() -> None:
+        while True:
+            beaten.set()
+            await asyncio.sleep(interval)
+
+    def watch() -> None:
+        silent = 0
+        while silent < round(limit / interval):
+            if stopped.wait(interval):
+                return
+            silent = 0 if beaten.is_set() else silent + 1
+            beaten.clear()
+        end()
+
+    thread = threading.Thread(target=watch, name="loop watchdog", daemon=True)
+    thread.start()
     try:
-        async with background(watchdog.run(), "signs of life"):
+        async with background(beat(), "signs of life"):
             yield
     finally:
-        watchdog.stop()
+        stopped.set()
+        thread.join()
 
 
 INTERVAL = 1.0

@@ -12,20 +12,15 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 KILL_TIMEOUT = 5.0
 """Seconds that a process has to be gone once it is killed."""
-
-
-_ENVIRONMENT = threading.Lock()
-"""Held while the environment, which all threads share, is changed."""
 
 
 def kill(process: BaseProcess) -> None:
@@ -42,26 +37,11 @@ def spawn(work: Callable[..., object], *arguments: object) -> tuple[BaseProcess,
     # Ctrl-C reaches the whole group, and a process that has yet to be set up would complain of it at length.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with _ENVIRONMENT, _no_working_directory(os.environ):
-            process.start()
+        process.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return process, ours
-
-
-@contextmanager
-def _no_working_directory(environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Processes that are started meanwhile take no module from where the user happens to be, as `python -P`."""
-    before = environ.get("PYTHONSAFEPATH")
-    environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            environ.pop("PYTHONSAFEPATH", None)
-        else:
-            environ["PYTHONSAFEPATH"] = before
 
 
 START_TIMEOUT, TIMEOUT = 120.0, 20.0

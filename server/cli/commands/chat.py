@@ -6,13 +6,10 @@ prints answers only.
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +18,6 @@ import orjson
 from msgspec import Meta
 
 from models.errors import UserError
-from models.files import replace_file
 from models.options import Count, Subparsers, add_command, option
 
 if TYPE_CHECKING:
@@ -60,7 +56,6 @@ class Talk:
     system: str | None = option(None, "system message: what the assistant shall be")
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None, "0 takes the likeliest token; at most 2")
     max_tokens: Count | None = option(None, "longest answer, in tokens")
-    markdown: bool = option(True, "show headings, lists, code as such, at a terminal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,17 +87,15 @@ def talk(url: str, how: Talk, model: str | None = None, key: str | None = None) 
     given = {"temperature": how.temperature, "max_tokens": how.max_tokens}
     options = {name: value for name, value in given.items() if value is not None}
     key = key or os.environ.get(KEYS, "").partition(",")[0].strip() or os.environ.get("OPENAI_API_KEY")
-    conversation = Conversation(url, model, how.system, options, key)
-    return Terminal(conversation, sys.stdin.isatty(), how.markdown and sys.stdout.isatty()).run()
+    return Terminal(Conversation(url, model, how.system, options, key), sys.stdin.isatty()).run()
 
 
 class Terminal:
     """Reads turns and prints answers, with prompts and hints only at a terminal."""
 
-    def __init__(self, conversation: Conversation, interactive: bool, markdown: bool = False) -> None:
+    def __init__(self, conversation: Conversation, interactive: bool) -> None:
         self._conversation = conversation
         self._interactive = interactive
-        self._markdown = markdown
         self._failed = False
         self._noted = False  # the line that the cursor is in tells a place in the queue
 
@@ -110,14 +103,13 @@ class Terminal:
         """Talk until the input ends; returns the exit code. Raises UserError when there is no server."""
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # JSON carries text, not any bytes
-        with asyncio.Runner() as runner:
-            model = runner.run(self._conversation.connect())
-            if self._interactive:
-                import readline  # noqa: F401  # gives input() its history and editing
+        model = self._conversation.connect()
+        if self._interactive:
+            import readline  # noqa: F401  # gives input() its history and editing
 
-                print(f"Talking to {model}. /help shows what else there is.")
-            while (line := self._read()) is not None and (text := line.strip()) not in LEAVE:
-                self._handle(text, runner)
+            print(f"Talking to {model}. /help shows what else there is.")
+        while (line := self._read()) is not None and (text := line.strip()) not in LEAVE:
+            self._handle(text)
         return int(self._failed and not self._interactive)
 
     def _read(self) -> str | None:
@@ -135,13 +127,13 @@ class Terminal:
                 print()
             return None
 
-    def _handle(self, line: str, runner: asyncio.Runner) -> None:
+    def _handle(self, line: str) -> None:
         word, _, rest = line.partition(" ")
         match word:
             case "":
                 return
             case "/reset":
-                self._conversation.reset()
+                self._conversation.turns.clear()
             case "/help":
                 print(HELP)
             case "/system":
@@ -154,47 +146,29 @@ class Terminal:
             case _ if COMMAND.fullmatch(word):
                 print(f"unknown command {word}; /help shows what there is")
             case _:
-                self._answer(line, runner)
+                self._answer(line)
 
     def _save(self, name: str) -> None:
         try:
-            with replace_file(Path(name).expanduser()) as file:
-                file.write(orjson.dumps(self._conversation.messages, option=orjson.OPT_INDENT_2))
+            Path(name).expanduser().write_bytes(orjson.dumps(self._conversation.messages, option=orjson.OPT_INDENT_2))
+            print(f"Saved {name}.")
         except OSError as error:
             print(f"{name or '/save'} cannot be written: {error.strerror}; name another file")
-        else:
-            print(f"Saved {name}.")
 
-    def _answer(self, line: str, runner: asyncio.Runner) -> None:
+    def _answer(self, line: str) -> None:
         try:
-            with self._printer() as show:
-                runner.run(self._conversation.say(line, show, self._queued))
+            self._conversation.say(line, self._show, self._queued)
+            print()
         except KeyboardInterrupt:
             print("\n[stopped]")
         except UserError as error:
             self._failed = True
             print(f"\nlengthwise: error: {error}", file=sys.stderr)
 
-    @contextmanager
-    def _printer(self) -> Iterator[Callable[[str], None]]:
-        """What prints the pieces of an answer; the first takes over the line with the place in the queue."""
-        from server.cli.conversation import MarkdownPrinter
-
-        printer = MarkdownPrinter() if self._interactive and self._markdown else None
-
-        def show(piece: str) -> None:
-            before, self._noted = ERASE if self._noted else "", False
-            print(before + ("" if printer else piece), end="", flush=True)
-            if printer:
-                printer.show(piece)
-
-        try:
-            yield show
-            if not printer:
-                print()
-        finally:
-            if printer:
-                printer.end()
+    def _show(self, piece: str) -> None:
+        """Print a piece of an answer; the first takes over the line with the place in the queue."""
+        print(ERASE + piece if self._noted else piece, end="", flush=True)
+        self._noted = False
 
     def _queued(self, progress: Progress) -> None:
         """Tell the place in one line, which the next place or the answer takes over."""

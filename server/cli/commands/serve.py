@@ -12,7 +12,8 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -66,41 +67,33 @@ def run(args: argparse.Namespace) -> int:
 def require_startable(config: ServeConfig) -> None:
     """Raise all mistakes together that can be found before anything heavy is imported: one does not hide another."""
     found: list[UserError] = []
-    for check in (_check_journal, _check_keys, _check_certificate, _check_models, _check_port):
+
+    @contextmanager
+    def collect() -> Iterator[None]:
         try:
-            check(config)
+            yield
         except UserError as error:
             found.append(error)
+
+    with collect():
+        require_writable(None if config.no_journal else config.journal)
+    with collect():
+        read_keys(config.api_key, config.api_key_file, os.environ)
+    with collect():
+        if config.ssl_certfile is not None or config.ssl_keyfile is not None:
+            from server.http.front import tls_context
+
+            tls_context(config.ssl_certfile, config.ssl_keyfile)
+    with collect():
+        Catalog().find(config.model)
+        if config.embedding_model is not None and config.embedding_model != NO_EMBEDDINGS:
+            Catalog().find(config.embedding_model)
+    with collect(), taken(config.host, config.port, config.uds):
+        pass  # it is taken for good when torch is there, seconds later
     if len(found) == 1:
         raise found[0]
     if found:
         raise type(found[0])("\n  ".join(["the server cannot start:", *map(str, found)]))
-
-
-def _check_journal(config: ServeConfig) -> None:
-    require_writable(None if config.no_journal else config.journal)
-
-
-def _check_keys(config: ServeConfig) -> None:
-    read_keys(config.api_key, config.api_key_file, os.environ)
-
-
-def _check_certificate(config: ServeConfig) -> None:
-    if config.ssl_certfile is not None or config.ssl_keyfile is not None:
-        from server.http.front import tls_context
-
-        tls_context(config.ssl_certfile, config.ssl_keyfile)
-
-
-def _check_models(config: ServeConfig) -> None:
-    Catalog().find(config.model)
-    if config.embedding_model is not None and config.embedding_model != NO_EMBEDDINGS:
-        Catalog().find(config.embedding_model)
-
-
-def _check_port(config: ServeConfig) -> None:
-    with taken(config.host, config.port, config.uds):
-        pass  # it is taken for good when torch is there, seconds later
 
 
 STOP_TIMEOUT = 40.0

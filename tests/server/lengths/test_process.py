@@ -241,21 +241,6 @@ async def test_the_end_does_not_wait_for_a_process_that_stands_still(
         os.kill(stopped, 0)
 
 
-async def test_its_modules_never_come_from_the_working_directory(
-    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "multiprocessing").mkdir()
-    (tmp_path / "multiprocessing" / "__init__.py").write_text("raise SystemExit('not the one that was meant')\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    process = PredictorProcess(setup, light_predictor.predict)
-    try:
-        await process.start()
-    finally:
-        process.close()
-    assert "PYTHONSAFEPATH" not in os.environ
-
-
 async def test_examples_that_nothing_can_be_learned_from_are_told(setup: Setup) -> None:
     process = PredictorProcess(setup, light_predictor.predict)
     try:
