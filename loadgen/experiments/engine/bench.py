@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.experiments.engine.measure import Floor, apart, measure_bandwidth, weight_bytes
+from loadgen.experiments.engine.measure import Floor, measure_bandwidth, weight_bytes
 from loadgen.experiments.engine.options import ROWS, EngineBench
 from loadgen.experiments.engine.runners import (
     Generate,
@@ -86,13 +86,13 @@ def run_bench(asked: EngineBench) -> Json:
     """Load the model and measure one part after another: seconds, bytes, tokens a second. Raises UserError."""
     with Bars() as bars:
         bars.begin(f"loading {asked.model}")
-        subject = apart(lambda _: load_subject(asked))
-        beside = apart(lambda _: {f"{OURS} {kind}": load_beside(subject, kind) for kind in asked.beside})
+        subject = load_subject(asked)
+        beside = {f"{OURS} {kind}": load_beside(subject, kind) for kind in asked.beside}
         subjects = {OURS: subject} | beside
         planned = _plan_parts(asked)
         for _, _, shapes in planned:
             subject.require_context(longest(shapes))
-        plain = apart(lambda _: load_plain(subject))
+        plain = load_plain(subject)
         bars.begin("memory bandwidth")
         bandwidth = measure_bandwidth(subject.device)
         floor = Floor(bandwidth, weight_bytes(subject.model.network), subject.model.kv.bytes_per_token)

@@ -1,16 +1,11 @@
-"""Work in a thread of its own that an interrupt stops, and the least time of a decode step: that of reading the weights
-and the live K and V once.
-"""
+"""The least time of a decode step: that of reading the weights and the live K and V once."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
 import psutil
 import torch
@@ -18,19 +13,6 @@ from torch import Tensor
 
 from models.native.decoder import NativeDecoder
 from models.network.linear import InferenceLinear
-from models.threads import run_in_own_thread
-
-T = TypeVar("T")
-
-
-class Interrupted(Exception):
-    """Raised by work that was asked to stop."""
-
-
-def apart(work: Callable[[threading.Event], T]) -> T:
-    """Return or raise the same as `work`, which is given an event that asks it to stop; an interrupt sets it."""
-    stop = threading.Event()
-    return run_in_own_thread(partial(work, stop), stop)
 
 
 @contextmanager
@@ -87,11 +69,7 @@ def measure_bandwidth(
     size   bytes that are read at once; None: BUFFER_BYTES, or less where memory is short
     """
     room = psutil.virtual_memory().available // 8 if device.type == "cpu" else BUFFER_BYTES
-    return apart(lambda stop: _measure(device, clock, size or min(BUFFER_BYTES, room), stop))
-
-
-def _measure(device: torch.device, clock: Callable[[], float], size: int, stop: threading.Event) -> float:
-    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    source = torch.ones((size or min(BUFFER_BYTES, room)) // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     ways: tuple[tuple[Callable[[], Tensor], int], ...] = (
         (source.sum, source.nbytes),
@@ -99,8 +77,6 @@ def _measure(device: torch.device, clock: Callable[[], float], size: int, stop: 
     )
     best = 0.0
     for work, moved in ways * REPEATS:
-        if stop.is_set():
-            raise Interrupted
         begin = read_clock(device, clock)
         work()
         best = max(best, moved / (read_clock(device, clock) - begin))

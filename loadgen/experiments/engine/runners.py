@@ -1,14 +1,14 @@
 """The engines to compare, this engine and transformers' `generate`, and the rounds in which they take turns at the same
-jobs, so that what else the machine does troubles all alike. This engine's pipeline is fed as the server would: its
-batcher is asked before every turn. Everything happens in the calling thread, which is the only one that computes.
+jobs, so that what else the machine does troubles all alike. This engine's rows come in the order of the jobs, a few
+more than have slots, so that prompts are read ahead as in a server.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,17 +18,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
-from engine.messages import Admit, Command, ExecutorInfo, FinishReason, Tally
+from engine.device import similar_lengths
+from engine.messages import RowId, RowSpec
 from engine.pipeline import Pipeline
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.engine.measure import Interrupted, apart, torch_threads
+from loadgen.experiments.engine.measure import torch_threads
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Subject
 from models.errors import UserError
-from scheduler.assembly import assemble
-from scheduler.batching.batcher import Batcher, Limits
-from scheduler.plan import Worker
-from scheduler.request import Request, Times
-from scheduler.strategy import STRATEGIES
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -84,72 +80,6 @@ def longest(shapes: Sequence[Shape]) -> int:
     return sum(map(max, zip(*shapes, strict=True)))
 
 
-class DirectPort:
-    """The way to a pipeline in the same thread; a scheduler's Port."""
-
-    def __init__(self, pipeline: Pipeline, info: ExecutorInfo) -> None:
-        self._pipeline = pipeline
-        self.info = info
-        self.alive = True
-
-    def post(self, command: Command) -> None:
-        assert isinstance(command, Admit), "nothing is cancelled or paused here"
-        self._pipeline.admit(command.rows, command.terms)
-
-    def withdraw(self) -> tuple[Command, ...]:
-        """Nothing: commands are carried out as they come."""
-        return ()
-
-
-def feed(
-    pipeline: Pipeline, batcher: Batcher, requests: Sequence[Request], clock: Callable[[], float]
-) -> Iterator[tuple[float, Tally]]:
-    """Serve requests, numbered from 0, that are all there from the start, turn by turn to the end.
-
-    Yields the seconds from the start to the end of each turn, and what the turn did.
-
-    Raises UserError when a row fails or cannot be placed.
-    """
-    arena = pipeline.batch.arena
-    longest_request = max(len(one.prompt) + one.sampling.max_tokens for one in requests)
-    context = min(longest_request, arena.capacity_tokens)
-    info = ExecutorInfo(0, "in this thread", arena.capacity_tokens, arena.max_rows, context)
-    worker = Worker(DirectPort(pipeline, info))
-    begin = last = clock()
-    for request in requests:
-        batcher.add(request, 0.0)
-    while batcher.waiting or worker.requests:
-        while (plan := batcher.take(worker, last - begin)) is not None:
-            worker.requests.update({request.row_id: request for request in plan.requests})
-            worker.port.post(plan.command)
-        if pipeline.idle:
-            raise UserError(f"no room for a row: {arena.capacity_tokens} tokens of K and V")
-        updates, now = pipeline.turn(), clock()
-        worker.shape = pipeline.shape()
-        last = now
-        yield now - begin, pipeline.tally
-        for update in updates:
-            if update.finish_reason is FinishReason.ERROR:
-                raise UserError(f"a row failed: {update.error}")
-            requests[update.row_id].generated += len(update.token_ids)
-            if update.finish_reason is not None:
-                del worker.requests[update.row_id]
-
-
-def make_requests(jobs: Sequence[Job]) -> list[Request]:
-    """Requests as long as each job says; the scheduler knows of no length but the longest. Tokens are the likeliest."""
-    most = max(job.output_len for job in jobs)
-    return [
-        Request(
-            place,
-            job.prompt,
-            SamplingParams(most, temperature=0.0, replay_tokens=job.output_len),
-            Times(arrival=0.0),
-        )
-        for place, job in enumerate(jobs)
-    ]
-
-
 class Runner(Protocol):
     """Generates for jobs."""
 
@@ -162,7 +92,7 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class Lengthwise:
-    """This engine: a pipeline in process, fed by the default strategy's batcher."""
+    """This engine: a pipeline in this thread that `slots` rows run on at a time."""
 
     subject: Subject
     slots: int
@@ -170,22 +100,38 @@ class Lengthwise:
     name: str = "lengthwise"
     _pipeline: Pipeline | None = None  # made in the first run, whose jobs say how large
 
-    def run(self, jobs: Sequence[Job]) -> Turn:
-        return apart(lambda stop: self._run(jobs, stop))
-
     @torch.inference_mode()
-    def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
+    def run(self, jobs: Sequence[Job]) -> Turn:
         if self._pipeline is None:
             self._pipeline = self.subject.pipeline(self.slots, longest([job.shape for job in jobs]))
-        requests, steps, end = make_requests(jobs), list[float](), 0.0
+        pipeline, waiting, room = self._pipeline, deque(_make_rows(jobs)), self.slots + max(1, self.slots // 8)
+        steps, made, begin = list[float](), Counter[RowId](), self.clock()
+        last = begin
         with torch_threads(1 if self.subject.model.reads_exactly else torch.get_num_threads()):  # as the server has it
-            for at, tally in feed(self._pipeline, join_batcher(self.slots), requests, self.clock):
-                if stop.is_set():
-                    raise Interrupted
-                if tally.generated and not tally.prompt:
-                    steps.append(at - end)
-                end = at
-        return Turn(end, tuple(steps), tuple(request.generated for request in requests))
+            while waiting or not pipeline.idle:
+                free = min(len(waiting), room - pipeline.row_count)
+                for group in similar_lengths([waiting.popleft() for _ in range(free)], _prompt_length, CHUNK_TOKENS):
+                    pipeline.admit(group)
+                updates, now = pipeline.turn(), self.clock()
+                if pipeline.tally.generated and not pipeline.tally.prompt:
+                    steps.append(now - last)
+                last = now
+                for update in updates:
+                    if update.error is not None:
+                        raise UserError(f"a row failed: {update.error}")
+                    made[update.row_id] += len(update.token_ids)
+        return Turn(last - begin, tuple(steps), tuple(made[place] for place in range(len(jobs))))
+
+
+def _prompt_length(row: RowSpec) -> int:
+    return len(row.prompt)
+
+
+def _make_rows(jobs: Sequence[Job]) -> Iterator[RowSpec]:
+    """Rows as long as each job says, of the likeliest tokens."""
+    most = max(job.output_len for job in jobs)
+    for place, job in enumerate(jobs):
+        yield RowSpec(place, job.prompt, SamplingParams(most, temperature=0.0, replay_tokens=job.output_len))
 
 
 @dataclass(slots=True)
@@ -197,17 +143,14 @@ class Generate:
     clock: Clock = time.perf_counter
     name: str = "generate"
 
-    def run(self, jobs: Sequence[Job]) -> Turn:
-        return apart(lambda stop: self._run(jobs, stop))
-
     @torch.inference_mode()
-    def _run(self, jobs: Sequence[Job], stop: threading.Event) -> Turn:
+    def run(self, jobs: Sequence[Job]) -> Turn:
         begin = self.clock()
         steps: list[float] = []
         lengths: list[int] = []
         for first in range(0, len(jobs), self.slots):
             batch = jobs[first : first + self.slots]
-            ticker = _Ticker(self.clock, stop)
+            ticker = _Ticker(self.clock)
             made = self._generate(batch, ticker)
             steps += [after - before for before, after in pairwise(ticker.times)]
             lengths += [min(made, job.output_len) for job in batch]
@@ -233,23 +176,14 @@ class Generate:
         return output.shape[1] - width
 
 
-def join_batcher(slots: int) -> Batcher:
-    """The batcher of `serve --strategy baton-pd`."""
-    limits = Limits(group_tokens=CHUNK_TOKENS, prefill_ahead=max(1, slots // 8))
-    return assemble(STRATEGIES["baton-pd"], limits).batcher
-
-
 class _Ticker(StoppingCriteria):
-    """Reads the clock at every step of `generate`; never ends it but by an interrupt."""
+    """Reads the clock at every step of `generate`; never ends it."""
 
-    def __init__(self, clock: Clock, stop: threading.Event) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._stop = stop
         self.times: list[float] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
-        if self._stop.is_set():
-            raise Interrupted
         self.times.append(self._clock())
         return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
@@ -274,6 +208,15 @@ class Standing:
     def rate(self) -> float:
         return statistics.median(self.rates)
 
+    def note(self, jobs: Sequence[Job], turn: Turn, *, counts: bool) -> None:
+        """Book a turn. Raises RuntimeError where answers have other lengths than were asked for."""
+        wrong = sum(made != job.output_len for made, job in zip(turn.lengths, jobs, strict=True))
+        if wrong:
+            raise RuntimeError(f"{wrong} of {len(jobs)} answers have another length than was asked for")
+        if counts:
+            self.rates.append(sum(turn.lengths) / turn.seconds)
+            self.steps.append(statistics.median(turn.steps or (0.0,)))
+
 
 def contest(
     runners: Sequence[Runner], jobs: Jobs, rounds: int, watch: Callable[[], None] = lambda: None
@@ -289,25 +232,9 @@ def contest(
         first = number % len(pairs)
         for runner, standing in (*pairs[first:], *pairs[:first]):
             if standing.trouble is None:
-                _take_turn(runner, standing, work, counts=number > 0)
+                try:
+                    standing.note(work, runner.run(work), counts=number > 0)
+                except Exception as error:
+                    standing.trouble = f"{type(error).__name__}: {error}"
             watch()
     return standings
-
-
-def _take_turn(runner: Runner, standing: Standing, jobs: Sequence[Job], *, counts: bool) -> None:
-    try:
-        turn = runner.run(jobs)
-        _check(turn, jobs)
-    except Exception as error:
-        standing.trouble = f"{type(error).__name__}: {error}"
-        return
-    if counts:
-        standing.rates.append(sum(job.output_len for job in jobs) / turn.seconds)
-        standing.steps.append(statistics.median(turn.steps or (0.0,)))
-
-
-def _check(turn: Turn, jobs: Sequence[Job]) -> None:
-    wanted = tuple(job.output_len for job in jobs)
-    if turn.lengths != wanted:
-        wrong = sum(made != want for made, want in zip(turn.lengths, wanted, strict=True))
-        raise RuntimeError(f"{wrong} of {len(wanted)} answers have another length than was asked for")
