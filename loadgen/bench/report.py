@@ -13,6 +13,7 @@ from rich.table import Table
 
 from loadgen.bench.measures import METRICS, itl, name_percentile, ttft
 from loadgen.client.request import Outcome
+from loadgen.console import COLUMNS, Column
 from loadgen.result_file import Json
 
 
@@ -38,36 +39,6 @@ def details_json(outcomes: Sequence[Outcome]) -> Json:
 
 
 MAX_ERRORS = 10
-COUNTS: tuple[tuple[str, str, float, int], ...] = (
-    ("Successful requests", "completed", 1, 0),
-    ("Failed requests", "failed", 1, 0),
-    ("Rejected requests", "rejected", 1, 0),
-    ("Cancelled requests", "cancelled", 1, 0),
-    ("Warm-up requests (not counted)", "num_warmups", 1, 0),
-    ("Maximum request concurrency", "max_concurrency", 1, 0),
-    ("Request rate configured (RPS)", "request_rate", 1, 2),
-    ("Benchmark duration (s)", "duration", 1, 2),
-    ("Total input tokens", "total_input_tokens", 1, 0),
-    ("... of them kept from earlier prompts", "total_cached_tokens", 1, 0),
-    ("Total generated tokens", "total_output_tokens", 1, 0),
-    ("Request throughput (req/s)", "request_throughput", 1, 2),
-    ("Request goodput (req/s)", "request_goodput", 1, 2),
-    ("Output token throughput (tok/s)", "output_throughput", 1, 2),
-    ("Peak output token throughput (tok/s)", "max_output_tokens_per_s", 1, 2),
-    ("Peak concurrent requests", "max_concurrent_requests", 1, 0),
-    ("Total token throughput (tok/s)", "total_token_throughput", 1, 2),
-    ("Jain fairness index", "jain_fairness_index", 1, 3),
-    ("Answers whose end was foretold", "foretold_answers", 1, 0),
-    ("Median error of that (%)", "foretold_error", 100, 1),
-    ("... had their lengths been known (%)", "foretold_error_with_lengths", 100, 1),
-    ("Ends within the interval (%)", "foretold_inside", 100, 1),
-)
-"""Lines of the table: name, key, factor to the unit, digits. A figure that there is not has none."""
-CLIENT = (
-    ("CPU (% of a core)", "client_cpu_percent", 1, 1),
-    ("P99 event-loop lag (ms)", "client_loop_lag_p99_ms", 1, 2),
-    ("Maximum event-loop lag (ms)", "client_loop_lag_max_ms", 1, 2),
-)
 
 
 def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[float]) -> Table:
@@ -75,13 +46,13 @@ def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[floa
     result = Table("", "", title="Serving Benchmark Result", show_header=False, title_style="bold")
     result.columns[1].justify = "right"
 
-    def add(lines: Iterable[tuple[str, str, float, int]], told: Json) -> None:
-        for name, key, factor, digits in lines:
-            value = told.get(key)
-            if isinstance(value, int | float):
-                result.add_row(f"{name}:", f"{value * factor:.{digits}f}")
+    def add(columns: Iterable[Column]) -> None:
+        for column in columns:
+            if (value := column.read(figures)) is not None:
+                result.add_row(f"{column.label}:", f"{value:.{column.digits}f}")
 
-    add(COUNTS, figures)
+    counts = [one for one in COLUMNS.values() if one.digits is not None]
+    add(one for one in counts if not one.key.startswith("client_"))
     by_turn = figures["median_ttft_by_turn_ms"]
     for turn, value in enumerate(by_turn if isinstance(by_turn, list) else (), start=1):
         result.add_row(f"Median TTFT of turn {turn} (ms):", f"{value:.2f}")
@@ -91,13 +62,13 @@ def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[floa
         kinds = ("mean", "median", *map(name_percentile, percentiles))
         shown = f"{metric.short} ({metric.unit})"
         digits = 2 if metric.unit == "ms" else 4
-        keys = {kind: f"{kind}_{metric.name}_{metric.unit}" for kind in kinds}
-        add(((f"{kind.capitalize()} {shown}", key, 1, digits) for kind, key in keys.items()), figures)
-        if figures[keys["mean"]] is None:
+        key = f"{metric.name}_{metric.unit}"
+        add(Column(key=f"{kind}_{key}", title=f"{kind.capitalize()} {shown}", digits=digits) for kind in kinds)
+        if figures[f"mean_{key}"] is None:
             result.add_row(f"{shown}:", "-")
     result.add_section()
     result.add_row("[bold]Load Generator[/]", "")
-    add(CLIENT, figures)
+    add(one for one in counts if one.key.startswith("client_"))
     return result
 
 

@@ -166,8 +166,6 @@ class Outcome:
     """Whether the server reported token counts."""
     queue_time: float | None = None
     """Seconds in the server's queue, where it reports that."""
-    predicted_tokens: float | None = None
-    """The length that the server predicted for the answer, where it reports that."""
     foretold: Foretold | None = None
     """When the server expected the answer's end as the request came, where it reports that."""
     failure: Failure | None = None

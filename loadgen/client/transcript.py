@@ -115,7 +115,6 @@ class Metrics(msgspec.Struct):
     """Times and predictions that a server reports about its own work."""
 
     queue_time_ms: float | None = None
-    predicted_tokens: float | None = None
     estimate: Estimate | None = None
 
 
@@ -141,7 +140,6 @@ class Transcript:
     cached_tokens: int = 0
     output_tokens: int | None = None
     queue_time: float | None = None
-    predicted_tokens: float | None = None
     foretold: Foretold | None = None
     _parser: EventParser = field(default_factory=EventParser)
     _pieces: list[str] = field(default_factory=list)
@@ -196,8 +194,6 @@ class Transcript:
         if (metrics := event.metrics) is not None:
             if metrics.queue_time_ms is not None:
                 self.queue_time = metrics.queue_time_ms / 1000
-            if metrics.predicted_tokens is not None:
-                self.predicted_tokens = metrics.predicted_tokens
             if metrics.estimate is not None:
                 self.foretold = _foretold(metrics.estimate)
 

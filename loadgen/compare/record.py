@@ -96,11 +96,9 @@ class Play:
     round: int
     point: Point
     figures: Mapping[str, object]
-    """Name in the result of `lengthwise bench`, or of the server's own figures where it tells any -> value."""
+    """Name in the result of `lengthwise bench`, or `server_mean_batch_rows` where the server tells that -> value."""
     latencies: tuple[float, ...] = ()
     """Job completion times in seconds, ascending."""
-    predictions: tuple[tuple[float, int], ...] = ()
-    """Predicted and actual output tokens of the requests of which the server told a prediction."""
     errors: tuple[str, ...] = ()
 
     @property
@@ -160,16 +158,12 @@ COMPARED = tuple(
         *("mean_jct_ms", "median_jct_ms", "p95_jct_ms", "p99_jct_ms"),
         *("mean_ttft_ms", "median_ttft_ms", "p95_ttft_ms", "p99_ttft_ms"),
         *("mean_normalized_latency_s", "p95_normalized_latency_s", "mean_slowdown", "jain_fairness_index"),
-        *("server_mean_batch_rows", "server_pad_tokens", "server_invalid_tokens"),
-        *("server_load_imbalance_s", "server_mean_prediction_error_tokens"),
+        "server_mean_batch_rows",
     )
 )
-"""Columns in the order of the report; those that begin with `server_` are the server's own."""
+"""Columns in the order of the report."""
 
-UNJUDGED = (
-    *("median_ttft_ms", "p95_ttft_ms", "p95_normalized_latency_s"),
-    *("server_mean_batch_rows", "server_mean_prediction_error_tokens"),
-)
+UNJUDGED = ("median_ttft_ms", "p95_ttft_ms", "p95_normalized_latency_s", "server_mean_batch_rows")
 """Columns without a verdict: too near to others, or of no direction."""
 
 COUNTS = ("completed", "failed", "rejected")

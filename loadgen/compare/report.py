@@ -93,7 +93,6 @@ def _play_json(play: Play) -> dict[str, object]:
         **play.figures,
         "errors": play.errors,
         "jcts_s": play.latencies,
-        "predicted_and_actual_tokens": play.predictions,
     }
 
 

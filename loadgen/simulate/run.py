@@ -29,11 +29,11 @@ from loadgen.simulate.report import (
     read_axes,
     write_csv,
 )
-from loadgen.simulate.simulation import Simulation, simulate
+from loadgen.simulate.simulation import Simulation, fit_parts, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
-from scheduler.assembly import assemble, find_strategies
+from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
 from scheduler.serving_time.bilinear import Bilinear
@@ -177,12 +177,6 @@ def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> tuple[Bilinea
     return cost, replace(machine, **{name: value for name, value in given.items() if value is not None})
 
 
-def limits_of(flags: SimulateFlags, machine: Machine) -> Limits:
-    """The limits of batchers, as the server would set them."""
-    limits = Limits.of(flags, flags.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
-    return limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
-
-
 def _refuse_impossible(names: Sequence[str]) -> None:
     for name, strategy in find_strategies(names).items():
         if (kept := strategy.quantization) is not None:
@@ -203,9 +197,10 @@ def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:
 def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
     """One strategy from the start."""
     flags, machine, load, strategy = trace.flags, trace.machine, trace.load, STRATEGIES[name]
-    limits, prices = limits_of(flags, machine), trace.cost if flags.profile else None
+    limits = Limits.of(flags, flags.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
+    prices = trace.cost if flags.profile else None
     predict = None if strategy.length == Length.NONE else flags.prediction.source(flags.seed)
-    parts, *others = (assemble(strategy, limits, prices) for _ in range(flags.nodes))
+    parts, *others = (fit_parts(strategy, limits, machine, prices) for _ in range(flags.nodes))
     return simulate(
         parts,
         machine,

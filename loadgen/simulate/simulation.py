@@ -17,13 +17,16 @@ from engine.messages import FinishReason, RowUpdate, Tally
 from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.client.request import Foretold
-from loadgen.simulate.node import Node, Note, Router, VirtualClock
+from loadgen.simulate.node import Node, Router, VirtualClock
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
-from scheduler.assembly import Parts
+from scheduler.assembly import Parts, assemble
+from scheduler.batching.batcher import Limits
 from scheduler.placement import Job, list_prefixes
 from scheduler.request import Request, State
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import Strategy
 from scheduler.stream import TokenStream
 from scheduler.wait_estimate.expected_wait import length_interval
 
@@ -85,6 +88,13 @@ class Simulation:
         return len(self.requests) / self.duration
 
 
+def fit_parts(strategy: Strategy, limits: Limits, machine: Machine, prices: Bilinear | None) -> Parts:
+    """A strategy's parts for executors of this size; prices: what the scheduler knows of their speed from the start."""
+    return assemble(
+        strategy, limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs), prices
+    )
+
+
 Watch = Callable[[int], None]
 """Called with the number of requests that have ended so far."""
 
@@ -101,7 +111,6 @@ def simulate(
     think_time: float = 0.0,
     others: Sequence[tuple[Parts, Machine]] = (),
     router: Router | None = None,
-    note: Note | None = None,
 ) -> Simulation:
     """Serve the trace to its end; executors of the result are in the order of their nodes.
 
@@ -110,7 +119,6 @@ def simulate(
                  other `think_time` seconds after the answer before it. A conversation ends before a turn that no
                  executor could hold
     others       nodes beside the first one, behind the `router` (None: in turn)
-    note         called with what each executor reports
 
     Raises UserError for a trace that is empty or has a request that no executor could hold.
     """
@@ -123,7 +131,7 @@ def simulate(
     clock = VirtualClock()
     return _Simulator(
         clock=clock,
-        nodes=[Node(parts, machine, clock, note) for parts, machine in nodes],
+        nodes=[Node(parts, machine, clock) for parts, machine in nodes],
         router=router or Router(),
         trace=ordered,
         max_tokens=max_tokens,

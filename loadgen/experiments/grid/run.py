@@ -12,22 +12,20 @@ from functools import cache, lru_cache
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
 from rich.console import Console
 
 from engine.sampling.params import SamplingParams
 from loadgen.bench.measures import measure_fairness
 from loadgen.console import tell_duration
 from loadgen.experiments.grid.cells import BASE, MACHINES, REQUESTS, Cell, load_lengths
-from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.result_file import require_writable
 from loadgen.simulate.figures import measure_latencies, measure_slowdown
+from loadgen.simulate.load import draw_arrivals
 from loadgen.simulate.prediction import Forecast, Predict, read_prediction, replay_forecasts
 from loadgen.simulate.run import GROUP_TOKENS
-from loadgen.simulate.simulation import Simulation, simulate
+from loadgen.simulate.simulation import Simulation, fit_parts, simulate
 from loadgen.workload.lengths import Lengths
 from models.progress import Bars
-from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
@@ -133,10 +131,7 @@ def _play_base(cell: Cell) -> Simulation:
 def _play_cell(cell: Cell, strategy: Strategy) -> Simulation:
     lengths = load_lengths(cell.load, cell.requests, cell.seed)
     served = measure_capacity(cell.machine, cell.load, cell.seed)
-    times = arrival_times(
-        Arrivals(cell.rho * served, cell.burstiness), len(lengths), np.random.default_rng(cell.seed + 1)
-    )
-    load = [replace(one, arrival=float(time)) for one, time in zip(lengths, times, strict=True)]
+    load = draw_arrivals(lengths, cell.rho * served, cell.burstiness, cell.seed + 1)
     answers = tuple(one.output_length for one in load)
     told = answers if strategy.length == Length.ORACLE else _forecasts(cell.prediction, cell.seed, answers)
     return _simulate(cell.machine, strategy, load, served, replay_forecasts(told))
@@ -165,7 +160,6 @@ def _simulate(
     """A load on a machine by a rule; `served` requests a second tell what the mean one takes, for boost."""
     sizes = MACHINES[machine]
     limits = Limits.of(Scheduling(boost_gamma=served / BOOST), GROUP_TOKENS, sizes.max_num_seqs)
-    limits = limits.within(sizes.capacity_tokens, sizes.context_length, sizes.max_num_seqs)
     assert isinstance(sizes.cost, Bilinear), "the grid's machines have profiles"
-    parts = assemble(strategy, limits, sizes.cost)
+    parts = fit_parts(strategy, limits, sizes, sizes.cost)
     return simulate(parts, sizes, load, max(one.output_length for one in load), predict=predict)

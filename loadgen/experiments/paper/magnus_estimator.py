@@ -14,9 +14,8 @@ from loadgen.experiments.paper.load import Load
 from loadgen.experiments.paper.plan import Plan, Stage, limits
 from loadgen.experiments.paper.row import Row, chain, claim
 from loadgen.experiments.paper.trial import bilinear
-from loadgen.simulate.simulation import simulate
+from loadgen.simulate.simulation import fit_parts, simulate
 from loadgen.workload.lengths import Lengths
-from scheduler.assembly import Parts, assemble
 from scheduler.learner import Learner, Lesson
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
@@ -105,7 +104,7 @@ def lesson_errors(
     stage: Stage, cost: RoughCost, requests: Sequence[Lengths], title: str
 ) -> list[tuple[float, float, float]]:
     """Errors at each lesson of serving requests on machines of this cost, as a LessonLog has them."""
-    parts = _magnus_parts(cost.cost)
+    parts = fit_parts(STRATEGIES["magnus"], limits(), V100_CHATGLM_6B, cost.cost)
     assert parts.learning is not None, "magnus learns serving times"
     log = LessonLog(parts.learning, cost.cost)
     predict = stage.prediction.source(stage.setting.seed)
@@ -118,12 +117,6 @@ def lesson_errors(
         predict,
     )
     return log.errors
-
-
-def _magnus_parts(profile: Bilinear) -> Parts:
-    machine = V100_CHATGLM_6B
-    fitted = limits().within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
-    return assemble(STRATEGIES["magnus"], fitted, profile)
 
 
 def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> list[Row]:

@@ -11,10 +11,9 @@ from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Simulation, Watch, simulate
+from loadgen.simulate.simulation import Simulation, Watch, fit_parts, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
-from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
@@ -67,8 +66,7 @@ class Course:
 def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Watch | None = None) -> Figures:
     """Simulate the requests as a course says; the number seeds the predictions' errors. Raises UserError."""
     machine = course.machine
-    fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
-    parts = assemble(course.strategy, fitted, bilinear(machine))
+    parts = fit_parts(course.strategy, course.limits, machine, bilinear(machine))
     slices = SliceCount()
     predict = prediction_for(course).source(seed)
     parts = replace(parts, observers=(*parts.observers, slices))

@@ -7,17 +7,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
 
 import uvloop
 
 from engine.executor import Executor
 from engine.kv.host_store import HostStore
-from engine.messages import Report, Stop
+from engine.messages import Deliver, ExecutorInfo, Report
 from engine.row import Row
 from engine.sampling.params import SamplingParams
 from loadgen.simulate.prediction import Predict, split_forecast
@@ -35,27 +33,34 @@ from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import load_profile
 from server.cli.config import ServeConfig
-from server.composition.app import Listener, Relay
+from server.composition.app import Relay
 from server.composition.devices import conditions_of, swap_bytes
 from server.composition.loading import build_executor, load_models
 
 STOP_TIMEOUT = 10.0
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Models, text and profile, which all strategies share."""
+    """Models, text, profile and the sizes of executors, which all strategies share."""
 
     config: ServeConfig
     models: tuple[LoadedModel, ...]
     text: Text
     profile: Bilinear
+    infos: tuple[ExecutorInfo, ...] = ()  # of executors as this engine builds them
 
     @property
     def vocabulary(self) -> int:
         return min(self.text.vocab_size, self.models[0].vocab_size)
+
+    def new_executors(self, deliver: Deliver) -> tuple[Executor, ...]:
+        """Executors that are not started yet."""
+        store: HostStore[Row] = HostStore(swap_bytes(self.config))
+        return tuple(
+            run_in_own_thread(partial(build_executor, self.config, index, model, self.text, store, deliver))
+            for index, model in enumerate(self.models)
+        )
 
 
 def load_engine(config: ServeConfig) -> Engine:
@@ -68,42 +73,8 @@ def load_engine(config: ServeConfig) -> Engine:
             f"there is no profile of {config.model} under these settings: run `lengthwise profile "
             f"{config.model}{executors}` first, with the same settings"
         )
-    return Engine(config, models, text, profile.model)
-
-
-@dataclass(frozen=True, slots=True)
-class Rig:
-    """New executors, and an event loop on which their reports arrive."""
-
-    executors: tuple[Executor, ...]
-    relay: Relay
-    _runner: asyncio.Runner
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Start the executors and do the work on the loop; once."""
-        for executor in self.executors:
-            executor.start()
-        return self._runner.run(work)
-
-
-@contextmanager
-def new_executors(engine: Engine) -> Iterator[Rig]:
-    """Build executors, which are not started yet; on leaving they are stopped if they were."""
-    store: HostStore[Row] = HostStore(swap_bytes(engine.config))
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        relay = Relay(runner.get_loop())
-        executors = tuple(
-            run_in_own_thread(partial(build_executor, engine.config, index, model, engine.text, store, relay.deliver))
-            for index, model in enumerate(engine.models)
-        )
-        try:
-            yield Rig(executors, relay, runner)
-        finally:
-            for executor in executors:
-                executor.post(Stop())
-            for executor in executors:
-                if executor.alive:
-                    executor.stop(STOP_TIMEOUT)
+    engine = Engine(config, models, text, profile.model)
+    return replace(engine, infos=tuple(one.info for one in engine.new_executors(lambda report: None)))
 
 
 def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
@@ -117,8 +88,8 @@ WARM_UP = 4
 WARM_UP_TOKENS = 8
 
 
-async def play(
-    rig: Rig,
+def play(
+    engine: Engine,
     new_parts: Callable[[], Parts],
     trace: Sequence[Lengths],
     prompts: Sequence[tuple[int, ...]],
@@ -126,28 +97,38 @@ async def play(
     watch: Watch,
     hear: Callable[[Report, float], None],
 ) -> Simulation:
-    """The record of all requests, in order of arrival; a few short ones are played before, so that a run finds the
-    executors as later ones do, on parts of their own, since parts keep state. Raises UserError when a request fails.
+    """The record of all requests on new executors, in order of arrival; a few short ones are played before, so that a
+    run finds the executors as later ones do, on parts of their own, since parts keep state. Raises UserError when a
+    request fails.
 
     `hear` is called with every report of the run and the seconds since its begin.
     """
     clock, most = MonotonicClock(), max(one.output_length for one in trace)
     few = [replace(one, arrival=0.0, output_length=min(one.output_length, WARM_UP_TOKENS)) for one in trace[:WARM_UP]]
-    async with _dispatching(rig, new_parts(), clock, lambda report: None) as dispatcher:
-        await serve(dispatcher, clock, few, prompts[:WARM_UP], max_tokens=most, predict=predict)
-    begin = clock.now()
-    async with _dispatching(rig, new_parts(), clock, lambda one: hear(one, clock.now() - begin)) as dispatcher:
-        done = await serve(dispatcher, clock, trace, prompts, max_tokens=most, predict=predict, watch=watch)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        relay = Relay(runner.get_loop())
+        executors = engine.new_executors(relay.deliver)
+
+        async def serve_apart(requests: Sequence[Lengths], watch: Watch, hear: Deliver) -> list[Request]:
+            dispatcher = Dispatcher(new_parts(), executors, clock)
+            with relay.send_to(hear, dispatcher.receive):
+                async with background(dispatcher.run(), "dispatcher"):
+                    return await serve(
+                        dispatcher, clock, requests, prompts, max_tokens=most, predict=predict, watch=watch
+                    )
+
+        try:
+            for executor in executors:
+                executor.start()
+            runner.run(serve_apart(few, lambda ended: None, lambda report: None))
+            begin = clock.now()
+            done = runner.run(serve_apart(trace, watch, lambda report: hear(report, clock.now() - begin)))
+        finally:
+            for executor in executors:
+                if executor.alive:
+                    executor.stop(STOP_TIMEOUT)
     origin = done[0].times.arrival - trace[0].arrival
     return Simulation(tuple(served(request, origin) for request in done), ())
-
-
-@asynccontextmanager
-async def _dispatching(rig: Rig, parts: Parts, clock: Clock, hear: Listener) -> AsyncIterator[Dispatcher]:
-    dispatcher = Dispatcher(parts, rig.executors, clock)
-    with rig.relay.send_to(hear, dispatcher.receive):
-        async with background(dispatcher.run(), "dispatcher"):
-            yield dispatcher
 
 
 async def serve(
@@ -174,7 +155,7 @@ async def serve(
             raise UserError(f"a request of {request.input_length} tokens failed on the engine: {told}")
         watch(next(numbers))
 
-    for one, prompt in zip(trace, prompts, strict=True):
+    for one, prompt in zip(trace, prompts, strict=False):
         due = begin + one.arrival
         if due > clock.now():
             await clock.wait(asyncio.Event(), due)

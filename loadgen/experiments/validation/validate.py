@@ -10,20 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
-from engine.messages import ExecutorInfo
 from engine.simulated.machine import Machine
 from loadgen.compare.machine import describe_machine
 from loadgen.console import table_console
-from loadgen.experiments.validation.play import Engine, load_engine, new_executors, play, random_prompts
+from loadgen.experiments.validation.play import Engine, load_engine, play, random_prompts
 from loadgen.experiments.validation.speed import RunSpeed, Speedometer
 from loadgen.experiments.validation.verdict import Verdict, compare, table, verdict_json
-from loadgen.load.schedule import Arrivals, arrival_times
 from loadgen.result_file import require_writable, save_json
 from loadgen.simulate.figures import measure_latencies
 from loadgen.simulate.flags import ValidateFlags
-from loadgen.simulate.load import simulated_load
+from loadgen.simulate.load import draw_arrivals, simulated_load
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, simulate
 from loadgen.workload.lengths import Lengths
@@ -86,8 +82,7 @@ def paced(asked: ValidateFlags, probe: Sequence[Lengths], rate: float) -> list[L
     size = QUICK if asked.quick else FULL
     duration = min(asked.duration, size.duration)
     count = asked.num_requests or max(size.least, round(rate * duration))
-    times = arrival_times(Arrivals(rate, asked.burstiness), count, np.random.default_rng(asked.seed))
-    return [replace(probe[place % len(probe)], arrival=float(time)) for place, time in enumerate(times)]
+    return draw_arrivals([probe[place % len(probe)] for place in range(count)], rate, asked.burstiness, asked.seed)
 
 
 def validate(asked: ValidateFlags) -> int:
@@ -120,12 +115,11 @@ def _config(asked: ValidateFlags) -> ServeConfig:
 
 def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[Verdict]:
     """The verdicts on each strategy at each load, as they come."""
+    twin = _twin(engine)
     with Bars() as bars:
         for name in asked.chosen:
             config = replace(engine.config, strategy=name)
-            with new_executors(engine) as rig:
-                twin = _twin(engine, [one.info for one in rig.executors])
-            for rho, trace in _traces(asked, config, engine, twin, bars):
+            for rho, trace in _traces(asked, config, engine, bars):
                 real, speed = _play(asked, config, engine, trace, bars)
                 by_run = replace(twin, cost=speed.prices, pace=speed.curve.pace)
                 simulated = [_simulate(config, engine, one, trace) for one in (twin, by_run)]
@@ -140,17 +134,16 @@ def _play(
     speed = Speedometer(engine.profile)
     watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
     prompts = random_prompts(trace, engine.vocabulary, asked.seed)
-    with new_executors(engine) as rig:
-        parts = partial(parts_for, config, [one.info for one in rig.executors], engine.profile, inline)
-        real = rig.run(play(rig, parts, trace, prompts, _predict(config), watch, speed.hear))
+    parts = partial(parts_for, config, engine.infos, engine.profile, inline)
+    real = play(engine, parts, trace, prompts, _predict(config), watch, speed.hear)
     return real, speed.read()
 
 
 def _traces(
-    asked: ValidateFlags, config: ServeConfig, engine: Engine, twin: Machine, bars: Bars
+    asked: ValidateFlags, config: ServeConfig, engine: Engine, bars: Bars
 ) -> Iterator[tuple[float | None, list[Lengths]]]:
     """The loads of a strategy: at --rate, else at shares of what it serves just now where all come at once."""
-    wanted = lengths(asked, twin.context_length)
+    wanted = lengths(asked, min(info.context_length for info in engine.infos))
     if asked.rate is not None:
         yield None, wanted
         return
@@ -162,8 +155,9 @@ def _traces(
 # The simulated twin
 
 
-def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
+def _twin(engine: Engine) -> Machine:
     """The executors as a simulation has them: all like the smallest."""
+    infos = engine.infos
     return Machine(
         cost=engine.profile,
         capacity_tokens=min(info.capacity_tokens for info in infos),
@@ -177,12 +171,8 @@ def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
 
 def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths]) -> Simulation:
     """The trace on simulated executors; the scheduler believes in the profile, as beside the engine."""
-    infos = [
-        ExecutorInfo(index, "simulated", twin.capacity_tokens, twin.max_num_seqs, twin.context_length)
-        for index in range(twin.workers)
-    ]
-    parts = parts_for(config, infos, engine.profile, inline)
-    done = simulate(parts, twin, trace, _most_tokens(trace), predict=_predict(config))
+    parts = parts_for(config, engine.infos, engine.profile, inline)
+    done = simulate(parts, twin, trace, max(one.output_length for one in trace), predict=_predict(config))
     if failed := sum(not one.completed for one in done.requests):
         raise UserError(f"{failed} requests failed in the simulation of {config.strategy}")
     return done
@@ -191,7 +181,3 @@ def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequenc
 def _predict(config: ServeConfig) -> Predict | None:
     """The oracle for strategies that ask for lengths, on both sides; None for others."""
     return None if STRATEGIES[config.strategy].length == Length.NONE else true_length
-
-
-def _most_tokens(trace: Sequence[Lengths]) -> int:
-    return max(one.output_length for one in trace)

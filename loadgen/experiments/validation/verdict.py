@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from rich.table import Table
 
+from loadgen.console import COLUMNS
 from loadgen.result_file import Json
 from loadgen.simulate.figures import Figures
 
@@ -17,18 +18,14 @@ MEAN_BOUND, P99_BOUND = 0.05, 0.10
 LEAST = 1e-3
 """A difference that is not above this is none: batches that return as a whole have a TPOT of nothing."""
 
-QUANTITIES: Mapping[str, tuple[str, float, float]] = MappingProxyType(
+QUANTITIES: Mapping[str, float] = MappingProxyType(
     {
-        "mean TTFT (s)": ("mean_ttft_ms", 0.001, MEAN_BOUND),
-        "mean TPOT (s)": ("mean_tpot_ms", 0.001, MEAN_BOUND),
-        "mean JCT (s)": ("mean_jct_ms", 0.001, MEAN_BOUND),
-        "p99 TTFT (s)": ("p99_ttft_ms", 0.001, P99_BOUND),
-        "p99 TPOT (s)": ("p99_tpot_ms", 0.001, P99_BOUND),
-        "p99 JCT (s)": ("p99_jct_ms", 0.001, P99_BOUND),
-        "throughput (req/s)": ("request_throughput", 1.0, MEAN_BOUND),
+        **{f"mean_{name}_ms": MEAN_BOUND for name in ("ttft", "tpot", "jct")},
+        **{f"p99_{name}_ms": P99_BOUND for name in ("ttft", "tpot", "jct")},
+        "request_throughput": MEAN_BOUND,
     }
 )
-"""What is compared -> the name of its figure, that figure's unit in the table's, and the bound of the deviation."""
+"""The figures that are compared, and the bounds of their deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +81,10 @@ class Verdict:
 
 def compare(real: Figures, profiled: Figures, simulated: Figures) -> dict[str, Quantity]:
     """All quantities of a run and of its two simulations."""
+    columns = {COLUMNS[key]: bound for key, bound in QUANTITIES.items()}
     return {
-        name: Quantity(real[key] * unit, profiled[key] * unit, simulated[key] * unit, bound)
-        for name, (key, unit, bound) in QUANTITIES.items()
+        column.axis: Quantity(*(one[column.key] * column.scale for one in (real, profiled, simulated)), bound=bound)
+        for column, bound in columns.items()
     }
 
 

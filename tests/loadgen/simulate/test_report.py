@@ -25,7 +25,7 @@ def test_a_table_shows_what_matters_most_and_how_far_each_is_from_the_first() ->
     later = {**measure_simulation(DONE, COST), "mean_jct_ms": 22_500.0}
     swept = Swept((), [*make_runs(1).runs, Ran((), 0, "slow", later)])
     table = make_table(swept, everything=False)
-    heads = ("", "mean JCT (s)", "p99 JCT (s)", "mean TTFT (s)", "mean JCT per token (s)", "throughput (requests/s)")
+    heads = ("", "mean JCT (s)", "p99 JCT (s)", "mean TTFT (s)", "mean JCT per token (s)", "throughput (req/s)")
     assert table.heads == heads
     assert table.rows[0] == ("strategy-0", "11.2", "11.2", "2", "1.61", "0.0889")
     assert table.rows[1][1] == "22.5 +100%"
