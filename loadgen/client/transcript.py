@@ -106,8 +106,6 @@ class Interval(msgspec.Struct):
 class Estimate(msgspec.Struct):
     """What a server expected of a request when it came."""
 
-    predicted_tokens: Interval | None = None
-    expected_wait_s: float | None = None
     expected_completion_s: Interval | None = None
 
 
@@ -199,11 +197,8 @@ class Transcript:
 
 
 def _foretold(estimate: Estimate) -> Foretold | None:
-    end, tokens = estimate.expected_completion_s, estimate.predicted_tokens
-    if end is None or end.low is None or end.high is None:
-        return None
-    wait = estimate.expected_wait_s or 0.0
-    return Foretold(end.low, end.median, end.high, wait, None if tokens is None else tokens.median)
+    end = estimate.expected_completion_s
+    return None if end is None or end.low is None or end.high is None else Foretold(end.low, end.median, end.high)
 
 
 def _output(choice: Choice) -> str | None:

@@ -107,9 +107,8 @@ class Play:
         return not self.figures.get("interrupted")
 
     def figure(self, key: str) -> float | None:
-        """A figure by its key; None where there is no such figure."""
-        value = self.figures.get(key)
-        return float(value) if isinstance(value, int | float) else None
+        """A figure in its column's unit; None where there is none."""
+        return COLUMNS[key].read(self.figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +219,7 @@ def _judge_quantity(
     own, base = (comparison.by_round(one, point, quantity.key) for one in (contestant, baseline))
     if not own or not base:
         return None
-    scale = quantity.scale
-    pairs = [(own[number] * scale, base[number] * scale) for number in sorted(own.keys() & base.keys())]
+    pairs = [(own[number], base[number]) for number in sorted(own.keys() & base.keys())]
     outcome, text = judge(pairs, quantity.better or "lower")
     lost = sum(
         sum(comparison.values(one, point, key)) for one in (contestant, baseline) for key in ("failed", "rejected")

@@ -74,8 +74,7 @@ def _summary_json(comparison: Comparison) -> Iterator[dict[str, object]]:
     plan = comparison.plan
     for contestant, point in ((one, point) for one in plan.contestants for point in plan.points):
         for column in COMPARED:
-            values = [value * column.scale for value in comparison.values(contestant, point, column.key)]
-            if values:
+            if values := comparison.values(contestant, point, column.key):
                 of = {"contestant": contestant.name, **_load_json(point), "quantity": column.key, "unit": column.unit}
                 yield of | {"median": median(values), "lowest": min(values), "highest": max(values), "rounds": values}
 

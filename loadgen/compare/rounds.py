@@ -21,15 +21,14 @@ import aiohttp
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.bench.report import list_errors
-from loadgen.bench.run import bench
+from loadgen.bench.run import bench, list_errors
 from loadgen.client.client import ServerError, Target
 from loadgen.client.request import Prompt
 from loadgen.compare.machine import hide
 from loadgen.compare.record import Comparison, Contestant, Plan, Play, Point, Trouble
 from loadgen.compare.server import ServerFailure, run_server
 from loadgen.console import format_number
-from loadgen.load.load import Show
+from loadgen.load import Show
 from loadgen.options import BenchFlags, Sampling
 from models.options import options_of
 from models.progress import Bars
@@ -85,8 +84,8 @@ class CompareProgress:
         """Print a line about a play that has ended."""
         self._runs.advance()
         jct = play.figure("mean_jct_ms")
-        told = "" if jct is None else f", mean JCT {format_number(jct / 1000)} s"
-        counts = f"{play.figure('completed'):g} of {play.figure('num_prompts'):g} requests completed"
+        told = "" if jct is None else f", mean JCT {format_number(jct)} s"
+        counts = f"{play.figures['completed']} of {play.figures['num_prompts']} requests completed"
         rate = f"{format_number(play.figure('request_throughput') or 0.0)} requests/s"
         self._bars.say(f"{self._turn}, {play.point.label}: {counts}, {rate}{told}")
 

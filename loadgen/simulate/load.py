@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadgen.client.request import Prompt
-from loadgen.load.schedule import Arrivals, arrival_times
+from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.flags import LoadFlags
 from loadgen.workload.flags import Workload
 from loadgen.workload.lengths import TRACES, Lengths, load_trace

@@ -19,9 +19,8 @@ from engine.simulated.machine import Machine
 from loadgen.console import Table, show_table
 from loadgen.console import tabulate as tabulate_figures
 from loadgen.result_file import Json
-from loadgen.simulate.figures import Figures, measure_latencies
 from loadgen.simulate.prediction import Prediction, replay_forecasts
-from loadgen.simulate.simulation import Served, fit_parts, simulate
+from loadgen.simulate.simulation import Figures, Served, fit_parts, measure_latencies, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import find_strategies

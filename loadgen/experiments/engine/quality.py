@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from loadgen.console import table_console
-from loadgen.experiments.engine.measure import weight_bytes
 from loadgen.experiments.engine.options import KINDS, QualityBench
-from loadgen.experiments.engine.setup import hush
+from loadgen.experiments.engine.setup import hush, weight_bytes
 from loadgen.workload.sample import Sample, read_jsonl
 from loadgen.workload.tasks import read_material, samples
 from models.catalog.catalog import Catalog

@@ -142,8 +142,8 @@ def test_a_profile_is_a_machine(tmp_path: Path, by_name: bool) -> None:
     path = keep_profile(tmp_path)
     cost = "profile" if by_name else str(path)
     flags = read(tmp_path, "--cost", cost, "--capacity-tokens", "5000", "--max-num-seqs", "9")
-    found, machine = machine_of(flags, lambda: tmp_path)
-    assert found == machine.cost == COST
+    machine = machine_of(flags, lambda: tmp_path)
+    assert machine.cost == COST
     assert (machine.capacity_tokens, machine.context_length, machine.max_num_seqs) == (5000, 5000, 9)
 
 

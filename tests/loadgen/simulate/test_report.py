@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from engine.messages import Tally
-from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.report import SIDE_BY_SIDE, Ran, Swept, make_table
-from loadgen.simulate.simulation import Served, Simulation, WorkerRecord
+from loadgen.simulate.simulation import Served, Simulation, WorkerRecord, measure_simulation
 from scheduler.serving_time.bilinear import Bilinear
 
 COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.25)  # a request of 7 tokens takes 2.5 s alone

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from loadgen.experiments.engine.runners import draw_jobs, draw_ragged_shapes, longest
+from loadgen.experiments.engine.bench import draw_jobs, draw_ragged_shapes, longest
 from models.errors import UserError
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from loadgen.experiments.engine.measure import Floor, measure_bandwidth, weight_bytes
-from loadgen.experiments.engine.runners import Generate, Job, Lengthwise, Runner, Turn, contest
-from loadgen.experiments.engine.setup import load_plain
+from loadgen.experiments.engine.bench import Generate, Job, Lengthwise, Runner, Turn, contest
+from loadgen.experiments.engine.setup import Floor, load_plain, measure_bandwidth, weight_bytes
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.network.packing import pack

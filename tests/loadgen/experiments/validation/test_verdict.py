@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from loadgen.experiments.validation.verdict import Quantity, Verdict, compare, table, verdict_json
-from loadgen.simulate.figures import measure_latencies
-from loadgen.simulate.simulation import Served
+from loadgen.experiments.validation.validate import Quantity, Verdict, compare, table, verdict_json
+from loadgen.simulate.simulation import Served, measure_latencies
 
 
 @pytest.mark.parametrize(("simulated", "holds"), [(9.51, True), (10.49, True), (9.4, False), (10.6, False)])
