@@ -41,7 +41,6 @@ from loadgen.experiments.engine.setup import (
     Subject,
     describe_machine,
     eight_billion,
-    hush,
     make_network,
     measure_bandwidth,
     random_subject,
@@ -58,6 +57,7 @@ from models.network.attention import (
     has_flash,
     prepare_mask,
 )
+from server.composition.devices import hush_transformers
 
 Json: TypeAlias = dict[str, Any]
 Way: TypeAlias = Callable[[torch.device], Capture] | None
@@ -291,7 +291,7 @@ DRY = "no CUDA device: a dry run of a tiny network over the reference paths; its
 @torch.inference_mode()
 def run_first(asked: GpuBench, say: Say, clock: Callable[[], float] = time.perf_counter) -> Json:
     """All parts by name, each said as it ends."""
-    hush()
+    hush_transformers()
     dry = not torch.cuda.is_available()
     device, dtype = (torch.device("cpu"), torch.float32) if dry else (torch.device("cuda:0"), torch.bfloat16)
     make, layers = (tiny, 2) if dry else (eight_billion, _count_layers(device))

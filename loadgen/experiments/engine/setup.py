@@ -6,7 +6,6 @@ the weights and the live K and V once. Nothing else here loads.
 from __future__ import annotations
 
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import psutil
 import torch
-import transformers
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from torch import Tensor
@@ -32,8 +30,8 @@ from engine.forward.batch import RunningBatch
 from engine.forward.graphs import graphs_for
 from engine.kv.arena import KvArena
 from engine.pipeline import Pipeline
+from loadgen.compare.machine import find_versions
 from loadgen.experiments.engine.options import BenchedModel
-from models.catalog.catalog import Catalog
 from models.errors import UserError
 from models.native.decoder import NativeDecoder
 from models.network.decoder.decoder import Decoder
@@ -43,6 +41,8 @@ from models.network.linear import InferenceLinear
 from models.network.loader import LoadedModel, load, read_kv_shape
 from models.network.quantization import Quantization
 from models.text import Text
+from server.cli.config import ServeConfig
+from server.composition.loading import load_models
 
 
 @contextmanager
@@ -166,12 +166,10 @@ class Subject:
 
 
 def load_subject(asked: BenchedModel) -> Subject:
-    """The model that was asked for. Raises CatalogError, LoadError and TextError with the remedy."""
-    hush()
-    folder = Catalog().resolve(asked.model)
-    device = _find_device(asked.device)
-    model = load(folder, dtype=asked.dtype, device=device, quantization=asked.quantization)
-    return Subject(asked.model, model, Text.load(folder))
+    """The model that was asked for, as a server loads it; raises CatalogError, LoadError and TextError."""
+    given = {name: getattr(asked, name) for name in ("model", "dtype", "quantization", "device")}
+    (model, *_), text = load_models(ServeConfig(**given, executors=1))
+    return Subject(asked.model, model, text)
 
 
 def load_beside(subject: Subject, quantization: str) -> Subject:
@@ -192,27 +190,8 @@ def load_plain(subject: Subject) -> PreTrainedModel:
 
 def describe_machine(device: torch.device) -> dict[str, object]:
     """The device and the versions on which figures depend."""
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _find_device(name: str) -> str:
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
-        raise UserError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
-    return "cuda:0" if there and name != "cpu" else "cpu"
-
-
-def hush() -> None:
-    """Keep transformers from writing between the lines of a table."""
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    if not sys.stderr.isatty():
-        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"device": name, "threads": torch.get_num_threads(), **find_versions()}
 
 
 def eight_billion(layers: int) -> LlamaConfig:

@@ -120,7 +120,7 @@ def test_a_run_is_done_once_and_has_its_own_predictions() -> None:
     for _ in range(2):
         carry_out(EXPERIMENTS["main"](stage), stage.play)
     assert begun == ["sls, 8/s", "scls, 8/s"]
-    usual = point_at("usual", load=Load(20.0, 50))
+    usual = point_at("usual", load=Load(float("inf"), 50))
     other = replace(usual, prediction=Prediction(3.0))
     assert stage.play("srpt", usual) == stage.play("srpt", replace(usual, prediction=stage.prediction))
     assert stage.play("srpt", usual) != stage.play("srpt", other)
