@@ -7,8 +7,10 @@ A result is a flat mapping, as `bench` writes it to JSON: `mean_jct_ms`, `p99_tt
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -90,17 +92,18 @@ Better: TypeAlias = Literal["higher", "lower"]
 Figures: TypeAlias = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A quantity that a result has a figure of."""
+    """A quantity that a result has a figure of; columns.toml says what its parts mean."""
 
     key: str
     title: str
-    short: str  # for axes and narrow tables
+    short: str = ""
     unit: str = ""
-    better: Better | None = None  # None: neither direction is better by itself
-    scale: float = 1.0  # from the stored figure to the unit
-    only_completed: bool = False  # whether dropping requests makes it look better
+    better: Better | None = None
+    scale: float = 1.0
+    digits: int | None = None
+    only_completed: bool = False
 
     @property
     def label(self) -> str:
@@ -116,74 +119,34 @@ class Column:
         return float(value) * self.scale if isinstance(value, int | float) else None
 
 
-def _spread(
-    name: str, title: str, short: str, *, unit: str = "s", stored: str = "ms", scale: float = 0.001
-) -> list[Column]:
-    """The mean, the median and the percentiles of something that completed requests took."""
-    kinds = {
-        "mean": f"Mean {title}",
-        "median": f"Median {title}",
-        "p90": f"90th percentile of {title}",
-        "p95": f"95th percentile of {title}",
-        "p99": f"99th percentile of {title}",
-        "p100": f"Longest {title}",
-    }
-    return [
-        Column(
-            f"{kind}_{name}_{stored}" if stored else f"{kind}_{name}",
-            words,
-            f"{'longest' if kind == 'p100' else kind} {short}",
-            unit,
-            "lower",
-            scale,
-            only_completed=True,
-        )
-        for kind, words in kinds.items()
-    ]
-
-
-COLUMNS: Mapping[str, Column] = MappingProxyType(
+KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        one.key: one
-        for one in (
-            Column("completed", "Completed requests", "done"),
-            Column("failed", "Failed requests", "failed", better="lower"),
-            Column("rejected", "Rejected requests", "rejected", better="lower"),
-            Column("duration", "Duration", "duration", "s"),
-            Column("request_throughput", "Request throughput", "throughput", "requests/s", "higher"),
-            Column("output_throughput", "Output token throughput", "throughput", "tokens/s", "higher"),
-            *_spread("jct", "job completion time", "JCT"),
-            *_spread("ttft", "time to first token", "TTFT"),
-            *_spread("tpot", "time per output token", "TPOT", unit="ms", scale=1.0),
-            *_spread("normalized_latency", "normalized latency", "JCT per token", stored="s", scale=1.0),
-            *_spread(
-                "slowdown", "slowdown (JCT over that of the request alone)", "slowdown", unit="", stored="", scale=1.0
-            ),
-            Column("jain_fairness_index", "Jain fairness index", "Jain index", "", "higher", only_completed=True),
-            Column("wait", "Longest wait", "longest wait", "s", "lower"),
-            Column("later", "How much later the latest request ended", "later", better="lower"),
-            Column("mean_batch_size", "Mean batch size", "batch", "rows"),
-            Column("pad_tokens", "Pad tokens of prefills a request", "pad", better="lower"),
-            Column("invalid_tokens", "Invalid tokens a request", "invalid", better="lower"),
-            Column("slices", "Slices a request", "slices"),
-            Column("foretold_error", "Median error of foretold ends", "error of ends", "%", "lower", 100.0),
-            Column("foretold_error_with_lengths", "... had lengths been known", "with lengths", "%", "lower", 100.0),
-            Column("foretold_inside", "Ends within the interval", "inside", "%", "higher", 100.0),
-            Column("completion_std", "STD of completion times", "STD of ends", "s", "lower"),
-            Column("server_mean_batch_rows", "Mean batch size", "batch size", "rows"),
-            Column("server_pad_tokens", "Pad tokens", "pad tokens", "", "lower"),
-            Column("server_invalid_tokens", "Invalid tokens", "invalid tokens", "", "lower"),
-            Column(
-                "server_load_imbalance_s",
-                "Load imbalance: standard deviation of executors' busy times",
-                "load imbalance",
-                "s",
-                "lower",
-            ),
-            Column("server_mean_prediction_error_tokens", "Mean error of predicted lengths", "error", "tokens"),
-        )
+        "mean": ("Mean", "mean"),
+        "median": ("Median", "median"),
+        **{f"p{percent}": (f"{percent}th percentile of", f"p{percent}") for percent in (90, 95, 99)},
+        "p100": ("Longest", "longest"),
     }
 )
+"""The figures of a latency: what comes before its title, and before its short one."""
+
+
+def _list_columns() -> Iterator[Column]:
+    table = tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
+    yield from (Column(**one) for one in table["columns"])
+    for one in table["latencies"]:
+        name, stored, title, short = (one.pop(part) for part in ("name", "stored", "title", "short"))
+        for kind, (words, brief) in KINDS.items():
+            yield Column(
+                key=f"{kind}_{name}{stored}",
+                title=f"{words} {title}",
+                short=f"{brief} {short}",
+                better="lower",
+                only_completed=True,
+                **one,
+            )
+
+
+COLUMNS: Mapping[str, Column] = MappingProxyType({one.key: one for one in _list_columns()})
 """Every column, by its key."""
 
 BRIEF = ("mean_jct_ms", "p99_jct_ms", "mean_ttft_ms", "mean_normalized_latency_s", "request_throughput")

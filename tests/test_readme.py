@@ -15,7 +15,7 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from loadgen.experiments.engine import measure
+from loadgen.experiments.engine import setup
 from server.cli import main as cli
 from tests.live_server import serve
 
@@ -94,7 +94,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    monkeypatch.setattr(measure, "BUFFER_BYTES", 2**20)
+    monkeypatch.setattr(setup, "BUFFER_BYTES", 2**20)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -133,24 +133,20 @@ def find_percentile(ordered: Sequence[float], percentile: float) -> float:
     return ordered[math.ceil(len(ordered) * percentile / 100) - 1]
 
 
-Ending: TypeAlias = tuple[Foretold, float, int]
-"""When the end of an answer was expected, the seconds after which it came, and the tokens of the answer."""
+Ending: TypeAlias = tuple[Foretold, float]
+"""When the end of an answer was expected, and the seconds after which it came."""
 
 
 def judge(endings: Iterable[Ending]) -> Json:
-    """How well ends were foretold; nothing where none was. Errors are medians of the distance from the true time, as
-    shares of that; with lengths: had they been known, so what the wait and the speed make of it."""
+    """How well ends were foretold; nothing where none was. The error is the median of the distance from the true time,
+    as a share of that."""
     ended = [one for one in endings if one[1] > 0]
     if not ended:
         return {}
-    known = [
-        abs(end - seconds) / seconds for told, seconds, tokens in ended if (end := told.with_length(tokens)) is not None
-    ]
     return {
         "foretold_answers": len(ended),
-        "foretold_error": median(abs(told.median - seconds) / seconds for told, seconds, _ in ended),
-        "foretold_error_with_lengths": median(known) if known else None,
-        "foretold_inside": sum(told.low <= seconds <= told.high for told, seconds, _ in ended) / len(ended),
+        "foretold_error": median(abs(told.median - seconds) / seconds for told, seconds in ended),
+        "foretold_inside": sum(told.low <= seconds <= told.high for told, seconds in ended) / len(ended),
     }
 
 
@@ -194,7 +190,7 @@ def measure(
             [one.output_tokens / (one.end - one.scheduled) for one in completed if one.end > one.scheduled]
         ),
         "median_ttft_by_turn_ms": [1000 * seconds for seconds in _median_ttfts(completed)],
-        **judge((one.foretold, one.end - one.sent, one.output_tokens) for one in completed if one.foretold),
+        **judge((one.foretold, one.end - one.sent) for one in completed if one.foretold),
     }
     for metric in map(METRICS.__getitem__, metrics):
         samples = [sample for outcome in completed for sample in metric.samples(outcome)]

@@ -100,7 +100,6 @@ class Client:
             cached_tokens=transcript.cached_tokens,
             counted=transcript.output_tokens is not None,
             queue_time=transcript.queue_time,
-            predicted_tokens=transcript.predicted_tokens,
             foretold=transcript.foretold,
             failure=failure,
             label=request.label,

@@ -112,14 +112,6 @@ class Foretold:
     low: float
     median: float
     high: float
-    wait: float = 0.0
-    """Seconds of these before it was expected to start."""
-    tokens: float | None = None
-    """Length of the answer that was expected."""
-
-    def with_length(self, tokens: int) -> float | None:
-        """The median had the length been known: what comes after the wait, as many times longer."""
-        return self.wait + (self.median - self.wait) * tokens / self.tokens if self.tokens else None
 
 
 Status: TypeAlias = Literal["completed", "failed", "rejected", "cancelled"]
@@ -166,8 +158,6 @@ class Outcome:
     """Whether the server reported token counts."""
     queue_time: float | None = None
     """Seconds in the server's queue, where it reports that."""
-    predicted_tokens: float | None = None
-    """The length that the server predicted for the answer, where it reports that."""
     foretold: Foretold | None = None
     """When the server expected the answer's end as the request came, where it reports that."""
     failure: Failure | None = None

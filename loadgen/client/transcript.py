@@ -106,8 +106,6 @@ class Interval(msgspec.Struct):
 class Estimate(msgspec.Struct):
     """What a server expected of a request when it came."""
 
-    predicted_tokens: Interval | None = None
-    expected_wait_s: float | None = None
     expected_completion_s: Interval | None = None
 
 
@@ -115,7 +113,6 @@ class Metrics(msgspec.Struct):
     """Times and predictions that a server reports about its own work."""
 
     queue_time_ms: float | None = None
-    predicted_tokens: float | None = None
     estimate: Estimate | None = None
 
 
@@ -141,7 +138,6 @@ class Transcript:
     cached_tokens: int = 0
     output_tokens: int | None = None
     queue_time: float | None = None
-    predicted_tokens: float | None = None
     foretold: Foretold | None = None
     _parser: EventParser = field(default_factory=EventParser)
     _pieces: list[str] = field(default_factory=list)
@@ -196,18 +192,13 @@ class Transcript:
         if (metrics := event.metrics) is not None:
             if metrics.queue_time_ms is not None:
                 self.queue_time = metrics.queue_time_ms / 1000
-            if metrics.predicted_tokens is not None:
-                self.predicted_tokens = metrics.predicted_tokens
             if metrics.estimate is not None:
                 self.foretold = _foretold(metrics.estimate)
 
 
 def _foretold(estimate: Estimate) -> Foretold | None:
-    end, tokens = estimate.expected_completion_s, estimate.predicted_tokens
-    if end is None or end.low is None or end.high is None:
-        return None
-    wait = estimate.expected_wait_s or 0.0
-    return Foretold(end.low, end.median, end.high, wait, None if tokens is None else tokens.median)
+    end = estimate.expected_completion_s
+    return None if end is None or end.low is None or end.high is None else Foretold(end.low, end.median, end.high)
 
 
 def _output(choice: Choice) -> str | None:

@@ -96,11 +96,9 @@ class Play:
     round: int
     point: Point
     figures: Mapping[str, object]
-    """Name in the result of `lengthwise bench`, or of the server's own figures where it tells any -> value."""
+    """Name in the result of `lengthwise bench`, or `server_mean_batch_rows` where the server tells that -> value."""
     latencies: tuple[float, ...] = ()
     """Job completion times in seconds, ascending."""
-    predictions: tuple[tuple[float, int], ...] = ()
-    """Predicted and actual output tokens of the requests of which the server told a prediction."""
     errors: tuple[str, ...] = ()
 
     @property
@@ -109,9 +107,8 @@ class Play:
         return not self.figures.get("interrupted")
 
     def figure(self, key: str) -> float | None:
-        """A figure by its key; None where there is no such figure."""
-        value = self.figures.get(key)
-        return float(value) if isinstance(value, int | float) else None
+        """A figure in its column's unit; None where there is none."""
+        return COLUMNS[key].read(self.figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +157,12 @@ COMPARED = tuple(
         *("mean_jct_ms", "median_jct_ms", "p95_jct_ms", "p99_jct_ms"),
         *("mean_ttft_ms", "median_ttft_ms", "p95_ttft_ms", "p99_ttft_ms"),
         *("mean_normalized_latency_s", "p95_normalized_latency_s", "mean_slowdown", "jain_fairness_index"),
-        *("server_mean_batch_rows", "server_pad_tokens", "server_invalid_tokens"),
-        *("server_load_imbalance_s", "server_mean_prediction_error_tokens"),
+        "server_mean_batch_rows",
     )
 )
-"""Columns in the order of the report; those that begin with `server_` are the server's own."""
+"""Columns in the order of the report."""
 
-UNJUDGED = (
-    *("median_ttft_ms", "p95_ttft_ms", "p95_normalized_latency_s"),
-    *("server_mean_batch_rows", "server_mean_prediction_error_tokens"),
-)
+UNJUDGED = ("median_ttft_ms", "p95_ttft_ms", "p95_normalized_latency_s", "server_mean_batch_rows")
 """Columns without a verdict: too near to others, or of no direction."""
 
 COUNTS = ("completed", "failed", "rejected")
@@ -226,8 +219,7 @@ def _judge_quantity(
     own, base = (comparison.by_round(one, point, quantity.key) for one in (contestant, baseline))
     if not own or not base:
         return None
-    scale = quantity.scale
-    pairs = [(own[number] * scale, base[number] * scale) for number in sorted(own.keys() & base.keys())]
+    pairs = [(own[number], base[number]) for number in sorted(own.keys() & base.keys())]
     outcome, text = judge(pairs, quantity.better or "lower")
     lost = sum(
         sum(comparison.values(one, point, key)) for one in (contestant, baseline) for key in ("failed", "rejected")

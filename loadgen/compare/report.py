@@ -74,8 +74,7 @@ def _summary_json(comparison: Comparison) -> Iterator[dict[str, object]]:
     plan = comparison.plan
     for contestant, point in ((one, point) for one in plan.contestants for point in plan.points):
         for column in COMPARED:
-            values = [value * column.scale for value in comparison.values(contestant, point, column.key)]
-            if values:
+            if values := comparison.values(contestant, point, column.key):
                 of = {"contestant": contestant.name, **_load_json(point), "quantity": column.key, "unit": column.unit}
                 yield of | {"median": median(values), "lowest": min(values), "highest": max(values), "rounds": values}
 
@@ -93,7 +92,6 @@ def _play_json(play: Play) -> dict[str, object]:
         **play.figures,
         "errors": play.errors,
         "jcts_s": play.latencies,
-        "predicted_and_actual_tokens": play.predictions,
     }
 
 

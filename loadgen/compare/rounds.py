@@ -1,92 +1,57 @@
 """Plays the rounds of a comparison: in each, every contestant's server is started, warmed, put under every load, and
 stopped before the next one. Knows no flags, no page and no scheduling.
 
-Figures of a server are the difference of its /metrics between before and after a run.
+A server's mean batch is told by the difference of its /metrics between before and after a run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from math import inf
 from pathlib import Path
 from secrets import token_hex
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import aiohttp
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.bench.report import list_errors
-from loadgen.bench.run import bench
+from loadgen.bench.run import bench, list_errors
 from loadgen.client.client import ServerError, Target
 from loadgen.client.request import Prompt
 from loadgen.compare.machine import hide
 from loadgen.compare.record import Comparison, Contestant, Plan, Play, Point, Trouble
 from loadgen.compare.server import ServerFailure, run_server
 from loadgen.console import format_number
-from loadgen.load.load import Show
+from loadgen.load import Show
 from loadgen.options import BenchFlags, Sampling
 from models.options import options_of
 from models.progress import Bars
 
-Samples: TypeAlias = Mapping[tuple[str, str], float]
-"""A sample's name and its `executor` label -> its value, summed over all other labels."""
-
-NOTHING: Samples = MappingProxyType({})
 TIMEOUT = aiohttp.ClientTimeout(total=10)
-COUNTERS = MappingProxyType(
-    {"server_pad_tokens": "lengthwise:pad_tokens_total", "server_invalid_tokens": "lengthwise:invalid_tokens_total"}
-)
-HISTOGRAMS = MappingProxyType(
-    {
-        "server_mean_batch_rows": "lengthwise:batch_rows",
-        "server_mean_prediction_error_tokens": "lengthwise:predicted_length_error_tokens",
-    }
-)
-BUSY = ("lengthwise:executor_busy_seconds_total", "lengthwise:executor_busy_seconds")
+BATCH_ROWS = "lengthwise:batch_rows"
 
 
-async def scrape(target: Target) -> Samples:
-    """The samples that the server tells now; none where it has no /metrics."""
+async def read_batch_rows(target: Target) -> tuple[float, float]:
+    """The sum of the rows of all batches that a server has run, and their number; nothing where it does not tell."""
     try:
         async with (
             aiohttp.ClientSession(timeout=TIMEOUT, headers=dict(target.headers)) as session,
             session.get(target.url("/metrics")) as response,
         ):
-            return parse(await response.text()) if response.status == 200 else NOTHING
+            families = list(text_string_to_metric_families(await response.text())) if response.status == 200 else []
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-        return NOTHING
-
-
-def parse(text: str) -> Samples:
-    """Samples of the Prometheus text format. Raises ValueError when it is none."""
-    samples: dict[tuple[str, str], float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            key = (sample.name, sample.labels.get("executor", ""))
-            samples[key] = samples.get(key, 0.0) + sample.value
-    return samples
-
-
-def compute_figures(before: Samples, after: Samples) -> dict[str, float]:
-    """Figures of what happened between two scrapes, as far as the server tells them."""
-    rises: dict[str, list[float]] = {}  # of each executor
-    for sample, value in after.items():
-        rises.setdefault(sample[0], []).append(value - before.get(sample, 0.0))
-    found = {key: sum(rises[name]) for key, name in COUNTERS.items() if name in rises}
-    for key, name in HISTOGRAMS.items():
-        if (count := sum(rises.get(f"{name}_count", ()))) > 0:
-            found[key] = sum(rises[f"{name}_sum"]) / count
-    if busy := next((rises[name] for name in BUSY if len(rises.get(name, ())) > 1), None):
-        found["server_load_imbalance_s"] = statistics.pstdev(busy)  # one executor alone cannot be out of balance
-    return found
+        families = []
+    samples = [(sample.name, sample.value) for family in families for sample in family.samples]
+    total, count = (
+        sum(value for name, value in samples if name == f"{BATCH_ROWS}_{kind}") for kind in ("sum", "count")
+    )
+    return total, count
 
 
 class CompareProgress:
@@ -119,8 +84,8 @@ class CompareProgress:
         """Print a line about a play that has ended."""
         self._runs.advance()
         jct = play.figure("mean_jct_ms")
-        told = "" if jct is None else f", mean JCT {format_number(jct / 1000)} s"
-        counts = f"{play.figure('completed'):g} of {play.figure('num_prompts'):g} requests completed"
+        told = "" if jct is None else f", mean JCT {format_number(jct)} s"
+        counts = f"{play.figures['completed']} of {play.figures['num_prompts']} requests completed"
         rate = f"{format_number(play.figure('request_throughput') or 0.0)} requests/s"
         self._bars.say(f"{self._turn}, {play.point.label}: {counts}, {rate}{told}")
 
@@ -205,10 +170,12 @@ class _Turn:
 
     async def _play_load(self, asked: BenchFlags, point: Point) -> Play:
         target = Target(asked.url, asked.headers())
-        before = await scrape(target)
+        rows, batches = await read_batch_rows(target)
         done = await bench(asked, self.prompts, lambda _, total: self.progress.watch(point.label, total))
-        # A run that was interrupted does not count, so its figures are not worth waiting for.
-        told = {} if done.run.interrupted else compute_figures(before, await scrape(target))
+        told: dict[str, float] = {}
+        if not done.run.interrupted:  # else its figures do not count
+            total, count = await read_batch_rows(target)
+            told = {"server_mean_batch_rows": (total - rows) / (count - batches)} if count > batches else {}
         completed = [one for one in done.run.outcomes if one.completed]
         return Play(
             contestant=self.contestant.name,
@@ -216,9 +183,6 @@ class _Turn:
             point=point,
             figures={"model": done.model} | done.figures | told,
             latencies=tuple(sorted(one.end - one.scheduled for one in completed)),
-            predictions=tuple(
-                (one.predicted_tokens, one.output_tokens) for one in completed if one.predicted_tokens is not None
-            ),
             errors=tuple(map(hide, list_errors(done.run.outcomes))),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -11,7 +12,6 @@ from math import inf
 from pathlib import Path
 
 import orjson
-from rich.console import Console
 
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions
 from loadgen.compare.record import Comparison, Contestant, Plan, Point, Setting
@@ -107,7 +107,7 @@ def run_compare(asked: CompareFlags) -> int:
     _prepare(folder)
     draws = can_draw()
     if not draws:
-        _print_error(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal")
+        print(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal", file=sys.stderr)
     setting = Setting(
         date=f"{started:%Y-%m-%d %H:%M:%S}",
         machine=describe_machine(),
@@ -138,12 +138,8 @@ def _report(done: Comparison, files: list[Path]) -> int:
     if done.plays:
         table_console().print(make_summary(done))
         stopped = ["interrupted: the report holds what ran until then"] if done.interrupted else []
-        _print_error("\n".join((*troubles, *stopped, f"saved {' and '.join(map(str, files))}")))
+        print(*troubles, *stopped, f"saved {' and '.join(map(str, files))}", sep="\n", file=sys.stderr)
     return INTERRUPTED if done.interrupted else int(bool(troubles))
-
-
-def _print_error(line: str) -> None:
-    Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _prepare(folder: Path) -> None:

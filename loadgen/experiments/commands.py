@@ -169,8 +169,7 @@ def run_grid(asked: Grid) -> int:
     """Play and print; returns the exit code. Raises UserError."""
     from loadgen.console import table_console
     from loadgen.experiments.grid.cells import BASE, all_cells, check_traces, list_contenders
-    from loadgen.experiments.grid.report import show
-    from loadgen.experiments.grid.run import play_all
+    from loadgen.experiments.grid.run import play_all, show
 
     known = list_contenders()
     if unknown := [name for name in asked.strategies if name not in known]:
@@ -189,8 +188,7 @@ def run_arena(asked: Arena) -> int:
     """Play, print and write the page; returns the exit code. Raises UserError."""
     from loadgen.console import show_table, table_console
     from loadgen.experiments.grid.cells import check_traces, find_loads, list_players
-    from loadgen.experiments.grid.report import make_page, tabulate
-    from loadgen.experiments.grid.run import play_all
+    from loadgen.experiments.grid.run import make_page, play_all, tabulate
     from loadgen.plot import require_drawing
     from loadgen.result_file import require_writable, save
     from scheduler.assembly import find_strategies

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from loadgen.client.request import Prompt
-from loadgen.load.schedule import Arrivals, arrival_times
+from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.flags import LoadFlags
 from loadgen.workload.flags import Workload
 from loadgen.workload.lengths import TRACES, Lengths, load_trace
@@ -36,7 +36,12 @@ def simulated_load(flags: LoadFlags) -> list[Lengths]:
     requests = _lengths(flags, count, flags.seed)
     if timed:
         return [one for one in requests if one.arrival < flags.duration]
-    times = arrival_times(Arrivals(rate, flags.burstiness), len(requests), np.random.default_rng(flags.seed))
+    return draw_arrivals(requests, rate, flags.burstiness, flags.seed)
+
+
+def draw_arrivals(requests: Sequence[Lengths], rate: float, burstiness: float, seed: int) -> list[Lengths]:
+    """The requests at random times, `rate` a second."""
+    times = arrival_times(Arrivals(rate, burstiness), len(requests), np.random.default_rng(seed))
     return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
 
 

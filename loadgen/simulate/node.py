@@ -47,15 +47,11 @@ class VirtualClock:
             self.move_to(until)
 
 
-Note = Callable[[Report, float], None]
-"""Called with each report of an executor and the time of the clock."""
-
-
 class Node:
     """A whole server. Its owner moves the clock to `due`, calls `advance`, and so on."""
 
-    def __init__(self, parts: Parts, machine: Machine, clock: Clock, note: Note | None = None) -> None:
-        self._clock, self._note = clock, note
+    def __init__(self, parts: Parts, machine: Machine, clock: Clock) -> None:
+        self._clock = clock
         self._batcher = parts.batcher
         store: HostStore[SimulatedRow] = HostStore()
         self._prefixes: PrefixCache[SimulatedKv] = PrefixCache(
@@ -121,8 +117,6 @@ class Node:
         )
 
     def _receive(self, report: Report) -> None:
-        if self._note is not None:
-            self._note(report, self._clock.now())
         if isinstance(report, StepReport):
             self._tallies[report.executor] += report.tally
         self._dispatcher.receive(report)

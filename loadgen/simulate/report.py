@@ -111,7 +111,7 @@ ALL = (
     *(f"{kind}_{name}_ms" for name in ("jct", "ttft") for kind in ("mean", "median", "p95", "p99", "p100")),
     *(f"{kind}_normalized_latency_s" for kind in ("mean", "median", "p95", "p99")),
     *("mean_slowdown", "p99_slowdown", "mean_batch_size", "pad_tokens", "invalid_tokens", "slices"),
-    *("foretold_error", "foretold_error_with_lengths", "foretold_inside", "completion_std"),
+    *("foretold_error", "foretold_inside", "completion_std"),
 )
 PAGE = ("mean_jct_ms", "p99_jct_ms", "p100_jct_ms", *BRIEF[2:])
 FURTHEST = 3.0  # times the least mean or p99 that a plot of both shows

@@ -14,7 +14,6 @@ from engine.simulated.machine import Machine
 from loadgen.console import show_table, table_console
 from loadgen.plot import require_drawing
 from loadgen.result_file import Json, require_writable, save, save_json, stoppable
-from loadgen.simulate.figures import Figures, measure_simulation
 from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import RATE, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import ROUTERS
@@ -29,14 +28,13 @@ from loadgen.simulate.report import (
     read_axes,
     write_csv,
 )
-from loadgen.simulate.simulation import Simulation, simulate
+from loadgen.simulate.simulation import Figures, Simulation, fit_parts, measure_simulation, prices_of, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
-from scheduler.assembly import assemble, find_strategies
+from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
-from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.presets import PRESETS
 from scheduler.serving_time.profile_file import latest_profile, read_profile
 from scheduler.strategy import STRATEGIES, Length
@@ -56,7 +54,6 @@ class Trace:
     """A machine and the requests that it gets, the same for every strategy."""
 
     flags: SimulateFlags
-    cost: Bilinear
     machine: Machine
     load: list[Lengths]
     answers_cut: int  # those that end where the request has as many tokens as the machine holds
@@ -85,7 +82,7 @@ def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
         require_writable(path, flag)
     require_drawing(flags.report, "--report")
     _refuse_impossible(flags.chosen)
-    caption = _write_caption(flags, machine_of(flags, cache)[1], axes, seeds)
+    caption = _write_caption(flags, machine_of(flags, cache), axes, seeds)
     swept, notes, interrupted = Swept(axes, []), set[str](), False
     with stoppable(), Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
         try:
@@ -120,7 +117,7 @@ def _run_all(
             done: dict[str, tuple[Figures, Simulation]] = {}
             for name in flags.chosen:
                 simulation = _simulate(trace, name, bars)
-                found = measure_simulation(simulation, trace.cost)
+                found = measure_simulation(simulation, trace.machine.cost)
                 done[name] = found, simulation
                 runs.append(Ran(texts, seed, name, found))
                 left, each = total - len(runs), (time.monotonic() - begun) / len(runs)
@@ -145,22 +142,20 @@ def _publish(flags: SimulateFlags, swept: Swept, caption: str, notes: set[str]) 
 
 def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
     """The machine, and the requests cut to what it can hold unless flags clip them. Raises UserError."""
-    cost, machine = machine_of(flags, cache)
+    machine = machine_of(flags, cache)
     requests = simulated_load(flags)
     clipped = flags.max_input_len is not None or flags.max_output_len is not None
     load, cut, left_out = (requests, 0, 0) if clipped else fit_load(requests, machine.longest)
     file, wanted = flags.prediction.file, len(load)
     if file is not None and (told := len(read_lengths(file))) != wanted:
         raise UserError(f"{file}: holds {told} lengths for {wanted} requests: one each is wanted")
-    return Trace(flags, cost, machine, load, cut, left_out)
+    return Trace(flags, machine, load, cut, left_out)
 
 
-def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> tuple[Bilinear, Machine]:
-    """The machine that the flags describe, and its serving-time model; raises UserError."""
+def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> Machine:
+    """The machine that the flags describe; raises UserError."""
     if flags.cost in PRESETS:
-        preset = PRESETS[flags.cost]
-        assert isinstance(preset.cost, Bilinear)
-        cost, machine = preset.cost, preset
+        machine = PRESETS[flags.cost]
     else:
         cost = read_profile(_find_profile(flags.cost, cache)).model
         if flags.capacity_tokens is None:
@@ -174,13 +169,7 @@ def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> tuple[Bilinea
         "max_prefill_tokens": flags.max_num_batched_tokens,
         "prefix_cache_tokens": flags.prefix_cache_tokens,
     }
-    return cost, replace(machine, **{name: value for name, value in given.items() if value is not None})
-
-
-def limits_of(flags: SimulateFlags, machine: Machine) -> Limits:
-    """The limits of batchers, as the server would set them."""
-    limits = Limits.of(flags, flags.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
-    return limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
+    return replace(machine, **{name: value for name, value in given.items() if value is not None})
 
 
 def _refuse_impossible(names: Sequence[str]) -> None:
@@ -203,9 +192,10 @@ def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:
 def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
     """One strategy from the start."""
     flags, machine, load, strategy = trace.flags, trace.machine, trace.load, STRATEGIES[name]
-    limits, prices = limits_of(flags, machine), trace.cost if flags.profile else None
+    limits = Limits.of(flags, flags.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
+    prices = prices_of(machine) if flags.profile else None
     predict = None if strategy.length == Length.NONE else flags.prediction.source(flags.seed)
-    parts, *others = (assemble(strategy, limits, prices) for _ in range(flags.nodes))
+    parts, *others = (fit_parts(strategy, limits, machine, prices) for _ in range(flags.nodes))
     return simulate(
         parts,
         machine,
@@ -247,7 +237,7 @@ def _document(trace: Trace, done: Mapping[str, tuple[Figures, Simulation]]) -> J
     plain = {name: one if isinstance(one, int | float | None) else str(one) for name, one in vars(trace.flags).items()}
     return {
         **plain,
-        "cost_model": trace.cost,
+        "cost_model": trace.machine.cost,
         "machine": {name: getattr(trace.machine, name) for name in SIZES},
         "answers_cut": trace.answers_cut,
         "prompts_left_out": trace.prompts_left_out,

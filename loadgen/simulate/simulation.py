@@ -1,4 +1,5 @@
-"""The real dispatcher over simulated executors on a virtual clock: what becomes of a trace under a strategy.
+"""The real dispatcher over simulated executors on a virtual clock: what becomes of a trace under a strategy, and its
+figures, under the names that `bench` uses.
 
 Time goes from one event to the next: an arrival, the end of an executor's work, a moment at which the batcher wants to
 be asked. Without random numbers, so equal inputs give equal results. Knows no file, no table and no strategy by name.
@@ -11,21 +12,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from engine.kv.prefix_cache import CHUNK
 from engine.messages import FinishReason, RowUpdate, Tally
 from engine.sampling.params import SamplingParams
-from engine.simulated.machine import Machine
+from engine.simulated.machine import Cost, Machine
+from loadgen.bench.measures import divide, judge, spread
 from loadgen.client.request import Foretold
-from loadgen.simulate.node import Node, Note, Router, VirtualClock
+from loadgen.simulate.node import Node, Router, VirtualClock
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
-from scheduler.assembly import Parts
+from scheduler.assembly import Parts, assemble
+from scheduler.batching.batcher import Limits
 from scheduler.placement import Job, list_prefixes
 from scheduler.request import Request, State
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import Strategy
 from scheduler.stream import TokenStream
-from scheduler.wait_estimate.expected_wait import length_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,19 @@ class Simulation:
         return len(self.requests) / self.duration
 
 
+def prices_of(machine: Machine) -> Bilinear:
+    """The speed of a machine that has a profile."""
+    assert isinstance(machine.cost, Bilinear), "not every machine has a profile"
+    return machine.cost
+
+
+def fit_parts(strategy: Strategy, limits: Limits, machine: Machine, prices: Bilinear | None) -> Parts:
+    """A strategy's parts for executors of this size; prices: what the scheduler knows of their speed from the start."""
+    return assemble(
+        strategy, limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs), prices
+    )
+
+
 Watch = Callable[[int], None]
 """Called with the number of requests that have ended so far."""
 
@@ -101,7 +121,6 @@ def simulate(
     think_time: float = 0.0,
     others: Sequence[tuple[Parts, Machine]] = (),
     router: Router | None = None,
-    note: Note | None = None,
 ) -> Simulation:
     """Serve the trace to its end; executors of the result are in the order of their nodes.
 
@@ -110,7 +129,6 @@ def simulate(
                  other `think_time` seconds after the answer before it. A conversation ends before a turn that no
                  executor could hold
     others       nodes beside the first one, behind the `router` (None: in turn)
-    note         called with what each executor reports
 
     Raises UserError for a trace that is empty or has a request that no executor could hold.
     """
@@ -123,7 +141,7 @@ def simulate(
     clock = VirtualClock()
     return _Simulator(
         clock=clock,
-        nodes=[Node(parts, machine, clock, note) for parts, machine in nodes],
+        nodes=[Node(parts, machine, clock) for parts, machine in nodes],
         router=router or Router(),
         trace=ordered,
         max_tokens=max_tokens,
@@ -269,8 +287,67 @@ def served(request: Request, origin: float = 0.0) -> Served:
 
 
 def _foretold(request: Request) -> Foretold | None:
-    expected, lengths = request.expected, length_interval(request)
-    if expected is None or not expected.known:
-        return None
-    tokens = request.predicted_length if lengths is None else lengths[1]
-    return Foretold(expected.low, expected.median, expected.high, expected.wait or 0.0, tokens)
+    expected = request.expected
+    return None if expected is None or not expected.known else Foretold(expected.low, expected.median, expected.high)
+
+
+PERCENTILES = (50.0, 95.0, 99.0, 100.0)
+
+Figures: TypeAlias = dict[str, Any]
+"""Figures under flat names, such as `p99_jct_ms`, `mean_normalized_latency_s` and `request_throughput`."""
+
+
+def measure_latencies(requests: Sequence[Served], cost: Cost | None = None) -> Figures:
+    """The latencies of completed requests, and throughput from the first arrival to the last answer; slowdowns where
+    the machine's costs are known. Raises UserError where no request was completed."""
+    done = [one for one in requests if one.completed]
+    if not done:
+        raise UserError("no request was completed, so there are no latencies")
+    jct = [one.end - one.arrival for one in done]
+    tokens = [max(1, one.output_length) for one in done]
+    ttft = [one.first_token - one.arrival for one in done]
+    tpot = [(one.end - one.first_token) / max(1, count - 1) for one, count in zip(done, tokens, strict=True)]
+    normalized = [seconds / count for seconds, count in zip(jct, tokens, strict=True)]
+    found: Figures = {
+        "request_throughput": divide(len(done), max(one.end for one in done) - min(one.arrival for one in done)),
+        **spread("jct", jct, PERCENTILES),
+        **spread("ttft", ttft, PERCENTILES),
+        **spread("tpot", tpot, PERCENTILES),
+        **spread("normalized_latency", normalized, PERCENTILES, "s", 1.0),
+    }
+    if cost is not None:
+        slowdowns = [measure_slowdown(one, cost) for one in done]
+        found |= spread("slowdown", slowdowns, PERCENTILES, "", 1.0)
+    return found
+
+
+def measure_slowdown(one: Served, cost: Cost) -> float:
+    """How many times as long a request took as it would alone on an idle machine with these costs."""
+    alone = cost.prefill(1, one.input_length) + cost.decode(1, one.input_length, max(0, one.output_length - 1))
+    return (one.end - one.arrival) / alone
+
+
+def measure_simulation(simulation: Simulation, cost: Cost | None = None) -> Figures:
+    """The figures of a simulation; latencies are null where no request was completed.
+
+    Times in seconds unless their name says otherwise; throughputs from the first arrival to the last answer. The mean
+    batch size counts rows that have ended but keep their slot; pad and invalid tokens and slices are means of a
+    request; `completion_std` is the standard deviation of the moments at which executors finished (SCLS, 3.2).
+    """
+    requests, workers, duration = simulation.requests, simulation.workers, simulation.duration
+    done = [one for one in requests if one.completed]
+    decode = sum(worker.decode for worker in workers)
+    latencies = measure_latencies(done, cost) if done else spread("jct", ()) | spread("ttft", ())
+    return latencies | {
+        "duration": duration,
+        "completed": len(done),
+        "failed": len(requests) - len(done),
+        "request_throughput": divide(len(done), duration),
+        "output_throughput": divide(sum(one.output_length for one in done), duration),
+        "mean_batch_size": sum(worker.row_decode for worker in workers) / decode if decode else 0.0,
+        "pad_tokens": sum(worker.tally.pad for worker in workers) / len(requests),
+        "invalid_tokens": sum(worker.tally.invalid for worker in workers) / len(requests),
+        "slices": sum(one.runs for one in requests) / len(requests),
+        "completion_std": float(np.std([worker.completion for worker in workers])),
+        **judge((one.foretold, one.end - one.arrival) for one in done if one.foretold),
+    }

@@ -19,12 +19,11 @@ from engine.simulated.machine import Machine
 from loadgen.console import Table, show_table
 from loadgen.console import tabulate as tabulate_figures
 from loadgen.result_file import Json
-from loadgen.simulate.figures import Figures, measure_latencies
 from loadgen.simulate.prediction import Prediction, replay_forecasts
-from loadgen.simulate.simulation import Served, simulate
+from loadgen.simulate.simulation import Figures, Served, fit_parts, measure_latencies, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
-from scheduler.assembly import assemble, find_strategies
+from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import Limits
 from scheduler.journal.file import RequestEntry, read
 from scheduler.options import Scheduling
@@ -128,6 +127,10 @@ class Setting:
     prediction: Prediction  # for strategies that want lengths, where the journal has none
     seed: int = 0
 
+    def slowed(self, factor: float) -> Setting:
+        """A machine that takes so many times as long as its learned prices say."""
+        return replace(self, machine=replace(self.machine, cost=self.prices.slowed(factor)))
+
 
 Trial: TypeAlias = tuple[str, str]
 """A strategy, and how its machine differs from the one that served; empty: not at all."""
@@ -176,7 +179,7 @@ def try_all(
     ended are kept.
     """
     slowdown = find_slowdown(replay, setting)
-    setting, begun = _slow(setting, slowdown), time.perf_counter()
+    setting, begun = setting.slowed(slowdown), time.perf_counter()
     recorded = measure_latencies(replay.recorded, setting.machine.cost)
     found = WhatIf(replay, slowdown, recorded, {(replay.strategy, ""): _measure(replay, setting, replay.strategy)})
     if not found.trusted:
@@ -207,7 +210,7 @@ def find_slowdown(replay: Replay, setting: Setting) -> float:
     """The factor on the learned prices with which requests are served for as long as recorded."""
     slowdown, target = 1.0, sum(one.end - one.started for one in replay.recorded)
     for _ in range(ROUNDS):
-        served = play(replay, _slow(setting, slowdown), replay.strategy)
+        served = play(replay, setting.slowed(slowdown), replay.strategy)
         ratio = target / sum(one.end - one.started for one in served)
         if abs(ratio - 1) < CLOSE:
             break
@@ -224,21 +227,16 @@ def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name for name in able if name not in unfit)
 
 
-def _slow(setting: Setting, factor: float) -> Setting:
-    return replace(setting, machine=replace(setting.machine, cost=setting.prices.slowed(factor)))
-
-
 def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:
     """The requests as a strategy would serve them; the scheduler knows the prices as they were learned."""
     machine, strategy = setting.machine, STRATEGIES[name]
     limits = Limits.of(setting.options, setting.group_tokens, machine.max_num_seqs)
-    limits = limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
     predict = None
     if strategy.length != Length.NONE and replay.predicted:
         predict = replay_forecasts([one.predicted_length for one in replay.recorded])
     elif strategy.length != Length.NONE:
         predict = setting.prediction.source(setting.seed)
-    parts = assemble(strategy, limits, setting.prices)
+    parts = fit_parts(strategy, limits, machine, setting.prices)
     trace = [Lengths(one.arrival, one.input_length, one.output_length) for one in replay.recorded]
     return simulate(parts, machine, trace, min(replay.max_tokens, machine.context_length), predict=predict).requests
 

@@ -1,32 +1,259 @@
-"""Carries out `lengthwise bench engine`: loads, lets engines take turns at one part after another, prints a table."""
+"""Carries out `lengthwise bench engine`: loads, lets this engine and transformers' `generate` take turns at one part
+after another, so that what else the machine does troubles both alike, and prints a table. This engine's rows come
+in the order of the jobs, a few more than have slots, so that prompts are read ahead as in a server.
+"""
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
 
+import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
+from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
-from loadgen.experiments.engine.measure import Floor, apart, measure_bandwidth, weight_bytes
+from engine.device import similar_lengths
+from engine.messages import RowId, RowSpec
+from engine.pipeline import Pipeline
+from engine.sampling.params import SamplingParams
 from loadgen.experiments.engine.options import ROWS, EngineBench
-from loadgen.experiments.engine.runners import (
-    Generate,
-    Job,
-    Lengthwise,
-    Runner,
-    Shape,
-    contest,
-    draw_jobs,
-    draw_ragged_shapes,
-    longest,
+from loadgen.experiments.engine.setup import (
+    CHUNK_TOKENS,
+    Floor,
+    Subject,
+    describe_machine,
+    load_beside,
+    load_plain,
+    load_subject,
+    measure_bandwidth,
+    torch_threads,
+    weight_bytes,
 )
-from loadgen.experiments.engine.setup import describe_machine, load_beside, load_plain, load_subject
+from models.errors import UserError
 from models.progress import Bars
+
+Clock: TypeAlias = Callable[[], float]
+
+Shape: TypeAlias = tuple[int, int]
+"""Tokens of a job's prompt and of its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One sequence: its prompt as token ids, and how many tokens follow it, even past an end token."""
+
+    prompt: tuple[int, ...]
+    output_len: int
+
+    @property
+    def shape(self) -> Shape:
+        return len(self.prompt), self.output_len
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The outcome of one run over some jobs."""
+
+    seconds: float
+    """Seconds from the first prompt to the last token."""
+    steps: tuple[float, ...]
+    """Seconds from token to token while nothing was read, each step once or once a row."""
+    lengths: tuple[int, ...]
+    """Tokens generated for each job and kept, in the jobs' order."""
+
+
+def draw_jobs(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[Job]:
+    """Jobs with random prompts, by the tokens of prompt and output of each."""
+    return [Job(tuple(rng.randrange(vocab) for _ in range(inputs)), outputs) for inputs, outputs in shapes]
+
+
+def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
+    """Tokens of prompts, which all differ, and of outputs, which all differ too, uniform in `shortest` to `longest`.
+
+    Raises UserError when there are fewer lengths than jobs.
+    """
+    lengths = range(shortest, longest + 1)
+    if len(lengths) < count:
+        raise UserError(
+            f"there are {len(lengths)} lengths from {shortest} to {longest}, not {count} distinct ones: "
+            "lower --num-requests, or widen --min-len and --max-len"
+        )
+    return list(zip(rng.sample(lengths, count), rng.sample(lengths, count), strict=True))
+
+
+def longest(shapes: Sequence[Shape]) -> int:
+    """Columns that hold any of the jobs, also when the longest prompt gets the longest output."""
+    return sum(map(max, zip(*shapes, strict=True)))
+
+
+class Runner(Protocol):
+    """Generates for jobs."""
+
+    name: str
+
+    def run(self, jobs: Sequence[Job]) -> Turn:
+        """Generate for all jobs. Raises anything that keeps it from running here."""
+        ...
+
+
+@dataclass(slots=True)
+class Lengthwise:
+    """This engine: a pipeline in this thread that `slots` rows run on at a time."""
+
+    subject: Subject
+    slots: int
+    clock: Clock = time.perf_counter
+    name: str = "lengthwise"
+    _pipeline: Pipeline | None = None  # made in the first run, whose jobs say how large
+
+    @torch.inference_mode()
+    def run(self, jobs: Sequence[Job]) -> Turn:
+        if self._pipeline is None:
+            self._pipeline = self.subject.pipeline(self.slots, longest([job.shape for job in jobs]))
+        pipeline, waiting, room = self._pipeline, deque(_make_rows(jobs)), self.slots + max(1, self.slots // 8)
+        steps, made, begin = list[float](), Counter[RowId](), self.clock()
+        last = begin
+        with torch_threads(1 if self.subject.model.reads_exactly else torch.get_num_threads()):  # as the server has it
+            while waiting or not pipeline.idle:
+                free = min(len(waiting), room - pipeline.row_count)
+                for group in similar_lengths([waiting.popleft() for _ in range(free)], _prompt_length, CHUNK_TOKENS):
+                    pipeline.admit(group)
+                updates, now = pipeline.turn(), self.clock()
+                if pipeline.tally.generated and not pipeline.tally.prompt:
+                    steps.append(now - last)
+                last = now
+                for update in updates:
+                    if update.error is not None:
+                        raise UserError(f"a row failed: {update.error}")
+                    made[update.row_id] += len(update.token_ids)
+        return Turn(last - begin, tuple(steps), tuple(made[place] for place in range(len(jobs))))
+
+
+def _prompt_length(row: RowSpec) -> int:
+    return len(row.prompt)
+
+
+def _make_rows(jobs: Sequence[Job]) -> Iterator[RowSpec]:
+    """Rows as long as each job says, of the likeliest tokens."""
+    most = max(job.output_len for job in jobs)
+    for place, job in enumerate(jobs):
+        yield RowSpec(place, job.prompt, SamplingParams(most, temperature=0.0, replay_tokens=job.output_len))
+
+
+@dataclass(slots=True)
+class Generate:
+    """transformers' `generate` on static batches of `slots` jobs, each until its longest row ends."""
+
+    network: PreTrainedModel
+    slots: int
+    clock: Clock = time.perf_counter
+    name: str = "generate"
+
+    @torch.inference_mode()
+    def run(self, jobs: Sequence[Job]) -> Turn:
+        begin = self.clock()
+        steps: list[float] = []
+        lengths: list[int] = []
+        for first in range(0, len(jobs), self.slots):
+            batch = jobs[first : first + self.slots]
+            ticker = _Ticker(self.clock)
+            made = self._generate(batch, ticker)
+            steps += [after - before for before, after in pairwise(ticker.times)]
+            lengths += [min(made, job.output_len) for job in batch]
+        return Turn(self.clock() - begin, tuple(steps), tuple(lengths))
+
+    def _generate(self, jobs: Sequence[Job], ticker: _Ticker) -> int:
+        """Generate for a batch; returns the number of tokens that each row got."""
+        width = max(len(job.prompt) for job in jobs)
+        tokens = torch.zeros((len(jobs), width), dtype=torch.long)
+        mask = torch.zeros_like(tokens)
+        for row, job in enumerate(jobs):
+            tokens[row, width - len(job.prompt) :] = torch.tensor(job.prompt)
+            mask[row, width - len(job.prompt) :] = 1
+        output: Tensor = self.network.generate(  # type: ignore[operator]
+            tokens.to(self.network.device),
+            attention_mask=mask.to(self.network.device),
+            max_new_tokens=max(job.output_len for job in jobs),
+            eos_token_id=None,
+            pad_token_id=0,
+            stopping_criteria=StoppingCriteriaList([ticker]),
+            do_sample=False,
+        )
+        return output.shape[1] - width
+
+
+class _Ticker(StoppingCriteria):
+    """Reads the clock at every step of `generate`; never ends it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.times: list[float] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
+        self.times.append(self._clock())
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+
+
+Jobs = Callable[[int], Sequence[Job]]
+"""The jobs of a round, by its number; other prompts each time, of the same lengths."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """The figures of one runner so far."""
+
+    name: str
+    rates: list[float] = field(default_factory=list)
+    """Tokens/s of each round that counts: tokens asked for, over all of the time."""
+    steps: list[float] = field(default_factory=list)
+    """Median seconds of a step, a figure a round."""
+    trouble: str | None = None
+    """Why it cannot run here, if it cannot."""
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    def note(self, jobs: Sequence[Job], turn: Turn, *, counts: bool) -> None:
+        """Book a turn. Raises RuntimeError where answers have other lengths than were asked for."""
+        wrong = sum(made != job.output_len for made, job in zip(turn.lengths, jobs, strict=True))
+        if wrong:
+            raise RuntimeError(f"{wrong} of {len(jobs)} answers have another length than was asked for")
+        if counts:
+            self.rates.append(sum(turn.lengths) / turn.seconds)
+            self.steps.append(statistics.median(turn.steps or (0.0,)))
+
+
+def contest(
+    runners: Sequence[Runner], jobs: Jobs, rounds: int, watch: Callable[[], None] = lambda: None
+) -> list[Standing]:
+    """Play a round that warms up, then `rounds` that count; each begins with another runner.
+
+    A runner that fails says why and is left out from then on.
+    """
+    standings = [Standing(runner.name) for runner in runners]
+    pairs = list(zip(runners, standings, strict=True))
+    for number in range(rounds + 1):
+        work = jobs(number)
+        first = number % len(pairs)
+        for runner, standing in (*pairs[first:], *pairs[:first]):
+            if standing.trouble is None:
+                try:
+                    standing.note(work, runner.run(work), counts=number > 0)
+                except Exception as error:
+                    standing.trouble = f"{type(error).__name__}: {error}"
+            watch()
+    return standings
+
 
 OURS = "lengthwise"
 MIB = 2**20
@@ -86,13 +313,13 @@ def run_bench(asked: EngineBench) -> Json:
     """Load the model and measure one part after another: seconds, bytes, tokens a second. Raises UserError."""
     with Bars() as bars:
         bars.begin(f"loading {asked.model}")
-        subject = apart(lambda _: load_subject(asked))
-        beside = apart(lambda _: {f"{OURS} {kind}": load_beside(subject, kind) for kind in asked.beside})
+        subject = load_subject(asked)
+        beside = {f"{OURS} {kind}": load_beside(subject, kind) for kind in asked.beside}
         subjects = {OURS: subject} | beside
         planned = _plan_parts(asked)
         for _, _, shapes in planned:
             subject.require_context(longest(shapes))
-        plain = apart(lambda _: load_plain(subject))
+        plain = load_plain(subject)
         bars.begin("memory bandwidth")
         bandwidth = measure_bandwidth(subject.device)
         floor = Floor(bandwidth, weight_bytes(subject.model.network), subject.model.kv.bytes_per_token)

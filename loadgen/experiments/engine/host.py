@@ -8,14 +8,13 @@ each step of a stream is one write. A window counts from when all streams run to
 from __future__ import annotations
 
 import asyncio
-import re
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 import numpy as np
 import orjson
@@ -24,7 +23,9 @@ import uvloop
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from loadgen.compare.server import run_server
 from loadgen.experiments.engine.setup import make_tokenizer, tiny
+from loadgen.result_file import PROGRAM
 from scheduler.serving_time.presets import PRESETS, VIRTUAL
 
 PRESET = "h100-8b"
@@ -64,7 +65,7 @@ def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
     return np.array([*times, sum(counts), reads, max(counts)])
 
 
-async def measure(server: psutil.Process, port: int, count: int, tokens: int) -> tuple[Sample, Sample]:
+async def measure(server: psutil.Process, port: int | None, count: int, tokens: int) -> tuple[Sample, Sample]:
     """The begin and the end of the window."""
     messages = [{"role": "user", "content": PROMPT}]
     body = orjson.dumps({"messages": messages, "max_tokens": tokens, "stream": True})
@@ -102,18 +103,9 @@ def measure_host(count: int = 256, tokens: int = 250) -> dict[str, float]:
         save_checkpoint(Path(folder))
         flags = [folder, "--device", f"{VIRTUAL}:{PRESET}", "--port", "0", "--max-num-seqs", str(count)]
         more = ["--max-num-batched-tokens", "2048", "--embedding-model", "none", "--log-level", "warning"]
-        command = [sys.executable, "-P", "-m", "lengthwise", "serve", *flags, *more]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                ready = (re.search(r"ready on http://.*:(\d+)", line) for line in process.stdout)
-                port = next((int(found[1]) for found in ready if found), None)
-                if port is None:
-                    raise RuntimeError("the server has ended")
-                measuring = measure(psutil.Process(process.pid), port, count, tokens)
-                begin, end = uvloop.run(asyncio.wait_for(measuring, PATIENCE))
-            finally:
-                process.terminate()
+        with run_server([*PROGRAM, "serve", *flags, *more], Path(folder) / "log", PATIENCE) as server:
+            measuring = measure(psutil.Process(server.process.pid), urlsplit(server.url).port, count, tokens)
+            begin, end = uvloop.run(asyncio.wait_for(measuring, PATIENCE))
     seconds, cpu, own, events, reads, steps = (end - begin).tolist()
     cost = PRESETS[PRESET].cost.decode(count, len(PROMPT) + int(begin[-1]), int(steps))
     return {

@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from loadgen.console import table_console
-from loadgen.experiments.engine.measure import weight_bytes
 from loadgen.experiments.engine.options import KINDS, QualityBench
-from loadgen.experiments.engine.setup import hush
+from loadgen.experiments.engine.setup import weight_bytes
 from loadgen.workload.sample import Sample, read_jsonl
 from loadgen.workload.tasks import read_material, samples
 from models.catalog.catalog import Catalog
@@ -23,6 +22,7 @@ from models.network.loader import LoadedModel, load
 from models.network.quantization import Quantization
 from models.progress import Bars
 from models.text import Text
+from server.composition.devices import hush_transformers
 
 SHORTEST = 2
 """Tokens of a text that has one to foretell."""
@@ -33,7 +33,7 @@ MIB = 2**20
 
 def run_bench(asked: QualityBench) -> None:
     """Compare float32 with each kind that was asked for, and print the table. Raises UserError."""
-    hush()
+    hush_transformers()
     folder = Catalog().resolve(asked.model)
     texts = _encode_texts(asked, Text.load(folder))
     found = {}

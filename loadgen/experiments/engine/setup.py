@@ -1,18 +1,22 @@
 """Networks and pipelines to compare: loaded by a model's name, or Llama networks of random weights, made on the device,
-for a machine that nothing shall be downloaded to. Nothing else here loads.
+for a machine that nothing shall be downloaded to; and the least time of a decode step on that machine: that of reading
+the weights and the live K and V once. Nothing else here loads.
 """
 
 from __future__ import annotations
 
 import platform
-import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import torch
-import transformers
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -26,15 +30,95 @@ from engine.forward.batch import RunningBatch
 from engine.forward.graphs import graphs_for
 from engine.kv.arena import KvArena
 from engine.pipeline import Pipeline
+from loadgen.compare.machine import find_versions
 from loadgen.experiments.engine.options import BenchedModel
-from models.catalog.catalog import Catalog
 from models.errors import UserError
+from models.native.decoder import NativeDecoder
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.family import read_spec
 from models.network.generation_config import SamplingDefaults
+from models.network.linear import InferenceLinear
 from models.network.loader import LoadedModel, load, read_kv_shape
 from models.network.quantization import Quantization
 from models.text import Text
+from server.cli.config import ServeConfig
+from server.composition.loading import load_models
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch compute with this many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+BUFFER_BYTES = 2**30
+"""Read at once; far more than a cache holds."""
+
+REPEATS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The bounds of a decode step on this machine."""
+
+    bandwidth: float
+    """Bytes a second."""
+    weight_bytes: int
+    """Read in each step."""
+    kv_bytes_per_token: int
+
+    def step(self, rows: int, input_len: int, output_len: int) -> float:
+        """Seconds of a decode step halfway through the outputs."""
+        live = rows * (input_len + output_len / 2)
+        return (self.weight_bytes + live * self.kv_bytes_per_token) / self.bandwidth
+
+
+def weight_bytes(network: torch.nn.Module) -> int:
+    """Bytes of weights that a step reads: all but an embedding table that is not the head's too, each once."""
+    weights = {
+        id(weight): weight.nbytes
+        for module in network.modules()
+        if not isinstance(module, torch.nn.Embedding)
+        for weight in module.parameters(recurse=False)
+    }
+    kinds = (InferenceLinear, NativeDecoder)
+    kept = sum(layer.weight_bytes for layer in network.modules() if isinstance(layer, kinds))
+    return kept + sum(weights.values())
+
+
+def measure_bandwidth(
+    device: torch.device, clock: Callable[[], float] = time.perf_counter, size: int | None = None
+) -> float:
+    """Bytes a second, with all threads: the best of some sums, which only read, and some copies, which write too.
+
+    size   bytes that are read at once; None: BUFFER_BYTES, or less where memory is short
+    """
+    room = psutil.virtual_memory().available // 8 if device.type == "cpu" else BUFFER_BYTES
+    source = torch.ones((size or min(BUFFER_BYTES, room)) // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    ways: tuple[tuple[Callable[[], Tensor], int], ...] = (
+        (source.sum, source.nbytes),
+        (lambda: target.copy_(source), 2 * source.nbytes),
+    )
+    best = 0.0
+    for work, moved in ways * REPEATS:
+        begin = read_clock(device, clock)
+        work()
+        best = max(best, moved / (read_clock(device, clock) - begin))
+    return best
+
+
+def read_clock(device: torch.device, clock: Callable[[], float]) -> float:
+    """The time once the device has done all its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock()
+
 
 CHUNK_TOKENS = 512
 """Prompt tokens that are read between two decode steps; the server's default of --max-num-batched-tokens."""
@@ -82,12 +166,10 @@ class Subject:
 
 
 def load_subject(asked: BenchedModel) -> Subject:
-    """The model that was asked for. Raises CatalogError, LoadError and TextError with the remedy."""
-    hush()
-    folder = Catalog().resolve(asked.model)
-    device = _find_device(asked.device)
-    model = load(folder, dtype=asked.dtype, device=device, quantization=asked.quantization)
-    return Subject(asked.model, model, Text.load(folder))
+    """The model that was asked for, as a server loads it; raises CatalogError, LoadError and TextError."""
+    given = {name: getattr(asked, name) for name in ("model", "dtype", "quantization", "device")}
+    (model, *_), text = load_models(ServeConfig(**given, executors=1))
+    return Subject(asked.model, model, text)
 
 
 def load_beside(subject: Subject, quantization: str) -> Subject:
@@ -108,27 +190,8 @@ def load_plain(subject: Subject) -> PreTrainedModel:
 
 def describe_machine(device: torch.device) -> dict[str, object]:
     """The device and the versions on which figures depend."""
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def _find_device(name: str) -> str:
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
-        raise UserError("--device cuda, but no CUDA device is visible: check the driver and CUDA_VISIBLE_DEVICES")
-    return "cuda:0" if there and name != "cpu" else "cpu"
-
-
-def hush() -> None:
-    """Keep transformers from writing between the lines of a table."""
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    if not sys.stderr.isatty():
-        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"device": name, "threads": torch.get_num_threads(), **find_versions()}
 
 
 def eight_billion(layers: int) -> LlamaConfig:

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.load.schedule import Arrivals, arrival_times
+from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.load import task_lengths
 from loadgen.workload.lengths import Cut, Lengths, load_trace
 from loadgen.workload.sample import Sample

@@ -10,7 +10,7 @@ from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool, outputs
 from loadgen.experiments.paper.options import Experiments
 from loadgen.experiments.paper.row import Row, round_figure
-from loadgen.experiments.paper.trial import SLICE_MEMORY, Course, Figures, Line, Point, pool_trials, run_trial
+from loadgen.experiments.paper.trial import Figures, Line, Point, pool_trials, run_trial
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Watch
@@ -73,34 +73,25 @@ class Stage:
     max_tokens: int  # tokens of the longest answer
     prediction: Prediction = Prediction()
     begin: Begin = lambda title, total: lambda ended: None
-    _trials: dict[tuple[Course, Load, Pool | None], Figures] = field(default_factory=dict)
+    _trials: dict[tuple[str, Point], Figures] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
         """Seconds of arrivals where the paper has ten minutes."""
         return self.setting.duration or MINUTES_10
 
-    def course(self, name: str, point: Point) -> Course:
-        """The conditions of a strategy's run at a point."""
-        strategy = STRATEGIES[name]
-        if strategy.memory == SLICE_MEMORY:
-            strategy = replace(strategy, memory=point.slice_memory)
-        max_tokens = self.max_tokens if point.pool is None else max(outputs(point.pool.lengths))
-        return Course(strategy, point.machine, point.limits, max_tokens, point.prediction or self.prediction)
-
     def play(self, name: str, point: Point) -> Figures:
         """The trial of a strategy at a point; the mean of several trials where it is repeated."""
-        course = self.course(name, point)
-        keys = [
-            (course, replace(point.load, seed=point.load.seed + repeat), point.pool) for repeat in range(point.repeats)
-        ]
-        missing = [key for key in keys if key not in self._trials]
+        one, load, pool = replace(point, label="", x=0.0, repeats=1), point.load, point.pool or self.pool
+        runs = [(name, replace(one, load=replace(load, seed=load.seed + number))) for number in range(point.repeats)]
+        missing = [run for run in runs if run not in self._trials]
+        max_tokens = self.max_tokens if point.pool is None else max(outputs(pool.lengths))
         if missing:
-            watch = self.begin(f"{name}, {point.label}", point.load.count * len(missing))
-            for place, key in enumerate(missing):
-                requests = key[1].requests(point.pool or self.pool)
-                self._trials[key] = run_trial(course, requests, key[1].seed, _after(watch, place * point.load.count))
-        return pool_trials([self._trials[key] for key in keys])
+            watch = self.begin(f"{name}, {point.label}", load.count * len(missing))
+            for place, run in enumerate(missing):
+                after = _after(watch, place * load.count)
+                self._trials[run] = run_trial(STRATEGIES[name], run[1], pool, max_tokens, self.prediction, after)
+        return pool_trials([self._trials[run] for run in runs])
 
     def capacity(self, name: str, machine: Machine, bounds: Limits, count: int) -> float:
         """Requests a second that a strategy serves when all are there from the start."""

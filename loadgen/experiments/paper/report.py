@@ -11,10 +11,10 @@ from statistics import fmean
 from types import MappingProxyType
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Table as TextTable
 from rich.text import Text
 
-from loadgen.console import Table as PageTable
+from loadgen.console import Table, show_table
 from loadgen.experiments.paper.plan import Experiment
 from loadgen.experiments.paper.row import PERCENT, TIMES, Row
 from loadgen.plot import SUMMARY, Plot, render_page, specify_lines
@@ -54,29 +54,25 @@ def report(one: Experiment) -> RenderableType:
     title = f"{one.plan.title} (interrupted: as far as it came)" if one.interrupted else one.plan.title
     warning = [] if one.warning is None else [Text(one.warning, style="yellow")]
     head = (Text(title, style="bold"), Text(one.plan.setting, style="dim"), *warning)
-    measured = [_tabulate_runs(one)] if one.lines else []
+    measured = [show_table(_tabulate_runs(one))] if one.lines else []
     found = Counter(filter(None, map(judge, one.rows)))
     told = ", ".join(f"{count} {verdict}" for verdict, count in found.most_common()) or "nothing to compare"
     return Group(*head, *measured, _tabulate_rows(one), Text(f"{told}; {len(one.rows)} rows"), Text())
 
 
 def _tabulate_runs(one: Experiment) -> Table:
-    table = Table()
-    table.add_column("strategy", no_wrap=True)
-    table.add_column("at", no_wrap=True)
     names = ("requests", *one.plan.figures)
-    for name in names:
-        table.add_column(HEADS[name][0], justify="right")
-    for line in one.lines:
-        cells = (f"{line.figures[name]:,.{HEADS[name][1]}f}" for name in names)
-        table.add_row(line.strategy, line.point.label, *cells)
-    return table
+    rows = (
+        (line.strategy, line.point.label, *(f"{line.figures[name]:,.{HEADS[name][1]}f}" for name in names))
+        for line in one.lines
+    )
+    return Table("", ("strategy", "at", *(HEADS[name][0] for name in names)), tuple(rows))
 
 
-def _tabulate_rows(one: Experiment) -> Table:
-    table = Table()
+def _tabulate_rows(one: Experiment) -> TextTable:
+    table = TextTable()
     for head in ("", "measured", "published", "where", "verdict"):
-        table.add_column(head, justify="left", overflow="fold")
+        table.add_column(head, overflow="fold")
     for row in one.rows:
         table.add_row(row.what, row.measured, row.published, row.where, judge(row))
     return table
@@ -142,10 +138,10 @@ def _draw(same: Sequence[Experiment], rows: Sequence[Row]) -> Iterator[Plot]:
     yield Plot(f"{same[0].plan.title}: {rows[0].what}", f"Published in {rows[0].where}.", spec)
 
 
-def _tabulate_seeds(same: Sequence[Experiment]) -> PageTable:
+def _tabulate_seeds(same: Sequence[Experiment]) -> Table:
     heads = ("", *(f"measured, run {number}" for number in range(1, len(same) + 1)), "published", "where")
     rows = (
         (name, *(row.measured for row in rows), rows[0].published, rows[0].where)
         for name, rows in _by_name(same).items()
     )
-    return PageTable(f"{same[0].plan.title}. {same[0].plan.setting}", heads, tuple(rows))
+    return Table(f"{same[0].plan.title}. {same[0].plan.setting}", heads, tuple(rows))

@@ -65,74 +65,59 @@ HF = Backend("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
 DS = Backend("ds", "DeepSpeed", A100_LLAMA2_13B_DS, 12, 3.0, ("sls", "ils", "ils-padded"), memory="deepspeed")
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The paper's executors, or a share of them under the same share of the load."""
-
-    stage: Stage
-    backend: Backend
-
-    @property
-    def machine(self) -> Machine:
-        return shrink(self.backend.machine, self.stage.setting.scale)
-
-    def point(self, label: str, rate: float = RATE, machine: Machine | None = None, **bounds: Any) -> Point:
-        """A point at a rate for the whole machine, with what differs from the others."""
-        backend, chosen = self.backend, machine or self.machine
-        given = {"slice_length": SLICE, "max_batch_size": backend.fixed, "min_interval": backend.interval}
-        share = self.machine.workers / backend.machine.workers
-        return Point(
-            label,
-            chosen,
-            self.stage.load(rate * share),
-            limits(**{**given, "recompute": True, **bounds}),
-            slice_memory=backend.memory,
-        )
-
-    def plan(
-        self,
-        figures: str,
-        points: Sequence[Point],
-        names: Sequence[str],
-        rows: Rows,
-        sweeping: bool = False,
-    ) -> Plan:
-        backend = self.backend
-        setting = (
-            f"{self.machine.workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, {self.stage.seconds:g} s of "
-            f"Poisson arrivals; rates are for {backend.machine.workers} workers; Γ {backend.interval:g} s, λ 0.5, "
-            f"slices of {SLICE} unless said; K and V are read anew each slice"
-        )
-        title = f"SCLS on {backend.title}: {figures}"
-        return Plan(title, setting, SHOWN, points, names, rows, sweeping=sweeping)
+def make_point(stage: Stage, backend: Backend, label: str, rate: float = RATE, **bounds: Any) -> Point:
+    """A point at a rate for the whole machine, with what differs from the others, on the paper's executors, or a share
+    of them under the same share of the load."""
+    machine = shrink(backend.machine, stage.setting.scale)
+    given = {"slice_length": SLICE, "max_batch_size": backend.fixed, "min_interval": backend.interval}
+    load = stage.load(rate * machine.workers / backend.machine.workers)
+    return Point(label, machine, load, limits(**{**given, "recompute": True, **bounds}), slice_memory=backend.memory)
 
 
-def main(setup: Setup) -> Plan:
+def _plan(
+    stage: Stage,
+    backend: Backend,
+    figures: str,
+    points: Sequence[Point],
+    names: Sequence[str],
+    rows: Rows,
+    sweeping: bool = False,
+) -> Plan:
+    setting = (
+        f"{shrink(backend.machine, stage.setting.scale).workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, "
+        f"{stage.seconds:g} s of Poisson arrivals; rates are for {backend.machine.workers} workers; "
+        f"Γ {backend.interval:g} s, λ 0.5, slices of {SLICE} unless said; K and V are read anew each slice"
+    )
+    return Plan(f"SCLS on {backend.title}: {figures}", setting, SHOWN, points, names, rows, sweeping=sweeping)
+
+
+def main(stage: Stage, backend: Backend) -> Plan:
     """Figures 12 to 14 and 17."""
-    points = [setup.point(f"{rate:g}/s", rate) for rate in setup.stage.setting.rates or RATES]
-    names = (*setup.backend.baselines, "scls")
-    return setup.plan("Figs. 12, 13, 14 and 17", points, names, partial(main_rows, backend=setup.backend.key))
+    points = [make_point(stage, backend, f"{rate:g}/s", rate) for rate in stage.setting.rates or RATES]
+    rows = partial(main_rows, backend=backend.key)
+    return _plan(stage, backend, "Figs. 12, 13, 14 and 17", points, (*backend.baselines, "scls"), rows)
 
 
-def ablation(setup: Setup) -> Plan:
+def ablation(stage: Stage, backend: Backend) -> Plan:
     """Figures 15 and 16."""
-    return setup.plan("ablation, Figs. 15 and 16", [setup.point(f"{RATE:g}/s")], ABLATION, ablation_rows)
+    points = [make_point(stage, backend, f"{RATE:g}/s")]
+    return _plan(stage, backend, "ablation, Figs. 15 and 16", points, ABLATION, ablation_rows)
 
 
-def slices(setup: Setup) -> Plan:
+def slices(stage: Stage, backend: Backend) -> Plan:
     """Figures 18 to 21."""
-    points = [replace(setup.point(f"slices of {one}", slice_length=one), x=one) for one in SLICES]
-    return setup.plan("slice lengths, Figs. 18 to 21", points, ("scls",), slice_rows, sweeping=True)
+    points = [replace(make_point(stage, backend, f"slices of {one}", slice_length=one), x=one) for one in SLICES]
+    return _plan(stage, backend, "slice lengths, Figs. 18 to 21", points, ("scls",), slice_rows, sweeping=True)
 
 
-def workers(setup: Setup) -> Plan:
+def workers(stage: Stage, backend: Backend) -> Plan:
     """Figure 22: the whole load on fewer workers, each as fast as ever."""
-    whole = setup.stage.load(RATE)
+    one = replace(make_point(stage, backend, ""), load=stage.load(RATE))
     points = [
-        replace(setup.point(f"workers: {one}", machine=replace(setup.machine, workers=one)), x=one, load=whole)
-        for one in WORKERS
+        replace(one, label=f"workers: {count}", x=count, machine=replace(one.machine, workers=count))
+        for count in WORKERS
     ]
-    return setup.plan("workers, Fig. 22", points, ("scls",), worker_rows, sweeping=True)
+    return _plan(stage, backend, "workers, Fig. 22", points, ("scls",), worker_rows, sweeping=True)
 
 
 def main_rows(lines: Sequence[Line], backend: str) -> list[Row]:
@@ -214,13 +199,9 @@ def worker_rows(lines: Sequence[Line]) -> list[Row]:
     return [claim("throughput grows linearly with workers (10 %)", held, told, "5.6, Fig. 22")]
 
 
-def _build(stage: Stage, experiment: Callable[[Setup], Plan], backend: Backend) -> Plan:
-    return experiment(Setup(stage, backend))
-
-
 EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
     {
-        f"{experiment.__name__}{suffix}": partial(_build, experiment=experiment, backend=backend)
+        f"{experiment.__name__}{suffix}": partial(experiment, backend=backend)
         for suffix, backend in (("", HF), ("-ds", DS))
         for experiment in (main, ablation, slices, workers)
     }

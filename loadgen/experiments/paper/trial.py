@@ -9,15 +9,11 @@ from typing import TypeAlias
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Simulation, Watch, simulate
-from loadgen.workload.lengths import Lengths
+from loadgen.simulate.simulation import Simulation, Watch, fit_parts, measure_simulation, prices_of, simulate
 from models.errors import UserError
-from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.plan import Assignment
-from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Length, Strategy
 
 SLICE_MEMORY = "slice"  # the rule of memory of strategies that slice
@@ -53,39 +49,22 @@ class Line:
     figures: Figures
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """The conditions of a run but for its requests. Equal courses and requests have equal trials."""
-
-    strategy: Strategy
-    machine: Machine
-    limits: Limits
-    max_tokens: int
-    prediction: Prediction  # the predictions for strategies that predict, other than by the oracle
+def at_point(strategy: Strategy, point: Point) -> Strategy:
+    """The strategy with the point's rule of memory, where it slices."""
+    return replace(strategy, memory=point.slice_memory) if strategy.memory == SLICE_MEMORY else strategy
 
 
-def run_trial(course: Course, requests: Sequence[Lengths], seed: int, watch: Watch | None = None) -> Figures:
-    """Simulate the requests as a course says; the number seeds the predictions' errors. Raises UserError."""
-    machine = course.machine
-    fitted = course.limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
-    parts = assemble(course.strategy, fitted, bilinear(machine))
-    slices = SliceCount()
-    predict = prediction_for(course).source(seed)
-    parts = replace(parts, observers=(*parts.observers, slices))
-    done = simulate(parts, machine, requests, course.max_tokens, watch, predict)
-    return make_trial(done, slices.early_share)
-
-
-def bilinear(machine: Machine) -> Bilinear:
-    """The cost of a machine of the papers."""
-    assert isinstance(machine.cost, Bilinear), "the papers' machines have bilinear serving times"
-    return machine.cost
-
-
-def prediction_for(course: Course) -> Prediction:
-    """The predictor of the course's strategy: none unless it asks for lengths, a perfect one for the oracle."""
+def run_trial(
+    strategy: Strategy, point: Point, pool: Pool, max_tokens: int, prediction: Prediction, watch: Watch | None = None
+) -> Figures:
+    """Simulate a strategy at a point; the load's seed is that of the predictions' errors too. Raises UserError."""
+    strategy = at_point(strategy, point)
+    parts, slices = fit_parts(strategy, point.limits, point.machine, prices_of(point.machine)), SliceCount()
     known: dict[str, Prediction] = {Length.NONE: Prediction(), Length.ORACLE: Prediction(0.0)}
-    return known.get(course.strategy.length, course.prediction)
+    predict = known.get(strategy.length, point.prediction or prediction).source(point.load.seed)
+    parts = replace(parts, observers=(*parts.observers, slices))
+    done = simulate(parts, point.machine, point.load.requests(pool), max_tokens, watch, predict)
+    return make_trial(done, slices.early_share)
 
 
 def make_trial(done: Simulation, early_share: float = 0.0) -> Figures:

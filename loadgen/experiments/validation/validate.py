@@ -1,4 +1,5 @@
-"""`lengthwise simulate --validate`: one trace on the real engine and in the simulator, with this machine's profile.
+"""`lengthwise simulate --validate`: one trace on the real engine and in the simulator, with this machine's profile,
+and how far apart they are, as a table and as JSON.
 
 The composition root of that: model, executors, strategy, load, simulated twin.
 """
@@ -6,26 +7,22 @@ The composition root of that: model, executors, strategy, load, simulated twin.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
-import numpy as np
+from rich.table import Table
 
-from engine.messages import ExecutorInfo
 from engine.simulated.machine import Machine
 from loadgen.compare.machine import describe_machine
-from loadgen.console import table_console
-from loadgen.experiments.validation.play import Engine, load_engine, new_executors, play, random_prompts
-from loadgen.experiments.validation.speed import RunSpeed, Speedometer
-from loadgen.experiments.validation.verdict import Verdict, compare, table, verdict_json
-from loadgen.load.schedule import Arrivals, arrival_times
-from loadgen.result_file import require_writable, save_json
-from loadgen.simulate.figures import measure_latencies
+from loadgen.console import COLUMNS, table_console
+from loadgen.experiments.validation.play import Engine, RunSpeed, Speedometer, load_engine, play, random_prompts
+from loadgen.result_file import Json, require_writable, save_json
 from loadgen.simulate.flags import ValidateFlags
-from loadgen.simulate.load import simulated_load
+from loadgen.simulate.load import draw_arrivals, simulated_load
 from loadgen.simulate.prediction import Predict
-from loadgen.simulate.simulation import Simulation, simulate
+from loadgen.simulate.simulation import Figures, Simulation, measure_latencies, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
@@ -36,6 +33,122 @@ from scheduler.length.oracle import true_length
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig, load_config
 from server.composition.scheduling import parts_for
+
+MEAN_BOUND, P99_BOUND = 0.05, 0.10
+"""Within these shares of what was measured, the simulator is trusted."""
+
+LEAST = 1e-3
+"""A difference that is not above this is none: batches that return as a whole have a TPOT of nothing."""
+
+QUANTITIES: Mapping[str, float] = MappingProxyType(
+    {
+        **{f"mean_{name}_ms": MEAN_BOUND for name in ("ttft", "tpot", "jct")},
+        **{f"p99_{name}_ms": P99_BOUND for name in ("ttft", "tpot", "jct")},
+        "request_throughput": MEAN_BOUND,
+    }
+)
+"""The figures that are compared, and the bounds of their deviations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One figure, measured on the engine and simulated."""
+
+    real: float
+    profiled: float
+    """Simulated with the machine as fast as its profile says."""
+    simulated: float
+    """Simulated with the machine as fast as it was in this run."""
+    bound: float = MEAN_BOUND
+
+    @property
+    def deviation(self) -> float:
+        """Deviation of the simulated from the real, as a share of the real; 0 where both are next to nothing."""
+        return _deviate(self.simulated, self.real)
+
+    @property
+    def profile_deviation(self) -> float:
+        """Deviation of the figure simulated at the profile's speed, as a share of the real."""
+        return _deviate(self.profiled, self.real)
+
+    @property
+    def holds(self) -> bool:
+        return abs(self.deviation) <= self.bound
+
+
+def _deviate(simulated: float, real: float) -> float:
+    return 0.0 if max(simulated, real) <= LEAST else simulated / real - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on one strategy at one load.
+
+    A machine that others use too is not always as fast as when it was profiled, and near saturation a tenth more work
+    is half as long again to wait. So the simulator is judged with the speed of the run, told by its own steps.
+    """
+
+    strategy: str
+    rho: float | None
+    """Requests that came, by those that the strategy serves; None where the rate was given."""
+    requests: int
+    slowdown: float
+    """How much longer steps took than the profile says."""
+    quantities: Mapping[str, Quantity]
+
+    @property
+    def holds(self) -> bool:
+        return all(one.holds for one in self.quantities.values())
+
+
+def compare(real: Figures, profiled: Figures, simulated: Figures) -> dict[str, Quantity]:
+    """All quantities of a run and of its two simulations."""
+    columns = {COLUMNS[key]: bound for key, bound in QUANTITIES.items()}
+    return {
+        column.axis: Quantity(*(one[column.key] * column.scale for one in (real, profiled, simulated)), bound=bound)
+        for column, bound in columns.items()
+    }
+
+
+def table(verdicts: Sequence[Verdict]) -> Table:
+    """The table with a line a strategy, load and quantity."""
+    shown = Table(
+        title="The simulator beside the engine",
+        title_style="bold",
+        caption="slowdown: seconds of this run's steps, over what the profile says",
+    )
+    for head in ("strategy", "ρ", ""):
+        shown.add_column(head, no_wrap=True)
+    heads = ("engine", "by the profile", "deviation", "slowdown", "at that speed", "deviation", "bound", "within")
+    for head in heads:
+        shown.add_column(head, justify="right")
+    for one in verdicts:
+        for place, (name, quantity) in enumerate(one.quantities.items()):
+            whose = ("", "") if place else (one.strategy, "" if one.rho is None else f"{one.rho:g}")
+            shown.add_row(*whose, name, *_cells(quantity, f"{one.slowdown:.2f}"))
+    return shown
+
+
+def _cells(one: Quantity, slowdown: str) -> tuple[str, ...]:
+    engine = (f"{one.real:.3f}", f"{one.profiled:.3f}", f"{one.profile_deviation:+.1%}", slowdown)
+    verdict = (f"{one.bound:.0%}", "yes" if one.holds else "no")
+    return (*engine, f"{one.simulated:.3f}", f"{one.deviation:+.1%}", *verdict)
+
+
+def verdict_json(one: Verdict) -> Json:
+    """A verdict with both figures and how far they are apart."""
+    return {
+        "strategy": one.strategy,
+        "rho": one.rho,
+        "requests": one.requests,
+        "holds": one.holds,
+        "slowdown": one.slowdown,
+        "quantities": {
+            name: asdict(value) | {"profile_deviation": value.profile_deviation, "deviation": value.deviation}
+            for name, value in one.quantities.items()
+        },
+    }
+
 
 PROBE = 64
 """Requests, all there from the start, that show what a strategy can serve."""
@@ -86,8 +199,7 @@ def paced(asked: ValidateFlags, probe: Sequence[Lengths], rate: float) -> list[L
     size = QUICK if asked.quick else FULL
     duration = min(asked.duration, size.duration)
     count = asked.num_requests or max(size.least, round(rate * duration))
-    times = arrival_times(Arrivals(rate, asked.burstiness), count, np.random.default_rng(asked.seed))
-    return [replace(probe[place % len(probe)], arrival=float(time)) for place, time in enumerate(times)]
+    return draw_arrivals([probe[place % len(probe)] for place in range(count)], rate, asked.burstiness, asked.seed)
 
 
 def validate(asked: ValidateFlags) -> int:
@@ -120,12 +232,11 @@ def _config(asked: ValidateFlags) -> ServeConfig:
 
 def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[Verdict]:
     """The verdicts on each strategy at each load, as they come."""
+    twin = _twin(engine)
     with Bars() as bars:
         for name in asked.chosen:
             config = replace(engine.config, strategy=name)
-            with new_executors(engine) as rig:
-                twin = _twin(engine, [one.info for one in rig.executors])
-            for rho, trace in _traces(asked, config, engine, twin, bars):
+            for rho, trace in _traces(asked, config, engine, bars):
                 real, speed = _play(asked, config, engine, trace, bars)
                 by_run = replace(twin, cost=speed.prices, pace=speed.curve.pace)
                 simulated = [_simulate(config, engine, one, trace) for one in (twin, by_run)]
@@ -140,17 +251,16 @@ def _play(
     speed = Speedometer(engine.profile)
     watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
     prompts = random_prompts(trace, engine.vocabulary, asked.seed)
-    with new_executors(engine) as rig:
-        parts = partial(parts_for, config, [one.info for one in rig.executors], engine.profile, inline)
-        real = rig.run(play(rig, parts, trace, prompts, _predict(config), watch, speed.hear))
+    parts = partial(parts_for, config, engine.infos, engine.profile, inline)
+    real = play(engine, parts, trace, prompts, _predict(config), watch, speed.hear)
     return real, speed.read()
 
 
 def _traces(
-    asked: ValidateFlags, config: ServeConfig, engine: Engine, twin: Machine, bars: Bars
+    asked: ValidateFlags, config: ServeConfig, engine: Engine, bars: Bars
 ) -> Iterator[tuple[float | None, list[Lengths]]]:
     """The loads of a strategy: at --rate, else at shares of what it serves just now where all come at once."""
-    wanted = lengths(asked, twin.context_length)
+    wanted = lengths(asked, min(info.context_length for info in engine.infos))
     if asked.rate is not None:
         yield None, wanted
         return
@@ -162,8 +272,9 @@ def _traces(
 # The simulated twin
 
 
-def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
+def _twin(engine: Engine) -> Machine:
     """The executors as a simulation has them: all like the smallest."""
+    infos = engine.infos
     return Machine(
         cost=engine.profile,
         capacity_tokens=min(info.capacity_tokens for info in infos),
@@ -177,12 +288,8 @@ def _twin(engine: Engine, infos: Sequence[ExecutorInfo]) -> Machine:
 
 def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths]) -> Simulation:
     """The trace on simulated executors; the scheduler believes in the profile, as beside the engine."""
-    infos = [
-        ExecutorInfo(index, "simulated", twin.capacity_tokens, twin.max_num_seqs, twin.context_length)
-        for index in range(twin.workers)
-    ]
-    parts = parts_for(config, infos, engine.profile, inline)
-    done = simulate(parts, twin, trace, _most_tokens(trace), predict=_predict(config))
+    parts = parts_for(config, engine.infos, engine.profile, inline)
+    done = simulate(parts, twin, trace, max(one.output_length for one in trace), predict=_predict(config))
     if failed := sum(not one.completed for one in done.requests):
         raise UserError(f"{failed} requests failed in the simulation of {config.strategy}")
     return done
@@ -191,7 +298,3 @@ def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequenc
 def _predict(config: ServeConfig) -> Predict | None:
     """The oracle for strategies that ask for lengths, on both sides; None for others."""
     return None if STRATEGIES[config.strategy].length == Length.NONE else true_length
-
-
-def _most_tokens(trace: Sequence[Lengths]) -> int:
-    return max(one.output_length for one in trace)

@@ -114,9 +114,8 @@ def test_the_last_usage_counts_and_queue_time_is_seconds() -> None:
 
 def test_the_end_that_a_server_expected_is_read_where_it_tells_an_interval() -> None:
     heard, end = transcript(), {"median": 5.0, "low": 2.0, "high": 6.0}
-    told = {"predicted_tokens": {"median": 20.0}, "expected_wait_s": 1.0, "expected_completion_s": end}
-    heard.feed(event(choices=[], metrics={"estimate": told}), 0.0)
-    assert heard.foretold == Foretold(2.0, 5.0, 6.0, 1.0, 20.0)
+    heard.feed(event(choices=[], metrics={"estimate": {"expected_completion_s": end}}), 0.0)
+    assert heard.foretold == Foretold(2.0, 5.0, 6.0)
     heard.feed(event(choices=[], metrics={"estimate": {"expected_completion_s": {"median": 5.0}}}), 0.0)
     assert heard.foretold is None
 

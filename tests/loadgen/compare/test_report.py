@@ -110,10 +110,9 @@ def test_differences_are_told_against_the_baseline_and_between_the_others() -> N
 
 
 def test_only_what_servers_told_is_shown() -> None:
-    titles = ("Pad tokens", "Mean batch size")
-    assert not any(title in read(comparison(APART)).said for title in (*titles, "Load imbalance", "Mean normalized"))
-    told = comparison(APART, POINTS, {"server_pad_tokens": 5.0, "server_mean_batch_rows": 3.5})
-    assert all(title in read(told).said for title in titles)
+    silent = read(comparison(APART)).said
+    assert not any(title in silent for title in ("Mean batch size", "Mean normalized"))
+    assert "Mean batch size" in read(comparison(APART, POINTS, {"server_mean_batch_rows": 3.5})).said
 
 
 def test_troubles_unequal_work_and_lost_requests_come_first() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from loadgen.client.request import CHAT, Outcome, PreparedRequest
-from loadgen.load.load import BUSY_CPU, BUSY_LAG, Clock, measure_client, play, watch_load
+from loadgen.load import BUSY_CPU, BUSY_LAG, Clock, measure_client, play, watch_load
 from tests.loadgen.bench.outcomes import DONE
 
 SHOTS = [PreparedRequest(index, CHAT, b"") for index in range(20)]

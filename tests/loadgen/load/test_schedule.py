@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from loadgen.client.request import CHAT, COMPLETIONS, Prompt, RequestForm
-from loadgen.load.schedule import Arrivals, arrival_times, schedule
+from loadgen.load import Arrivals, arrival_times, schedule
 from models.errors import UserError
 
 COUNT = 5000

@@ -13,9 +13,10 @@ from loadgen.commands import add_simulate
 from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import fit_load, simulated_load
 from loadgen.simulate.node import Node
-from loadgen.simulate.run import limits_of, machine_of
+from loadgen.simulate.run import machine_of
 from loadgen.workload.lengths import Lengths
 from models.options import read_options
+from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Conditions, Profile, write_profile
 from server.cli.main import run_command
@@ -130,8 +131,8 @@ def test_a_file_of_predictions_has_a_length_for_each_request(
 def test_what_strategies_may_be_told_reaches_them(tmp_path: Path) -> None:
     flags = ("--batch-wait-timeout", "0.5", "--max-batch-size", "3", "--out-of-turn", "0.25")
     given = read(tmp_path, *SHORT, "--aging-factor", "2.5", "--boost-gamma", "2", *flags)
-    limits = limits_of(given, machine_of(given, lambda: tmp_path)[1])
-    assert limits.options is given and limits.aging.factor == 2.5
+    assert isinstance(given, Scheduling), "so that batchers get it whole"
+    assert given.aging_factor == 2.5
     assert (given.batch_wait_timeout, given.max_batch_size) == (0.5, 3)
     assert (given.out_of_turn, given.boost_gamma) == (0.25, 2.0)
 
@@ -141,8 +142,8 @@ def test_a_profile_is_a_machine(tmp_path: Path, by_name: bool) -> None:
     path = keep_profile(tmp_path)
     cost = "profile" if by_name else str(path)
     flags = read(tmp_path, "--cost", cost, "--capacity-tokens", "5000", "--max-num-seqs", "9")
-    found, machine = machine_of(flags, lambda: tmp_path)
-    assert found == machine.cost == COST
+    machine = machine_of(flags, lambda: tmp_path)
+    assert machine.cost == COST
     assert (machine.capacity_tokens, machine.context_length, machine.max_num_seqs) == (5000, 5000, 9)
 
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from engine.messages import Tally
-from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.report import SIDE_BY_SIDE, Ran, Swept, make_table
-from loadgen.simulate.simulation import Served, Simulation, WorkerRecord
+from loadgen.simulate.simulation import Served, Simulation, WorkerRecord, measure_simulation
 from scheduler.serving_time.bilinear import Bilinear
 
 COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.25)  # a request of 7 tokens takes 2.5 s alone
@@ -25,7 +24,7 @@ def test_a_table_shows_what_matters_most_and_how_far_each_is_from_the_first() ->
     later = {**measure_simulation(DONE, COST), "mean_jct_ms": 22_500.0}
     swept = Swept((), [*make_runs(1).runs, Ran((), 0, "slow", later)])
     table = make_table(swept, everything=False)
-    heads = ("", "mean JCT (s)", "p99 JCT (s)", "mean TTFT (s)", "mean JCT per token (s)", "throughput (requests/s)")
+    heads = ("", "mean JCT (s)", "p99 JCT (s)", "mean TTFT (s)", "mean JCT per token (s)", "throughput (req/s)")
     assert table.heads == heads
     assert table.rows[0] == ("strategy-0", "11.2", "11.2", "2", "1.61", "0.0889")
     assert table.rows[1][1] == "22.5 +100%"

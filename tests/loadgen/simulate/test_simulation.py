@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from engine.messages import Tally
 from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
-from loadgen.simulate.figures import measure_simulation
 from loadgen.simulate.node import ROUTERS, Node, VirtualClock
-from loadgen.simulate.simulation import Served, Simulation, WorkerRecord, simulate
+from loadgen.simulate.simulation import Served, Simulation, WorkerRecord, measure_simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble

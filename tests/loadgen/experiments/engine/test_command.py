@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.experiments.engine import measure
+from loadgen.experiments.engine import setup
 from server.cli import main as cli
 
 SHORT = ("--input-len", "6", "--output-len", "4", "--rounds", "1", "--dtype", "float32")
@@ -18,7 +18,7 @@ NAMES = ["lengthwise", "generate"]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "BUFFER_BYTES", 2**20)
+    monkeypatch.setattr(setup, "BUFFER_BYTES", 2**20)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from loadgen.experiments.engine import gpu, measure
-from loadgen.experiments.engine.gpu_parts import Parts
+from loadgen.experiments.engine import gpu, setup
+from loadgen.experiments.engine.gpu import Parts
 from server.cli.main import main
 
 SHORT = ("--rows", "1", "3", "--length", "24")
@@ -18,7 +18,7 @@ SHORT = ("--rows", "1", "3", "--length", "24")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "BUFFER_BYTES", 2**20)
+    monkeypatch.setattr(setup, "BUFFER_BYTES", 2**20)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Sequence
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from loadgen.experiments.engine.measure import Floor, Interrupted, apart, measure_bandwidth, weight_bytes
-from loadgen.experiments.engine.runners import Generate, Job, Lengthwise, Runner, Turn, contest
-from loadgen.experiments.engine.setup import load_plain
+from loadgen.experiments.engine.bench import Generate, Job, Lengthwise, Runner, Turn, contest
+from loadgen.experiments.engine.setup import Floor, load_plain, measure_bandwidth, weight_bytes
+from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.network.packing import pack
 from models.network.quantization import Quantization
 from models.text import Text
+from tests.engine.rows import pipeline_of
 from tests.loadgen.experiments.engine.parts import subject_of, ticking
 
 TWO_JOBS = [Job((1, 2), 3), Job((1, 2, 3), 5)]
@@ -134,43 +132,7 @@ def test_steps_of_this_engine_are_turns_in_which_nothing_is_read(runners: dict[s
     assert turn.seconds == 5 and turn.steps == (1.0,) * 4
 
 
-@pytest.mark.parametrize("name", ["lengthwise", "generate"])
-def test_an_interrupt_ends_a_run_at_the_next_step(runners: dict[str, Runner], name: str) -> None:
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(Interrupted):
-        runners[name]._run(JOBS, stop)  # type: ignore[attr-defined]
-
-
-def test_work_apart_is_stopped_and_waited_for_when_the_main_thread_is_interrupted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ended = threading.Event()
-    monkeypatch.setattr("models.threads.wait", interrupted_once(wait))
-
-    def work(stop: threading.Event) -> None:
-        assert stop.wait(60)
-        ended.set()
-
-    with pytest.raises(KeyboardInterrupt):
-        apart(work)
-    assert ended.is_set()
-
-
-def interrupted_once(waiting: Callable[..., object]) -> Callable[..., None]:
-    calls = itertools.count()
-
-    def interrupted(futures: list[Future[None]]) -> None:
-        if next(calls) == 0:
-            raise KeyboardInterrupt
-        waiting(futures)
-
-    return interrupted
-
-
-def test_what_work_apart_raises_is_raised_here() -> None:
-    def work(_: threading.Event) -> None:
-        raise ValueError("apart")
-
-    with pytest.raises(ValueError, match="apart"):
-        apart(work)
+def test_a_row_that_no_memory_holds_is_told(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    small = Lengthwise(subject_of(tiny_model, tiny_text), 1, _pipeline=pipeline_of(tiny_model, tiny_text, capacity=6))
+    with pytest.raises(UserError, match="a row failed: "):
+        small.run(JOBS)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from loadgen.bench.measures import measure_fairness
-from loadgen.experiments.grid import report
+from loadgen.experiments.grid import run
 from loadgen.experiments.grid.cells import (
     ALL,
     BASE,
@@ -23,11 +23,9 @@ from loadgen.experiments.grid.cells import (
     list_players,
     load_lengths,
 )
-from loadgen.experiments.grid.report import make_page, tabulate, tabulate_measured
-from loadgen.experiments.grid.run import play_all
-from loadgen.simulate.figures import measure_slowdown
+from loadgen.experiments.grid.run import make_page, play_all, tabulate, tabulate_measured
 from loadgen.simulate.report import find_frontier
-from loadgen.simulate.simulation import Served
+from loadgen.simulate.simulation import Served, measure_slowdown
 from scheduler.strategy import STRATEGIES
 
 HERE = Cell("A100, scarce slots", "tasks", 1.6, requests=80)
@@ -76,7 +74,7 @@ def test_one_page_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "tiny.json").write_text(
         json.dumps({"machine": {"processor": "a CPU", "cores": "2"}, "verdicts": [verdict]})
     )
-    monkeypatch.setattr(report, "MEASURED", tmp_path)
+    monkeypatch.setattr(run, "MEASURED", tmp_path)
     trace = tmp_path / "few.csv"
     lines = [f"2023-11-16 18:00:{second},50,{5 + 17 * second % 90}" for second in range(10, 40)]
     trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))

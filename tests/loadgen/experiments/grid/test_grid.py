@@ -26,7 +26,6 @@ from loadgen.experiments.grid.cells import (
     list_contenders,
     load_lengths,
 )
-from loadgen.experiments.grid.report import show
 from loadgen.experiments.grid.run import (
     KINDS,
     Figures,
@@ -36,6 +35,7 @@ from loadgen.experiments.grid.run import (
     play,
     play_all,
     read_results,
+    show,
 )
 from models.errors import UserError
 from models.options import read_options

@@ -24,7 +24,7 @@ def stage_of(pool: Pool = POOL, **setting: Any) -> Stage:
 
 
 def point_at(label: str, rate: float = 1.0, **changes: Any) -> Point:
-    return Point(label, MACHINE, Load(rate, 3), limits(), **changes)
+    return Point(**{"label": label, "machine": MACHINE, "load": Load(rate, 3), "limits": limits(), **changes})
 
 
 def trial_of(**figures: float) -> Figures:

@@ -10,7 +10,9 @@ from loadgen.experiments.paper import magnus, ssjf
 from loadgen.experiments.paper.load import Pool
 from loadgen.experiments.paper.row import PUBLISHED, TITLES
 from loadgen.experiments.paper.run import PAPERS
+from loadgen.experiments.paper.trial import at_point
 from loadgen.workload.lengths import Lengths
+from scheduler.strategy import STRATEGIES
 from tests.loadgen.experiments.paper.parts import stage_of
 
 
@@ -20,8 +22,7 @@ def test_scls_on_deepspeed_asks_algorithm_2_whether_a_slice_fits() -> None:
     for name in ("main-ds", "ablation-ds", "main"):
         plan = PAPERS["scls"].experiments[name](stage)
         for strategy in plan.strategies:
-            course = stage.course(strategy, plan.points[0])
-            rules.add((strategy, course.strategy.memory))
+            rules.add((strategy, at_point(STRATEGIES[strategy], plan.points[0]).memory))
     assert rules == {
         *((name, "deepspeed") for name in ("pm", "ab", "lb", "scls")),
         *(("scls", "slice"), ("sls", "fixed"), ("so", "fixed"), ("ils", "whole"), ("ils-padded", "whole")),

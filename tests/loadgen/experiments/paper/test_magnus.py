@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.experiments.paper.load import Load, task_pool
-from loadgen.experiments.paper.magnus import EXPERIMENTS, read_pool
-from loadgen.experiments.paper.magnus_estimator import RoughCost, lesson_errors
+from loadgen.experiments.paper.magnus import EXPERIMENTS, RoughCost, lesson_errors, read_pool
 from loadgen.experiments.paper.plan import carry_out
-from loadgen.experiments.paper.trial import bilinear
+from loadgen.simulate.simulation import prices_of
 from models.errors import UserError
 from scheduler.serving_time.presets import V100_CHATGLM_6B
 from tests.loadgen.experiments.paper.parts import COST, stage_of
@@ -76,7 +75,7 @@ def test_the_estimator_learns_what_its_profile_does_not_tell() -> None:
     stage = stage_of()
     stage.max_tokens = 1024
     requests = Load(3.0, 1300).requests(task_pool(0, count=200))
-    errors = lesson_errors(stage, RoughCost(bilinear(V100_CHATGLM_6B), 1.5, 0.1, 0), requests, "")
+    errors = lesson_errors(stage, RoughCost(prices_of(V100_CHATGLM_6B), 1.5, 0.1, 0), requests, "")
     (_, own, profile), *later = errors
     assert len(later) >= 2 and own == pytest.approx(profile), "nothing was learned before the first lesson"
     assert all(learned < 0.6 * said for _, learned, said in later)

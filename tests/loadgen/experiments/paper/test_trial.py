@@ -13,7 +13,7 @@ import pytest
 from engine.messages import Tally, Terms
 from engine.sampling.params import SamplingParams
 from loadgen.experiments.paper.baton import TARGET_2, table_rows
-from loadgen.experiments.paper.load import chat_pool
+from loadgen.experiments.paper.load import Load, chat_pool
 from loadgen.experiments.paper.plan import Experiment, Plan, carry_out
 from loadgen.experiments.paper.row import PUBLISHED, Row, claim
 from loadgen.experiments.paper.scls import EXPERIMENTS, main_rows, slice_rows
@@ -120,9 +120,11 @@ def test_a_run_is_done_once_and_has_its_own_predictions() -> None:
     for _ in range(2):
         carry_out(EXPERIMENTS["main"](stage), stage.play)
     assert begun == ["sls, 8/s", "scls, 8/s"]
-    own = Prediction(0.7)
-    points = [point_at("usual"), point_at("own", prediction=own)]
-    assert [stage.course("vs", one).prediction for one in points] == [stage.prediction, own]
+    usual = point_at("usual", load=Load(float("inf"), 50))
+    other = replace(usual, prediction=Prediction(3.0))
+    assert stage.play("srpt", usual) == stage.play("srpt", replace(usual, prediction=stage.prediction))
+    assert stage.play("srpt", usual) != stage.play("srpt", other)
+    assert stage.play("vs", usual) == stage.play("vs", other), "it asks for no lengths"
 
 
 def find(rows: list[Row], what: str) -> Any:

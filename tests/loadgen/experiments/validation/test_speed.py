@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.messages import BatchShape, ExecutorDied, RowUpdate, StepReport, Tally
-from loadgen.experiments.validation.speed import Speedometer
+from loadgen.experiments.validation.play import Speedometer
 from scheduler.serving_time.bilinear import Bilinear
 
 PROFILE = Bilinear(p1=0.0, p2=0.0, p3=0.01, p4=0.0, d1=0.0, d2=0.0, d3=0.0, d4=0.1)

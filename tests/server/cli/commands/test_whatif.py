@@ -13,7 +13,7 @@ import pytest
 
 from engine.measure.timing import Timings
 from engine.simulated.machine import Machine
-from loadgen.load.schedule import Arrivals, arrival_times
+from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import simulate
 from loadgen.simulate.whatif import Setting, find_better, read_replay, tabulate, try_all, write_sentences
