@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from server.process.worker_process import ProcessFailed, WorkerProcess, answer_all
+from server.process.worker_process import Refusal, WorkerProcess, answer_all
 
 if TYPE_CHECKING:
     from models.embedder import Embedder
@@ -36,24 +36,9 @@ class EmbeddingSetup:
     """The device of the executors, as --device says."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadInputs:
-    """A message: split texts into tokens, and check them and what came as token ids."""
-
-    inputs: tuple[str | Ids, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedIds:
-    """A message: embed token ids that were read before."""
-
-    ids: tuple[Ids, ...]
-    dimensions: int | None
-
-
-class Refused(Exception):
-    """A reply, and raised for who asks: what the client has to change. `place` is that of the input that it is about;
-    None where it is about all, or about `dimensions`."""
+class Refused(Refusal):
+    """What the client has to change. `place` is that of the input that it is about; None where it is about all, or
+    about `dimensions`."""
 
     def __init__(
         self, message: str, place: int | None = None, code: str | None = None, about_dimensions: bool = False
@@ -63,23 +48,14 @@ class Refused(Exception):
 
 
 class EmbeddingWorker:
-    """Answers messages by a sentence embedder; a Worker."""
+    """What the process does with a sentence embedder."""
 
     def __init__(self, network: Embedder, name: str) -> None:
         self._network = network
         self._name = name
 
-    def answer(self, message: ReadInputs | EmbedIds) -> tuple[Ids, ...] | FloatMatrix | Refused | ProcessFailed:
-        """Never raises: what goes wrong is the reply."""
-        try:
-            return self._read(message.inputs) if isinstance(message, ReadInputs) else self._embed(message)
-        except Refused as refused:
-            return refused
-        except Exception as error:
-            return ProcessFailed(f"{type(error).__name__}: {error}")
-
-    def _read(self, inputs: tuple[str | Ids, ...]) -> tuple[Ids, ...]:
-        """The token ids of inputs."""
+    def read(self, inputs: Sequence[str | Ids]) -> tuple[Ids, ...]:
+        """The token ids of inputs, which are checked. Raises Refused."""
         texts = [one for one in inputs if isinstance(one, str)]
         split = iter(self._network.tokenize(texts) if texts else ())
         found = tuple(tuple(next(split)) if isinstance(one, str) else one for one in inputs)
@@ -92,10 +68,11 @@ class EmbeddingWorker:
                 raise Refused(f"token ids of {self._name} go from 0 to {last}", place)
         return found
 
-    def _embed(self, message: EmbedIds) -> FloatMatrix:
-        if (message.dimensions or 0) > self._network.dimensions:
+    def embed(self, ids: Sequence[Ids], dimensions: int | None) -> FloatMatrix:
+        """Token ids that were read before -> rows (n, dim). Raises Refused."""
+        if (dimensions or 0) > self._network.dimensions:
             raise Refused(f"{self._name} has {self._network.dimensions}; ask for fewer", about_dimensions=True)
-        return self._network.encode_ids(message.ids, message.dimensions)
+        return self._network.encode_ids(ids, dimensions)
 
 
 def embed_texts(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None:
@@ -163,7 +140,7 @@ class TextEmbedder:
                 raise Refused(message, code="too_many_tokens")
             order = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # so that little is padded
             rows = [
-                await self._ask(EmbedIds(tuple(piece), dimensions))
+                await self._process.ask("embed", piece, dimensions)
                 for _, piece in _pieces([ids[place] for place in order], PIECE_TOKENS)
             ]
             return np.concatenate(rows)[np.argsort(order)], tokens
@@ -176,17 +153,11 @@ class TextEmbedder:
         ids: list[Ids] = []
         for begin, piece in _pieces(inputs, PIECE_LETTERS):
             try:
-                ids += await self._ask(ReadInputs(tuple(piece)))
+                ids += await self._process.ask("read", piece)
             except Refused as refused:
                 place = None if refused.place is None else begin + refused.place
                 raise Refused(refused.message, place, refused.code) from None
         return ids
-
-    async def _ask(self, message: ReadInputs | EmbedIds) -> Any:
-        reply = await self._process.ask(message)
-        if isinstance(reply, Refused):
-            raise reply
-        return reply
 
     @contextmanager
     def _counted(self, letters: int) -> Iterator[None]:

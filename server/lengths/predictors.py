@@ -23,16 +23,7 @@ from scheduler.length.learning import Learning
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path, model_key, proxy_path
-from server.lengths.lengths import (
-    Lengths,
-    Predict,
-    PredictorContext,
-    connect,
-    open_journal,
-    open_recorded_lengths,
-    predict_nothing,
-    true_length,
-)
+from server.lengths.lengths import Lengths, PredictorContext, connect, open_journal, open_recorded_lengths
 from server.lengths.process import NICENESS, PredictorProcess, Setup, Work, predict_by_forest, predict_by_proxy
 from server.process.worker_process import ProcessFailed
 
@@ -59,9 +50,6 @@ KINDS: Mapping[Length, PredictorKind] = MappingProxyType(
         Length.PROXY: PredictorKind(proxy_path, predict_by_proxy, learns=False, cache_size=CAPACITY),
     }
 )
-
-IN_PROCESS: Mapping[Length, Predict] = MappingProxyType({Length.NONE: predict_nothing, Length.ORACLE: true_length})
-"""Predictions that need no process."""
 
 IN_MODEL = frozenset({Length.OWN})
 """Predictions from what the served model makes of a prompt."""
@@ -146,7 +134,7 @@ async def open_lengths(
             return
         journal = await stack.enter_async_context(open_journal(config))
         if predictor is None:
-            yield Lengths(IN_PROCESS[choose_predictor(config)], config, model, journal)
+            yield Lengths(config, model, journal, knows=choose_predictor(config) is Length.ORACLE)
             return
         await _until_ready(predictor)
         process, size = predictor.process, cache_size(config, predictor.kind)
@@ -154,8 +142,8 @@ async def open_lengths(
         learning = await _open_learning(config, predictor, clock)
         if learning is not None:
             await stack.enter_async_context(background(learning.run(), "length learning"))
-        parts = connect(config, model, journal, context, cached or process, learning, cached)
-        yield await stack.enter_async_context(parts)
+        connected = connect(config, model, journal, context, process, learning, cached)
+        yield await stack.enter_async_context(connected)
 
 
 async def _until_ready(predictor: Predictor) -> None:

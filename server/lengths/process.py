@@ -63,7 +63,7 @@ class Encoder(Protocol):
 
 
 class LengthWorker:
-    """Answers calls of its methods; a Worker."""
+    """What the process does; the cache needs texts embedded, also where no forest does."""
 
     def __init__(self, embedder: Callable[[], Encoder]) -> None:
         """`embedder` is called when the first texts are to be embedded."""
@@ -73,15 +73,7 @@ class LengthWorker:
     def embedder(self) -> Encoder:
         return self._load_embedder()
 
-    def answer(self, message: tuple[str, object]) -> object:
-        """The result of the method of this name with its argument. Never raises: what goes wrong is the reply."""
-        name, argument = message
-        try:
-            return getattr(self, name)(argument)
-        except Exception as error:
-            return ProcessFailed(f"{type(error).__name__}: {error}")
-
-    def embed(self, texts: tuple[str, ...]) -> FloatMatrix:
+    def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Texts -> (n, dim), for the length cache."""
         return self.embedder.encode(texts)
 
@@ -217,12 +209,12 @@ class PredictorProcess:
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query. Raises ProcessFailed."""
-        estimates: Sequence[Estimate] = await self._process.ask(("estimate", tuple(queries)))
+        estimates: Sequence[Estimate] = await self._process.ask("estimate", tuple(queries))
         return estimates
 
     async def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Texts -> (n, dim), for the length cache. Raises ProcessFailed."""
-        embeddings: FloatMatrix = await self._process.ask(("embed", tuple(texts)))
+        embeddings: FloatMatrix = await self._process.ask("embed", tuple(texts))
         return embeddings
 
     async def training(self) -> Examples | None:
@@ -241,7 +233,7 @@ class PredictorProcess:
         the present one. Raises ProcessFailed."""
         forest = await asyncio.wrap_future(self._trainer.submit(self._grow, training, judges))
         if forest is not None:
-            await self._process.ask(("take", forest))
+            await self._process.ask("take", forest)
         else:
             log.info(
                 "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
