@@ -8,15 +8,12 @@ import os
 import secrets
 import time
 from collections.abc import Container, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
-
-from models.files import replace_file
 
 WINDOW = 24 * 3600
 """Seconds that a batch has: OpenAI knows this one window only."""
@@ -70,31 +67,6 @@ class BatchRecord(msgspec.Struct, kw_only=True):
 
 def new_batch_id() -> str:
     return f"batch_{secrets.token_hex(12)}"
-
-
-class BatchFolder:
-    """The records, a file each. May block: it runs in a thread."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-    def save(self, record: BatchRecord) -> None:
-        """Keep a record; it is on the disk when this returns."""
-        with replace_file(self._folder / f"{record.id}.json") as file:
-            file.write(msgspec.json.encode(record))
-
-    def remove(self, name: str) -> None:
-        """Forget a record."""
-        (self._folder / f"{name}.json").unlink(missing_ok=True)
-
-    def load(self) -> list[BatchRecord]:
-        """All records, the oldest first."""
-        found = []
-        for path in self._folder.glob("batch_*.json"):
-            with suppress(OSError, msgspec.MsgspecError):
-                found.append(msgspec.json.decode(path.read_bytes(), type=BatchRecord))
-        return sorted(found, key=lambda record: (record.created_at, record.id))
 
 
 MOST_LINES = 50_000

@@ -14,11 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from aiohttp import web
 
 from models.files import is_disk_full
 from server.batches import batch as stored
-from server.batches.files import FileStore, new_file_id
+from server.batches.asker import ModelAsker
+from server.batches.files import FileStore, RecordFolder, new_file_id
 from server.http.access import Share
 
 log = logging.getLogger(__name__)
@@ -42,24 +45,6 @@ class TooManyBatches(Exception):
     """A key has as many batches under way as it may, or all keys together."""
 
 
-class Asker(Protocol):
-    """Asks the model. Event loop only."""
-
-    def enter(self, holder: str | None) -> Share | None:
-        """A share of a key's quota for a request; None while too little of it is left."""
-        ...
-
-    def leave(self, share: Share) -> None:
-        """A request is over."""
-        ...
-
-    async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
-    ) -> stored.LineReply | None:
-        """The answer to a request, also where it is an error; None where there is no room for it now."""
-        ...
-
-
 @dataclass(eq=False, slots=True)
 class Batch:
     """A batch as this process knows it; `total`, `completed` and `failed` of the record count its lines."""
@@ -72,10 +57,10 @@ class Batch:
 class Batches:
     """All batches of a server. Event loop only."""
 
-    def __init__(self, folder: Path, capacity: int, longest: int, asker: Asker, slots: Callable[[], int]) -> None:
+    def __init__(self, folder: Path, capacity: int, longest: int, asker: ModelAsker, slots: Callable[[], int]) -> None:
         """`capacity` in bytes of all files, `longest` in those of a line. Raises OSError."""
         self.files = FileStore(folder / "files", capacity)
-        self._folder = stored.BatchFolder(folder / "batches")
+        self._folder = RecordFolder(folder / "batches", stored.BatchRecord)
         self._longest, self._asker, self._slots = longest, asker, slots
         self._disk = ThreadPoolExecutor(1, "batches")  # of one thread, so that what is written last is there last
         self._batches = {record.id: Batch(record) for record in self._folder.load()}
@@ -307,3 +292,18 @@ class Batches:
 def _request_id(record: stored.BatchRecord, place: stored.Place) -> str:
     """The name under which a line's request is known."""
     return f"{record.id.replace('batch_', 'batch_req_', 1)}_{place.offset}"
+
+
+BATCHES = web.AppKey("batches", Batches)
+
+
+async def start_batches(app: web.Application) -> None:
+    """Go on with what an earlier server left."""
+    if BATCHES in app:
+        app[BATCHES].start()
+
+
+async def stop_batches(app: web.Application) -> None:
+    """Break batches off, so that the server can end; another goes on with them."""
+    if BATCHES in app:
+        await app[BATCHES].stop()
