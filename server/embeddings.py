@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from server.api.errors import ApiError, busy
 from server.process.worker_process import Refusal, WorkerProcess, answer_all
 
 if TYPE_CHECKING:
@@ -105,14 +106,6 @@ MOST_LETTERS = 2**24
 T = TypeVar("T", bound=Sized)
 
 
-class Busy(Exception):
-    """Too much waits."""
-
-
-class NotFetched(Exception):
-    """The model is not on this machine."""
-
-
 class TextEmbedder:
     """Embeds for clients. Event loop only."""
 
@@ -128,10 +121,11 @@ class TextEmbedder:
     ) -> tuple[FloatMatrix, int]:
         """Embeddings as rows (n, dim) of inputs that have `most_tokens` together at most, and how many these are.
 
-        Raises Refused, Busy, NotFetched and ProcessFailed.
+        Raises Refused, ApiError 429 and 503, and ProcessFailed.
         """
         if not self._process.running and not await asyncio.to_thread(self._fetched):
-            raise NotFetched
+            message = f"{self.name} is not on this machine: run `lengthwise models pull {self.name}`, then try again"
+            raise ApiError(503, message, code="model_not_fetched")
         with self._counted(sum(map(len, inputs))):
             ids = await self._read(inputs)
             tokens = sum(map(len, ids))
@@ -162,7 +156,7 @@ class TextEmbedder:
     @contextmanager
     def _counted(self, letters: int) -> Iterator[None]:
         if self._waiting and self._waiting + letters > MOST_LETTERS:
-            raise Busy
+            raise busy("too many texts wait to be embedded; try again later", "queue_full", 1.0)
         self._waiting += letters
         try:
             yield

@@ -5,9 +5,8 @@ lines, of input and of answers, which are JSON. Disk access may block: it runs i
 from __future__ import annotations
 
 import os
-import secrets
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -63,10 +62,6 @@ class BatchRecord(msgspec.Struct, kw_only=True):
         """Give the batch another status, and note the time."""
         self.status = status
         self.times = {**self.times, status: int(time.time())}
-
-
-def new_batch_id() -> str:
-    return f"batch_{secrets.token_hex(12)}"
 
 
 MOST_LINES = 50_000
@@ -177,11 +172,6 @@ class ResultLine(msgspec.Struct, frozen=True):
     custom_id: str
     response: LineReply | None
     error: LineError | None
-
-
-def encode_lines(lines: Sequence[ResultLine]) -> bytes:
-    """Result lines as they are written."""
-    return msgspec.json.Encoder().encode_lines(lines)
 
 
 class AnswerLine(msgspec.Struct, frozen=True):

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 
 from models.files import is_disk_full
@@ -51,7 +53,7 @@ class Batch:
 
     record: stored.BatchRecord
     ending: bool = False  # whether only its files are left to be made, so that it cannot be cancelled any more
-    task: asyncio.Task[None] | None = field(default=None)
+    task: asyncio.Task[None] | None = None
 
 
 class Batches:
@@ -93,7 +95,7 @@ class Batches:
         self.files.find(input_file_id, holder)
         self._check_room(holder)
         record = stored.BatchRecord(
-            id=stored.new_batch_id(),
+            id=f"batch_{secrets.token_hex(12)}",
             holder=holder,
             endpoint=endpoint,
             input_file_id=input_file_id,
@@ -246,7 +248,7 @@ class Batches:
     async def _append(self, record: stored.BatchRecord, lines: Sequence[stored.ResultLine], *, fine: bool) -> None:
         """Add answers, or errors; they are on the disk, and counted, when this returns."""
         name = record.result_ids[not fine]
-        await self._write(self._append_now, name, record.holder, stored.encode_lines(lines))
+        await self._write(self._append_now, name, record.holder, msgspec.json.Encoder().encode_lines(lines))
         record.completed += fine * len(lines)
         record.failed += (not fine) * len(lines)
 

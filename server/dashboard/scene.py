@@ -25,7 +25,7 @@ from server.version import VERSION
 MOST_WAITERS = 40  # requests of the queue that are shown; the rest is a number
 MOST_CLIENTS = 12  # clients that are shown
 MOST_SERVED = 4096  # clients whose service is remembered
-MOST_CHANGES = 4000  # changes of stages between two snapshots; the lanes are right again with the next
+MOST_NEWS = 4000  # changes of stages, answers and first tokens that wait for a snapshot; older ones are dropped
 REMEMBERED = 200  # answers, and first tokens, that a new dashboard gets
 MINUTE = 60.0  # seconds of totals that a new dashboard gets
 SECOND = 1.0  # seconds between two of them
@@ -46,25 +46,22 @@ class Scene:
         self._failed = 0
         self._service: Counter[str] = Counter()
         self._seconds: dict[int, float] = {}
-        self._watched = False
-        self._forget()
+        self._changes: deque[snapshot.Change] = deque(maxlen=MOST_NEWS)
+        self._fresh: deque[snapshot.Ended] = deque(maxlen=MOST_NEWS)
+        self._firsts: deque[snapshot.FirstToken] = deque(maxlen=MOST_NEWS)
+        self.forget()
 
     def begin(self) -> None:
         """Follow the rows from now on, whatever was known of them before."""
         self._lanes = {
-            worker.info.index: Lanes(worker.info.index, worker.requests.values(), self._now())
+            worker.info.index: Lanes(worker.info.index, self._changes, worker.requests.values(), self._now())
             for worker in self._dispatcher.workers
         }
 
-    def watch(self, watched: bool) -> None:
-        """Gather what happens for the snapshots, or for nobody."""
-        self._watched = watched
-        self._forget()
-
-    def _forget(self) -> None:
-        self._changes: list[snapshot.Change] = []
-        self._fresh: list[snapshot.Ended] = []
-        self._firsts: list[snapshot.FirstToken] = []
+    def forget(self) -> None:
+        """Leave out of the next snapshot what has happened."""
+        for news in (self._changes, self._fresh, self._firsts):
+            news.clear()
         self._stirred = True
 
     @property
@@ -85,7 +82,6 @@ class Scene:
                 lanes.report(report, worker.requests, now)
             case ExecutorDied():
                 lanes.clear(now)
-        self._gather(report.executor)
         if not self._moments or now >= self._moments[-1].t + SECOND:
             self._moments.append(self._moment(now))
 
@@ -93,8 +89,7 @@ class Scene:
         """An answer has begun."""
         self._stirred = True
         self._latest_firsts.append(snapshot.FirstToken(self._since(now), round(now - request.times.arrival, 3)))
-        if self._watched:
-            self._firsts.append(self._latest_firsts[-1])
+        self._firsts.append(self._latest_firsts[-1])
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended."""
@@ -106,8 +101,7 @@ class Scene:
         elif reason is not None:
             self._ended += 1
             self._latest.append(self._entry(request, reason, now))
-            if self._watched:
-                self._fresh.append(self._latest[-1])
+            self._fresh.append(self._latest[-1])
 
     def hello(self) -> snapshot.Hello:
         """The first message to a dashboard."""
@@ -124,8 +118,8 @@ class Scene:
         """Everything as it is now, and what happened since the last call."""
         now = self._now()
         self._prune(now)
-        moment, changes, fresh, firsts = self._moment(now), self._changes, self._fresh, self._firsts
-        self._forget()
+        moment, changes, fresh, firsts = self._moment(now), [*self._changes], [*self._fresh], [*self._firsts]
+        self.forget()
         self._stirred = False
         return snapshot.Tick(
             moment.t,
@@ -144,7 +138,6 @@ class Scene:
     def _prune(self, now: float) -> None:
         for worker in self._dispatcher.workers:
             self._lanes[worker.info.index].prune(worker.requests.keys(), now)
-            self._gather(worker.info.index)
 
     def _moment(self, now: float) -> snapshot.Moment:
         totals = msgspec.convert(asdict(self._tokens) | {"ended": self._ended, "failed": self._failed}, snapshot.Totals)
@@ -163,11 +156,6 @@ class Scene:
         names = {**dict(service.most_common(MOST_CLIENTS)), **dict(waiting.most_common(MOST_CLIENTS))}
         shown = [snapshot.Client(name, waiting[name], running[name], service[name]) for name in names]
         return shown[:MOST_CLIENTS] if len(shown) > 1 else []
-
-    def _gather(self, executor: int) -> None:
-        changes = self._lanes[executor].take_changes()
-        if self._watched:
-            self._changes += changes[: MOST_CHANGES - len(self._changes)]
 
     def _executor(self, worker: Worker) -> snapshot.ExecutorNow:
         shape, index = worker.shape, worker.info.index

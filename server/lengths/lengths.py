@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -188,18 +188,10 @@ def batch_entry(config: FrontConfig, model: str, assignment: Assignment) -> Batc
     batch = served_batch(assignment)
     if batch is None:
         return None
-    return BatchEntry(
-        finished_at=time.time(),
-        model=model,
-        strategy=config.strategy,
-        executor=assignment.executor,
-        rows=batch.rows,
-        input_length=batch.input_length,
-        generation_length=batch.generation_length,
-        predicted_length=batch.predicted_length or None,
-        predicted_seconds=batch.predicted_seconds or None,
-        seconds=batch.seconds,
-    )
+    figures = asdict(batch)
+    for name in ("predicted_length", "predicted_seconds"):  # 0 where nothing was predicted
+        figures[name] = figures[name] or None
+    return BatchEntry(time.time(), model, config.strategy, assignment.executor, **figures)
 
 
 @dataclass(frozen=True, slots=True)

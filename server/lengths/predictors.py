@@ -113,7 +113,7 @@ async def open_predictor(
     try:
         yield Predictor(kind, process, started)
     finally:
-        await process.aclose()
+        await asyncio.to_thread(process.close)
         with suppress(ProcessFailed, asyncio.CancelledError):
             await started
 

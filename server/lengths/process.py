@@ -231,7 +231,8 @@ class PredictorProcess:
     async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
         """Grow a forest in a further process, keep its rows in the file, and put it in place, unless it is worse than
         the present one. Raises ProcessFailed."""
-        forest = await asyncio.wrap_future(self._trainer.submit(self._grow, training, judges))
+        growing = self._trainer.submit(self._trainer.run, _train, self._setup, training, judges)
+        forest = await asyncio.wrap_future(growing)
         if forest is not None:
             await self._process.ask("take", forest)
         else:
@@ -239,18 +240,10 @@ class PredictorProcess:
                 "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
             )
 
-    async def aclose(self) -> None:
-        """End the processes as `close` does, off the event loop."""
-        await asyncio.to_thread(self.close)
-
     def close(self) -> None:
         """End the processes: a forest that is growing is given up, a batch that is under way is waited for a moment."""
         self._trainer.close()
         self._process.close()
-
-    def _grow(self, training: Examples, judges: Sequence[ServedRow]) -> Forest | None:
-        """The new forest, whose rows are in the file; None where it is worse than the present one."""
-        return self._trainer.run(_train, self._setup, training, judges)
 
 
 class NicedProcess:

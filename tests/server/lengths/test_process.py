@@ -233,7 +233,7 @@ async def test_the_end_does_not_wait_for_a_process_that_stands_still(
     stopped = stop_predictor()
     waiting = asyncio.create_task(process.estimate(QUERIES))
     await asyncio.sleep(0)  # it begins
-    await process.aclose()
+    await asyncio.to_thread(process.close)
     with pytest.raises(ProcessFailed):
         await waiting
     with pytest.raises(ProcessLookupError):
