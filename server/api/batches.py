@@ -19,7 +19,7 @@ from server.api.register import read_number
 from server.batches.asker import PATHS
 from server.batches.batch import BatchRecord, BatchStatus, LineError
 from server.batches.batches import BATCHES, Batches, TooManyBatches
-from server.batches.files import NoSuchFile, StoredFile
+from server.batches.files import FileObject, NoSuchFile, StoredFile
 from server.http.access import holder_of
 
 RETRY_AFTER = 60.0
@@ -80,18 +80,6 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     cancelled_at: int | None
     request_counts: RequestCounts
     metadata: dict[str, str] | None
-
-
-class FileObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A file."""
-
-    id: str
-    object: Literal["file"] = "file"
-    bytes: int
-    created_at: int
-    filename: str
-    purpose: str
-    status: Literal["processed"] = "processed"
 
 
 Entry = TypeVar("Entry", BatchObject, FileObject)

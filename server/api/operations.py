@@ -15,7 +15,6 @@ from server.api.operation import Body, Dialect, Operation, Parameter
 from server.api.output import response
 from server.api.output.reply import Expectation
 from server.api.request_status import RequestList, RequestStatus
-from server.batches import asker
 from server.dashboard.feed import index, send_chat, send_feed, send_file
 from server.observe.metrics import metrics
 
@@ -40,7 +39,7 @@ ROW = _number(
     "row", 0, register.MOST_ROW, "only the call under way that has this row of the dashboard, and what it waits for"
 )
 PAGE = (
-    _number("limit", 1, asker.MOST, "how many at most", default=20),
+    _number("limit", 1, batches.MOST, "how many at most", default=20),
     Parameter("after", "query", {"type": "string"}, "the id of the one before"),
 )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Generic, Protocol, TypeVar
+from typing import BinaryIO, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -23,14 +23,22 @@ MOST_FILES = 10_000
 """Files of all holders."""
 
 
-class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored file's name, size and purpose; `created_at` in seconds since 1970."""
+class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file."""
 
     id: str
+    object: Literal["file"] = "file"
     bytes: int
     created_at: int
+    """Seconds since 1970."""
     filename: str
     purpose: str
+    status: Literal["processed"] = "processed"
+
+
+class StoredFile(FileObject, frozen=True, kw_only=True):
+    """A file as it is stored, which its key's holder sees without the last field."""
+
     holder: str | None
     """Name of the API key that it belongs to; None where there are no keys."""
 

@@ -106,8 +106,7 @@ class Scene:
     def hello(self) -> snapshot.Hello:
         """The first message to a dashboard."""
         now = self._now()
-        infos = [worker.info for worker in self._dispatcher.workers]
-        devices = [snapshot.Device(info.index, info.device, info.max_rows, info.capacity_tokens) for info in infos]
+        devices = [worker.info for worker in self._dispatcher.workers]
         self._prune(now)
         spans = [span for lanes in self._lanes.values() for span in lanes.history(now)]
         moments = [moment for moment in self._moments if moment.t > now - MINUTE]
@@ -118,29 +117,26 @@ class Scene:
         """Everything as it is now, and what happened since the last call."""
         now = self._now()
         self._prune(now)
-        moment, changes, fresh, firsts = self._moment(now), [*self._changes], [*self._fresh], [*self._firsts]
-        self.forget()
-        self._stirred = False
-        return snapshot.Tick(
-            moment.t,
+        tick = snapshot.Tick(
+            *msgspec.structs.astuple(self._moment(now)),
             [self._executor(worker) for worker in self._dispatcher.workers],
-            changes,
+            [*self._changes],
             self._queue(),
-            moment.waiting,
-            moment.running,
-            moment.totals,
-            fresh,
-            firsts,
+            [*self._fresh],
+            [*self._firsts],
             self._tell_clients(),
             self._dispatcher.by_arrival,
         )
+        self.forget()
+        self._stirred = False
+        return tick
 
     def _prune(self, now: float) -> None:
         for worker in self._dispatcher.workers:
             self._lanes[worker.info.index].prune(worker.requests.keys(), now)
 
     def _moment(self, now: float) -> snapshot.Moment:
-        totals = msgspec.convert(asdict(self._tokens) | {"ended": self._ended, "failed": self._failed}, snapshot.Totals)
+        totals = snapshot.Totals(**asdict(self._tokens), ended=self._ended, failed=self._failed)
         dispatcher = self._dispatcher
         return snapshot.Moment(round(now, 3), dispatcher.requests_waiting, dispatcher.requests_running, totals)
 

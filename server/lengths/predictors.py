@@ -136,34 +136,30 @@ async def open_lengths(
         if predictor is None:
             yield Lengths(config, model, journal, knows=choose_predictor(config) is Length.ORACLE)
             return
-        await _until_ready(predictor)
+        ready = await _until_ready(predictor)
         process, size = predictor.process, cache_size(config, predictor.kind)
         cached = CachedPredictor(process, process.embed, LengthCache(size)) if size else None
-        learning = await _open_learning(config, predictor, clock)
+        learning = await _open_learning(config, process, clock) if ready and predictor.kind.learns else None
         if learning is not None:
             await stack.enter_async_context(background(learning.run(), "length learning"))
         connected = connect(config, model, journal, context, process, learning, cached)
         yield await stack.enter_async_context(connected)
 
 
-async def _until_ready(predictor: Predictor) -> None:
-    """A predictor that does not start is tried again when it is asked; requests go on with guesses meanwhile."""
+async def _until_ready(predictor: Predictor) -> bool:
+    """Whether it has started; else it is tried again when it is asked, and requests go on with guesses meanwhile."""
     try:
         await asyncio.shield(predictor.started)
     except ProcessFailed as error:
         log.warning("no lengths can be predicted, requests go on with guesses: %s", error)
+        return False
+    return True
 
 
-async def _open_learning(config: ServeConfig, predictor: Predictor, clock: Clock) -> Learning | None:
-    if not predictor.kind.learns:
-        return None
-    try:
-        training = await predictor.process.training()
-    except ProcessFailed as error:  # what would be learned from a few rows must not replace what is in the file
-        log.warning("the forest does not learn from what is served: %s", error)
-        return None
+async def _open_learning(config: ServeConfig, process: PredictorProcess, clock: Clock) -> Learning | None:
+    training = await process.training()
     if not config.learning_interval:
         return None
     if training is None:
         log.info("there is no forest yet: lengths are guessed from earlier answers until one has grown")
-    return Learning(predictor.process.train, clock, training, config.learning_interval)
+    return Learning(process.train, clock, training, config.learning_interval)

@@ -89,9 +89,7 @@ class ForestWorker(LengthWorker):
         """Put a forest in the place of the present one."""
         self._forest = forest
 
-    def estimate(self, queries: tuple[LengthQuery, ...]) -> tuple[Estimate, ...]:
-        if not queries:
-            return ()
+    def estimate(self, queries: Sequence[LengthQuery]) -> tuple[Estimate, ...]:
         features = embed(self.embedder, queries)
         distributions = self._forest.distributions(features) if self._forest else [None] * len(queries)
         rows = zip(features.tolist(), distributions, strict=True)
@@ -105,9 +103,7 @@ class ProxyWorker(LengthWorker):
         super().__init__(embedder)
         self._proxy = proxy
 
-    def estimate(self, queries: tuple[LengthQuery, ...]) -> tuple[Estimate, ...]:
-        if not queries:
-            return ()
+    def estimate(self, queries: Sequence[LengthQuery]) -> tuple[Estimate, ...]:
         lengths = self._proxy.predict([query.conversation for query in queries]).tolist()
         return tuple(Estimate((), LengthDistribution.certain(length), Source.PROXY) for length in lengths)
 
@@ -219,8 +215,7 @@ class PredictorProcess:
 
     async def training(self) -> Examples | None:
         """The examples that the present forest was grown from; None where there is none, or none that can be used,
-        which is logged. Raises ProcessFailed."""
-        await self.estimate(())
+        which is logged."""
         if self._setup.forest.exists():
             try:
                 return await asyncio.to_thread(read_examples, self._setup)
