@@ -110,7 +110,8 @@ class FileStore:
         """Bytes that a holder may still have of so many times the capacity; none where there are too many files. One
         key of several has half of everything at most, so that it cannot keep the others out."""
         part, room = 1 if holder is None else 2, times * self._capacity
-        kept = (*tuple(self._files.values()), *tuple(self._drafts.values()))  # threads add and remove meanwhile
+        kept: list[StoredFile | _Draft] = [*tuple(self._files.values())]  # copied, as threads add and remove meanwhile
+        kept += tuple(self._drafts.values())
         own = [one.bytes for one in kept if one.holder == holder]
         if len(own) >= MOST_FILES // part or len(kept) >= MOST_FILES:
             return 0

@@ -171,7 +171,7 @@ async def close_feed(app: web.Application) -> None:
         feed.close()
 
 
-FOLDER = Path(__file__).parents[1] / "dashboard" / "static"
+FOLDER = Path(__file__).parent / "static"
 TYPES: Mapping[str, str] = MappingProxyType(
     {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 )

@@ -9,8 +9,6 @@ from collections import Counter, deque
 from dataclasses import asdict
 from itertools import chain
 
-import msgspec
-
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.evaluation import can_be_judged, is_inside
@@ -117,8 +115,9 @@ class Scene:
         """Everything as it is now, and what happened since the last call."""
         now = self._now()
         self._prune(now)
+        moment = self._moment(now)
         tick = snapshot.Tick(
-            *msgspec.structs.astuple(self._moment(now)),
+            *(moment.t, moment.waiting, moment.running, moment.totals),
             [self._executor(worker) for worker in self._dispatcher.workers],
             [*self._changes],
             self._queue(),
