@@ -33,7 +33,7 @@ class Pipeline(Lifecycle[Row]):
         prefixes: PrefixCache[RowKv] | None = None,
         ahead: bool | None = None,
     ) -> None:
-        made = Grammars(text, model.vocab_size, model.end_token_ids) if grammars is None else grammars
+        made = Grammars(text.to_json, model.vocab_size, model.end_token_ids) if grammars is None else grammars
         self.device = TorchDevice(model, text, batch, max_prefill_tokens, made, prefixes, ahead=ahead)
         self.batch = batch
         super().__init__(self.device, HostStore() if store is None else store, max_prefill_tokens)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from server.process.worker_process import ProcessFailed, WorkerProcess, answer_all
+from server.api.errors import ApiError, busy
+from server.process.worker_process import Refusal, WorkerProcess, answer_all
 
 if TYPE_CHECKING:
     from models.embedder import Embedder
@@ -36,24 +37,9 @@ class EmbeddingSetup:
     """The device of the executors, as --device says."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadInputs:
-    """A message: split texts into tokens, and check them and what came as token ids."""
-
-    inputs: tuple[str | Ids, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedIds:
-    """A message: embed token ids that were read before."""
-
-    ids: tuple[Ids, ...]
-    dimensions: int | None
-
-
-class Refused(Exception):
-    """A reply, and raised for who asks: what the client has to change. `place` is that of the input that it is about;
-    None where it is about all, or about `dimensions`."""
+class Refused(Refusal):
+    """What the client has to change. `place` is that of the input that it is about; None where it is about all, or
+    about `dimensions`."""
 
     def __init__(
         self, message: str, place: int | None = None, code: str | None = None, about_dimensions: bool = False
@@ -63,23 +49,14 @@ class Refused(Exception):
 
 
 class EmbeddingWorker:
-    """Answers messages by a sentence embedder; a Worker."""
+    """What the process does with a sentence embedder."""
 
     def __init__(self, network: Embedder, name: str) -> None:
         self._network = network
         self._name = name
 
-    def answer(self, message: ReadInputs | EmbedIds) -> tuple[Ids, ...] | FloatMatrix | Refused | ProcessFailed:
-        """Never raises: what goes wrong is the reply."""
-        try:
-            return self._read(message.inputs) if isinstance(message, ReadInputs) else self._embed(message)
-        except Refused as refused:
-            return refused
-        except Exception as error:
-            return ProcessFailed(f"{type(error).__name__}: {error}")
-
-    def _read(self, inputs: tuple[str | Ids, ...]) -> tuple[Ids, ...]:
-        """The token ids of inputs."""
+    def read(self, inputs: Sequence[str | Ids]) -> tuple[Ids, ...]:
+        """The token ids of inputs, which are checked. Raises Refused."""
         texts = [one for one in inputs if isinstance(one, str)]
         split = iter(self._network.tokenize(texts) if texts else ())
         found = tuple(tuple(next(split)) if isinstance(one, str) else one for one in inputs)
@@ -92,10 +69,11 @@ class EmbeddingWorker:
                 raise Refused(f"token ids of {self._name} go from 0 to {last}", place)
         return found
 
-    def _embed(self, message: EmbedIds) -> FloatMatrix:
-        if (message.dimensions or 0) > self._network.dimensions:
+    def embed(self, ids: Sequence[Ids], dimensions: int | None) -> FloatMatrix:
+        """Token ids that were read before -> rows (n, dim). Raises Refused."""
+        if (dimensions or 0) > self._network.dimensions:
             raise Refused(f"{self._name} has {self._network.dimensions}; ask for fewer", about_dimensions=True)
-        return self._network.encode_ids(message.ids, message.dimensions)
+        return self._network.encode_ids(ids, dimensions)
 
 
 def embed_texts(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None:
@@ -128,14 +106,6 @@ MOST_LETTERS = 2**24
 T = TypeVar("T", bound=Sized)
 
 
-class Busy(Exception):
-    """Too much waits."""
-
-
-class NotFetched(Exception):
-    """The model is not on this machine."""
-
-
 class TextEmbedder:
     """Embeds for clients. Event loop only."""
 
@@ -151,10 +121,11 @@ class TextEmbedder:
     ) -> tuple[FloatMatrix, int]:
         """Embeddings as rows (n, dim) of inputs that have `most_tokens` together at most, and how many these are.
 
-        Raises Refused, Busy, NotFetched and ProcessFailed.
+        Raises Refused, ApiError 429 and 503, and ProcessFailed.
         """
         if not self._process.running and not await asyncio.to_thread(self._fetched):
-            raise NotFetched
+            message = f"{self.name} is not on this machine: run `lengthwise models pull {self.name}`, then try again"
+            raise ApiError(503, message, code="model_not_fetched")
         with self._counted(sum(map(len, inputs))):
             ids = await self._read(inputs)
             tokens = sum(map(len, ids))
@@ -163,7 +134,7 @@ class TextEmbedder:
                 raise Refused(message, code="too_many_tokens")
             order = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # so that little is padded
             rows = [
-                await self._ask(EmbedIds(tuple(piece), dimensions))
+                await self._process.ask("embed", piece, dimensions)
                 for _, piece in _pieces([ids[place] for place in order], PIECE_TOKENS)
             ]
             return np.concatenate(rows)[np.argsort(order)], tokens
@@ -176,22 +147,16 @@ class TextEmbedder:
         ids: list[Ids] = []
         for begin, piece in _pieces(inputs, PIECE_LETTERS):
             try:
-                ids += await self._ask(ReadInputs(tuple(piece)))
+                ids += await self._process.ask("read", piece)
             except Refused as refused:
                 place = None if refused.place is None else begin + refused.place
                 raise Refused(refused.message, place, refused.code) from None
         return ids
 
-    async def _ask(self, message: ReadInputs | EmbedIds) -> Any:
-        reply = await self._process.ask(message)
-        if isinstance(reply, Refused):
-            raise reply
-        return reply
-
     @contextmanager
     def _counted(self, letters: int) -> Iterator[None]:
         if self._waiting and self._waiting + letters > MOST_LETTERS:
-            raise Busy
+            raise busy("too many texts wait to be embedded; try again later", "queue_full", 1.0)
         self._waiting += letters
         try:
             yield

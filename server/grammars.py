@@ -87,22 +87,12 @@ class Outcome:
     """Which of the checked grammars the error is about; None: the compiled one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """A tokenizer that has been written down."""
-
-    written: str
-
-    def to_json(self) -> str:
-        return self.written
-
-
 def run_trials(connection: Connection[Any, Any], vocabulary: str, width: int, end_token_ids: tuple[int, ...]) -> None:
     """Run trials, each from a socket of its own that comes over the connection, until the server is gone."""
     os.setpgid(0, 0)  # so that trials can be killed with this process
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they are not waited for
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    grammars = Grammars(Vocabulary(vocabulary), width, end_token_ids)
+    grammars = Grammars(lambda: vocabulary, width, end_token_ids)
     grammars.prepare()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where the compiler's last words would go
     gc.freeze()

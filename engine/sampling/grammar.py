@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
@@ -74,13 +74,6 @@ class GrammarsFull(GrammarError):
     """A grammar that could be used, were there not so many others in use."""
 
 
-class Vocabulary(Protocol):
-    """A tokenizer that can be written as JSON, such as models.text.Text."""
-
-    def to_json(self) -> str:
-        """The tokenizer, in the format of the tokenizers library."""
-
-
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Compiled:
     """A grammar that can be followed. While it is referred to, it need not be compiled again."""
@@ -95,13 +88,14 @@ class Compiled:
 class Grammars:
     """The compiled grammars of one model: those in use, and of the others those used last. For any thread.
 
+    vocabulary  writes the tokenizer as JSON, in the format of the tokenizers library
     width       tokens that the network knows
     kept, held  bytes of those that no answer uses, and of all
     """
 
     def __init__(
         self,
-        vocabulary: Vocabulary,
+        vocabulary: Callable[[], str],
         width: int,
         end_token_ids: Collection[int],
         *,
@@ -176,8 +170,7 @@ class Grammars:
     def _tokenizer(self) -> LLTokenizer:
         """The vocabulary as a tree of bytes; takes half a second for 50,000 tokens."""
         try:
-            written = self._vocabulary.to_json()
-            return LLTokenizer(written, n_vocab=self._width, eos_token=self._ends or None)
+            return LLTokenizer(self._vocabulary(), n_vocab=self._width, eos_token=self._ends or None)
         except (ValueError, RuntimeError) as error:
             raise GrammarError(f"answers of this model cannot be constrained: {_one_line(str(error))}") from error
 

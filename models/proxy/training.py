@@ -56,8 +56,6 @@ class Step:
     done: int
     """Batches of phase 1, or epochs of phase 2."""
     total: int
-    held_out: float | None
-    """The latest loss on what is held out; None before the first epoch has ended."""
 
 
 Watch: TypeAlias = Callable[[Step], None]
@@ -137,7 +135,7 @@ class _Training:
                 self._descend(network(ids, mask), places, optimizer)
                 schedule.step()
                 done += 1
-                self._watch(Step(1, done, total, losses[-1] if losses else None))
+                self._watch(Step(1, done, total))
             losses.append(self._held_loss(self._states(self._held_rows)))
             if best.waited(losses[-1]) > options.patience:
                 break
@@ -154,7 +152,7 @@ class _Training:
             for places in self._batches():
                 self._descend(head(states[places]), places, optimizer)
             losses.append(self._held_loss(held))
-            self._watch(Step(2, epoch + 1, options.head_epochs, losses[-1]))
+            self._watch(Step(2, epoch + 1, options.head_epochs))
             if best.waited(losses[-1]) > options.head_patience:
                 break
         best.restore()

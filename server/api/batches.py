@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from aiohttp import BodyPartReader, web
@@ -15,10 +15,11 @@ from server.api.health import LIFE
 from server.api.input.body import read_body, refuse_packed
 from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
-from server.batches.asker import PATHS, ListPage, batches_of, page_of
+from server.api.register import read_number
+from server.batches.asker import PATHS
 from server.batches.batch import BatchRecord, BatchStatus, LineError
-from server.batches.batches import Batches, TooManyBatches
-from server.batches.files import NoSuchFile, StoredFile
+from server.batches.batches import BATCHES, Batches, TooManyBatches
+from server.batches.files import FileObject, NoSuchFile, StoredFile
 from server.http.access import holder_of
 
 RETRY_AFTER = 60.0
@@ -81,8 +82,50 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] | None
 
 
+Entry = TypeVar("Entry", BatchObject, FileObject)
+
+
+class ListPage(msgspec.Struct, Generic[Entry], frozen=True):
+    """A page of a list, as OpenAI words it."""
+
+    data: list[Entry]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: Literal["list"] = "list"
+
+
 class BatchList(ListPage[BatchObject], frozen=True):
     """A page of batches."""
+
+
+class FileList(ListPage[FileObject], frozen=True):
+    """A page of files."""
+
+
+def batches_of(request: web.Request) -> Batches:
+    """The server's batches; raises ApiError 404 where it keeps none."""
+    if BATCHES not in request.app:
+        message = "this server keeps no files; its log tells why, unless it was started with --files-size 0"
+        raise ApiError(404, message, code="no_files")
+    return request.app[BATCHES]
+
+
+MOST = 10_000
+"""Entries of a page at most."""
+
+
+def _send_page(request: web.Request, entries: Sequence[Entry], shape: type[ListPage[Entry]]) -> web.Response:
+    """Send the entries after the query's `after`, its `limit` at most, as `shape`; raises ApiError 400."""
+    after, limit, begin = request.query.get("after"), read_number(request, "limit", 1, MOST, 20), 0
+    if after is not None:
+        places = [place for place, entry in enumerate(entries) if entry.id == after]
+        if not places:
+            raise bad_request(f"after: there is no {after[:200]!r}", "after", "invalid_value")
+        begin = places[0] + 1
+    page = list(entries[begin : begin + limit])
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return json_response(shape(page, first, last, begin + len(page) < len(entries)))
 
 
 async def create_batch(request: web.Request) -> web.Response:
@@ -103,7 +146,7 @@ async def create_batch(request: web.Request) -> web.Response:
 async def list_batches(request: web.Request) -> web.Response:
     """List the batches, the latest first; raises ApiError 400."""
     objects = [_object(one, request) for one in batches_of(request).all_of(holder_of(request))]
-    return json_response(page_of(request, objects, BatchList))
+    return _send_page(request, objects, BatchList)
 
 
 async def show_batch(request: web.Request) -> web.Response:
@@ -161,22 +204,6 @@ MOST_PARTS = 16
 """Fields of a form: each takes the event loop as much time as many bytes of a file."""
 
 
-class FileObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A file."""
-
-    id: str
-    object: Literal["file"] = "file"
-    bytes: int
-    created_at: int
-    filename: str
-    purpose: str
-    status: Literal["processed"] = "processed"
-
-
-class FileList(ListPage[FileObject], frozen=True):
-    """A page of files."""
-
-
 class DeletedFile(msgspec.Struct, frozen=True):
     """A file that is kept no longer."""
 
@@ -220,7 +247,7 @@ async def list_files(request: web.Request) -> web.Response:
     files = batches_of(request).files.all_of(holder_of(request))
     purpose = request.query.get("purpose")
     objects = [_file_object(file) for file in files if purpose in (None, file.purpose)]
-    return json_response(page_of(request, objects, FileList))
+    return _send_page(request, objects, FileList)
 
 
 async def show_file(request: web.Request) -> web.Response:

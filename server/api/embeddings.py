@@ -12,14 +12,14 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from server.api.errors import ApiError, bad_request, busy
+from server.api.errors import ApiError, bad_request
 from server.api.input.body import read_body
 from server.api.input.prompts import separate
 from server.api.input.schema import ModelName, TokenIds, one_kind
 from server.api.output.reply import Lazy
 from server.api.output.sse import send_reply
 from server.api.served_model import unknown_model
-from server.embeddings import Busy, FloatMatrix, Ids, NotFetched, Refused, TextEmbedder
+from server.embeddings import FloatMatrix, Ids, Refused, TextEmbedder
 from server.http.access import holder_of, spend_tokens
 from server.process.worker_process import ProcessFailed
 
@@ -99,13 +99,6 @@ async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -
         rows, tokens = await embedder.embed(inputs, body.dimensions, MOST_TOKENS)
     except Refused as error:
         raise _bad_request(error, several=len(inputs) > 1) from None
-    except Busy:
-        raise busy("too many texts wait to be embedded; try again later", "queue_full", 1.0) from None
-    except NotFetched:
-        message = (
-            f"{embedder.name} is not on this machine: run `lengthwise models pull {embedder.name}`, then try again"
-        )
-        raise ApiError(503, message, code="model_not_fetched") from None
     except ProcessFailed as error:
         log.warning("texts cannot be embedded: %s", error)
         raise ApiError(503, "texts cannot be embedded at present; try again later", code="embedder_failed") from None

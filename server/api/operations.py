@@ -15,7 +15,7 @@ from server.api.operation import Body, Dialect, Operation, Parameter
 from server.api.output import response
 from server.api.output.reply import Expectation
 from server.api.request_status import RequestList, RequestStatus
-from server.batches import asker
+from server.batches.files import FileObject
 from server.dashboard.feed import index, send_chat, send_feed, send_file
 from server.observe.metrics import metrics
 
@@ -40,7 +40,7 @@ ROW = _number(
     "row", 0, register.MOST_ROW, "only the call under way that has this row of the dashboard, and what it waits for"
 )
 PAGE = (
-    _number("limit", 1, asker.MOST, "how many at most", default=20),
+    _number("limit", 1, batches.MOST, "how many at most", default=20),
     Parameter("after", "query", {"type": "string"}, "the id of the one before"),
 )
 
@@ -78,9 +78,9 @@ OPERATIONS = (
     _count("/v1/messages/count_tokens", messages.count_tokens, "countMessageTokens", *_COUNT, dialect=ANTHROPIC),
     Operation("post", "/v1/embeddings", embeddings.embeddings, "createEmbedding", *_EMBEDDING, rationed=True),
     _count("/v1/estimate", counting.estimate, "estimate", counting.AnyBody, Expectation),
-    Operation("post", "/v1/files", batches.upload_file, "createFile", reply=batches.FileObject, other_body=FORM),
+    Operation("post", "/v1/files", batches.upload_file, "createFile", reply=FileObject, other_body=FORM),
     _at("get", "/v1/files", batches.list_files, "listFiles", batches.FileList, *PAGE),
-    _at("get", "/v1/files/{id}", batches.show_file, "showFile", batches.FileObject, FILE),
+    _at("get", "/v1/files/{id}", batches.show_file, "showFile", FileObject, FILE),
     _at("delete", "/v1/files/{id}", batches.delete_file, "deleteFile", batches.DeletedFile, FILE),
     Operation("get", "/v1/files/{id}/content", batches.send_content, "downloadFile", other=JSONL, parameters=(FILE,)),
     Operation("post", "/v1/batches", batches.create_batch, "createBatch", batches.BatchBody, batches.BatchObject),

@@ -1,7 +1,4 @@
-"""The lines of a batch -> requests to the one dispatcher, below all others, and their answers as HTTP has them.
-
-Where batches and their files are, for handlers, and the pages of a list.
-"""
+"""The lines of a batch -> requests to the one dispatcher, below all others, and their answers as HTTP has them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -29,10 +26,9 @@ from server.api.output.answer import Words, gather_answers
 from server.api.output.call import Call, open_call
 from server.api.output.reply import encode
 from server.api.output.wanted import list_wanted
-from server.api.register import REGISTER, Caller, Record, read_number
+from server.api.register import REGISTER, Caller, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.batches.batch import LineReply
-from server.batches.batches import Batches
 from server.http.access import ACCESS, Share, enter_in_background
 
 log = logging.getLogger(__name__)
@@ -73,20 +69,23 @@ PATHS = (*ENDPOINTS, EMBEDDINGS)
 
 
 class ModelAsker:
-    """An Asker for the models of an application."""
+    """Asks the models of an application. Event loop only."""
 
     def __init__(self, app: web.Application) -> None:
         self._app = app
 
     def enter(self, holder: str | None) -> Share | None:
+        """A share of a key's quota for a request; None while too little of it is left."""
         return enter_in_background(self._app, holder)
 
     def leave(self, share: Share) -> None:
+        """A request is over."""
         self._app[ACCESS].quota.leave(share)
 
     async def ask(
         self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
     ) -> LineReply | None:
+        """The answer to a request, also where it is an error; None where there is no room for it now."""
         try:
             reply = await self._answer(endpoint, body, Caller(holder, request_id), share)
         except ApiError as failure:
@@ -120,66 +119,3 @@ class ModelAsker:
 
 def _failed(error: ApiError, request_id: str) -> LineReply:
     return LineReply(error.status, request_id, msgspec.Raw(encode(error_body(error))))
-
-
-BATCHES = web.AppKey("batches", Batches)
-
-
-async def start_batches(app: web.Application) -> None:
-    """Go on with what an earlier server left."""
-    if BATCHES in app:
-        app[BATCHES].start()
-
-
-async def stop_batches(app: web.Application) -> None:
-    """Break batches off, so that the server can end; another goes on with them."""
-    if BATCHES in app:
-        await app[BATCHES].stop()
-
-
-MOST = 10_000
-"""Entries of a page at most."""
-
-
-class Named(Protocol):
-    """An entry of a list."""
-
-    @property
-    def id(self) -> str: ...
-
-
-N = TypeVar("N", bound=Named)
-
-
-class ListPage(msgspec.Struct, Generic[N], frozen=True):
-    """A page of a list, as OpenAI words it."""
-
-    data: list[N]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-    object: Literal["list"] = "list"
-
-
-P = TypeVar("P", bound=ListPage[Any])
-
-
-def batches_of(request: web.Request) -> Batches:
-    """The server's batches; raises ApiError 404 where it keeps none."""
-    if BATCHES not in request.app:
-        message = "this server keeps no files; its log tells why, unless it was started with --files-size 0"
-        raise ApiError(404, message, code="no_files")
-    return request.app[BATCHES]
-
-
-def page_of(request: web.Request, entries: Sequence[Named], shape: type[P]) -> P:
-    """The entries after the query's `after`, its `limit` at most, as `shape`; raises ApiError 400."""
-    after, limit, begin = request.query.get("after"), read_number(request, "limit", 1, MOST, 20), 0
-    if after is not None:
-        places = [place for place, entry in enumerate(entries) if entry.id == after]
-        if not places:
-            raise bad_request(f"after: there is no {after[:200]!r}", "after", "invalid_value")
-        begin = places[0] + 1
-    page = list(entries[begin : begin + limit])
-    first, last = (page[0].id, page[-1].id) if page else (None, None)
-    return shape(page, first, last, begin + len(page) < len(entries))

@@ -5,18 +5,14 @@ lines, of input and of answers, which are JSON. Disk access may block: it runs i
 from __future__ import annotations
 
 import os
-import secrets
 import time
-from collections.abc import Container, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
-
-from models.files import replace_file
 
 WINDOW = 24 * 3600
 """Seconds that a batch has: OpenAI knows this one window only."""
@@ -66,35 +62,6 @@ class BatchRecord(msgspec.Struct, kw_only=True):
         """Give the batch another status, and note the time."""
         self.status = status
         self.times = {**self.times, status: int(time.time())}
-
-
-def new_batch_id() -> str:
-    return f"batch_{secrets.token_hex(12)}"
-
-
-class BatchFolder:
-    """The records, a file each. May block: it runs in a thread."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-    def save(self, record: BatchRecord) -> None:
-        """Keep a record; it is on the disk when this returns."""
-        with replace_file(self._folder / f"{record.id}.json") as file:
-            file.write(msgspec.json.encode(record))
-
-    def remove(self, name: str) -> None:
-        """Forget a record."""
-        (self._folder / f"{name}.json").unlink(missing_ok=True)
-
-    def load(self) -> list[BatchRecord]:
-        """All records, the oldest first."""
-        found = []
-        for path in self._folder.glob("batch_*.json"):
-            with suppress(OSError, msgspec.MsgspecError):
-                found.append(msgspec.json.decode(path.read_bytes(), type=BatchRecord))
-        return sorted(found, key=lambda record: (record.created_at, record.id))
 
 
 MOST_LINES = 50_000
@@ -205,11 +172,6 @@ class ResultLine(msgspec.Struct, frozen=True):
     custom_id: str
     response: LineReply | None
     error: LineError | None
-
-
-def encode_lines(lines: Sequence[ResultLine]) -> bytes:
-    """Result lines as they are written."""
-    return msgspec.json.Encoder().encode_lines(lines)
 
 
 class AnswerLine(msgspec.Struct, frozen=True):

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
 
 from models.files import is_disk_full
 from server.batches import batch as stored
-from server.batches.files import FileStore, new_file_id
+from server.batches.asker import ModelAsker
+from server.batches.files import FileStore, RecordFolder, new_file_id
 from server.http.access import Share
 
 log = logging.getLogger(__name__)
@@ -42,40 +47,22 @@ class TooManyBatches(Exception):
     """A key has as many batches under way as it may, or all keys together."""
 
 
-class Asker(Protocol):
-    """Asks the model. Event loop only."""
-
-    def enter(self, holder: str | None) -> Share | None:
-        """A share of a key's quota for a request; None while too little of it is left."""
-        ...
-
-    def leave(self, share: Share) -> None:
-        """A request is over."""
-        ...
-
-    async def ask(
-        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
-    ) -> stored.LineReply | None:
-        """The answer to a request, also where it is an error; None where there is no room for it now."""
-        ...
-
-
 @dataclass(eq=False, slots=True)
 class Batch:
     """A batch as this process knows it; `total`, `completed` and `failed` of the record count its lines."""
 
     record: stored.BatchRecord
     ending: bool = False  # whether only its files are left to be made, so that it cannot be cancelled any more
-    task: asyncio.Task[None] | None = field(default=None)
+    task: asyncio.Task[None] | None = None
 
 
 class Batches:
     """All batches of a server. Event loop only."""
 
-    def __init__(self, folder: Path, capacity: int, longest: int, asker: Asker, slots: Callable[[], int]) -> None:
+    def __init__(self, folder: Path, capacity: int, longest: int, asker: ModelAsker, slots: Callable[[], int]) -> None:
         """`capacity` in bytes of all files, `longest` in those of a line. Raises OSError."""
         self.files = FileStore(folder / "files", capacity)
-        self._folder = stored.BatchFolder(folder / "batches")
+        self._folder = RecordFolder(folder / "batches", stored.BatchRecord)
         self._longest, self._asker, self._slots = longest, asker, slots
         self._disk = ThreadPoolExecutor(1, "batches")  # of one thread, so that what is written last is there last
         self._batches = {record.id: Batch(record) for record in self._folder.load()}
@@ -108,7 +95,7 @@ class Batches:
         self.files.find(input_file_id, holder)
         self._check_room(holder)
         record = stored.BatchRecord(
-            id=stored.new_batch_id(),
+            id=f"batch_{secrets.token_hex(12)}",
             holder=holder,
             endpoint=endpoint,
             input_file_id=input_file_id,
@@ -261,7 +248,7 @@ class Batches:
     async def _append(self, record: stored.BatchRecord, lines: Sequence[stored.ResultLine], *, fine: bool) -> None:
         """Add answers, or errors; they are on the disk, and counted, when this returns."""
         name = record.result_ids[not fine]
-        await self._write(self._append_now, name, record.holder, stored.encode_lines(lines))
+        await self._write(self._append_now, name, record.holder, msgspec.json.Encoder().encode_lines(lines))
         record.completed += fine * len(lines)
         record.failed += (not fine) * len(lines)
 
@@ -307,3 +294,18 @@ class Batches:
 def _request_id(record: stored.BatchRecord, place: stored.Place) -> str:
     """The name under which a line's request is known."""
     return f"{record.id.replace('batch_', 'batch_req_', 1)}_{place.offset}"
+
+
+BATCHES = web.AppKey("batches", Batches)
+
+
+async def start_batches(app: web.Application) -> None:
+    """Go on with what an earlier server left."""
+    if BATCHES in app:
+        app[BATCHES].start()
+
+
+async def stop_batches(app: web.Application) -> None:
+    """Break batches off, so that the server can end; another goes on with them."""
+    if BATCHES in app:
+        await app[BATCHES].stop()

@@ -8,14 +8,12 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -25,14 +23,22 @@ MOST_FILES = 10_000
 """Files of all holders."""
 
 
-class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored file's name, size and purpose; `created_at` in seconds since 1970."""
+class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file."""
 
     id: str
+    object: Literal["file"] = "file"
     bytes: int
     created_at: int
+    """Seconds since 1970."""
     filename: str
     purpose: str
+    status: Literal["processed"] = "processed"
+
+
+class StoredFile(FileObject, frozen=True, kw_only=True):
+    """A file as it is stored, which its key's holder sees without the last field."""
+
     holder: str | None
     """Name of the API key that it belongs to; None where there are no keys."""
 
@@ -49,6 +55,45 @@ class NoSuchFile(Exception):
     """Raised where no file has this id, or the file is another's."""
 
 
+R = TypeVar("R", bound="Record")
+
+
+class Record(Protocol):
+    """What is known of a file or of a batch."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def created_at(self) -> int: ...
+
+
+class RecordFolder(Generic[R]):
+    """Records by id, a JSON file each. May block: it runs in a thread."""
+
+    def __init__(self, folder: Path, kind: type[R]) -> None:
+        """Raises OSError where the folder cannot be made."""
+        self._folder, self._kind = folder, kind
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def save(self, record: R) -> None:
+        """Keep a record; it is on the disk when this returns."""
+        with replace_file(self._folder / f"{record.id}.json") as file:
+            file.write(msgspec.json.encode(record))
+
+    def remove(self, name: str) -> None:
+        """Forget a record."""
+        (self._folder / f"{name}.json").unlink(missing_ok=True)
+
+    def load(self) -> list[R]:
+        """All records, the oldest first; what is none is left out."""
+        found: list[R] = []
+        for path in self._folder.glob("*.json"):
+            with suppress(OSError, msgspec.MsgspecError):
+                found.append(msgspec.json.decode(path.read_bytes(), type=self._kind))
+        return sorted(found, key=lambda record: (record.created_at, record.id))
+
+
 class FileStore:
     """The folder. A file's content is there first and what is known of it last, so that what a crash has left half is
     no file, but a rest that the next start removes.
@@ -57,37 +102,26 @@ class FileStore:
     def __init__(self, folder: Path, capacity: int) -> None:
         """`capacity` in bytes. Raises OSError where the folder cannot be made."""
         self._folder, self._capacity = folder, capacity
-        self._bytes: Counter[str | None] = Counter()
-        self._count: Counter[str | None] = Counter()
-        self._lock = threading.Lock()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._files = {file.id: file for file in map(_read, folder.glob("*.json")) if file is not None}
-        for file in self._files.values():
-            self._take(file.holder, file.bytes, files=1)
+        self._records = RecordFolder(folder, StoredFile)
+        self._files = {file.id: file for file in self._records.load() if self.path(file.id).exists()}
         self._drafts: dict[str, _Draft] = {}
 
     def room_of(self, holder: str | None, times: int = 1) -> int:
         """Bytes that a holder may still have of so many times the capacity; none where there are too many files. One
         key of several has half of everything at most, so that it cannot keep the others out."""
-        part = 1 if holder is None else 2
-        with self._lock:
-            if self._count[holder] >= MOST_FILES // part or self._count.total() >= MOST_FILES:
-                return 0
-            own = times * self._capacity // part - self._bytes[holder]
-            return max(0, min(own, times * self._capacity - self._bytes.total()))
-
-    def _take(self, holder: str | None, count: int, files: int = 0) -> None:
-        """Count bytes and files of a holder; what is less than 0 is given back."""
-        with self._lock:
-            self._bytes[holder] += count
-            self._count[holder] += files
+        part, room = 1 if holder is None else 2, times * self._capacity
+        kept: list[StoredFile | _Draft] = [*tuple(self._files.values())]  # copied, as threads add and remove meanwhile
+        kept += tuple(self._drafts.values())
+        own = [one.bytes for one in kept if one.holder == holder]
+        if len(own) >= MOST_FILES // part or len(kept) >= MOST_FILES:
+            return 0
+        return max(0, min(room // part - sum(own), room - sum(one.bytes for one in kept)))
 
     def take_room(self, draft: str, count: int) -> bool:
         """Count bytes for a draft; returns False where they do not fit."""
-        if count > self.room_of(self._drafts[draft].holder):
-            return False
-        self._grow(draft, count)
-        return True
+        fits = count <= self.room_of(self._drafts[draft].holder)
+        self._drafts[draft].bytes += fits * count
+        return fits
 
     def may_answer(self, holder: str | None) -> bool:
         """Whether more answers may be written for a holder: they may take as much again as what is sent."""
@@ -95,9 +129,7 @@ class FileStore:
 
     def note_answers(self, name: str, holder: str | None, count: int) -> None:
         """Count bytes that were written for a content that becomes a file by `add`."""
-        if name not in self._drafts:
-            self._begin(name, holder)
-        self._grow(name, count)
+        self._drafts.setdefault(name, _Draft(holder)).bytes += count
 
     def path(self, name: str) -> Path:
         """Where the content of a file is, or is being made."""
@@ -116,17 +148,17 @@ class FileStore:
     def draft(self, holder: str | None) -> Iterator[tuple[str, BinaryIO]]:
         """An id, and a content to write; it becomes a file of the holder's by `keep`, else it is removed."""
         name = new_file_id()
-        self._begin(name, holder)
+        self._drafts[name] = _Draft(holder)
         try:
             with open(os.open(self.path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as content:
                 yield name, content
         finally:
-            if self._leave(name) is not None:
+            if self._drafts.pop(name, None) is not None:
                 self.path(name).unlink(missing_ok=True)
 
     def keep(self, name: str, filename: str, purpose: str) -> StoredFile:
         """Make a file of a draft. Raises NoSuchFile where it was left meanwhile, and OSError."""
-        draft = self._leave(name)
+        draft = self._drafts.pop(name, None)
         if draft is None:
             raise NoSuchFile(name)
         try:
@@ -143,11 +175,9 @@ class FileStore:
         file = StoredFile(
             id=name, bytes=size, created_at=int(time.time()), filename=filename, purpose=purpose, holder=holder
         )
-        with replace_file(self._folder / f"{name}.json") as about:
-            about.write(msgspec.json.encode(file))
-        self._leave(name)
+        self._records.save(file)
+        self._drafts.pop(name, None)
         self._files[name] = file
-        self._take(holder, size, files=1)
         return file
 
     def find(self, name: str, holder: str | None) -> StoredFile:
@@ -168,39 +198,14 @@ class FileStore:
 
     def remove(self, name: str, holder: str | None) -> None:
         """Delete the holder's file of this id; raises NoSuchFile."""
-        file = self.find(name, holder)
-        (self._folder / f"{name}.json").unlink(missing_ok=True)
+        self.find(name, holder)
+        self._records.remove(name)
         self.path(name).unlink(missing_ok=True)
-        if self._files.pop(name, None) is not None:
-            self._take(holder, -file.bytes, files=-1)
-
-    def _begin(self, name: str, holder: str | None) -> None:
-        self._drafts[name] = _Draft(holder)
-        self._take(holder, 0, files=1)
-
-    def _grow(self, name: str, count: int) -> None:
-        draft = self._drafts[name]
-        draft.bytes += count
-        self._take(draft.holder, count)
-
-    def _leave(self, name: str) -> _Draft | None:
-        """Count a draft no longer; None where it was left before."""
-        draft = self._drafts.pop(name, None)
-        if draft is not None:
-            self._take(draft.holder, -draft.bytes, files=-1)
-        return draft
+        self._files.pop(name, None)
 
 
 def new_file_id() -> str:
     return f"file-{secrets.token_hex(12)}"
-
-
-def _read(path: Path) -> StoredFile | None:
-    """None for what is no file of ours."""
-    with suppress(OSError, msgspec.MsgspecError):
-        file = msgspec.json.decode(path.read_bytes(), type=StoredFile)
-        return file if path.with_suffix(".data").exists() else None
-    return None
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         probe_invariance(models[0], text, config.expected_slots)
     store: HostStore[Row] = HostStore(machine.swap_bytes(config))
     prefixes: PrefixCache[RowKv] = PrefixCache(machine.prefix_cache_bytes(config))
-    grammars = Grammars(text, models[0].vocab_size, models[0].end_token_ids)
+    grammars = Grammars(text.to_json, models[0].vocab_size, models[0].end_token_ids)
     compiler = None if config.no_structured_outputs else _open_grammars(grammars, text, models[0])
     executors = [
         build_executor(config, index, model, text, store, deliver, grammars, prefixes)

@@ -92,7 +92,7 @@ class Feed:
                 scene.begin()
                 self._lost = False
             if self._ticking is None:
-                scene.watch(True)
+                scene.forget()
                 self._ticking = asyncio.create_task(self._tick_on(scene), name="dashboard")
             ticking = self._ticking
             yield _event("hello", scene.hello())
@@ -130,8 +130,6 @@ class Feed:
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
-            if self._scene is not None:
-                self._scene.watch(False)
             self._wake()
 
     def _wake(self) -> None:
@@ -173,7 +171,7 @@ async def close_feed(app: web.Application) -> None:
         feed.close()
 
 
-FOLDER = Path(__file__).parents[1] / "dashboard" / "static"
+FOLDER = Path(__file__).parent / "static"
 TYPES: Mapping[str, str] = MappingProxyType(
     {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 )

@@ -8,7 +8,7 @@ place in the arena.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -16,6 +16,7 @@ from engine.messages import RowId, RowUpdate, StepReport
 from scheduler.request import Request, State
 from server.dashboard.snapshot import Change, Row, Span, Stage, rounded
 
+ENDED = (Stage.GONE, Stage.INVALID)
 KEPT = 300.0  # seconds for which a stage that is over is kept
 MOST_KEPT = 10_000  # stages that are kept at most
 
@@ -27,26 +28,27 @@ class Occupant:
     lane: int
     request: Request
     stage: Stage
+    """GONE once the row has its last token, until the next step tells whether it keeps its slot."""
     since: float
     """Moment from which on it is in this stage."""
     own: float = 0.0
     """Part of the columns that it read for itself, rather than for padding, when the stage began."""
-    ended: bool = False
-    """Whether the row has its last token; the next step tells whether it keeps its slot."""
 
 
 class Lanes:
     """The lanes of one executor's rows. Everything public belongs to the event loop's thread."""
 
-    def __init__(self, executor: int, held: Iterable[Request] = (), now: float = 0.0) -> None:
-        """`held` are requests that the executor has already; what became of those that run is found out by and by."""
-        self._executor = executor
+    def __init__(
+        self, executor: int, changes: MutableSequence[Change], held: Iterable[Request] = (), now: float = 0.0
+    ) -> None:
+        """Changes go to `changes`, in order. `held` are requests that the executor has already; what became of those
+        that run is found out by and by."""
+        self._executor, self._changes = executor, changes
         self._past: deque[Span] = deque(maxlen=MOST_KEPT)
         self._window = 0
         self._occupants: dict[RowId, Occupant] = {}
         self._free: list[int] = []
         self._lanes = 0
-        self._changes: list[Change] = []
         for request in held:
             if request.state is State.RUNNING:
                 likely = Stage.DECODE if request.generated else Stage.PREFILL
@@ -54,7 +56,7 @@ class Lanes:
 
     @property
     def rows(self) -> list[Row]:
-        """Rows with a lane; those that have ended only where they keep a slot."""
+        """Rows on their lanes; those that have ended only where they keep a slot."""
         return [
             Row(
                 row.lane,
@@ -69,17 +71,12 @@ class Lanes:
 
     @property
     def _shown(self) -> list[Occupant]:
-        return [row for row in self._occupants.values() if not row.ended or row.stage is Stage.INVALID]
+        return [row for row in self._occupants.values() if row.stage is not Stage.GONE]
 
     def history(self, now: float) -> list[Span]:
         """The stages of the last five minutes, those that last included."""
-        lasting = [self._span(row, None) for row in self._shown if row.stage is not Stage.GONE]
+        lasting = [self._span(row, None) for row in self._shown]
         return [*(span for span in self._past if span.end is not None and span.end > now - KEPT), *lasting]
-
-    def take_changes(self) -> list[Change]:
-        """Changes since the last call, in order."""
-        changes, self._changes = self._changes, []
-        return changes
 
     def report(self, report: StepReport, requests: Mapping[RowId, Request], now: float) -> None:
         """One turn is over. `requests` are those that the executor had when it began, by row."""
@@ -103,8 +100,9 @@ class Lanes:
 
     def prune(self, held: Collection[RowId], now: float) -> None:
         """Drop rows that the executor lost without a word: those of requests that were cancelled."""
-        for row_id in [row_id for row_id, row in self._occupants.items() if not row.ended and row_id not in held]:
-            self._leave(row_id, now)
+        for row_id, row in list(self._occupants.items()):
+            if row.stage not in ENDED and row_id not in held:
+                self._leave(row_id, now)
 
     def clear(self, now: float) -> None:
         """The executor is gone."""
@@ -115,14 +113,15 @@ class Lanes:
         """A decode step tells whether rows that had ended were still in it."""
         if report.tally.invalid:
             for row in self._occupants.values():
-                if row.ended and row.stage is not Stage.INVALID:
+                if row.stage is Stage.GONE:
                     self._change(row, Stage.INVALID, start)
         elif report.tally.generated and not report.tally.prompt:
             self._drop_ended(start)
 
     def _drop_ended(self, now: float) -> None:
-        for row_id in [row_id for row_id, row in self._occupants.items() if row.ended]:
-            self._leave(row_id, now)
+        for row_id, row in list(self._occupants.items()):
+            if row.stage in ENDED:
+                self._leave(row_id, now)
 
     def _update(self, update: RowUpdate, requests: Mapping[RowId, Request], start: float, now: float) -> None:
         row = self._occupants.get(update.row_id)
@@ -132,14 +131,12 @@ class Lanes:
             self._move(update.row_id, requests.get(update.row_id), stage, at)
         row = self._occupants.get(update.row_id)
         if row is not None and update.finish_reason is not None:
-            self._close(row, now)
-            row.ended, row.since = True, now
-            self._note(now, row, Stage.GONE)
+            self._change(row, Stage.GONE, now)
 
     def _enter_by_shape(self, report: StepReport, start: float) -> None:
         """Rows with a first token are staged, unless the executor says that fewer are: then they entered the batch."""
         fresh = {update.row_id for update in report.updates}
-        staged = [row_id for row_id, row in self._occupants.items() if row.stage is Stage.STAGED and not row.ended]
+        staged = [row_id for row_id, row in self._occupants.items() if row.stage is Stage.STAGED]
         paused = sum(row.stage is Stage.PAUSED for row in self._occupants.values())
         surplus = len(staged) + paused - report.shape.staged
         for row_id in [row_id for row_id in staged if row_id in fresh][: max(0, surplus)]:
@@ -150,30 +147,22 @@ class Lanes:
         row = self._occupants.get(row_id)
         if row is None and request is not None:
             row = self._occupants[row_id] = self._occupant(request, Stage.GONE, at)
-        if row is not None and row.stage is not stage:
+        if row is not None:
             self._change(row, stage, at)
 
     def _change(self, row: Occupant, stage: Stage, at: float) -> None:
-        self._close(row, at)
+        if row.stage is stage:
+            return
+        if at > row.since and row.stage is not Stage.GONE:
+            self._past.append(self._span(row, at))
         row.stage, row.since, row.own = stage, at, self._own(row)
-        self._note(at, row, stage)
+        self._changes.append(Change(round(at, 3), self._executor, row.lane, row.request.row_id, stage))
 
     def _leave(self, row_id: RowId, now: float) -> None:
         row = self._occupants.pop(row_id, None)
-        if row is None:
-            return
-        heappush(self._free, row.lane)
-        self._close(row, now)
-        if not row.ended or row.stage is Stage.INVALID:
-            self._note(now, row, Stage.GONE)
-
-    def _close(self, row: Occupant, at: float) -> None:
-        """Keep a stage that is over."""
-        if at > row.since and row.stage is not Stage.GONE and (not row.ended or row.stage is Stage.INVALID):
-            self._past.append(self._span(row, at))
-
-    def _note(self, at: float, row: Occupant, stage: Stage) -> None:
-        self._changes.append(Change(round(at, 3), self._executor, row.lane, row.request.row_id, stage))
+        if row is not None:
+            heappush(self._free, row.lane)
+            self._change(row, Stage.GONE, now)
 
     def _span(self, row: Occupant, end: float | None) -> Span:
         request, own = row.request, (round(row.own, 2), round(self._own(row), 2))

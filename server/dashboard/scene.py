@@ -9,8 +9,6 @@ from collections import Counter, deque
 from dataclasses import asdict
 from itertools import chain
 
-import msgspec
-
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.evaluation import can_be_judged, is_inside
@@ -25,7 +23,7 @@ from server.version import VERSION
 MOST_WAITERS = 40  # requests of the queue that are shown; the rest is a number
 MOST_CLIENTS = 12  # clients that are shown
 MOST_SERVED = 4096  # clients whose service is remembered
-MOST_CHANGES = 4000  # changes of stages between two snapshots; the lanes are right again with the next
+MOST_NEWS = 4000  # changes of stages, answers and first tokens that wait for a snapshot; older ones are dropped
 REMEMBERED = 200  # answers, and first tokens, that a new dashboard gets
 MINUTE = 60.0  # seconds of totals that a new dashboard gets
 SECOND = 1.0  # seconds between two of them
@@ -46,25 +44,22 @@ class Scene:
         self._failed = 0
         self._service: Counter[str] = Counter()
         self._seconds: dict[int, float] = {}
-        self._watched = False
-        self._forget()
+        self._changes: deque[snapshot.Change] = deque(maxlen=MOST_NEWS)
+        self._fresh: deque[snapshot.Ended] = deque(maxlen=MOST_NEWS)
+        self._firsts: deque[snapshot.FirstToken] = deque(maxlen=MOST_NEWS)
+        self.forget()
 
     def begin(self) -> None:
         """Follow the rows from now on, whatever was known of them before."""
         self._lanes = {
-            worker.info.index: Lanes(worker.info.index, worker.requests.values(), self._now())
+            worker.info.index: Lanes(worker.info.index, self._changes, worker.requests.values(), self._now())
             for worker in self._dispatcher.workers
         }
 
-    def watch(self, watched: bool) -> None:
-        """Gather what happens for the snapshots, or for nobody."""
-        self._watched = watched
-        self._forget()
-
-    def _forget(self) -> None:
-        self._changes: list[snapshot.Change] = []
-        self._fresh: list[snapshot.Ended] = []
-        self._firsts: list[snapshot.FirstToken] = []
+    def forget(self) -> None:
+        """Leave out of the next snapshot what has happened."""
+        for news in (self._changes, self._fresh, self._firsts):
+            news.clear()
         self._stirred = True
 
     @property
@@ -85,7 +80,6 @@ class Scene:
                 lanes.report(report, worker.requests, now)
             case ExecutorDied():
                 lanes.clear(now)
-        self._gather(report.executor)
         if not self._moments or now >= self._moments[-1].t + SECOND:
             self._moments.append(self._moment(now))
 
@@ -93,8 +87,7 @@ class Scene:
         """An answer has begun."""
         self._stirred = True
         self._latest_firsts.append(snapshot.FirstToken(self._since(now), round(now - request.times.arrival, 3)))
-        if self._watched:
-            self._firsts.append(self._latest_firsts[-1])
+        self._firsts.append(self._latest_firsts[-1])
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended."""
@@ -106,14 +99,12 @@ class Scene:
         elif reason is not None:
             self._ended += 1
             self._latest.append(self._entry(request, reason, now))
-            if self._watched:
-                self._fresh.append(self._latest[-1])
+            self._fresh.append(self._latest[-1])
 
     def hello(self) -> snapshot.Hello:
         """The first message to a dashboard."""
         now = self._now()
-        infos = [worker.info for worker in self._dispatcher.workers]
-        devices = [snapshot.Device(info.index, info.device, info.max_rows, info.capacity_tokens) for info in infos]
+        devices = [worker.info for worker in self._dispatcher.workers]
         self._prune(now)
         spans = [span for lanes in self._lanes.values() for span in lanes.history(now)]
         moments = [moment for moment in self._moments if moment.t > now - MINUTE]
@@ -124,30 +115,27 @@ class Scene:
         """Everything as it is now, and what happened since the last call."""
         now = self._now()
         self._prune(now)
-        moment, changes, fresh, firsts = self._moment(now), self._changes, self._fresh, self._firsts
-        self._forget()
-        self._stirred = False
-        return snapshot.Tick(
-            moment.t,
+        moment = self._moment(now)
+        tick = snapshot.Tick(
+            *(moment.t, moment.waiting, moment.running, moment.totals),
             [self._executor(worker) for worker in self._dispatcher.workers],
-            changes,
+            [*self._changes],
             self._queue(),
-            moment.waiting,
-            moment.running,
-            moment.totals,
-            fresh,
-            firsts,
+            [*self._fresh],
+            [*self._firsts],
             self._tell_clients(),
             self._dispatcher.by_arrival,
         )
+        self.forget()
+        self._stirred = False
+        return tick
 
     def _prune(self, now: float) -> None:
         for worker in self._dispatcher.workers:
             self._lanes[worker.info.index].prune(worker.requests.keys(), now)
-            self._gather(worker.info.index)
 
     def _moment(self, now: float) -> snapshot.Moment:
-        totals = msgspec.convert(asdict(self._tokens) | {"ended": self._ended, "failed": self._failed}, snapshot.Totals)
+        totals = snapshot.Totals(**asdict(self._tokens), ended=self._ended, failed=self._failed)
         dispatcher = self._dispatcher
         return snapshot.Moment(round(now, 3), dispatcher.requests_waiting, dispatcher.requests_running, totals)
 
@@ -163,11 +151,6 @@ class Scene:
         names = {**dict(service.most_common(MOST_CLIENTS)), **dict(waiting.most_common(MOST_CLIENTS))}
         shown = [snapshot.Client(name, waiting[name], running[name], service[name]) for name in names]
         return shown[:MOST_CLIENTS] if len(shown) > 1 else []
-
-    def _gather(self, executor: int) -> None:
-        changes = self._lanes[executor].take_changes()
-        if self._watched:
-            self._changes += changes[: MOST_CHANGES - len(self._changes)]
 
     def _executor(self, worker: Worker) -> snapshot.ExecutorNow:
         shape, index = worker.shape, worker.info.index

@@ -5,10 +5,12 @@ docs/observability.md explains the fields. Times are seconds since the server wa
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import msgspec
 
+from engine.messages import ExecutorInfo, Tally
 from scheduler.wait_estimate.by_arrival import Comparison
 
 
@@ -106,15 +108,6 @@ class FirstToken(msgspec.Struct, frozen=True, array_like=True):
     """Seconds from the arrival of the request."""
 
 
-class Device(msgspec.Struct, frozen=True):
-    """An executor, as it was at the start."""
-
-    index: int
-    device: str
-    max_rows: int
-    capacity_tokens: int
-
-
 class ExecutorNow(msgspec.Struct, frozen=True):
     """An executor, as it is."""
 
@@ -131,23 +124,12 @@ class ExecutorNow(msgspec.Struct, frozen=True):
     step_ms: float
 
 
-class Totals(msgspec.Struct, frozen=True):
-    """Tokens and cells since the feed began, and requests; only differences mean anything."""
+@dataclass(frozen=True, slots=True)
+class Totals(Tally):
+    """Tokens, cells and requests since the feed began; only differences mean anything."""
 
-    prompt: int
-    generated: int
-    pad: int
-    """Cells of prefills that held no token of their row."""
-    reads: int
-    """Cells of K and V that decode steps read."""
-    pad_reads: int
-    """Cells among `reads` that held no token of their row."""
-    invalid_reads: int
-    """Cells among `reads` that were read for rows that had ended."""
-    cached: int
-    """Prompt tokens that were kept from earlier prompts."""
-    ended: int
-    failed: int
+    ended: int = 0
+    failed: int = 0
 
 
 class Client(msgspec.Struct, frozen=True, array_like=True):
@@ -161,34 +143,30 @@ class Client(msgspec.Struct, frozen=True, array_like=True):
     """Weighted tokens since the feed began; only differences mean anything."""
 
 
-class Tick(msgspec.Struct, frozen=True):
-    """The server at one moment, and what happened since the tick before."""
+class Moment(msgspec.Struct, frozen=True):
+    """Requests and totals at one moment."""
 
     t: float
-    executors: list[ExecutorNow]
-    changes: list[Change]
-    queue: list[Waiter]
-    """What executors have and have not begun, then the first that wait, in the order in which they are served."""
     waiting: int
     """Requests in the queue, and those that an executor has not begun."""
     running: int
     """Requests that an executor has begun."""
     totals: Totals
+
+
+class Tick(Moment, frozen=True):
+    """The server at one moment, and what happened since the tick before."""
+
+    executors: list[ExecutorNow]
+    changes: list[Change]
+    queue: list[Waiter]
+    """What executors have and have not begun, then the first that wait, in the order in which they are served."""
     ended: list[Ended]
     first_tokens: list[FirstToken]
     clients: list[Client]
     """The clients that were served most; empty while there is only one."""
     order: Comparison
     """Latencies since the start, beside those by order of arrival."""
-
-
-class Moment(msgspec.Struct, frozen=True):
-    """Requests and totals at one moment before the page was opened."""
-
-    t: float
-    waiting: int
-    running: int
-    totals: Totals
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -199,7 +177,7 @@ class Hello(msgspec.Struct, frozen=True):
     model: str
     strategy: str
     context_length: int
-    devices: list[Device]
+    devices: list[ExecutorInfo]
     ended: list[Ended]
     first_tokens: list[FirstToken]
     t: float

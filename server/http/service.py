@@ -36,8 +36,8 @@ from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
 from server.api.served_model import DISPATCHER, LENGTHS, MODEL, AnswerLengths, ServedModel, UnknownLengths
 from server.api.ticket import admit
-from server.batches.asker import BATCHES, ModelAsker, start_batches, stop_batches
-from server.batches.batches import Batches
+from server.batches.asker import ModelAsker
+from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
 from server.dashboard.feed import FEED, NAME, Feed, close_feed
 from server.embeddings import TextEmbedder
 from server.http.access import ACCESS, authenticate, holder_of, sender_of

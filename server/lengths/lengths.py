@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from engine.messages import REPETITION, FinishReason
 from engine.sampling.params import SamplingParams
@@ -22,7 +21,7 @@ from scheduler.clock import Clock, background
 from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, read
 from scheduler.journal.writer import Bounds, Journal
 from scheduler.learner import Lesson, Submit, inline
-from scheduler.length.cache import CachedPredictor, LengthCache
+from scheduler.length.cache import CachedPredictor
 from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.learning import Learning, LengthHistory, ServedRow, served_rows
 from scheduler.length.microbatch import IDLE_SHARE, LateEstimates, MicroBatcher
@@ -36,27 +35,16 @@ from server.api.served_model import Revise
 from server.cli.config import FrontConfig
 from server.composition.cache_paths import journal_path
 
-Predict: TypeAlias = Callable[[LengthQuery, SamplingParams], Awaitable[Prediction | None]]
-"""Predicts the length of an answer."""
-
-
-async def predict_nothing(query: LengthQuery, sampling: SamplingParams) -> None:
-    """Predict no length, for strategies that do not ask."""
-
-
-async def true_length(query: LengthQuery, sampling: SamplingParams) -> Prediction:
-    """Tell the length that a request replays, for oracle strategies. Raises NoReplay."""
-    return oracle(sampling)
-
 
 @dataclass(frozen=True, slots=True)
 class PredictorParts:
-    """The parts that predict and learn, for metrics about them; None for what is not there."""
+    """The parts that predict and learn; None for what is not there."""
 
     front: MicroBatcher | None = None
     learning: Learning | OnlineForest | None = None
-    cache: LengthCache | None = None
+    cached: CachedPredictor | None = None
     late: LateEstimates = field(default_factory=LateEstimates)
+    history: LengthHistory = field(default_factory=LengthHistory)
 
     @property
     def lesson(self) -> Lesson | None:
@@ -68,49 +56,31 @@ CANCELLED = "cancelled"
 """Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedAnswer:
-    """An answer that was not cancelled."""
-
-    query: LengthQuery
-    length: int
-    whole: bool
-    """Whether it ended by itself, and was not cut off at `max_tokens` or because it repeated itself."""
-    prediction: Prediction | None = None
-
-    @property
-    def row(self) -> ServedRow | None:
-        """The answer to learn from; None where its length was not predicted, not even with a guess for it."""
-        features = () if self.prediction is None else self.prediction.features_by_now
-        if self.prediction is None or not features:
-            return None
-        return ServedRow(features, self.prediction.length, self.length, not self.whole, self.query.scope)
-
-
 class Lengths:
     """Predicts for the handlers, and follows requests and batches for the dispatcher. Event loop only; recording takes
     no time and raises nothing."""
 
     def __init__(
         self,
-        predict: Predict,
         config: FrontConfig,
         model: str,
         journal: Journal | None,
-        on_answer: Callable[[EndedAnswer], None] = lambda ended: None,
         learned: PredictorParts | None = None,
+        *,
+        knows: bool = False,
     ) -> None:
-        """`model` is the name that answers are recorded by; `on_answer` is called with each that was not cancelled."""
+        """`model` is the name that answers are recorded by; where it `knows`, requests say how long they become."""
         self.learned = learned or PredictorParts()
         self.journal = journal
         """Where requests and batches are recorded; None for nowhere."""
-        self._predict = predict
-        self._config, self._model = config, model
-        self._on_answer = on_answer
+        self._config, self._model, self._knows = config, model, knows
         self._open: dict[Request, tuple[LengthQuery, Prediction | None]] = {}
 
     async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
-        return await self._predict(query, sampling)
+        """The predicted length; None where none is wanted. Raises NoReplay."""
+        if self.learned.front is not None:
+            return await self.learned.front.predict(query)
+        return oracle(sampling) if self._knows else None
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         """Note a request that was submitted, with what is known of it."""
@@ -128,7 +98,7 @@ class Lengths:
             return
         query, prediction = noted
         if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
-            self._on_answer(EndedAnswer(query, request.generated, _is_whole(request, reason), prediction))
+            self._learn(query, prediction, request.generated, whole=_is_whole(request, reason))
         if self.journal is not None:
             entry = request_entry(self._config, self._model, request, query, prediction, reason)
             recorded = self.journal.put(entry)
@@ -138,6 +108,15 @@ class Lengths:
         entry = batch_entry(self._config, self._model, assignment)
         if self.journal is not None and entry is not None:
             self.journal.put(entry)
+
+    def _learn(self, query: LengthQuery, prediction: Prediction | None, length: int, *, whole: bool) -> None:
+        """Learn from an answer; one that is not `whole` was cut off at `max_tokens`, or because it repeated itself."""
+        parts = self.learned
+        parts.history.add(query.scope, query.instruction, length, cut=not whole)
+        if parts.cached is not None and whole:
+            parts.cached.ended(query, length)
+        if parts.learning is not None and prediction is not None and (features := prediction.features_by_now):
+            parts.learning.add(ServedRow(features, prediction.length, length, not whole, query.scope))
 
     def _revised(self, request: Request, revise: Revise, estimate: Estimate) -> bool:
         """Take over a prediction that came after its request had gone on with a guess; False when it says nothing."""
@@ -209,18 +188,10 @@ def batch_entry(config: FrontConfig, model: str, assignment: Assignment) -> Batc
     batch = served_batch(assignment)
     if batch is None:
         return None
-    return BatchEntry(
-        finished_at=time.time(),
-        model=model,
-        strategy=config.strategy,
-        executor=assignment.executor,
-        rows=batch.rows,
-        input_length=batch.input_length,
-        generation_length=batch.generation_length,
-        predicted_length=batch.predicted_length or None,
-        predicted_seconds=batch.predicted_seconds or None,
-        seconds=batch.seconds,
-    )
+    figures = asdict(batch)
+    for name in ("predicted_length", "predicted_seconds"):  # 0 where nothing was predicted
+        figures[name] = figures[name] or None
+    return BatchEntry(time.time(), model, config.strategy, assignment.executor, **figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,24 +247,16 @@ async def connect(
     """Lengths by a predictor, and the loop that feeds it; its answers go to what learns from them and to the cache."""
     history = LengthHistory()
     front = MicroBatcher(
-        predictor,
+        cached or predictor,
         history,
         time_limit=config.prediction_timeout,
         idle_share=IDLE_SHARE if context.shared_cores else 1.0,
         observe=context.held,
     )
 
-    def on_answer(ended: EndedAnswer) -> None:
-        history.add(ended.query.scope, ended.query.instruction, ended.length, cut=not ended.whole)
-        if cached is not None and ended.whole:
-            cached.ended(ended.query, ended.length)
-        if learning is not None and (row := ended.row) is not None:
-            learning.add(row)
-
-    cache = None if cached is None else cached.cache
-    learned = PredictorParts(front, learning, cache, LateEstimates(context.late))
+    parts = PredictorParts(front, learning, cached, LateEstimates(context.late), history)
     async with background(front.run(), "length front"):
-        yield Lengths(lambda query, sampling: front.predict(query), config, model, journal, on_answer, learned)
+        yield Lengths(config, model, journal, parts)
 
 
 @asynccontextmanager

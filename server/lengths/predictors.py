@@ -23,16 +23,7 @@ from scheduler.length.learning import Learning
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path, model_key, proxy_path
-from server.lengths.lengths import (
-    Lengths,
-    Predict,
-    PredictorContext,
-    connect,
-    open_journal,
-    open_recorded_lengths,
-    predict_nothing,
-    true_length,
-)
+from server.lengths.lengths import Lengths, PredictorContext, connect, open_journal, open_recorded_lengths
 from server.lengths.process import NICENESS, PredictorProcess, Setup, Work, predict_by_forest, predict_by_proxy
 from server.process.worker_process import ProcessFailed
 
@@ -59,9 +50,6 @@ KINDS: Mapping[Length, PredictorKind] = MappingProxyType(
         Length.PROXY: PredictorKind(proxy_path, predict_by_proxy, learns=False, cache_size=CAPACITY),
     }
 )
-
-IN_PROCESS: Mapping[Length, Predict] = MappingProxyType({Length.NONE: predict_nothing, Length.ORACLE: true_length})
-"""Predictions that need no process."""
 
 IN_MODEL = frozenset({Length.OWN})
 """Predictions from what the served model makes of a prompt."""
@@ -125,7 +113,7 @@ async def open_predictor(
     try:
         yield Predictor(kind, process, started)
     finally:
-        await process.aclose()
+        await asyncio.to_thread(process.close)
         with suppress(ProcessFailed, asyncio.CancelledError):
             await started
 
@@ -146,36 +134,32 @@ async def open_lengths(
             return
         journal = await stack.enter_async_context(open_journal(config))
         if predictor is None:
-            yield Lengths(IN_PROCESS[choose_predictor(config)], config, model, journal)
+            yield Lengths(config, model, journal, knows=choose_predictor(config) is Length.ORACLE)
             return
-        await _until_ready(predictor)
+        ready = await _until_ready(predictor)
         process, size = predictor.process, cache_size(config, predictor.kind)
         cached = CachedPredictor(process, process.embed, LengthCache(size)) if size else None
-        learning = await _open_learning(config, predictor, clock)
+        learning = await _open_learning(config, process, clock) if ready and predictor.kind.learns else None
         if learning is not None:
             await stack.enter_async_context(background(learning.run(), "length learning"))
-        parts = connect(config, model, journal, context, cached or process, learning, cached)
-        yield await stack.enter_async_context(parts)
+        connected = connect(config, model, journal, context, process, learning, cached)
+        yield await stack.enter_async_context(connected)
 
 
-async def _until_ready(predictor: Predictor) -> None:
-    """A predictor that does not start is tried again when it is asked; requests go on with guesses meanwhile."""
+async def _until_ready(predictor: Predictor) -> bool:
+    """Whether it has started; else it is tried again when it is asked, and requests go on with guesses meanwhile."""
     try:
         await asyncio.shield(predictor.started)
     except ProcessFailed as error:
         log.warning("no lengths can be predicted, requests go on with guesses: %s", error)
+        return False
+    return True
 
 
-async def _open_learning(config: ServeConfig, predictor: Predictor, clock: Clock) -> Learning | None:
-    if not predictor.kind.learns:
-        return None
-    try:
-        training = await predictor.process.training()
-    except ProcessFailed as error:  # what would be learned from a few rows must not replace what is in the file
-        log.warning("the forest does not learn from what is served: %s", error)
-        return None
+async def _open_learning(config: ServeConfig, process: PredictorProcess, clock: Clock) -> Learning | None:
+    training = await process.training()
     if not config.learning_interval:
         return None
     if training is None:
         log.info("there is no forest yet: lengths are guessed from earlier answers until one has grown")
-    return Learning(predictor.process.train, clock, training, config.learning_interval)
+    return Learning(process.train, clock, training, config.learning_interval)

@@ -63,7 +63,7 @@ class Encoder(Protocol):
 
 
 class LengthWorker:
-    """Answers calls of its methods; a Worker."""
+    """What the process does; the cache needs texts embedded, also where no forest does."""
 
     def __init__(self, embedder: Callable[[], Encoder]) -> None:
         """`embedder` is called when the first texts are to be embedded."""
@@ -73,15 +73,7 @@ class LengthWorker:
     def embedder(self) -> Encoder:
         return self._load_embedder()
 
-    def answer(self, message: tuple[str, object]) -> object:
-        """The result of the method of this name with its argument. Never raises: what goes wrong is the reply."""
-        name, argument = message
-        try:
-            return getattr(self, name)(argument)
-        except Exception as error:
-            return ProcessFailed(f"{type(error).__name__}: {error}")
-
-    def embed(self, texts: tuple[str, ...]) -> FloatMatrix:
+    def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Texts -> (n, dim), for the length cache."""
         return self.embedder.encode(texts)
 
@@ -97,9 +89,7 @@ class ForestWorker(LengthWorker):
         """Put a forest in the place of the present one."""
         self._forest = forest
 
-    def estimate(self, queries: tuple[LengthQuery, ...]) -> tuple[Estimate, ...]:
-        if not queries:
-            return ()
+    def estimate(self, queries: Sequence[LengthQuery]) -> tuple[Estimate, ...]:
         features = embed(self.embedder, queries)
         distributions = self._forest.distributions(features) if self._forest else [None] * len(queries)
         rows = zip(features.tolist(), distributions, strict=True)
@@ -113,9 +103,7 @@ class ProxyWorker(LengthWorker):
         super().__init__(embedder)
         self._proxy = proxy
 
-    def estimate(self, queries: tuple[LengthQuery, ...]) -> tuple[Estimate, ...]:
-        if not queries:
-            return ()
+    def estimate(self, queries: Sequence[LengthQuery]) -> tuple[Estimate, ...]:
         lengths = self._proxy.predict([query.conversation for query in queries]).tolist()
         return tuple(Estimate((), LengthDistribution.certain(length), Source.PROXY) for length in lengths)
 
@@ -217,18 +205,17 @@ class PredictorProcess:
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query. Raises ProcessFailed."""
-        estimates: Sequence[Estimate] = await self._process.ask(("estimate", tuple(queries)))
+        estimates: Sequence[Estimate] = await self._process.ask("estimate", tuple(queries))
         return estimates
 
     async def embed(self, texts: Sequence[str]) -> FloatMatrix:
         """Texts -> (n, dim), for the length cache. Raises ProcessFailed."""
-        embeddings: FloatMatrix = await self._process.ask(("embed", tuple(texts)))
+        embeddings: FloatMatrix = await self._process.ask("embed", tuple(texts))
         return embeddings
 
     async def training(self) -> Examples | None:
         """The examples that the present forest was grown from; None where there is none, or none that can be used,
-        which is logged. Raises ProcessFailed."""
-        await self.estimate(())
+        which is logged."""
         if self._setup.forest.exists():
             try:
                 return await asyncio.to_thread(read_examples, self._setup)
@@ -239,26 +226,19 @@ class PredictorProcess:
     async def train(self, training: Examples, judges: Sequence[ServedRow] = ()) -> None:
         """Grow a forest in a further process, keep its rows in the file, and put it in place, unless it is worse than
         the present one. Raises ProcessFailed."""
-        forest = await asyncio.wrap_future(self._trainer.submit(self._grow, training, judges))
+        growing = self._trainer.submit(self._trainer.run, _train, self._setup, training, judges)
+        forest = await asyncio.wrap_future(growing)
         if forest is not None:
-            await self._process.ask(("take", forest))
+            await self._process.ask("take", forest)
         else:
             log.info(
                 "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
             )
 
-    async def aclose(self) -> None:
-        """End the processes as `close` does, off the event loop."""
-        await asyncio.to_thread(self.close)
-
     def close(self) -> None:
         """End the processes: a forest that is growing is given up, a batch that is under way is waited for a moment."""
         self._trainer.close()
         self._process.close()
-
-    def _grow(self, training: Examples, judges: Sequence[ServedRow]) -> Forest | None:
-        """The new forest, whose rows are in the file; None where it is worse than the present one."""
-        return self._trainer.run(_train, self._setup, training, judges)
 
 
 class NicedProcess:

@@ -153,9 +153,9 @@ class Gauges(Collector):
             text = "Requests scheduled before their prediction arrived."
             yield "lengthwise:prediction_timeouts", text, front.timeouts
             yield "lengthwise:prediction_failures", "Failed calls of the length predictor.", front.failures
-        if (cached := learned.cache) is not None:
-            yield "lengthwise:length_cache_lookups", "Length-cache lookups.", cached.lookups
-            yield "lengthwise:length_cache_hits", "Length-cache hits.", cached.hits
+        if (cached := learned.cached) is not None:
+            yield "lengthwise:length_cache_lookups", "Length-cache lookups.", cached.cache.lookups
+            yield "lengthwise:length_cache_hits", "Length-cache hits.", cached.cache.hits
         if (times := self._sources.serving_times) is not None:
             yield "lengthwise:serving_time_lessons", "Times that estimates of serving times changed.", times.changes
 

@@ -29,7 +29,7 @@ from models.errors import UserError
 from scheduler.clock import background
 from server.api.health import LIFE
 from server.api.served_model import ServedModel
-from server.batches.asker import stop_batches
+from server.batches.batches import stop_batches
 from server.cli.config import FrontConfig
 from server.http.front import OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser

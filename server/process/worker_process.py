@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 
 KILL_TIMEOUT = 5.0
 """Seconds that a process has to be gone once it is killed."""
@@ -55,10 +55,8 @@ class ProcessFailed(RuntimeError):
     """A process broke off, or cannot do its work; the next call starts another where it is gone."""
 
 
-class Worker(Protocol):
-    """Answers the messages of a process; never raises, an error is a reply."""
-
-    def answer(self, message: Any) -> Any: ...
+class Refusal(Exception):
+    """Raised by a worker for the caller, who has to ask for something else."""
 
 
 class WorkerProcess:
@@ -79,10 +77,11 @@ class WorkerProcess:
         """Whether a process has been started and has not been found to be gone."""
         return self._connection is not None
 
-    async def ask(self, message: object) -> Any:
-        """The worker's answer. Raises ProcessFailed."""
+    async def ask(self, method: str, *arguments: object) -> Any:
+        """The result of a method of the worker. Raises ProcessFailed, and what the worker refuses."""
+        message = (method, arguments)
         reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
-        if isinstance(reply, ProcessFailed):
+        if isinstance(reply, ProcessFailed | Refusal):
             raise reply
         return reply
 
@@ -133,8 +132,9 @@ def end(process: BaseProcess) -> None:
     kill(process)
 
 
-def answer_all(connection: Connection[Any, Any], make: Callable[[], Worker]) -> None:
-    """Answer one message after another until the server is gone; where no worker can be made, the first with why."""
+def answer_all(connection: Connection[Any, Any], make: Callable[[], object]) -> None:
+    """Call the worker's methods as messages ask for them until the server is gone; where no worker can be made, the
+    first reply says why."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
     with suppress(EOFError, OSError):
         try:
@@ -144,7 +144,17 @@ def answer_all(connection: Connection[Any, Any], make: Callable[[], Worker]) -> 
             connection.send(ProcessFailed(str(error)))
             return
         while True:
-            connection.send(worker.answer(connection.recv()))
+            method, arguments = connection.recv()
+            connection.send(_call(getattr(worker, method), arguments))
+
+
+def _call(method: Callable[..., object], arguments: tuple[object, ...]) -> object:
+    try:
+        return method(*arguments)
+    except Refusal as refusal:
+        return refusal
+    except Exception as error:
+        return ProcessFailed(f"{type(error).__name__}: {error}")
 
 
 PR_SET_PDEATHSIG = 1

@@ -75,7 +75,7 @@ def engine_twin(
 ) -> Twin[Row]:
     batch = _Batch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
     batch.left = Counter()
-    device = TorchDevice(model, text, batch, CHUNK, Grammars(text, model.vocab_size, model.end_token_ids))
+    device = TorchDevice(model, text, batch, CHUNK, Grammars(text.to_json, model.vocab_size, model.end_token_ids))
     return Twin(Lifecycle(device, HostStore(host_bytes), CHUNK), batch.left)
 
 

@@ -13,7 +13,8 @@ from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.journal.writer import Journal
 from scheduler.learner import Learner, Lesson
-from scheduler.length.cache import LengthCache
+from scheduler.length.cache import CachedPredictor, LengthCache
+from scheduler.length.features import FloatMatrix
 from scheduler.length.forest import Examples
 from scheduler.length.learning import Learning, LengthHistory, ServedRow
 from scheduler.length.microbatch import MicroBatcher
@@ -90,4 +91,9 @@ async def _learned(clock: VirtualClock) -> PredictorParts:
     learning = Learning(_train, clock)
     learning.add(ServedRow((1.0,), predicted=13.0, generated=10))
     await learning.learn()
-    return PredictorParts(front, learning, LengthCache(4))
+    cached = CachedPredictor(FakePredictor(), embed_nothing, LengthCache(4))
+    return PredictorParts(front, learning, cached)
+
+
+async def embed_nothing(texts: Sequence[str]) -> FloatMatrix:
+    raise AssertionError(f"nothing is looked up: {texts}")

@@ -296,7 +296,7 @@ class InThread:
 def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limits) -> Service:
     """A service with nothing behind it."""
     text = FakeText()
-    grammars = Grammars(text, FakeText.VOCAB, {END})
+    grammars = Grammars(text.to_json, FakeText.VOCAB, {END})
     model = ServedModel(
         names=("fake", "org/alias"),
         root="somewhere/fake",

@@ -56,7 +56,7 @@ LARK = Grammar(GrammarKind.LARK, 'start: "ab" start | "ab"')
 def grammars_of(model: LoadedModel, text: Text, *, size: int = 64, held: int = HELD_BYTES) -> Grammars:
     """Grammars that keep so many of those that are not in use."""
     kept = size * MAX_STATES * STATE_BYTES
-    return Grammars(text, model.vocab_size, model.end_token_ids, kept=kept, held=held)
+    return Grammars(text.to_json, model.vocab_size, model.end_token_ids, kept=kept, held=held)
 
 
 def check_answer(answer: str, grammar: Grammar) -> None:

@@ -134,7 +134,7 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
     """Two devices with little memory take the rows from each other at random."""
     rng, store = random.Random(seed), HostStore[Row]()
     specs = {row_id: constrained(row_id, rng.choice(GRAMMARS)) for row_id in range(8)}
-    grammars = Grammars(tiny_text, tiny_model.vocab_size, tiny_model.end_token_ids)
+    grammars = Grammars(tiny_text.to_json, tiny_model.vocab_size, tiny_model.end_token_ids)
     devices = [shared(tiny_model, tiny_text, store, grammars) for _ in range(2)]
     terms = [Terms(entry=entry, keep_kv=keep_kv) for entry in Entry]
     for row_id, one in specs.items():

@@ -10,13 +10,15 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from server.batches.batch import BatchFolder, BatchRecord, LineReply, ResultFile
+from server.batches.asker import ModelAsker
+from server.batches.batch import BatchRecord, LineReply, ResultFile
 from server.batches.batches import Batches, TooManyBatches
-from server.batches.files import FileStore, NoSuchFile
+from server.batches.files import FileStore, NoSuchFile, RecordFolder, StoredFile
 from server.http.access import Quota, Share
 
 LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
@@ -25,7 +27,7 @@ LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
 LONGEST = 1000
 
 
-class Asker:
+class Asker(ModelAsker):
     """Answers each line at once, or never."""
 
     def __init__(self, *, answers: bool = True, size: int = 0) -> None:
@@ -79,15 +81,15 @@ async def test_a_batch_that_is_about_to_end_is_cancelled_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, Asker()) as batches:
-        publishes, go_on, save = threading.Event(), threading.Event(), BatchFolder.save
+        publishes, go_on, save = threading.Event(), threading.Event(), RecordFolder.save
 
-        def wait(folder: BatchFolder, record: BatchRecord) -> None:
-            if record.status == "failed":
+        def wait(folder: RecordFolder[Any], record: BatchRecord | StoredFile) -> None:
+            if isinstance(record, BatchRecord) and record.status == "failed":
                 publishes.set()
                 go_on.wait(20)
             save(folder, record)
 
-        monkeypatch.setattr(BatchFolder, "save", wait)
+        monkeypatch.setattr(RecordFolder, "save", wait)
         record = await begin(batches, lines=0)
         assert await asyncio.to_thread(publishes.wait, 20)
         cancelling = asyncio.create_task(batches.cancel(record.id))
@@ -120,7 +122,7 @@ async def test_a_batch_that_was_being_cancelled_when_the_server_died_counts_its_
         await asker.asked.wait()
         ResultFile(batches.files.path(record.output_file_id)).append(b'{"custom_id": "0"}\n')
     record.enter("cancelling")
-    BatchFolder(tmp_path / "batches").save(record)
+    RecordFolder(tmp_path / "batches", BatchRecord).save(record)
     async with running(tmp_path, asker) as batches:
         found = batches.find(record.id, None)
         assert found is not None

@@ -16,7 +16,8 @@ class Watched:
     """Lanes, and the requests that their executor holds. A turn takes a second."""
 
     def __init__(self, *held: Request) -> None:
-        self.lanes = Lanes(0, held)
+        self.changes: list[snapshot.Change] = []
+        self.lanes = Lanes(0, self.changes, held)
         self.requests: dict[RowId, Request] = {one.row_id: one for one in held}
         self.now = 0.0
 
@@ -38,7 +39,13 @@ class Watched:
         shape = BatchShape(rows=rows, staged=staged)
         report = StepReport(0, 1, updates, shape, 1.0, begun, handed_back, tally, extracted)
         self.lanes.report(report, self.requests, self.now)
-        return self.lanes.take_changes()
+        return self.take()
+
+    def take(self) -> list[snapshot.Change]:
+        """What has changed since the last call."""
+        changes = [*self.changes]
+        self.changes.clear()
+        return changes
 
     @property
     def stages(self) -> dict[int, tuple[RowId, Stage]]:
@@ -120,9 +127,9 @@ def test_rows_that_nobody_holds_any_more_are_gone() -> None:
     watched.hold(1, 2)
     watched.turn(begun=(1, 2), tally=READ, rows=0)
     watched.lanes.prune({2}, 4.0)
-    assert watched.lanes.take_changes() == [change(4.0, 0, 1, Stage.GONE)]
+    assert watched.take() == [change(4.0, 0, 1, Stage.GONE)]
     watched.lanes.clear(5.0)
-    assert watched.lanes.take_changes() == [change(5.0, 1, 2, Stage.GONE)]
+    assert watched.take() == [change(5.0, 1, 2, Stage.GONE)]
     assert watched.stages == {}
 
 

@@ -40,7 +40,7 @@ class Played:
 
 
 def compiler_of(tester: Played) -> GrammarCompiler:
-    return GrammarCompiler(Grammars(FakeText(), FakeText.VOCAB, {END}), cast(Any, tester))
+    return GrammarCompiler(Grammars(FakeText().to_json, FakeText.VOCAB, {END}), cast(Any, tester))
 
 
 async def test_each_outcome_is_remembered_that_of_bombs_too() -> None:

@@ -46,6 +46,18 @@ def predict(connection: Connection[Any, Any], setup: Setup) -> None:
     answer_all(connection, lambda: ForestWorker(FakeEmbedder(), setup))
 
 
+class StumblingEmbedder(FakeEmbedder):
+    """Fails at each text."""
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        raise ZeroDivisionError("division by zero")
+
+
+def stumble(connection: Connection[Any, Any], setup: Setup) -> None:
+    """A process whose embedder fails."""
+    answer_all(connection, lambda: ForestWorker(StumblingEmbedder(), setup))
+
+
 def fail(connection: Connection[Any, Any], setup: Setup) -> None:
     """A process that cannot load its embedder."""
 

@@ -263,9 +263,9 @@ async def test_a_cache_knows_near_duplicates(config: ServeConfig) -> None:
         await serve(lengths, 5)
         again = await serve(lengths, 6)
         assert (again.length, again.source) == (5, Source.CACHE)
-        assert lengths.learned.cache is not None and lengths.learned.cache.hits == 1
+        assert lengths.learned.cached is not None and lengths.learned.cached.cache.hits == 1
     async with lengths_of(config) as lengths:
-        assert lengths.learned.cache is None
+        assert lengths.learned.cached is None
 
 
 async def test_one_flag_turns_a_cache_off_that_a_predictor_comes_with(
@@ -274,11 +274,11 @@ async def test_one_flag_turns_a_cache_off_that_a_predictor_comes_with(
     forest = replace(KINDS[Length.FOREST], cache_size=8)
     monkeypatch.setattr(predictors, "KINDS", {Length.FOREST: forest})
     async with lengths_of(config) as lengths:
-        assert lengths.learned.cache is not None
+        assert lengths.learned.cached is not None
     async with lengths_of(replace(config, length_cache_size=0)) as lengths:
         await serve(lengths, 5)
         assert (await serve(lengths, 6)).source is not Source.CACHE
-        assert lengths.learned.cache is None
+        assert lengths.learned.cached is None
 
 
 async def test_where_nobody_predicts_requests_are_recorded_all_the_same(config: ServeConfig, cache: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -13,11 +14,12 @@ from engine.sampling.params import SamplingParams
 from scheduler.journal.file import BatchEntry, RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.features import LengthQuery
+from scheduler.length.learning import ServedRow
 from scheduler.length.prediction import LengthDistribution, Prediction, Source
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
 from server.cli.config import FrontConfig
-from server.lengths.lengths import EndedAnswer, Lengths, batch_entry, predict_nothing
+from server.lengths.lengths import Lengths, PredictorParts, batch_entry
 
 CONFIG = FrontConfig(strategy="magnus")
 QUERY = LengthQuery("Translate.", "Hello", 3, 8)
@@ -34,18 +36,28 @@ def never(request: Request, length: float | None, distribution: LengthDistributi
     raise AssertionError("nothing comes late")
 
 
+class Learned:
+    """What is learned from."""
+
+    def __init__(self) -> None:
+        self.rows: list[ServedRow] = []
+
+    def add(self, row: ServedRow) -> None:
+        self.rows.append(row)
+
+
+def learned(length: int, *, whole: bool) -> ServedRow:
+    return ServedRow((1.0, 2.0), 6.5, length, cut=not whole)
+
+
 class Stage:
     """Records over a journal in a file."""
 
     def __init__(self, path: Path, config: FrontConfig = CONFIG) -> None:
-        self.on_answer: list[EndedAnswer] = []
         self.journal = Journal(path)
         self.journal.start()
-
-        def note(one: EndedAnswer) -> None:
-            self.on_answer.append(replace(one, prediction=None))
-
-        self.lengths = Lengths(predict_nothing, config, "tiny", self.journal, note)
+        self.learning = Learned()
+        self.lengths = Lengths(config, "tiny", self.journal, PredictorParts(learning=cast(Any, self.learning)))
 
     def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
         self.lengths.note(request, QUERY, prediction, revise=never)
@@ -111,16 +123,16 @@ def test_an_answer_that_repeated_itself_is_not_whole(
     stage, request = Stage(path), ended_request()
     request.sampling, request.stop_reason = replace(request.sampling, stop=stop), REPETITION
     stage.end(request, FinishReason.STOP)
-    assert stage.on_answer == [EndedAnswer(QUERY, 5, whole)]
+    assert stage.learning.rows == [learned(5, whole=whole)]
     assert [entry.outcome for entry in stage.requests()] == [outcome]
 
 
 @pytest.mark.parametrize(
-    ("reason", "generated", "replay", "outcome", "on_answer"),
+    ("reason", "generated", "replay", "outcome", "row"),
     [
-        (FinishReason.STOP, 5, None, "stop", EndedAnswer(QUERY, 5, whole=True)),
-        (FinishReason.LENGTH, 8, None, "length", EndedAnswer(QUERY, 8, whole=False)),
-        (FinishReason.LENGTH, 5, 5, "length", EndedAnswer(QUERY, 5, whole=True)),
+        (FinishReason.STOP, 5, None, "stop", learned(5, whole=True)),
+        (FinishReason.LENGTH, 8, None, "length", learned(8, whole=False)),
+        (FinishReason.LENGTH, 5, 5, "length", learned(5, whole=True)),
         (FinishReason.ERROR, 5, None, "error", None),
         (None, 5, None, "cancelled", None),
     ],
@@ -131,21 +143,21 @@ def test_only_answers_that_nobody_broke_off_are_heard_of(
     generated: int,
     replay: int | None,
     outcome: str,
-    on_answer: EndedAnswer | None,
+    row: ServedRow | None,
 ) -> None:
     stage = Stage(path)
     stage.end(ended_request(generated, replay=replay), reason)
-    assert stage.on_answer == ([] if on_answer is None else [on_answer])
+    assert stage.learning.rows == ([] if row is None else [row])
     assert [entry.outcome for entry in stage.requests()] == [outcome]
 
 
 def test_a_request_is_recorded_once_and_not_kept() -> None:
-    on_answer: list[EndedAnswer] = []
-    lengths, request = Lengths(predict_nothing, CONFIG, "tiny", None, on_answer.append), ended_request()
-    lengths.note(request, QUERY, None, revise=never)
+    learning, request = Learned(), ended_request()
+    lengths = Lengths(CONFIG, "tiny", None, PredictorParts(learning=cast(Any, learning)))
+    lengths.note(request, QUERY, FORESEEN, revise=never)
     for _ in range(2):
         lengths.on_end(request, FinishReason.STOP, 104.0)
-    assert len(on_answer) == 1
+    assert len(learning.rows) == 1
 
 
 def test_a_batch_is_recorded_as_it_was_planned_and_as_it_went(path: Path) -> None:

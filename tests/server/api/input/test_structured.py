@@ -195,7 +195,10 @@ class Failing:
 
 
 async def test_what_is_no_fault_of_the_grammar_is_told_as_that(pool: ThreadPoolExecutor) -> None:
-    full, roomy = Grammars(FakeText(), FakeText.VOCAB, {END}, held=-1), Grammars(FakeText(), FakeText.VOCAB, {END})
+    full, roomy = (
+        Grammars(FakeText().to_json, FakeText.VOCAB, {END}, held=-1),
+        Grammars(FakeText().to_json, FakeText.VOCAB, {END}),
+    )
     for compiler, told in (
         (GrammarCompiler(full, cast(Any, InThread(roomy))), (429, "too_many_grammars")),
         (GrammarCompiler(roomy, cast(Any, Failing())), (503, "unavailable")),
@@ -224,7 +227,7 @@ class Lasting:
 async def test_who_waits_for_a_grammar_is_told_that_the_server_ends(pool: ThreadPoolExecutor) -> None:
     """The trial of a large grammar may take seconds more than what ran: the connection was cut, without an answer."""
     tester, port = Lasting(), socket.create_server(("127.0.0.1", 0))
-    compiler = GrammarCompiler(Grammars(FakeText(), FakeText.VOCAB, {END}), cast(Any, tester))
+    compiler = GrammarCompiler(Grammars(FakeText().to_json, FakeText.VOCAB, {END}), cast(Any, tester))
     url = f"http://127.0.0.1:{port.getsockname()[1]}"
     body = chat_body(response_format={"type": "json_object"})
     async with played_dispatcher() as dispatcher, aiohttp.ClientSession(url) as session:
