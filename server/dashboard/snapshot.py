@@ -11,7 +11,7 @@ from enum import IntEnum
 import msgspec
 
 from engine.messages import ExecutorInfo, Tally
-from scheduler.wait_estimate.by_arrival import Comparison
+from scheduler.wait_estimate.completion import Comparison
 
 
 class Stage(IntEnum):
