@@ -13,18 +13,10 @@ from engine.messages import FinishReason, RowUpdate
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
-from server.api.output.answer import ChoiceWords, respond
+from server.api.output.answer import ChoicesBody, ChoiceWords, respond
 from server.api.output.call import Answer, Part
 from server.api.output.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
-from server.api.output.reply import (
-    ChatLogprobs,
-    Lazy,
-    Metrics,
-    PromptLogprobs,
-    Usage,
-    chat_logprobs,
-    prompt_logprobs,
-)
+from server.api.output.reply import ChatLogprobs, Lazy, PromptLogprobs, chat_logprobs, prompt_logprobs
 from server.api.served_model import MODEL
 
 
@@ -77,17 +69,9 @@ class ChatChoice(msgspec.Struct, frozen=True):
     stop_reason: str | int | None
 
 
-class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
+class ChatReply(ChoicesBody[ChatChoice], frozen=True, kw_only=True, omit_defaults=False):
     """A whole chat completion."""
 
-    id: str
-    object: str = "chat.completion"
-    created: int
-    model: str
-    choices: Sequence[ChatChoice]
-    usage: Usage
-    metrics: Metrics
-    system_fingerprint: str
     prompt_logprobs: PromptLogprobs | None = None
 
 
@@ -125,17 +109,8 @@ class ChunkChoice(msgspec.Struct, frozen=True):
     stop_reason: str | int | None
 
 
-class ChatChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ChatChunk(ChoicesBody[ChunkChoice], frozen=True, kw_only=True, omit_defaults=True):
     """One event of a streamed chat completion."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[ChunkChoice]
-    system_fingerprint: str
-    usage: Usage | None = None
-    metrics: Metrics | None = None
 
 
 class ChatWords(ChoiceWords[ChatBody]):
@@ -155,7 +130,8 @@ class ChatWords(ChoiceWords[ChatBody]):
 
     def whole(self, answers: Sequence[Part]) -> ChatReply:
         given = prompt_logprobs(answers[0].update.prompt_logprobs, self.text, self.body.prompt_logprobs)
-        return self.reply(ChatReply, Lazy(self._choice, answers), prompt_logprobs=given, **self.totals())
+        choices = Lazy(self._choice, answers)
+        return self.reply(ChatReply, choices, object="chat.completion", prompt_logprobs=given, **self.totals())
 
     def _choice(self, part: Part) -> ChatChoice:
         said, deltas = _said(part.pieces), _call_deltas(part.pieces)

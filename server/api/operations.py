@@ -59,7 +59,7 @@ def _at(method: str, path: str, handler: Handler, name: str, reply: Body, *given
 
 _CHAT = (ChatBody, chat.ChatReply, chat.ChatChunk)
 _COMPLETION = (CompletionBody, completions.CompletionReply, completions.CompletionReply)
-_RESPONSE = (ResponsesBody, response.ResponseObject, *response.EVENTS)
+_RESPONSE = (ResponsesBody, response.ResponseObject, response.ResponseEvent)
 _MESSAGE = (MessagesBody, messages.MessageObject, *messages.EVENTS)
 _COUNT = (CountBody, messages.TokenCount)
 _EMBEDDING = (embeddings.EmbeddingBody, embeddings.EmbeddingList)
