@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -15,7 +17,7 @@ from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
 from server.api.output.answer import ChoicesBody, ChoiceWords, respond
 from server.api.output.call import Answer, Part
-from server.api.output.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
+from server.api.output.reading import CallPiece, Piece, TextPiece
 from server.api.output.reply import ChatLogprobs, Lazy, PromptLogprobs, chat_logprobs, prompt_logprobs
 from server.api.served_model import MODEL
 
@@ -177,15 +179,10 @@ def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
     """Additions to the calls of a message, one delta a call. Each belongs in a chunk of its own: many clients read
     the first delta of a chunk only, or take a second one of the same index for another call.
     """
-    parts = [piece for piece in pieces if not isinstance(piece, TextPiece)]
-    return [
-        _call_delta([part for part in parts if part.index == index]) for index in dict.fromkeys(p.index for p in parts)
-    ]
-
-
-def _call_delta(parts: Sequence[CallPiece | ArgumentsPiece]) -> ToolCallDelta:
-    """The addition of a chunk to one call, from its parts in order."""
-    first, arguments = parts[0], "".join(part.arguments for part in parts)
-    if isinstance(first, ArgumentsPiece):
-        return ToolCallDelta(first.index, FunctionDelta(arguments))
-    return ToolCallDelta(first.index, FunctionDelta(arguments, first.name), first.id, "function")
+    called = [piece for piece in pieces if isinstance(piece, CallPiece)]
+    deltas = []
+    for index, group in groupby(called, key=attrgetter("index")):
+        first, *more = group
+        function = FunctionDelta("".join(part.arguments for part in (first, *more)), first.name or None)
+        deltas.append(ToolCallDelta(index, function, first.id or None, "function" if first.id else None))
+    return deltas

@@ -23,7 +23,7 @@ from server.api.input.body import is_asked
 from server.api.input.prompts import Prompt
 from server.api.input.schema import StreamOptions, TextBody
 from server.api.limits import LIMITS
-from server.api.output.call import Answer, Call, Part, Updates, open_call
+from server.api.output.call import Answer, Call, Part, open_call, read_updates
 from server.api.output.reading import CallPiece, Piece, PlainText, TextPiece
 from server.api.output.reply import SHORT_FORM, Metrics, Usage, expectation_of, headers_of
 from server.api.output.sse import (
@@ -103,7 +103,7 @@ async def gather_answers(call: Call) -> list[Part]:
     """Wait for all answers of a call, and make each one part; raises ApiError when one fails."""
     updates: list[list[RowUpdate]] = [[] for _ in call.answers]
     pieces: list[list[Piece]] = [[] for _ in call.answers]
-    async with Updates(call.requests) as coming:
+    async with read_updates(call.requests) as coming:
         async for arrivals in coming:
             for place, update in arrivals.items():
                 part = call.receive(place, update)
@@ -131,7 +131,7 @@ async def _send(stream: EventStream, request: web.Request, call: Call, words: Wo
     """Send everything from the first event to the last."""
     try:
         await stream.send(words.opening())
-        async with Updates(call.requests, words.shortcut(stream)) as updates:
+        async with read_updates(call.requests, words.shortcut(stream)) as updates:
             async for arrivals in updates:
                 parts = [call.receive(place, update) for place, update in arrivals.items()]
                 weights = (part.answer.weight if words.repeats and part.ends else part.weight for part in parts)
@@ -260,7 +260,7 @@ class ItemWords(Words, Generic[T]):
     def push(self, pieces: Sequence[Piece]) -> Iterator[msgspec.Struct]:
         """Add the next pieces."""
         for piece in pieces:
-            if isinstance(piece, CallPiece):
+            if isinstance(piece, CallPiece) and piece.id:
                 yield from self._begin(self.call_item(piece))
             elif isinstance(piece, TextPiece) and not isinstance(self.open, self.text_kind):
                 yield from self._begin(self.text_item())
