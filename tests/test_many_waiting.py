@@ -17,7 +17,7 @@ import pytest
 
 from engine.sampling.params import SamplingParams
 from scheduler.request import Request
-from server.api.output.sse import TICKER, PlaceNotes
+from server.api.output.sse import LOOKS, PlaceNotes, look_often
 from server.cli.config import load_config
 from server.composition.app import open_service
 from server.http.service import Service
@@ -119,7 +119,7 @@ async def test_no_callback_takes_long_while_ten_thousand_requests_wait(tiny_fold
                 with ExitStack() as stack:
                     for request in requests:
                         notes = PlaceNotes(comments, [request], service.dispatcher, 1.0)  # type: ignore[arg-type]
-                        stack.enter_context(app[TICKER].follow(notes.look, rng.uniform(0.0, 1.0)))
+                        stack.enter_context(look_often(notes.look, rng.uniform(0.0, 1.0), app[LOOKS]))
                     for _ in range(ATTEMPTS):
                         with timed_callbacks() as longest:
                             await ask_everything(session)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
 from typing import Literal
 
 import msgspec
@@ -13,18 +15,10 @@ from engine.messages import FinishReason, RowUpdate
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
-from server.api.output.answer import ChoiceWords, respond
+from server.api.output.answer import ChoicesBody, ChoiceWords, respond
 from server.api.output.call import Answer, Part
-from server.api.output.reading import ArgumentsPiece, CallPiece, Piece, TextPiece
-from server.api.output.reply import (
-    ChatLogprobs,
-    Lazy,
-    Metrics,
-    PromptLogprobs,
-    Usage,
-    chat_logprobs,
-    prompt_logprobs,
-)
+from server.api.output.reading import CallPiece, Piece, TextPiece
+from server.api.output.reply import ChatLogprobs, Lazy, PromptLogprobs, chat_logprobs, prompt_logprobs
 from server.api.served_model import MODEL
 
 
@@ -77,17 +71,9 @@ class ChatChoice(msgspec.Struct, frozen=True):
     stop_reason: str | int | None
 
 
-class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
+class ChatReply(ChoicesBody[ChatChoice], frozen=True, kw_only=True, omit_defaults=False):
     """A whole chat completion."""
 
-    id: str
-    object: str = "chat.completion"
-    created: int
-    model: str
-    choices: Sequence[ChatChoice]
-    usage: Usage
-    metrics: Metrics
-    system_fingerprint: str
     prompt_logprobs: PromptLogprobs | None = None
 
 
@@ -125,17 +111,8 @@ class ChunkChoice(msgspec.Struct, frozen=True):
     stop_reason: str | int | None
 
 
-class ChatChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ChatChunk(ChoicesBody[ChunkChoice], frozen=True, kw_only=True, omit_defaults=True):
     """One event of a streamed chat completion."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[ChunkChoice]
-    system_fingerprint: str
-    usage: Usage | None = None
-    metrics: Metrics | None = None
 
 
 class ChatWords(ChoiceWords[ChatBody]):
@@ -155,7 +132,8 @@ class ChatWords(ChoiceWords[ChatBody]):
 
     def whole(self, answers: Sequence[Part]) -> ChatReply:
         given = prompt_logprobs(answers[0].update.prompt_logprobs, self.text, self.body.prompt_logprobs)
-        return self.reply(ChatReply, Lazy(self._choice, answers), prompt_logprobs=given, **self.totals())
+        choices = Lazy(self._choice, answers)
+        return self.reply(ChatReply, choices, object="chat.completion", prompt_logprobs=given, **self.totals())
 
     def _choice(self, part: Part) -> ChatChoice:
         said, deltas = _said(part.pieces), _call_deltas(part.pieces)
@@ -201,15 +179,10 @@ def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
     """Additions to the calls of a message, one delta a call. Each belongs in a chunk of its own: many clients read
     the first delta of a chunk only, or take a second one of the same index for another call.
     """
-    parts = [piece for piece in pieces if not isinstance(piece, TextPiece)]
-    return [
-        _call_delta([part for part in parts if part.index == index]) for index in dict.fromkeys(p.index for p in parts)
-    ]
-
-
-def _call_delta(parts: Sequence[CallPiece | ArgumentsPiece]) -> ToolCallDelta:
-    """The addition of a chunk to one call, from its parts in order."""
-    first, arguments = parts[0], "".join(part.arguments for part in parts)
-    if isinstance(first, ArgumentsPiece):
-        return ToolCallDelta(first.index, FunctionDelta(arguments))
-    return ToolCallDelta(first.index, FunctionDelta(arguments, first.name), first.id, "function")
+    called = [piece for piece in pieces if isinstance(piece, CallPiece)]
+    deltas = []
+    for index, group in groupby(called, key=attrgetter("index")):
+        first, *more = group
+        function = FunctionDelta("".join(part.arguments for part in (first, *more)), first.name or None)
+        deltas.append(ToolCallDelta(index, function, first.id or None, "function" if first.id else None))
+    return deltas

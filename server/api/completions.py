@@ -12,14 +12,12 @@ from engine.messages import FinishReason, TokenLogprob
 from server.api.input.body import read_call
 from server.api.input.prompts import completion_prompts
 from server.api.input.schema import CompletionBody
-from server.api.output.answer import ChoiceWords, respond
+from server.api.output.answer import ChoicesBody, ChoiceWords, respond
 from server.api.output.call import Part
 from server.api.output.reply import (
     CompletionLogprobs,
     Lazy,
-    Metrics,
     PromptLogprobs,
-    Usage,
     characters,
     completion_logprobs,
     prompt_logprobs,
@@ -46,17 +44,8 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     prompt_logprobs: PromptLogprobs | None = None
 
 
-class CompletionReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CompletionReply(ChoicesBody[CompletionChoice], frozen=True, kw_only=True, omit_defaults=True):
     """A whole completion, or one event of a streamed one: they have one shape."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: Sequence[CompletionChoice]
-    system_fingerprint: str
-    usage: Usage | None = None
-    metrics: Metrics | None = None
 
 
 class CompletionWords(ChoiceWords[CompletionBody]):

@@ -101,60 +101,19 @@ class TokenCount(msgspec.Struct, frozen=True):
     input_tokens: int
 
 
-class MessageStart(msgspec.Struct, frozen=True, kw_only=True, tag="message_start"):
-    """The first event: the message without content."""
+class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a stream: its kind, and the fields that this kind has.
 
-    message: MessageObject
+    `message` is in message_start, `index` in all of content_block_start, _delta and _stop, `content_block` and `delta`
+    in those of a block, and `delta` and `usage` in message_delta, the message's end.
+    """
 
-
-class BlockStart(msgspec.Struct, frozen=True, kw_only=True, tag="content_block_start"):
-    """A block begins, empty."""
-
-    index: int
-    content_block: ContentBlock
-
-
-class BlockText(msgspec.Struct, frozen=True, tag="text_delta"):
-    """More of a text."""
-
-    text: str
-
-
-class BlockInput(msgspec.Struct, frozen=True, tag="input_json_delta"):
-    """More of the JSON of a call's input."""
-
-    partial_json: str
-
-
-class BlockDelta(msgspec.Struct, frozen=True, kw_only=True, tag="content_block_delta"):
-    """More of the block that has begun."""
-
-    index: int
-    delta: BlockText | BlockInput
-
-
-class BlockStop(msgspec.Struct, frozen=True, kw_only=True, tag="content_block_stop"):
-    """A block is whole."""
-
-    index: int
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """Why the message ended."""
-
-    stop_reason: StopReason
-    stop_sequence: str | None
-
-
-class MessageDelta(msgspec.Struct, frozen=True, kw_only=True, tag="message_delta"):
-    """The message's end, and all its tokens."""
-
-    delta: Ending
-    usage: MessageUsage
-
-
-class MessageStop(msgspec.Struct, frozen=True, kw_only=True, tag="message_stop"):
-    """The last event."""
+    type: str
+    message: MessageObject | msgspec.UnsetType = msgspec.UNSET
+    index: int | msgspec.UnsetType = msgspec.UNSET
+    content_block: ContentBlock | msgspec.UnsetType = msgspec.UNSET
+    delta: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
+    usage: MessageUsage | msgspec.UnsetType = msgspec.UNSET
 
 
 class MessageErrorDetail(msgspec.Struct, frozen=True):
@@ -170,9 +129,6 @@ class MessageError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     error: MessageErrorDetail
     request_id: str
 
-
-EVENTS = (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, MessageError)
-"""Kinds of events of a stream."""
 
 _ERROR_TYPES: Mapping[int, str] = MappingProxyType(
     {
@@ -209,17 +165,19 @@ class MessageWords(ItemWords[ContentBlock]):
     def whole(self, answers: Sequence[Part]) -> MessageObject:
         for _ in self.events(answers):
             pass
-        return self._message(self.done, self._ending(answers[0].update))
+        return self._message(self.done, *self._ending(answers[0].update))
 
     def opening(self) -> Iterator[msgspec.Struct]:
-        yield MessageStart(message=self._message([], None))
+        yield MessageEvent(type="message_start", message=self._message([], None, None))
 
     def part_events(self, part: Part) -> Iterator[msgspec.Struct]:
         yield from self.push(part.pieces)
         if part.update.finish_reason is not None:
             yield from self.finish()
-            yield MessageDelta(delta=self._ending(part.update), usage=self._usage())
-            yield MessageStop()
+            reason, sequence = self._ending(part.update)
+            delta = {"stop_reason": reason, "stop_sequence": sequence}
+            yield MessageEvent(type="message_delta", delta=delta, usage=self._usage())
+            yield MessageEvent(type="message_stop")
 
     def failed(self, error: ApiError) -> msgspec.Struct:
         return message_error(error, self._request_id)
@@ -235,40 +193,37 @@ class MessageWords(ItemWords[ContentBlock]):
         return TextBlock(text) if isinstance(item, TextBlock) else ToolUseBlock(item.id, item.name, _object(text))
 
     def begun(self, item: ContentBlock) -> Iterator[msgspec.Struct]:
-        yield BlockStart(index=len(self.done), content_block=item)
+        yield MessageEvent(type="content_block_start", index=len(self.done), content_block=item)
 
     def grown(self, item: ContentBlock, part: str) -> Iterator[msgspec.Struct]:
         if part:
-            delta = BlockText(part) if isinstance(item, TextBlock) else BlockInput(part)
-            yield BlockDelta(index=len(self.done), delta=delta)
+            of_text, of_call = {"type": "text_delta", "text": part}, {"type": "input_json_delta", "partial_json": part}
+            delta = of_text if isinstance(item, TextBlock) else of_call
+            yield MessageEvent(type="content_block_delta", index=len(self.done), delta=delta)
 
     def ended(self, item: ContentBlock) -> Iterator[msgspec.Struct]:
-        yield BlockStop(index=len(self.done))
+        yield MessageEvent(type="content_block_stop", index=len(self.done))
 
     def _usage(self) -> MessageUsage:
         usage = self._call.usage()
         cached = usage.prompt_tokens_details.cached_tokens
         return MessageUsage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
 
-    def _ending(self, update: RowUpdate) -> Ending:
-        """Why the answer ended, once all of it is read."""
+    def _ending(self, update: RowUpdate) -> tuple[StopReason, str | None]:
+        """Why the answer ended, once all of it is read, and the stop sequence that ended it."""
         sequence = update.stop_reason
-        stopped = sequence if isinstance(sequence, str) and sequence != REPETITION else None
         if update.finish_reason is FinishReason.LENGTH:
-            return Ending("max_tokens", None)
+            return "max_tokens", None
         if self._call.answers[0].reader.calls:
-            return Ending("tool_use", None)
-        return Ending("end_turn" if stopped is None else "stop_sequence", stopped)
+            return "tool_use", None
+        if isinstance(sequence, str) and sequence != REPETITION:
+            return "stop_sequence", sequence
+        return "end_turn", None
 
-    def _message(self, content: list[ContentBlock], ending: Ending | None) -> MessageObject:
-        record = self._call.record
+    def _message(self, content: list[ContentBlock], reason: StopReason | None, sequence: str | None) -> MessageObject:
+        record, usage = self._call.record, self._usage()
         return MessageObject(
-            id=record.id,
-            model=record.model,
-            content=content,
-            stop_reason=None if ending is None else ending.stop_reason,
-            stop_sequence=None if ending is None else ending.stop_sequence,
-            usage=self._usage(),
+            id=record.id, model=record.model, content=content, stop_reason=reason, stop_sequence=sequence, usage=usage
         )
 
 

@@ -59,8 +59,8 @@ def _at(method: str, path: str, handler: Handler, name: str, reply: Body, *given
 
 _CHAT = (ChatBody, chat.ChatReply, chat.ChatChunk)
 _COMPLETION = (CompletionBody, completions.CompletionReply, completions.CompletionReply)
-_RESPONSE = (ResponsesBody, response.ResponseObject, *response.EVENTS)
-_MESSAGE = (MessagesBody, messages.MessageObject, *messages.EVENTS)
+_RESPONSE = (ResponsesBody, response.ResponseObject, response.ResponseEvent)
+_MESSAGE = (MessagesBody, messages.MessageObject, messages.MessageEvent, messages.MessageError)
 _COUNT = (CountBody, messages.TokenCount)
 _EMBEDDING = (embeddings.EmbeddingBody, embeddings.EmbeddingList)
 _TOKENS, _TEXT = (counting.TokenizeBody, counting.Tokens), (counting.DetokenizeBody, counting.Detokenized)

@@ -92,7 +92,6 @@ class Register:
         self._history = history
         self._open: dict[str, Record] = {}
         self._ended: OrderedDict[str, _Ended] = OrderedDict()
-        self._names: dict[Caller, dict[str, None]] = {}  # ids of open and of remembered calls, the latest last
 
     def __len__(self) -> int:
         """Calls under way."""
@@ -102,7 +101,6 @@ class Register:
     def enter(self, record: Record) -> Iterator[Record]:
         """Keep a call for as long as it is under way, and a while longer what became of it."""
         self._open[record.id] = record
-        self._names.setdefault(record.caller, {})[record.id] = None
         try:
             yield record
         finally:
@@ -112,17 +110,14 @@ class Register:
     def status(self, name: str, holder: str | None, *, explained: bool = False) -> RequestStatus | None:
         """How a call stands, and if it shall be `explained` why it waits; None for one that is unknown, forgotten or
         another's."""
-        record, ended = self._record(name, holder), self._ended.get(self._id(name, holder))
-        if record is not None:
-            status = self._status(record)
-        elif ended is not None and ended.caller.holder == holder:
-            status = ended.status
-        else:
+        found = self._find(name, holder)
+        if found is None:
             return None
-        return self._explained(status, record) if explained else status
+        status = found.status if isinstance(found, _Ended) else self._status(found)
+        return self._explained(status, found) if explained else status
 
-    def _explained(self, status: RequestStatus, record: Record | None) -> RequestStatus:
-        if record is None:
+    def _explained(self, status: RequestStatus, record: Record | _Ended) -> RequestStatus:
+        if isinstance(record, _Ended):
             return msgspec.structs.replace(status, waits_for=None)
         others = [one for one in self._own(record.caller.holder) if one is not record]
         own = {request: one.id for one in others for request in one.requests}
@@ -139,9 +134,9 @@ class Register:
 
     def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
         """Break a call off, and tell how it stands then; what has ended stays as it is. None as for `status`."""
-        record = self._record(name, holder)
-        if record is not None:
-            self._break_off(record)
+        found = self._find(name, holder)
+        if isinstance(found, Record):
+            self._break_off(found)
         return self.status(name, holder)
 
     def iter_latest(self, holder: str | None, limit: int) -> Iterator[RequestStatus]:
@@ -151,14 +146,14 @@ class Register:
         past = (ended.status for ended in reversed(self._ended.values()) if ended.caller.holder == holder)
         return chain(map(self._status, own), [*islice(past, limit - len(own))])
 
-    def _id(self, name: str, holder: str | None) -> str:
-        if name in self._open or name in self._ended:
-            return name
-        return next(reversed(self._names.get(Caller(holder, name), {})), "")
-
-    def _record(self, name: str, holder: str | None) -> Record | None:
-        record = self._open.get(self._id(name, holder))
-        return record if record is not None and record.caller.holder == holder else None
+    def _find(self, name: str, holder: str | None) -> Record | _Ended | None:
+        """The holder's call of an id, or else the latest that has this request id, under way before ended."""
+        found = self._open.get(name) or self._ended.get(name)
+        if found is not None:
+            return found if found.caller.holder == holder else None
+        calls = chain(reversed(self._open.values()), reversed(self._ended.values()))
+        own = (one for one in calls if one.caller.request_id == name and one.caller.holder == holder)
+        return next(own, None)
 
     def _break_off(self, record: Record) -> None:
         open_requests = [request for request in record.requests if not request.state.is_final]
@@ -174,17 +169,8 @@ class Register:
         """Calls that were refused before they were in line are not worth it."""
         if record.requests or record.cancelled:
             self._ended[record.id] = _Ended(record.caller, self._status(record))
-        else:
-            self._forget(record.caller, record.id)
         while len(self._ended) > self._history:
-            oldest, ended = self._ended.popitem(last=False)
-            self._forget(ended.caller, oldest)
-
-    def _forget(self, caller: Caller, call: str) -> None:
-        names = self._names[caller]
-        del names[call]
-        if not names:
-            del self._names[caller]
+            self._ended.popitem(last=False)
 
     def _status(self, record: Record) -> RequestStatus:
         requests, state = record.requests, record.state

@@ -92,13 +92,13 @@ class ResponseWords(ItemWords[replies.OutputItem]):
 
     def whole(self, answers: Sequence[Part]) -> replies.ResponseObject:
         *_, last = self.events(answers)
-        assert isinstance(last, replies.ResponseEvent), "which ends each stream"
+        assert isinstance(last, replies.ResponseEvent) and last.response is not msgspec.UNSET, "it ends each stream"
         return last.response
 
     def opening(self) -> Iterator[msgspec.Struct]:
         response = self._response("in_progress", [])
-        yield self._event("response.created", response)
-        yield self._event("response.in_progress", response)
+        yield self._event("created", response=response)
+        yield self._event("in_progress", response=response)
 
     def part_events(self, part: Part) -> Iterator[msgspec.Struct]:
         update, cut = part.update, part.update.finish_reason is FinishReason.LENGTH
@@ -114,13 +114,13 @@ class ResponseWords(ItemWords[replies.OutputItem]):
         response = self._response(status, self.done, incomplete_details=details)
         if self._keep is not None:
             self._keep(response)
-        yield self._event(f"response.{status}", response)
+        yield self._event(status, response=response)
 
     def failed(self, error: ApiError) -> msgspec.Struct:
         """The last event, with the items that there were when the answer failed, or was broken off."""
         failure = replies.ResponseFailure(error_body(error).error.code, error.message)
         status: replies.Status = "cancelled" if self._call.record.cancelled else "failed"
-        return self._event("response.failed", self._response(status, self.all(), error=failure))
+        return self._event("failed", response=self._response(status, self.all(), error=failure))
 
     def text_item(self) -> replies.OutputItem:
         return replies.OutputMessage(self._name("msg"), "in_progress", [])
@@ -140,29 +140,28 @@ class ResponseWords(ItemWords[replies.OutputItem]):
         return msgspec.structs.replace(item, status="incomplete" if cut else "completed", **content)
 
     def begun(self, item: replies.OutputItem) -> Iterator[msgspec.Struct]:
-        yield self._item("response.output_item.added", item)
+        yield self._event("output_item.added", output_index=len(self.done), item=item)
         if isinstance(item, replies.OutputMessage):
-            yield self._of_open(replies.PartEvent, "content_part.added", part=replies.OutputText("", []))
+            yield self._of(item, "content_part.added", part=replies.OutputText("", []))
 
     def grown(self, item: replies.OutputItem, part: str) -> Iterator[msgspec.Struct]:
         if isinstance(item, replies.OutputMessage) and (part or self._fresh):
-            yield self._of_open(replies.TextDelta, "output_text.delta", delta=part, logprobs=list(self._fresh))
+            yield self._of(item, "output_text.delta", delta=part, logprobs=list(self._fresh))
         elif part and isinstance(item, replies.FunctionCallItem):
-            yield self._of_open(replies.CallDelta, "function_call_arguments.delta", delta=part)
+            yield self._of(item, "function_call_arguments.delta", delta=part)
 
     def ended(self, item: replies.OutputItem) -> Iterator[msgspec.Struct]:
         """The events that tell an item as a whole, and the one that ends it."""
         if isinstance(item, replies.OutputMessage):
             (part,) = item.content
-            yield self._of_open(replies.TextDone, "output_text.done", text=part.text, logprobs=part.logprobs)
-            yield self._of_open(replies.PartEvent, "content_part.done", part=part)
+            yield self._of(item, "output_text.done", text=part.text, logprobs=part.logprobs)
+            yield self._of(item, "content_part.done", part=part)
         elif isinstance(item, replies.CustomCallItem):
-            yield self._of_open(replies.CallDelta, "custom_tool_call_input.delta", delta=item.input)
-            yield self._of_open(replies.InputDone, "custom_tool_call_input.done", input=item.input)
+            yield self._of(item, "custom_tool_call_input.delta", delta=item.input)
+            yield self._of(item, "custom_tool_call_input.done", input=item.input)
         else:
-            kind, called = "function_call_arguments.done", {"name": item.name, "arguments": item.arguments}
-            yield self._of_open(replies.ArgumentsDone, kind, **called)
-        yield self._item("response.output_item.done", item)
+            yield self._of(item, "function_call_arguments.done", name=item.name, arguments=item.arguments)
+        yield self._event("output_item.done", output_index=len(self.done), item=item)
 
     def _name(self, prefix: str) -> str:
         """An id for the next item; the first has the response's own digits."""
@@ -170,22 +169,14 @@ class ResponseWords(ItemWords[replies.OutputItem]):
         name = self._call.record.id.replace("resp_", f"{prefix}_", 1)
         return f"{name}{place}" if place else name
 
-    def _item(self, kind: str, item: replies.OutputItem) -> replies.ItemEvent:
-        number = next(self._numbers)
-        return replies.ItemEvent(type=kind, sequence_number=number, output_index=len(self.done), item=item)
+    def _of(self, item: replies.OutputItem, kind: str, **fields: Any) -> replies.ResponseEvent:
+        """The next event, about the open item, or the one part of a message."""
+        part = {"content_index": 0} if isinstance(item, replies.OutputMessage) else {}
+        return self._event(kind, item_id=item.id, output_index=len(self.done), **part, **fields)
 
-    def _of_open(self, shape: type[replies.OpenItemEvent], kind: str, **fields: Any) -> msgspec.Struct:
-        """The next event of the stream, about the open item."""
-        return shape(
-            type=f"response.{kind}",
-            sequence_number=next(self._numbers),
-            item_id="" if self.open is None else self.open.id,
-            output_index=len(self.done),
-            **fields,
-        )
-
-    def _event(self, kind: str, response: replies.ResponseObject) -> replies.ResponseEvent:
-        return replies.ResponseEvent(type=kind, sequence_number=next(self._numbers), response=response)
+    def _event(self, kind: str, **fields: Any) -> replies.ResponseEvent:
+        """The next event of the stream."""
+        return replies.ResponseEvent(type=f"response.{kind}", sequence_number=next(self._numbers), **fields)
 
     def _response(
         self, status: replies.Status, output: list[replies.OutputItem], **ending: Any

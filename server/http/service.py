@@ -22,6 +22,7 @@ from aiohttp.typedefs import Handler
 from scheduler.dispatcher import Dispatcher
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
+from scheduler.stream import Wakeups
 from server.api.embeddings import EMBEDDER
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
 from server.api.health import LIFE, Life, remember_start
@@ -31,7 +32,7 @@ from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, OPERATION, Operation, generates, note_operation
 from server.api.operations import OPERATIONS
 from server.api.output.reply import SHORT_FORM
-from server.api.output.sse import TICKER, Ticker
+from server.api.output.sse import LOOKS
 from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
 from server.api.served_model import DISPATCHER, LENGTHS, MODEL, AnswerLengths, ServedModel, UnknownLengths
@@ -131,7 +132,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         STORE: ResponseStore(service.limits.stored_response_bytes),
         LIFE: Life(service.responsive),
         PENDING: PendingCalls(),
-        TICKER: Ticker(),
+        LOOKS: Wakeups(),
         REGISTER: Register(service.dispatcher),
         EMBEDDER: service.embedder,
         METRICS: service.metrics,

@@ -23,10 +23,20 @@ from server.api.input.body import is_asked
 from server.api.input.prompts import Prompt
 from server.api.input.schema import StreamOptions, TextBody
 from server.api.limits import LIMITS
-from server.api.output.call import Answer, Call, Part, Updates, open_call
+from server.api.output.call import Answer, Call, Part, open_call, read_updates
 from server.api.output.reading import CallPiece, Piece, PlainText, TextPiece
-from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
-from server.api.output.sse import FIRST_LOOK, HEADER, TICKER, EventStream, PlaceNotes, frame, send_reply
+from server.api.output.reply import SHORT_FORM, Metrics, Usage, expectation_of, headers_of
+from server.api.output.sse import (
+    DONE,
+    FIRST_LOOK,
+    HEADER,
+    LOOKS,
+    EventStream,
+    PlaceNotes,
+    frame,
+    look_often,
+    send_reply,
+)
 from server.api.output.wanted import list_wanted
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel
@@ -93,7 +103,7 @@ async def gather_answers(call: Call) -> list[Part]:
     """Wait for all answers of a call, and make each one part; raises ApiError when one fails."""
     updates: list[list[RowUpdate]] = [[] for _ in call.answers]
     pieces: list[list[Piece]] = [[] for _ in call.answers]
-    async with Updates(call.requests) as coming:
+    async with read_updates(call.requests) as coming:
         async for arrivals in coming:
             for place, update in arrivals.items():
                 part = call.receive(place, update)
@@ -112,7 +122,7 @@ async def _stream(request: web.Request, call: Call, words: Words, *, progress: b
         with suppress(ConnectionError):
             notes = PlaceNotes(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
             first = min(FIRST_LOOK, limits.place_interval)
-            with request.app[TICKER].follow(notes.look, first) if progress else nullcontext():
+            with look_often(notes.look, first, request.app[LOOKS]) if progress else nullcontext():
                 await _send(stream, request, call, words)
         return stream.response
 
@@ -121,7 +131,7 @@ async def _send(stream: EventStream, request: web.Request, call: Call, words: Wo
     """Send everything from the first event to the last."""
     try:
         await stream.send(words.opening())
-        async with Updates(call.requests, words.shortcut(stream)) as updates:
+        async with read_updates(call.requests, words.shortcut(stream)) as updates:
             async for arrivals in updates:
                 parts = [call.receive(place, update) for place, update in arrivals.items()]
                 weights = (part.answer.weight if words.repeats and part.ends else part.weight for part in parts)
@@ -135,11 +145,25 @@ async def _send(stream: EventStream, request: web.Request, call: Call, words: Wo
         log.exception("request %s failed in its stream", request_id(request))
         await stream.send([words.failed(internal_error(request))])
     if words.end_marker:
-        await stream.done()
+        await stream.forward(DONE)
 
 
 B = TypeVar("B", bound=TextBody)
+C = TypeVar("C", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+class ChoicesBody(msgspec.Struct, Generic[C], frozen=True, kw_only=True, omit_defaults=True):
+    """A whole reply of OpenAI's completions, or one event of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: Sequence[C]
+    system_fingerprint: str
+    usage: Usage | None = None
+    metrics: Metrics | None = None
 
 
 class ChoiceWords(Words, Generic[B]):
@@ -236,7 +260,7 @@ class ItemWords(Words, Generic[T]):
     def push(self, pieces: Sequence[Piece]) -> Iterator[msgspec.Struct]:
         """Add the next pieces."""
         for piece in pieces:
-            if isinstance(piece, CallPiece):
+            if isinstance(piece, CallPiece) and piece.id:
                 yield from self._begin(self.call_item(piece))
             elif isinstance(piece, TextPiece) and not isinstance(self.open, self.text_kind):
                 yield from self._begin(self.text_item())

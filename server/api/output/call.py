@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeAlias
 
 import msgspec
@@ -172,70 +171,60 @@ RECORDING_TIME = 5.0
 """Seconds that the end of an answer is held back at most until it is recorded (--journal-sync)."""
 
 
-class Updates:
-    """Iterates until every request has had its last update, which is recorded by then where that is promised.
-
-    Use as an asynchronous context. Raises ApiError 503 when that cannot be kept.
-    """
-
-    def __init__(self, requests: Sequence[Request], shortcut: Shortcut | None = None) -> None:
-        """`shortcut` takes updates of a single request past the reader."""
-        self._requests = requests
-        self._shortcut = shortcut
-        self._arrivals: dict[int, RowUpdate] = {}
-        self._arrived = asyncio.Event()
-        self._pumps: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Updates:
-        # A single stream is read directly: a task between would cost a switch per token.
-        if len(self._requests) > 1:
-            self._pumps = [asyncio.create_task(self._pump(*pair)) for pair in enumerate(self._requests)]
-        else:
-            self._requests[0].stream.shortcut = self._shortcut
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._requests[0].stream.shortcut = None  # it holds the connection, and requests are remembered
-        for pump in self._pumps:
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-
-    def __aiter__(self) -> AsyncIterator[Arrivals]:
-        return self._merged() if self._pumps else self._single()
-
-    async def _single(self) -> AsyncIterator[Arrivals]:
-        async for update in self._requests[0].stream:
-            await _until_recorded(self._requests[0], update)
-            yield {0: update}
-
-    async def _merged(self) -> AsyncIterator[Arrivals]:
-        unfinished = len(self._requests)
-        while unfinished:
-            await self._arrived.wait()
-            self._arrived.clear()
-            arrivals, self._arrivals = self._arrivals, {}
-            if not arrivals:
-                self._raise_failure()
-                continue
-            unfinished -= sum(update.finish_reason is not None for update in arrivals.values())
-            yield arrivals
-
-    async def _pump(self, place: int, request: Request) -> None:
+@asynccontextmanager
+async def read_updates(
+    requests: Sequence[Request], shortcut: Shortcut | None = None
+) -> AsyncIterator[AsyncIterator[Arrivals]]:
+    """The updates until every request has had its last one, which is recorded by then where that is promised: iterating
+    raises ApiError 503 when that cannot be kept. `shortcut` takes updates of a single request past the reader."""
+    if len(requests) == 1:  # a task between would cost a switch per token
+        requests[0].stream.shortcut = shortcut
         try:
-            async for update in request.stream:
-                await _until_recorded(request, update)
-                earlier = self._arrivals.get(place)
-                self._arrivals[place] = update if earlier is None else join_updates((earlier, update))
-                self._arrived.set()
+            yield _single(requests[0])
         finally:
-            self._arrived.set()
+            requests[0].stream.shortcut = None  # it holds the connection, and requests are remembered
+        return
+    arrivals, arrived = dict[int, RowUpdate](), asyncio.Event()
+    pumps = [asyncio.create_task(_pump(*pair, arrivals, arrived)) for pair in enumerate(requests)]
+    try:
+        yield _merged(pumps, arrivals, arrived)
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
 
-    def _raise_failure(self) -> None:
-        for pump in self._pumps:
-            if pump.done():
-                pump.result()
+
+async def _single(request: Request) -> AsyncIterator[Arrivals]:
+    async for update in request.stream:
+        await _until_recorded(request, update)
+        yield {0: update}
+
+
+async def _pump(place: int, request: Request, arrivals: dict[int, RowUpdate], arrived: asyncio.Event) -> None:
+    try:
+        async for update in request.stream:
+            await _until_recorded(request, update)
+            earlier = arrivals.get(place)
+            arrivals[place] = update if earlier is None else join_updates((earlier, update))
+            arrived.set()
+    finally:
+        arrived.set()
+
+
+async def _merged(
+    pumps: Sequence[asyncio.Task[None]], arrivals: dict[int, RowUpdate], arrived: asyncio.Event
+) -> AsyncIterator[Arrivals]:
+    unfinished = len(pumps)
+    while unfinished:
+        await arrived.wait()
+        arrived.clear()
+        if not arrivals:
+            for failed in [pump for pump in pumps if pump.done()]:
+                failed.result()
+        unfinished -= sum(update.finish_reason is not None for update in arrivals.values())
+        taken = arrivals.copy()
+        arrivals.clear()
+        yield taken
 
 
 async def _until_recorded(request: Request, update: RowUpdate) -> None:

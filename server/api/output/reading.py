@@ -27,23 +27,15 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A call begins, with as much of its arguments as is there."""
-
-    index: int
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentsPiece:
-    """More of the arguments of the call that has begun."""
+    """A part of a call's arguments; the first of a call has its id and its name."""
 
     index: int
     arguments: str
+    id: str = ""
+    name: str = ""
 
 
-Piece: TypeAlias = TextPiece | CallPiece | ArgumentsPiece
+Piece: TypeAlias = TextPiece | CallPiece
 
 
 class Reader(Protocol):
@@ -119,14 +111,14 @@ class GuaranteedCalls:
                 return
             self._told, part = True, self._arguments
             self.calls += 1
-            yield CallPiece(self.calls - 1, new_id(), name, "")
+            yield CallPiece(self.calls - 1, "", new_id(), name)
         if part:
-            yield ArgumentsPiece(self.calls - 1, part)
+            yield CallPiece(self.calls - 1, part)
 
     def _rest(self) -> Iterator[Piece]:
         """The answer was cut short; a brace may be the last of the arguments, or the one behind them."""
         if self._told and self._name is not None and self._held == CALL_TAIL[0] and not _is_json(self._arguments):
-            yield ArgumentsPiece(self.calls - 1, self._held)
+            yield CallPiece(self.calls - 1, self._held)
 
 
 _HEAD = re.compile(rf'(?:{BETWEEN})?{OPEN}\n\{{"name": "(?P<name>[^"]*)", "arguments": ')
@@ -187,7 +179,7 @@ class FoundCalls:
             return
         self._space = ""
         for name, arguments in calls if self._most is None else calls[: self._most - self.calls]:
-            yield CallPiece(self.calls, new_id(), name, arguments)
+            yield CallPiece(self.calls, arguments, new_id(), name)
             self.calls += 1
 
 

@@ -144,78 +144,25 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics | None
 
 
-class NumberedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event with its kind, and its place in the stream."""
+class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a stream: its kind, its place, and the fields that this kind has.
+
+    `response` is in response.created, .in_progress, .completed, .incomplete and .failed, `item` in
+    response.output_item.added and .done, `part` in response.content_part.added and .done, `delta` in what lets an item
+    grow, and its whole text, arguments or input in the .done of that. A custom tool's input comes in one delta.
+    """
 
     type: str
     sequence_number: int
-
-
-class ResponseEvent(NumberedEvent, frozen=True, kw_only=True):
-    """response.created, .in_progress, .completed, .incomplete and .failed."""
-
-    response: ResponseObject
-
-
-class ItemEvent(NumberedEvent, frozen=True, kw_only=True):
-    """response.output_item.added and .done."""
-
-    output_index: int
-    item: OutputItem
-
-
-class OpenItemEvent(NumberedEvent, frozen=True, kw_only=True):
-    """An event about the growth of an item."""
-
-    item_id: str
-    output_index: int
-
-
-class PartOfEvent(OpenItemEvent, frozen=True, kw_only=True):
-    """An event about the one part of a message."""
-
-    content_index: int = 0
-
-
-class PartEvent(PartOfEvent, frozen=True, kw_only=True):
-    """response.content_part.added and .done."""
-
-    part: OutputText
-
-
-class TextDelta(PartOfEvent, frozen=True, kw_only=True):
-    """response.output_text.delta."""
-
-    delta: str
-    logprobs: Sequence[ChatLogprob]
-
-
-class TextDone(PartOfEvent, frozen=True, kw_only=True):
-    """response.output_text.done."""
-
-    text: str
-    logprobs: Sequence[ChatLogprob]
-
-
-class CallDelta(OpenItemEvent, frozen=True, kw_only=True):
-    """response.function_call_arguments.delta, and response.custom_tool_call_input.delta, which has all of the text, as
-    it is known when the call is whole."""
-
-    delta: str
-
-
-class ArgumentsDone(OpenItemEvent, frozen=True, kw_only=True):
-    """response.function_call_arguments.done."""
-
-    name: str
-    arguments: str
-
-
-class InputDone(OpenItemEvent, frozen=True, kw_only=True):
-    """response.custom_tool_call_input.done."""
-
-    input: str
-
-
-EVENTS = (ResponseEvent, ItemEvent, PartEvent, TextDelta, TextDone, CallDelta, ArgumentsDone, InputDone)
-"""Kinds of events of a stream."""
+    response: ResponseObject | msgspec.UnsetType = msgspec.UNSET
+    item_id: str | msgspec.UnsetType = msgspec.UNSET
+    output_index: int | msgspec.UnsetType = msgspec.UNSET
+    content_index: int | msgspec.UnsetType = msgspec.UNSET
+    item: OutputItem | msgspec.UnsetType = msgspec.UNSET
+    part: OutputText | msgspec.UnsetType = msgspec.UNSET
+    delta: str | msgspec.UnsetType = msgspec.UNSET
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    logprobs: Sequence[ChatLogprob] | msgspec.UnsetType = msgspec.UNSET
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    arguments: str | msgspec.UnsetType = msgspec.UNSET
+    input: str | msgspec.UnsetType = msgspec.UNSET

@@ -11,10 +11,8 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 from types import TracebackType
 from typing import TypeAlias
 
@@ -23,6 +21,7 @@ from aiohttp import web
 
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
+from scheduler.stream import Wakeups
 from server.api.limits import Limits
 from server.api.output.reply import LARGE, encode, json_response
 from server.api.request_status import find_place
@@ -30,81 +29,34 @@ from server.api.served_model import MODEL
 
 log = logging.getLogger(__name__)
 
-BUDGET = 0.002
-"""Seconds of looks in a turn of the event loop."""
-
 Look: TypeAlias = Callable[[], Awaitable[float | None]]
-"""Looks at a stream, and tells in how many seconds to look again; None: never. It must not wait for the client."""
+"""Looks at a stream, and tells in how many seconds to look again; None: never."""
+
+LOOKS = web.AppKey("looks", Wakeups)
+"""Lets a few streams at a time be looked at: thousands that wait may be due in one instant."""
 
 
-class Ticker:
-    """Looks at streams from time to time, in a task that runs while there are any. Event loop only."""
+@contextmanager
+def look_often(look: Look, first: float, turns: Wakeups) -> Iterator[None]:
+    """Look after `first` seconds, and then as often as it says, until the context is left."""
+    task = asyncio.create_task(_look_often(look, first, turns))
+    try:
+        yield
+    finally:
+        task.cancel()
 
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int]] = []
-        self._looks: dict[int, Look] = {}
-        self._numbers = count()
-        self._earlier = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
-    @contextmanager
-    def follow(self, look: Look, first: float) -> Iterator[None]:
-        """Look after `first` seconds, and then as often as it says, until the context is left."""
-        number = next(self._numbers)
-        self._looks[number] = look
-        self._push(number, first)
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="ticker")
-        try:
-            yield
-        finally:
-            self._looks.pop(number, None)
-            if not self._looks and self._task is not None:
-                self._task.cancel()
-                self._task = None
-                self._due.clear()
-
-    def _push(self, number: int, seconds: float) -> None:
-        heappush(self._due, (asyncio.get_running_loop().time() + seconds, number))
-        if self._due[0][1] == number:
-            self._earlier.set()
-
-    async def _run(self) -> None:
-        clock = asyncio.get_running_loop().time
-        begun = clock()
-        while True:
-            wait = self._due[0][0] - clock() if self._due else None
-            if wait is not None and wait <= 0:
-                await self._look(heappop(self._due)[1])
-                if clock() - begun < BUDGET:
-                    continue
-                await asyncio.sleep(0)  # all else runs once
-            else:
-                await self._rest(wait)
-            begun = clock()
-
-    async def _rest(self, seconds: float | None) -> None:
-        """Wait for the next look, which may come to be an earlier one."""
-        self._earlier.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._earlier.wait()
-
-    async def _look(self, number: int) -> None:
-        look, seconds = self._looks.get(number), None
-        if look is None:
-            return  # it was left meanwhile
-        try:
+async def _look_often(look: Look, first: float, turns: Wakeups) -> None:
+    seconds: float | None = first
+    try:
+        while seconds is not None:
+            await asyncio.sleep(seconds)
+            await turns.turn()
             seconds = await look()
-        except ConnectionError:
-            pass  # its handler is being cancelled already
-        except Exception:
-            log.exception("a stream could not be looked at")
-        if seconds is not None:
-            self._push(number, seconds)
-
-
-TICKER = web.AppKey("ticker", Ticker)
+    except ConnectionError:
+        pass  # its handler is being cancelled already
+    except Exception:
+        log.exception("a stream could not be looked at")
 
 
 HEADERS = {
@@ -132,30 +84,25 @@ class EventStream:
         self._chunked = False  # whether each write is framed as a chunk of HTTP/1.1
         self._writing = 0  # writes under way: a keep-alive can be overtaken by an event
         self._changed = self._loop.time()  # when the last write began or ended
-        self._stack = ExitStack()
 
     async def __aenter__(self) -> EventStream:
         await self.response.prepare(self._request)
         self._chunked = self.response.headers.get("Transfer-Encoding") == "chunked"
         intervals = [one for one in (self._limits.sse_keep_alive_interval, self._limits.send_timeout) if one]
-        self._stack.enter_context(self._request.app[TICKER].follow(self._attend, min(intervals)))
+        self._watch = asyncio.create_task(_look_often(self._attend, min(intervals), self._request.app[LOOKS]))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._watch.cancel()
 
     async def send(self, events: Iterable[msgspec.Struct], weight: int = 0) -> None:
         """Send what is ready now, in one write; events of a large weight are made off the event loop."""
-        self._note(1)
-        try:
-            large = weight >= LARGE
-            frames = await self._request.app[MODEL].run_in_thread(frame, events) if large else frame(events)
-            if frames:
-                await self.response.write(frames)
-        finally:
-            self._note(-1)
+        large = weight >= LARGE
+        frames = await self._request.app[MODEL].run_in_thread(frame, events) if large else frame(events)
+        if frames:
+            await self.forward(frames)
 
     def send_now(self, frames: bytes) -> bool:
         """Send what is framed already, in one write; False, and nothing is sent, where that might have to wait."""
@@ -169,31 +116,23 @@ class EventStream:
         return True
 
     async def forward(self, frames: bytes) -> None:
-        """Send what is framed already."""
-        await self._write(frames)
+        """Send what is framed already; returns when the client's backlog is small enough."""
+        self._note(1)
+        try:
+            await self.response.write(frames)
+        finally:
+            self._note(-1)
 
     async def comment(self, text: str) -> None:
         """Send a line that is no event, to a client that has asked for such lines."""
         await self._write_between(b": %b\n\n" % text.encode())
-
-    async def done(self) -> None:
-        """Send the end marker, the last of every stream."""
-        await self._write(DONE)
 
     async def _write_between(self, data: bytes) -> None:
         """Write where that need not wait: neither while a write is under way, as then there is no silence to break, nor
         to a client that reads nothing, which its connection sees to."""
         transport = self._request.transport
         if not self._writing and transport is not None and transport.get_write_buffer_size() < BACKLOG:
-            await self._write(data)
-
-    async def _write(self, data: bytes) -> None:
-        """Returns when the client's backlog is small enough; what is too slow, the watch sees."""
-        self._note(1)
-        try:
-            await self.response.write(data)
-        finally:
-            self._note(-1)
+            await self.forward(data)
 
     def _note(self, begun: int) -> None:
         self._writing += begun

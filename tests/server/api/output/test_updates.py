@@ -11,7 +11,7 @@ from engine.messages import FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.request import Request, Times
 from server.api.errors import ApiError
-from server.api.output.call import Updates
+from server.api.output.call import read_updates
 
 
 def ended(row_id: int) -> Request:
@@ -23,7 +23,7 @@ def ended(row_id: int) -> Request:
 
 async def read_all(*requests: Request) -> list[int]:
     """Rows in the order in which their ends were told."""
-    async with Updates(requests) as updates:
+    async with read_updates(requests) as updates:
         return [update.row_id async for arrivals in updates for update in arrivals.values()]
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from server.api.input.tools import BETWEEN, CALL_TAIL, call_head, call_text
 from server.api.output.reading import (
-    ArgumentsPiece,
     CallPiece,
     FoundCalls,
     GuaranteedCalls,
@@ -41,12 +40,12 @@ def joined(pieces: Sequence[Piece]) -> tuple[str, list[tuple[str, str]]]:
         match piece:
             case TextPiece(more):
                 text += more
-            case CallPiece(index, _, name, arguments):
-                assert index == len(calls)
-                calls.append([name, arguments])
-            case ArgumentsPiece(index, more):
+            case CallPiece(index, more, ""):
                 assert index == len(calls) - 1
                 calls[-1][1] += more
+            case CallPiece(index, arguments, _, name):
+                assert index == len(calls)
+                calls.append([name, arguments])
     return text, [(name, arguments) for name, arguments in calls]
 
 
@@ -138,7 +137,7 @@ def test_arguments_that_are_cut_short_are_told_as_far_as_they_go() -> None:
 @pytest.mark.parametrize("make", [found, GuaranteedCalls], ids=["found", "guaranteed"])
 def test_every_call_has_an_id_of_its_own(make: Callable[[], Reader]) -> None:
     pieces = make().push(f"{CALL}{BETWEEN}{call_text('f', {'x': 'another'})}", last=True)
-    ids = [piece.id for piece in pieces if isinstance(piece, CallPiece)]
+    ids = [piece.id for piece in pieces if isinstance(piece, CallPiece) and piece.id]
     assert len(set(ids)) == 2
 
 
