@@ -59,7 +59,7 @@ class NativeDecoder(nn.Module):
         self._spec, self._dtype = decoder.spec, decoder.embeddings.dtype
         self._threads = torch.get_num_threads()
         self.register_buffer("embed", decoder.embeddings.to(weights))
-        self._tables = [decoder.norm_weight.float(), decoder.rotary.table.float().contiguous()]
+        self._tables = [_scaled(decoder.norm_weight), decoder.rotary.table.float().contiguous()]
         self._layers = (LayerFields * len(decoder.layers))()
         layers = [layer for layer in decoder.layers if isinstance(layer, DecoderLayer)]
         self._inner = layers[0].gate_up.out_features // 2
@@ -167,8 +167,8 @@ class NativeDecoder(nn.Module):
         fields.gate_up = self._matrix(_pair_up(weight.detach(), lanes), paired, self._bits)
         delattr(layer, "gate_up")
         for name in ("before", "between"):
-            setattr(fields, name, self._table(getattr(layer, name)))
-        fields.head_norm = None if layer.head_weight is None else self._table(layer.head_weight)
+            setattr(fields, name, self._table(_scaled(getattr(layer, name))))
+        fields.head_norm = None if layer.head_weight is None else self._table(_scaled(layer.head_weight))
         fields.turns = layer.turns
 
     def _matrix(self, weight: Tensor, bias: Tensor | None, bits: int) -> MatrixFields:
@@ -192,9 +192,8 @@ class NativeDecoder(nn.Module):
         self.register_buffer(f"matrix_{len(self._buffers)}", values)
         return values.data_ptr()
 
-    def _table(self, values: Tensor | None) -> int:
+    def _table(self, values: Tensor) -> int:
         """The address of numbers in float32, which this module keeps."""
-        assert values is not None
         self._tables.append(values.detach().float().contiguous())
         return self._tables[-1].data_ptr()
 
@@ -247,8 +246,8 @@ def _require_computed(decoder: Decoder, library: Library, weights: torch.dtype) 
         raise NotNative(f"this CPU does not multiply in {str(dtype).removeprefix('torch.')}")
     if any(type(layer.activate).__name__ not in ACTIVATIONS for layer in decoder.layers):
         raise NotNative("its activation is not SiLU")
-    if decoder.spec.folds_norms or decoder.spec.head_dim % 2:
-        raise NotNative("its norms are part of its products, or its heads are of an odd size")
+    if decoder.spec.head_dim % 2:
+        raise NotNative("its heads are of an odd size")
     if weights is not dtype and not all(torch.equal(one, one.to(weights).to(dtype)) for one in _matrices(decoder)):
         raise NotNative(f"its weights are not exact in {str(weights).removeprefix('torch.')}")
 
@@ -270,6 +269,11 @@ def _pack_int4(weight: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
 
 
 PACKED = {8: _pack_int8, 4: _pack_int4}
+
+
+def _scaled(weight: Tensor) -> Tensor:
+    """A norm's weight (..., n) times sqrt(n): the compiled norm is x / hypot(|x|, sqrt(eps n)) times that."""
+    return weight.float() * math.sqrt(weight.shape[-1])
 
 
 def _matrices(decoder: Decoder) -> list[Tensor]:

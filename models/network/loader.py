@@ -137,7 +137,7 @@ def _load(
     vocab_size = _head(loaded).out_features
     ends = _end_token_ids(loaded, vocab_size)
     library = _choose_library(kernels, kept, chosen, where)
-    network = _choose_pass(loaded, context, kept, library, where)
+    network = _choose_pass(loaded, context, kept, library)
     del loaded
     if network is None:
         network = _read_network(folder, chosen, place)
@@ -172,16 +172,16 @@ def _load(
 
 
 def _choose_pass(
-    loaded: PreTrainedModel, context_length: int, kept: Quantization, library: Library | None, where: torch.device
+    loaded: PreTrainedModel, context_length: int, kept: Quantization, library: Library | None
 ) -> Decoder | NativeDecoder | PreTrainedModel | None:
     """This server's own forward pass where it computes what transformers does, else the network as it was; None where
     that has to be read again, once all of this one is gone: there may be no memory for two.
     """
     name = type(loaded).__name__
     try:
+        decoder = take_over(loaded, context_length)
         if library is None:
-            return take_over(loaded, context_length, fold_norms=kept not in FEW_BITS, fuse_norms=where.type == "cuda")
-        decoder = take_over(loaded, context_length, fold_norms=False)
+            return decoder
         weights = torch.bfloat16 if kept is Quantization.FLOAT16 else decoder.embeddings.dtype
         network = take_over_natively(decoder, library, weights, kept)
         log.info("passes run on this server's own kernels (%s)", library.build)

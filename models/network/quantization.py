@@ -19,8 +19,7 @@ class Quantization(StrEnum):
 
 
 FEW_BITS = frozenset({Quantization.INT8, Quantization.INT4, Quantization.FP8})
-"""Those that a network's own numbers are rounded for: its norms are not folded into its weights, and its head is kept
-in more bits than INT4, or as it is on CUDA."""
+"""Those that a network's own numbers are rounded for; its head is kept in more bits than INT4, or as it is on CUDA."""
 
 QUANTIZATIONS = tuple(one.value for one in Quantization)
 """The names as plain strings, which argparse shows as they are."""

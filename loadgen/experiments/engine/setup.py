@@ -248,8 +248,7 @@ def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 def random_subject(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> Subject:
     """A network of these sizes on this project's own pass."""
     network, context = make_network(config, dtype, device), config.max_position_embeddings
-    spec = replace(read_spec(network), fuses_norms=device.type == "cuda")
-    decoder = Decoder(network, spec, context)
+    decoder = Decoder(network, read_spec(network), context)
     if device.type == "cuda":
         decoder.compile_parts()
     model = LoadedModel(

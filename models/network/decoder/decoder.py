@@ -1,4 +1,4 @@
-"""The forward pass of Llama-shaped networks, fused and eager: a few hundred operations where transformers' has 1,500.
+"""The forward pass of Llama-shaped networks, fused and eager: half the operations of transformers'.
 
 It takes the weights over from a network that transformers loaded, layer by layer, so that no second copy stays. One
 pass serves prefill, decode, entering by shape and CUDA graphs: it asks nothing of the device, and no shape depends on
@@ -8,18 +8,17 @@ data. It keeps nothing between passes, so that several threads may use it at a t
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from models.network.attention import Mask, prepare_mask
 from models.network.decoder.family import DecoderSpec, read_spec
-from models.network.decoder.layer import DecoderLayer, Rotary, multiply_gate, norm_weight, normalize, turn
+from models.network.decoder.layer import DecoderLayer, Rotary, multiply_gate, norm_weight, turn
 from models.network.kv_adapter import KvStore, PassingStore
 from models.network.likeliest import sharpen
 from models.network.linear import InferenceLinear, PackedLinear, pad_tokens, round_up
@@ -34,7 +33,6 @@ class Decoder(nn.Module):
     """A Llama-shaped network."""
 
     head: nn.Linear
-    offset: Tensor
     norm_weight: Tensor
 
     def __init__(self, network: PreTrainedModel, spec: DecoderSpec, context_length: int) -> None:
@@ -53,10 +51,7 @@ class Decoder(nn.Module):
         self.rotary = Rotary(body.get_submodule("rotary_emb"), embed.weight, context_length, spec.head_dim)
         taken = (layers.pop(0) for _ in range(len(layers)))
         self.layers = nn.ModuleList(DecoderLayer(layer, spec, self.rotary) for layer in taken)
-        weight = norm_weight(body.get_submodule("norm"))
-        # Not part of the head's product: the head may share its memory with the embeddings.
-        self.register_buffer("norm_weight", weight.float() * spec.root(weight.numel()))
-        self.register_buffer("offset", weight.new_tensor(math.sqrt(spec.eps * weight.numel())))
+        self.register_buffer("norm_weight", norm_weight(body.get_submodule("norm")))
 
     @property
     def embeddings(self) -> Tensor:
@@ -87,7 +82,7 @@ class Decoder(nn.Module):
             flat = layer.forward(flat, (rows, new), rotation, prepared, kv, index)
         hidden = flat[:count].view(rows, new, -1)
         chosen = hidden if select is None else hidden[select]
-        logits = self._read_out(normalize(chosen, self.spec, self.offset, self.norm_weight))
+        logits = self._read_out(F.rms_norm(chosen, self.norm_weight.shape, self.norm_weight, self.spec.eps))
         return logits if self.spec.logits_divisor == 1 else logits / self.spec.logits_divisor
 
     def _read_out(self, hidden: Tensor) -> Tensor:
@@ -165,15 +160,12 @@ class OtherLogits(ValueError):
 
 
 @torch.no_grad()
-def take_over(
-    network: PreTrainedModel, context_length: int, *, fold_norms: bool = True, fuse_norms: bool = False
-) -> Decoder:
-    """A decoder with a network's weights, which keeps none that were fused; `fold_norms` and `fuse_norms` as
-    DecoderSpec has them.
+def take_over(network: PreTrainedModel, context_length: int) -> Decoder:
+    """A decoder with a network's weights, which keeps none that were fused.
 
     Raises NotOfFamily, the network being as it was, and OtherLogits, the network being of no more use.
     """
-    spec = replace(read_spec(network), folds_norms=fold_norms, fuses_norms=fuse_norms)
+    spec = read_spec(network)
     tokens = sample_text(context_length, network.config.vocab_size).to(network.device)
     expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
     decoder = Decoder(network, spec, context_length)

@@ -7,7 +7,6 @@ looks like one of the family also computes like one is found out in models.netwo
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torch import nn
@@ -38,15 +37,6 @@ class DecoderSpec:
     """Factor of embeddings (Granite), 1 elsewhere."""
     logits_divisor: float
     """Divisor of logits (Granite), 1 elsewhere."""
-    folds_norms: bool = True
-    """Whether the weights of norms become part of the products that follow: not where these are kept in few bits, on a
-    grid that their own numbers lie on."""
-    fuses_norms: bool = False
-    """Whether norms are torch's own operation, which is one kernel on CUDA and slower than its parts on a CPU."""
-
-    def root(self, width: int) -> float:
-        """The factor sqrt(n) of a norm over `width` numbers as far as `normalize` leaves it to the norm's weight."""
-        return 1.0 if self.fuses_norms else math.sqrt(width)
 
 
 def read_spec(network: PreTrainedModel) -> DecoderSpec:

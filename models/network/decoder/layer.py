@@ -1,7 +1,6 @@
 """One layer of the decoder: its weights, fused as they are taken over from transformers' modules, and its pass.
 
-An RMSNorm is x / hypot(|x|, sqrt(eps n)) here, n being the width: the factor sqrt(n) and the norm's weight are part of
-the product that follows. Gate and up are one product, and so are queries, keys and values:
+Gate and up are one product, and so are queries, keys and values:
 
     qkv      (heads + 2 kv_heads) x head_dim of outputs, queries first
     gate_up  2 x intermediate of outputs, gate first
@@ -16,7 +15,6 @@ with the length of a batch; what does is bounded by the context, where `models.n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -87,12 +85,6 @@ class Rotary(nn.Module):
         return Rotation(torch.cat((cos, cos), dim=-1), torch.cat((sin.neg(), sin), dim=-1))
 
 
-NORMS = ("input_layernorm", "post_attention_layernorm")
-
-OUTPUTS = 1024
-"""Outputs of a product that are multiplied by a norm's weight at a time, in float32, so that little memory is taken."""
-
-
 class DecoderLayer(nn.Module):
     """Attention and a gated MLP, each added to what comes in."""
 
@@ -100,11 +92,9 @@ class DecoderLayer(nn.Module):
     out: nn.Linear | InferenceLinear
     gate_up: nn.Linear | InferenceLinear
     down: nn.Linear | InferenceLinear
-    offset: Tensor
-    head_offset: Tensor
+    before: Tensor
+    between: Tensor
     head_weight: Tensor | None
-    before: Tensor | None
-    between: Tensor | None
 
     def __init__(self, layer: nn.Module, spec: DecoderSpec, rotary: Rotary) -> None:
         """Takes over the weights of one of transformers' layers, which keeps none that were fused."""
@@ -113,19 +103,15 @@ class DecoderLayer(nn.Module):
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
         self.turns = bool(getattr(attention, "use_rope", True))  # SmolLM3 has layers without positions
         order = rotary.pair_order(spec.head_dim) if self.turns else None
-        before, between = (norm_weight(layer.get_submodule(name)) for name in NORMS)
-        factors = [weight.float() * spec.root(weight.numel()) for weight in (before, between)]
-        folded = factors if spec.folds_norms else (None, None)
-        self.qkv = _fuse(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj", folded[0])
+        self.register_buffer("before", norm_weight(layer.get_submodule("input_layernorm")))
+        self.register_buffer("between", norm_weight(layer.get_submodule("post_attention_layernorm")))
+        self.qkv = _fuse(attention, ("q_proj", "k_proj", "v_proj"), "qkv_proj")
         _reorder_heads(self.qkv, spec, order)
-        self.gate_up = _fuse(mlp, ("gate_proj", "up_proj"), "gate_up_proj", folded[1])
-        self.register_buffer("before", None if spec.folds_norms else factors[0])
-        self.register_buffer("between", None if spec.folds_norms else factors[1])
+        self.gate_up = _fuse(mlp, ("gate_proj", "up_proj"), "gate_up_proj")
         scale = float(getattr(layer, "residual_multiplier", 1.0))
         self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
         self.activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
         self.turn, self.multiply_gate = turn, multiply_gate  # which a decoder on CUDA has compiled
-        self.register_buffer("offset", before.new_tensor(math.sqrt(spec.eps * before.numel())))
         self._take_head_norms(attention, order)
 
     def _take_head_norms(self, attention: nn.Module, order: Sequence[int] | None) -> None:
@@ -136,9 +122,8 @@ class DecoderLayer(nn.Module):
             return
         counts = {"q_norm": spec.heads, "k_norm": spec.kv_heads}
         weights = [norm_weight(attention.get_submodule(name)).expand(count, -1) for name, count in counts.items()]
-        weight = torch.cat(weights) * spec.root(spec.head_dim)
+        weight = torch.cat(weights)
         self.head_weight = (weight if order is None else weight[:, order])[:, None]
-        self.register_buffer("head_offset", weight.new_tensor(math.sqrt(spec.eps * spec.head_dim)))
 
     def forward(
         self, hidden: Tensor, shape: tuple[int, int], rotation: Rotation, mask: Mask, kv: KvPass, layer: int
@@ -146,34 +131,19 @@ class DecoderLayer(nn.Module):
         """(tokens, width) -> (tokens, width), those of `shape` (rows, new) first; `mask` as in `attend`."""
         rows, new = shape
         spec = self._spec
-        products = self.qkv.forward(normalize(hidden, spec, self.offset, self.before))
+        products = self.qkv.forward(F.rms_norm(hidden, self.before.shape, self.before, spec.eps))
         heads = products[: rows * new].view(rows, new, -1, spec.head_dim).transpose(1, 2)
         turning, values = torch.split(heads, [spec.heads + spec.kv_heads, spec.kv_heads], dim=1)
         if self.head_weight is not None:
-            turning = normalize(turning, spec, self.head_offset, self.head_weight)
+            turning = F.rms_norm(turning, (spec.head_dim,), eps=spec.eps) * self.head_weight
         if self.turns:
             turning = self.turn(turning, rotation)
         queries, keys = torch.split(turning, [spec.heads, spec.kv_heads], dim=1)
         keys, values = kv.write(layer, keys, values)
         read = attend(queries, keys, values, mask, spec.attention_scale).transpose(1, 2)
         hidden = add_product(self.out, pad_tokens(read.reshape(rows * new, -1), len(hidden)), hidden)
-        gate_up = self.gate_up.forward(normalize(hidden, spec, self.offset, self.between))
+        gate_up = self.gate_up.forward(F.rms_norm(hidden, self.between.shape, self.between, spec.eps))
         return add_product(self.down, self.multiply_gate(gate_up, self.activate), hidden)
-
-
-def normalize(hidden: Tensor, spec: DecoderSpec, offset: Tensor, weight: Tensor | None = None) -> Tensor:
-    """RMSNorm over the last dimension. `offset` is sqrt(eps n); `weight` has the factor `spec.root(n)`, None where both
-    are part of the product that follows.
-
-    Computed in float32: a length that is rounded to 16 bits makes all of its vector too long or too short.
-    """
-    if spec.fuses_norms:
-        fused = F.rms_norm(hidden, hidden.shape[-1:], eps=spec.eps)
-        return fused if weight is None else (fused * weight).to(hidden.dtype)
-    wide = hidden.float()
-    length: Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    normed = wide / length.hypot_(offset)
-    return (normed if weight is None else normed.mul_(weight)).to(hidden.dtype)
 
 
 def add_product(linear: nn.Linear | InferenceLinear, inputs: Tensor, residual: Tensor) -> Tensor:
@@ -190,16 +160,10 @@ def norm_weight(norm: nn.Module) -> Tensor:
     return weight.detach()
 
 
-def _fuse(parent: nn.Module, names: Sequence[str], fused: str, factor: Tensor | None) -> nn.Linear:
-    """One layer for the product of a normed input with several layers, or with one that is fused already.
-
-    factor   (width,) float32: the norm's, which becomes part of the product, unless it is None
-    """
+def _fuse(parent: nn.Module, names: Sequence[str], fused: str) -> nn.Linear:
+    """One layer for the product of an input with several layers, or with one that is fused already."""
     parts = [_take(parent, name) for name in ((fused,) if hasattr(parent, fused) else names)]
     whole = torch.cat([part.weight.detach() for part in parts])
-    if factor is not None:
-        for outputs in torch.split(whole, OUTPUTS):
-            outputs.copy_(outputs.float() * factor)
     biases: list[Tensor | None] = [part.bias for part in parts]
     if not any(bias is not None for bias in biases):
         return _linear_of(whole, None)

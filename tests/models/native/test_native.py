@@ -52,7 +52,7 @@ def native(
     dtype: torch.dtype = torch.float32,
     quantization: Quantization = Quantization.NONE,
 ) -> NativeDecoder:
-    return take_over_natively(take_over(plain(folder, dtype), 128, fold_norms=False), library, dtype, quantization)
+    return take_over_natively(take_over(plain(folder, dtype), 128), library, dtype, quantization)
 
 
 class Rows:
@@ -242,11 +242,11 @@ def test_a_float32_pass_keeps_weights_of_16_bits_in_bfloat16_where_that_holds_th
     for parameter in network.parameters():
         parameter.data = parameter.data.bfloat16().float()
     expected = network(TEXT).logits
-    found = take_over_natively(take_over(network, 128, fold_norms=False), library, torch.bfloat16)
+    found = take_over_natively(take_over(network, 128), library, torch.bfloat16)
     assert found.embeddings.dtype is torch.bfloat16
     torch.testing.assert_close(found.read(TEXT), expected, atol=1e-4, rtol=1e-4)
     with pytest.raises(NotNative, match="not exact in bfloat16"):
-        take_over_natively(take_over(plain(folder), 128, fold_norms=False), library, torch.bfloat16)
+        take_over_natively(take_over(plain(folder), 128), library, torch.bfloat16)
 
 
 def test_an_activation_that_it_lacks_is_left_to_torch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
