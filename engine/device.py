@@ -7,7 +7,7 @@ engine.forward.device computes with torch; engine.simulated.device computes only
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -38,6 +38,30 @@ class Group:
     @property
     def slice_is_over(self) -> bool:
         return self.terms.iterations is not None and self.iterations >= self.terms.iterations
+
+
+Item = TypeVar("Item")
+
+MOST_PADDING = 0.25
+"""Part of a prefill group's cells that may be padding."""
+
+
+def similar_lengths(rows: Iterable[Item], length: Callable[[Item], int], max_tokens: int) -> list[list[Item]]:
+    """Rows to prefill together, longest first: no group has more than `max_tokens` cells, unless it is a single row,
+    nor more padding than MOST_PADDING.
+    """
+    groups: list[list[Item]] = []
+    for row in sorted(rows, key=lambda row: -length(row)):
+        if groups and _similar([length(other) for other in (*groups[-1], row)], max_tokens):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _similar(lengths: list[int], max_tokens: int) -> bool:
+    cells = len(lengths) * max(lengths)
+    return cells <= max_tokens and cells - sum(lengths) <= MOST_PADDING * cells
 
 
 HEADROOM = 32
@@ -103,28 +127,6 @@ class DeviceRow(Protocol):
 
 
 RowT = TypeVar("RowT", bound=DeviceRow)
-
-
-MOST_PADDING = 0.25
-"""Part of a prefill group's cells that may be padding."""
-
-
-def similar_lengths(rows: Iterable[RowT], max_tokens: int) -> list[list[RowT]]:
-    """Rows to prefill together, longest first: no group has more than `max_tokens` cells, unless it is a single row,
-    nor more padding than MOST_PADDING.
-    """
-    groups: list[list[RowT]] = []
-    for row in sorted(rows, key=lambda row: -row.length):
-        if groups and _similar([other.length for other in (*groups[-1], row)], max_tokens):
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups
-
-
-def _similar(lengths: list[int], max_tokens: int) -> bool:
-    cells = len(lengths) * max(lengths)
-    return cells <= max_tokens and cells - sum(lengths) <= MOST_PADDING * cells
 
 
 class Action(StrEnum):

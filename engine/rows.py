@@ -178,7 +178,7 @@ class RowTable(Generic[RowT]):
         if not terms.closed:
             unread.sort(key=self._copied_prefix)  # stable, so that each group is in order of rank
             return [list(rows) for _, rows in groupby(unread, self._copied_prefix)]
-        return [unread] if terms.prefill_together else similar_lengths(unread, self._max_prefill_tokens)
+        return [unread] if terms.prefill_together else similar_lengths(unread, _length, self._max_prefill_tokens)
 
     def _copied_prefix(self, row: RowT) -> int:
         """Tokens of a row that would be copied from earlier prompts, were it read now."""
@@ -297,6 +297,10 @@ class RowTable(Generic[RowT]):
         places = [row.row_id for row in (*self._device.batch.rows, *self._device.prefilling, *self._queues)]
         assert sorted(places) == sorted(self._rows)
         assert self._closed is None or self._closed.open
+
+
+def _length(row: RowT) -> int:
+    return row.length
 
 
 def is_by_client(error: Exception) -> bool:

@@ -93,7 +93,7 @@ def test_a_closed_batch_may_be_read_in_groups_of_similar_length_but_starts_as_on
 
 def test_groups_of_similar_length_have_few_cells_and_little_padding(tiny_text: Text) -> None:
     rows = [row_of(tiny_text, tuple(range(3, 3 + length))) for length in (2, 50, 9, 10, 3, 10)]
-    lengths = [[len(row.prompt) for row in group] for group in similar_lengths(rows, 20)]
+    lengths = [[len(row.prompt) for row in group] for group in similar_lengths(rows, lambda row: len(row.prompt), 20)]
     assert lengths == [[50], [10, 10], [9], [3, 2]]
 
 
