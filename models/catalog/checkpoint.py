@@ -25,11 +25,9 @@ def require_checkpoint(folder: Path) -> None:
     """Raise CatalogError unless the folder has all that serving needs."""
     if not (folder / "config.json").is_file():
         raise CatalogError(f"{folder} has no config.json: {_instead(folder)}")
-    weights = weight_files(folder)
-    if not weights:
+    if not weight_files(folder):
         raise CatalogError(f"{folder} has no safetensors weights: {_instead(folder)}")
-    for path in weights:
-        _require_whole(path)
+    count_values(folder)  # raises where one is not whole
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise CatalogError(f"{folder} has no tokenizer: copy tokenizer.json of the original model there")
 
@@ -56,22 +54,18 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def count_values(folder: Path) -> int:
-    """Numbers in all weights of a checkpoint, by the headers of its files. Raises CatalogError."""
+    """Numbers in all weights of a checkpoint, by the headers of its files. Raises CatalogError.
+
+    The header of a safetensors file tells its length, so a file that was cut short shows without reading it.
+    """
     total = 0
     for path in weight_files(folder):
-        _require_whole(path)
-        with safe_open(path, framework="numpy") as file:
-            total += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - no mapping
+        try:
+            with safe_open(path, framework="numpy") as file:
+                total += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - no mapping
+        except (SafetensorError, OSError) as error:
+            raise CatalogError(f"{path} is not a whole safetensors file ({error}): download it again") from error
     return total
-
-
-def _require_whole(path: Path) -> None:
-    """The header of a safetensors file tells its length, so a file that was cut short shows without reading it."""
-    try:
-        with safe_open(path, framework="numpy"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise CatalogError(f"{path} is not a whole safetensors file ({error}): download it again") from error
 
 
 Admit: TypeAlias = Callable[[int], object]

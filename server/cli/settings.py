@@ -7,9 +7,10 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
@@ -57,11 +58,25 @@ def gather(
 ) -> dict[str, Any]:
     """Values by name: the command line's, else the environment's, else the file's. Raises one ConfigError with all
     mistakes, a line each."""
+    values: dict[str, object] = {}
     mistakes: list[str] = []
-    values = {**_from_file(known, file, mistakes), **_from_environ(known, environ, mistakes), **given}
+    for found in chain(_from_file(known, file, mistakes), _from_environ(known, environ)):
+        try:
+            values[found.name] = found.convert(found.value)
+        except ValueError as error:
+            mistakes.append(f"{found.source}: {error}")
     if mistakes:
         raise ConfigError("\n".join(mistakes))
-    return values
+    return {**values, **given}
+
+
+class Found(NamedTuple):
+    """The value of a setting as its source has it."""
+
+    name: str
+    source: str
+    convert: Callable[[Any], object]
+    value: Any
 
 
 def write_environ(known: Iterable[Option], values: Mapping[str, object]) -> dict[str, str]:
@@ -82,15 +97,11 @@ def _variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _from_environ(known: Sequence[Option], environ: Mapping[str, str], mistakes: list[str]) -> dict[str, object]:
+def _from_environ(known: Sequence[Option], environ: Mapping[str, str]) -> Iterator[Found]:
     """An empty variable counts as unset, since many tools cannot leave one out."""
-    values: dict[str, object] = {}
     for setting in known:
-        name = _variable(setting.name)
-        if text := environ.get(name):
-            convert = setting.from_commas if setting.many else setting.from_text
-            _convert(values, setting.name, name, convert, text, mistakes)
-    return values
+        if text := environ.get(variable := _variable(setting.name)):
+            yield Found(setting.name, variable, setting.from_commas if setting.many else setting.from_text, text)
 
 
 def find_strangers(known: Sequence[Option], environ: Mapping[str, str], others: Iterable[str] = ()) -> list[str]:
@@ -103,18 +114,14 @@ def find_strangers(known: Sequence[Option], environ: Mapping[str, str], others: 
     return [f"{PREFIX}{name} is no setting{_suggest(name, names, PREFIX)}" for name in found if name not in names]
 
 
-def _from_file(known: Sequence[Option], file: Path | None, mistakes: list[str]) -> dict[str, object]:
-    if file is None:
-        return {}
+def _from_file(known: Sequence[Option], file: Path | None, mistakes: list[str]) -> Iterator[Found]:
     by_name = {setting.name: setting for setting in known}
-    values: dict[str, object] = {}
-    for key, value in _read(file).items():
+    for key, value in ({} if file is None else _read(file)).items():
         setting = by_name.get(key.replace("-", "_"))
         if setting is None:
             mistakes.append(f"{file}: unknown key {key!r}{_suggest(key, by_name)}")
         else:
-            _convert(values, setting.name, f"{file}: {key}", setting.from_toml, value, mistakes)
-    return values
+            yield Found(setting.name, f"{file}: {key}", setting.from_toml, value)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -128,21 +135,6 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _suggest(key: str, names: Iterable[str], prefix: str = "") -> str:
     return suggest(key.replace("-", "_"), names, prefix) or "; `lengthwise serve --help` lists them all"
-
-
-def _convert(
-    values: dict[str, object],
-    name: str,
-    source: str,
-    convert: Callable[[Any], object],
-    value: object,
-    mistakes: list[str],
-) -> None:
-    """Add a converted value by its name, or say what is wrong with it, and where it comes from."""
-    try:
-        values[name] = convert(value)
-    except ValueError as error:
-        mistakes.append(f"{source}: {error}")
 
 
 class CommandLine(argparse.ArgumentParser):

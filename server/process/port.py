@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,9 @@ def take_path(path: Path) -> Iterator[socket.socket]:
             yield taken
         finally:
             for name in (_provisional(path), path):
-                if _holds(name, inode):  # else another server is there
-                    name.unlink()
+                with suppress(FileNotFoundError):
+                    if name.stat().st_ino == inode:  # else another server is there
+                        name.unlink()
 
 
 def publish(path: Path, mode: str | None = None) -> None:
@@ -73,36 +74,18 @@ def _provisional(path: Path) -> Path:
     return path.with_name(f"{path.name}.{os.getpid()}")
 
 
-def _holds(path: Path, inode: int) -> bool:
-    try:
-        return path.stat().st_ino == inode
-    except FileNotFoundError:
-        return False
-
-
 def _require_vacant(path: Path) -> None:
     """Raise UserError where a server listens; what one left behind may be replaced."""
     try:
-        kind = path.lstat().st_mode
-    except FileNotFoundError:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise UserError(f"--uds {path} is there and no socket: remove it, or choose another path")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(os.fspath(path))
+    except (FileNotFoundError, ConnectionRefusedError):
         return
     except OSError as error:
-        raise UserError(f"--uds {path} cannot be taken: {error.strerror}") from None
-    if not stat.S_ISSOCK(kind):
-        raise UserError(f"--uds {path} is there and no socket: remove it, or choose another path")
-    if _answers(path):
-        raise UserError(f"--uds {path} is already in use: end what listens there, or choose another path")
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(os.fspath(path))
-        except ConnectionRefusedError:
-            return False
-        except OSError as error:
-            raise UserError(f"--uds {path} cannot be taken: {error.strerror}") from None
-    return True
+        raise UserError(f"--uds {path} cannot be taken: {error.strerror or error}") from None
+    raise UserError(f"--uds {path} is already in use: end what listens there, or choose another path")
 
 
 def address_of(taken: socket.socket, scheme: str) -> str:

@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from types import TracebackType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -45,9 +44,7 @@ class Signals:
             asyncio.get_running_loop().add_signal_handler(number, self._receive)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number in SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)
 
