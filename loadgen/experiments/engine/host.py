@@ -65,7 +65,7 @@ def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
     return np.array([*times, sum(counts), reads, max(counts)])
 
 
-async def measure(server: psutil.Process, port: int | None, count: int, tokens: int) -> tuple[Sample, Sample]:
+async def measure(server: psutil.Process, port: int, count: int, tokens: int) -> tuple[Sample, Sample]:
     """The begin and the end of the window."""
     messages = [{"role": "user", "content": PROMPT}]
     body = orjson.dumps({"messages": messages, "max_tokens": tokens, "stream": True})
@@ -104,7 +104,7 @@ def measure_host(count: int = 256, tokens: int = 250) -> dict[str, float]:
         flags = [folder, "--device", f"{VIRTUAL}:{PRESET}", "--port", "0", "--max-num-seqs", str(count)]
         more = ["--max-num-batched-tokens", "2048", "--embedding-model", "none", "--log-level", "warning"]
         with run_server([*PROGRAM, "serve", *flags, *more], Path(folder) / "log", PATIENCE) as server:
-            measuring = measure(psutil.Process(server.process.pid), urlsplit(server.url).port, count, tokens)
+            measuring = measure(psutil.Process(server.process.pid), urlsplit(server.url).port or 0, count, tokens)
             begin, end = uvloop.run(asyncio.wait_for(measuring, PATIENCE))
     seconds, cpu, own, events, reads, steps = (end - begin).tolist()
     cost = PRESETS[PRESET].cost.decode(count, len(PROMPT) + int(begin[-1]), int(steps))

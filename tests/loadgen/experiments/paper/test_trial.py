@@ -108,7 +108,7 @@ def test_rows_about_a_whole_sweep_need_all_of_it(runs: int, count: int) -> None:
     assert len(carry_out(plan(sweeping=True), until(runs)).rows) == count
 
 
-def test_a_run_is_done_once_and_has_its_own_predictions() -> None:
+def test_a_run_is_done_once() -> None:
     begun: list[str] = []
 
     def begin(title: str, total: int) -> Watch:
@@ -120,6 +120,10 @@ def test_a_run_is_done_once_and_has_its_own_predictions() -> None:
     for _ in range(2):
         carry_out(EXPERIMENTS["main"](stage), stage.play)
     assert begun == ["sls, 8/s", "scls, 8/s"]
+
+
+def test_a_point_may_have_predictions_of_its_own() -> None:
+    stage = stage_of()
     usual = point_at("usual", load=Load(float("inf"), 50))
     other = replace(usual, prediction=Prediction(3.0))
     assert stage.play("srpt", usual) == stage.play("srpt", replace(usual, prediction=stage.prediction))
