@@ -34,6 +34,12 @@ class Occupant:
     own: float = 0.0
     """Part of the columns that it read for itself, rather than for padding, when the stage began."""
 
+    @property
+    def lengths(self) -> tuple[int, int, int | None]:
+        """Tokens of the prompt, of the answer so far, and those predicted of the whole answer."""
+        request = self.request
+        return request.input_length, request.generated, rounded(request.predicted_length)
+
 
 class Lanes:
     """The lanes of one executor's rows. Everything public belongs to the event loop's thread."""
@@ -57,17 +63,7 @@ class Lanes:
     @property
     def rows(self) -> list[Row]:
         """Rows on their lanes; those that have ended only where they keep a slot."""
-        return [
-            Row(
-                row.lane,
-                row.request.row_id,
-                row.stage,
-                row.request.input_length,
-                row.request.generated,
-                rounded(row.request.predicted_length),
-            )
-            for row in self._shown
-        ]
+        return [Row(row.lane, row.request.row_id, row.stage, *row.lengths) for row in self._shown]
 
     @property
     def _shown(self) -> list[Occupant]:
@@ -165,10 +161,9 @@ class Lanes:
             self._change(row, Stage.GONE, now)
 
     def _span(self, row: Occupant, end: float | None) -> Span:
-        request, own = row.request, (round(row.own, 2), round(self._own(row), 2))
-        place = (self._executor, row.lane, request.row_id, row.stage, round(row.since, 3))
-        lengths = (request.input_length, request.generated, rounded(request.predicted_length))
-        return Span(*place, None if end is None else round(end, 3), *lengths, own)
+        place = (self._executor, row.lane, row.request.row_id, row.stage, round(row.since, 3))
+        own = (round(row.own, 2), round(self._own(row), 2))
+        return Span(*place, None if end is None else round(end, 3), *row.lengths, own)
 
     def _own(self, row: Occupant) -> float:
         return min(1.0, row.request.tokens / self._window) if self._window else 1.0

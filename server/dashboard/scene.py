@@ -117,7 +117,10 @@ class Scene:
         self._prune(now)
         moment = self._moment(now)
         tick = snapshot.Tick(
-            *(moment.t, moment.waiting, moment.running, moment.totals),
+            moment.t,
+            moment.waiting,
+            moment.running,
+            moment.totals,
             [self._executor(worker) for worker in self._dispatcher.workers],
             [*self._changes],
             self._queue(),

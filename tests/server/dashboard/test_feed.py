@@ -78,7 +78,8 @@ async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theat
     async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
         name, hello = parsed(await anext(frames))
         assert (name, hello["model"], hello["strategy"]) == ("hello", "m", "baton-pd")
-        assert hello["devices"] == [{"index": 0, "device": "cpu", "max_rows": 2, "capacity_tokens": 1000}]
+        room = {"max_rows": 2, "capacity_tokens": 1000, "context_length": 500}
+        assert hello["devices"] == [{"index": 0, "device": "cpu", **room}]
         theatre.step(first.row_id, begun=(first.row_id,))
         theatre.clock.time += 1.0
         name, tick = parsed(await anext(frames))
@@ -91,7 +92,7 @@ async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theat
     sent = [second.row_id, 4, 0, None, 2.0, None, 0, 0]
     queued = [third.row_id, 4, 0, None, 2.0, 1.5, 0, None]
     assert tick["queue"] == [sent, queued]
-    reads = {"reads": 6, "pad_reads": 3, "invalid_reads": 2}
+    reads = {"reads": 6, "pad_reads": 3, "invalid_reads": 2, "invalid": 2}
     assert tick["totals"] == {"prompt": 4, "generated": 1, "pad": 1, **reads, "cached": 0, "ended": 0, "failed": 0}
 
 
