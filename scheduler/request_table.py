@@ -26,7 +26,6 @@ from scheduler.clock import Clock
 from scheduler.plan import Assignment, Plan, PlanObserver, Port, RequestObserver, Returns, Worker
 from scheduler.remaining_length import Calibration, remaining_length
 from scheduler.request import Failure, Request, State
-from scheduler.wait_estimate.by_arrival import ByArrival
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.waiting.prices import PricesNow, device_prices
 
@@ -60,7 +59,6 @@ class RequestTable:
         self.expected_wait = ExpectedWait(batcher, self.workers.values(), prices)
         self.queued_tokens: dict[Request, int] = {}
         """Tokens of each request in line: prompt, generated, and expected to come; background requests do not count."""
-        self.by_arrival = ByArrival(lambda: sum(port.info.max_rows for port in ports), prices)
 
     @property
     def held(self) -> int:
@@ -86,7 +84,7 @@ class RequestTable:
         """Put a request among those that wait."""
         now = self._clock.now()
         if request.runs == 0:
-            self.by_arrival.arrive(request, now, idle=not self.waiting and not self.held)
+            self.expected_wait.came(request, now)
         self._line_up(request)
         self._batcher.add(request, now)
 
@@ -111,7 +109,7 @@ class RequestTable:
         """Drop a request that was just queued: it is not taken in after all."""
         self._batcher.discard(request)
         self.queued_tokens.pop(request, None)
-        self.by_arrival.forget(request)
+        self.expected_wait.forget(request)
 
     def assign(self, plan: Plan, worker: Worker) -> None:
         """Hand a plan's requests over to an executor."""
@@ -138,16 +136,14 @@ class RequestTable:
         worker = self.workers[report.executor]
         worker.shape = report.shape
         now = self._clock.now()
-        begun = [worker.requests[row_id] for row_id in report.begun if row_id in worker.requests]
-        for one in begun:
-            self._begin(worker, one, now - report.seconds)
+        for row_id in report.begun:
+            if row_id in worker.requests:
+                self._begin(worker, worker.requests[row_id], now - report.seconds)
         made = decoded = 0
-        rows = sum(1 for each in self.workers.values() for one in each.requests.values() if one.generated)
         for update in report.updates:
             request = worker.requests.get(update.row_id)
             if request is not None:  # else it was cancelled while the step was under way
                 made += len(update.token_ids)
-                rows += update.token_ids != () and request.generated == 0
                 decoded += len(update.token_ids) if request.generated > 1 else 0
                 self._begin(worker, request, now - report.seconds)
                 self._absorb(worker, request, update, now)
@@ -155,7 +151,6 @@ class RequestTable:
             self._take_back(worker, handed_back, now)
         tally = report.tally
         self.expected_wait.made(made, decoded, tally.prompt, len(report.begun), now)
-        self.by_arrival.work(made, begun, rows, now, waiting=bool(self.waiting))
 
     def post(self, worker: Worker, command: Command) -> None:
         """Send a command to an executor; one that cannot take it is lost, and no other."""
@@ -209,8 +204,10 @@ class RequestTable:
         self.queued_tokens.pop(request, None)
         request.executor = None
         request.times.end = now = self._clock.now()
-        if state is State.FINISHED:
-            self.expected_wait.ended(request)
+        if state is not State.FINISHED:
+            self.expected_wait.forget(request)
+        else:
+            self.expected_wait.ended(request, now)
             if self.calibration is not None:
                 self.calibration.add(request)
         for observer in self._request_observers:

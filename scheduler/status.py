@@ -20,7 +20,7 @@ from scheduler.plan import Worker
 from scheduler.remaining_length import Calibration
 from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
-from scheduler.wait_estimate.by_arrival import Comparison
+from scheduler.wait_estimate.completion import Comparison
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, find_reason
 from scheduler.waiting.queue import Queue
 
@@ -57,7 +57,7 @@ class SchedulerStatus:
         """Requests that no executor has, in no particular order. To be read only."""
         self.workers: Collection[Worker] = table.workers.values()
         """The executors and what each holds, lost ones too. To be read only."""
-        self.by_arrival: Comparison = table.by_arrival.comparison
+        self.by_arrival: Comparison = table.expected_wait.by_arrival
         """Latencies so far beside those by order of arrival. To be read only."""
         self.calibration: Calibration | None = table.calibration
         """What predictions turned out to be; None where the strategy takes them as they are. To be read only."""

@@ -32,6 +32,27 @@ LEAST_SECONDS = 1e-3
 """Seconds that an answer and its estimate count for at least, so that they have logarithms."""
 
 
+@dataclass(slots=True)
+class Comparison:
+    """Latencies beside those by order of arrival: sums since the start, over requests that ended with an answer."""
+
+    requests: int = 0
+    latency: float = 0.0  # seconds from arrival to end
+    latency_by_arrival: float = 0.0
+    per_token: float = 0.0  # seconds from arrival to end for each generated token: normalized latency
+    per_token_by_arrival: float = 0.0
+    latest: float = 0.0  # most seconds that an answer ended later than by order of arrival
+
+    def add(self, latency: float, by_arrival: float, tokens: int) -> None:
+        """Count an answer by its two latencies in seconds."""
+        self.requests += 1
+        self.latency += latency
+        self.latency_by_arrival += by_arrival
+        self.per_token += latency / tokens
+        self.per_token_by_arrival += by_arrival / tokens
+        self.latest = max(self.latest, latency - by_arrival)
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Estimate of a request's wait and latency, made at one moment, in seconds from there."""

@@ -20,6 +20,10 @@ the prompts before theirs, and share the executors with so many rows as there wi
 Tokens still to come are predicted where the request carries a prediction (remaining_length.py), else the running mean
 of generated lengths; while that is unknown, so is the wait. The estimate knows none of the requests that will come and
 overtake.
+
+What the order of the queue changes is told beside the order of arrival. No order changes how much work waits while all
+slots are taken; so a request that comes would wait, by order of arrival, for all that waits then, at the speed that is
+measured when it ends. From its start to its end it takes as long in either order.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from typing import NamedTuple
 from scheduler.batching.batcher import Batcher
 from scheduler.plan import Worker
 from scheduler.request import Request
-from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Expected
+from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Comparison, Expected
 from scheduler.wait_estimate.places import Places
 from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.prices import Prices, PricesNow
@@ -57,6 +61,17 @@ class _Held(NamedTuple):
     """Mean tokens of a row."""
 
 
+class _Before(NamedTuple):
+    """What was before a request when it came."""
+
+    waiting: Ahead = Ahead()
+    """All that waited."""
+    rest: float = 0.0
+    """Mean work that rows had still to do."""
+    rows: int = 0
+    """Rows that shared the executors; 0 where it need not have waited."""
+
+
 class ExpectedWait:
     """Reads a batcher's queue and what executors hold; changes neither. Event loop only."""
 
@@ -67,6 +82,8 @@ class ExpectedWait:
         self.places = Places(batcher)
         self._speed = Speed(self._iteration_seconds)
         self._calibration = Calibration()
+        self.by_arrival = Comparison()
+        self._before: dict[Request, _Before] = {}
         self._stuck = False  # whether anything but what is in the background had to wait at the latest dispatch
         self._held: _Held | None = None  # until anything changes for the rows that are held
 
@@ -82,12 +99,29 @@ class ExpectedWait:
         work = tokens + prices.prompt * read + prices.entry * begun
         self._speed.observe(self._rows(), self._decoding(), now, decoded, work)
 
-    def ended(self, request: Request) -> None:
-        """Note that a request has all its tokens, at `request.times.end`."""
+    def came(self, request: Request, now: float) -> None:
+        """Note that a request comes, before it is in the queue."""
+        if not request.in_background:
+            waiting, rows = self.places.total(now), self._usual_rows()
+            waits = waiting.place >= self.free_slots
+            self._before[request] = _Before(waiting, self._find_held().rest, rows) if waits else _Before()
+
+    def forget(self, request: Request) -> None:
+        """Note that a request has left without all its tokens."""
+        self._before.pop(request, None)
+
+    def ended(self, request: Request, end: float) -> None:
+        """Note that a request has all its tokens."""
         self._speed.ended(request.generated)
-        expected, end = request.expected, request.times.end
-        if expected is not None and expected.known and end is not None:
+        expected, before = request.expected, self._before.pop(request, None)
+        if expected is not None and expected.known:
             self._calibration.add(expected, end - expected.at)
+        if before is not None and request.generated and request.times.started is not None:
+            work, seconds = self._work_of(before.waiting), self._speed.seconds_of_work(before.rows)
+            wait = 0.0 if not before.rows else None if work is None or not seconds else (work + before.rest) * seconds
+            if wait is not None:
+                by_arrival = wait + end - request.times.started
+                self.by_arrival.add(end - request.times.arrival, by_arrival, request.generated)
 
     @property
     def free_slots(self) -> int:

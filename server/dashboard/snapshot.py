@@ -9,7 +9,7 @@ from enum import IntEnum
 
 import msgspec
 
-from scheduler.wait_estimate.by_arrival import Comparison
+from scheduler.wait_estimate.completion import Comparison
 
 
 class Stage(IntEnum):

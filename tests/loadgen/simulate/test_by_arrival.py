@@ -13,7 +13,7 @@ from engine.simulated.machine import Machine
 from loadgen.simulate.node import Node, VirtualClock
 from loadgen.workload.lengths import Lengths
 from scheduler.request import BACKGROUND, Request, TooLate
-from scheduler.wait_estimate.by_arrival import Comparison
+from scheduler.wait_estimate.completion import Comparison
 from tests.loadgen.simulate.test_simulation import GROWING, MACHINE, parts
 
 LARGE = Machine(GROWING, capacity_tokens=30_000, max_num_seqs=16, context_length=1500)
@@ -61,9 +61,9 @@ def test_the_gain_that_is_told_is_the_gain_over_order_of_arrival(rate: float, to
     load = draw_load(600, rate, together, seed=1)
     by_arrival, _ = serve("baton-pd", load)
     done, told = serve("lengthwise", load)
-    assert told.requests == len(load)
-    assert told.latency / told.requests == pytest.approx(mean_latency(done))
-    assert told.per_token / told.requests == pytest.approx(mean_per_token(done))
+    assert told.requests >= 0.99 * len(load), "a few end before anything has been measured"
+    assert told.latency / told.requests == pytest.approx(mean_latency(done), rel=0.01)
+    assert told.per_token / told.requests == pytest.approx(mean_per_token(done), rel=0.01)
     assert told.latency / told.latency_by_arrival == pytest.approx(
         mean_latency(done) / mean_latency(by_arrival), abs=0.04
     )
