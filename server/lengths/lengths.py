@@ -19,7 +19,7 @@ from engine.messages import REPETITION, FinishReason
 from engine.sampling.params import SamplingParams
 from models.catalog.catalog import default_cache
 from scheduler.clock import Clock, background
-from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, read
+from scheduler.journal.file import JournalError, RequestEntry, read
 from scheduler.journal.writer import Bounds, Journal
 from scheduler.learner import Lesson, Submit, inline
 from scheduler.length.cache import CachedPredictor, LengthCache
@@ -29,9 +29,7 @@ from scheduler.length.microbatch import IDLE_SHARE, LateEstimates, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Estimate, LengthPredictor, Prediction, prediction_of
-from scheduler.plan import Assignment
 from scheduler.request import Request
-from scheduler.serving_time.nearest import served_batch
 from server.api.served_model import Revise
 from server.cli.config import FrontConfig
 from server.composition.cache_paths import journal_path
@@ -88,7 +86,7 @@ class EndedAnswer:
 
 
 class Lengths:
-    """Predicts for the handlers, and follows requests and batches for the dispatcher. Event loop only; recording takes
+    """Predicts for the handlers, and follows requests for the dispatcher. Event loop only; recording takes
     no time and raises nothing."""
 
     def __init__(
@@ -103,7 +101,7 @@ class Lengths:
         """`model` is the name that answers are recorded by; `on_answer` is called with each that was not cancelled."""
         self.learned = learned or PredictorParts()
         self.journal = journal
-        """Where requests and batches are recorded; None for nowhere."""
+        """Where requests are recorded; None for nowhere."""
         self._predict = predict
         self._config, self._model = config, model
         self._on_answer = on_answer
@@ -133,11 +131,6 @@ class Lengths:
             entry = request_entry(self._config, self._model, request, query, prediction, reason)
             recorded = self.journal.put(entry)
             request.recorded = recorded if self._config.journal_sync else None
-
-    def on_finish(self, assignment: Assignment, now: float) -> None:
-        entry = batch_entry(self._config, self._model, assignment)
-        if self.journal is not None and entry is not None:
-            self.journal.put(entry)
 
     def _revised(self, request: Request, revise: Revise, estimate: Estimate) -> bool:
         """Take over a prediction that came after its request had gone on with a guess; False when it says nothing."""
@@ -204,25 +197,6 @@ def _repeated(request: Request) -> bool:
     return request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
 
 
-def batch_entry(config: FrontConfig, model: str, assignment: Assignment) -> BatchEntry | None:
-    """A batch that has ended, as the journal has it; None when it did not run as planned."""
-    batch = served_batch(assignment)
-    if batch is None:
-        return None
-    return BatchEntry(
-        finished_at=time.time(),
-        model=model,
-        strategy=config.strategy,
-        executor=assignment.executor,
-        rows=batch.rows,
-        input_length=batch.input_length,
-        generation_length=batch.generation_length,
-        predicted_length=batch.predicted_length or None,
-        predicted_seconds=batch.predicted_seconds or None,
-        seconds=batch.seconds,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class PredictorContext:
     """The rest of the server, as far as the predictor needs it."""
@@ -259,7 +233,7 @@ async def open_recorded_lengths(
 def _served_before(path: Path, model: str) -> list[ServedRow]:
     """The model's newest answers in the journal. One that cannot be read is its writer's to set aside."""
     with suppress(JournalError):
-        return served_rows(read(path, RequestEntry, last=MOST, model=model))
+        return served_rows(read(path, last=MOST, model=model))
     return []
 
 
