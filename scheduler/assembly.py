@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from engine.messages import Entry
 from models.errors import StrategyError, UserError
 from models.options import suggest
-from scheduler.batching.batcher import BATCH_ORDERS, Batcher, BatcherFactory, Kit, Limits, OrderFactory
+from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits, OrderFactory
 from scheduler.batching.dp import DpBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
@@ -52,7 +52,7 @@ Suits: TypeAlias = Mapping[str, Collection[object]]
 """Columns -> the choices that a batcher works with there. In other columns any will do."""
 
 _ROOM = ("scale", "fixed", "whole", "peak", "paged")
-_QUEUED: Suits = {"memory": _ROOM, "batch_order": ("fcfs",), "serving_time": (None,), "preemption": ("none",)}
+_QUEUED: Suits = {"memory": _ROOM, "serving_time": (None,), "preemption": ("none",)}
 _LOCAL: Suits = {**_QUEUED, "slices": (False,)}
 _JOINING: Suits = {**_LOCAL, "preemption": PREEMPTIONS}  # where any request may join any batch
 _ARRANGED: Suits = {"order": ("fcfs",), "memory": (*_ROOM, "predicted"), "preemption": ("none",)}
@@ -85,9 +85,8 @@ class Batching:
             if getattr(strategy, column) not in choices:
                 only = ", ".join(str(choice) for choice in choices)
                 raise _refusal(column, strategy, f"batching={strategy.batching!r} works only with {only}")
-        for column, choice in (("placement", "max-min"), ("batch_order", "hrrn")):
-            if getattr(strategy, column) == choice and strategy.serving_time is None:
-                raise _refusal(column, strategy, "it goes by estimates, which no serving_time makes")
+        if strategy.placement == "max-min" and strategy.serving_time is None:
+            raise _refusal("placement", strategy, "it goes by estimates, which no serving_time makes")
 
 
 BATCHERS: Mapping[str, Batching] = MappingProxyType(
@@ -183,7 +182,6 @@ def _make_kit(strategy: Strategy, limits: Limits, machine: MachineModel) -> Kit:
         returns=strategy.returns,
         machine=machine,
         estimator=_find("serving_time", strategy, SERVING_TIMES)(machine),
-        batch_order=_find("batch_order", strategy, BATCH_ORDERS),
         preemption=_find("preemption", strategy, PREEMPTIONS),
     )
 

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
@@ -19,7 +19,7 @@ from scheduler.plan import Port, RequestObserver, Worker
 from scheduler.remaining_length import Calibration
 from scheduler.request import Failure, Refused, Request, State, TooLate
 from scheduler.request_table import RequestTable
-from scheduler.status import KeptPrefix, SchedulerStatus, keep_nothing
+from scheduler.status import KeptPrefix, Known, SchedulerStatus, keep_nothing
 from scheduler.stream import TokenStream, Wakeups
 from scheduler.waiting.ranked import Deadlines
 
@@ -39,11 +39,9 @@ class Dispatcher(SchedulerStatus):
         clock: Clock,
         observers: Sequence[RequestObserver] = (),
         kept_prefix: KeptPrefix = keep_nothing,
-        foretell: bool = True,
         patient: bool = False,
     ) -> None:
-        """`foretell`: whether each request is told when it comes what to expect, which takes as long as others wait
-        where a strategy arranges batches. `patient`: whether requests wait while every executor has a fault."""
+        """`patient`: whether requests wait while every executor has a fault."""
         table = RequestTable(
             parts.batcher,
             ports,
@@ -53,7 +51,7 @@ class Dispatcher(SchedulerStatus):
             request_observers=observers,
             calibration=Calibration() if parts.calibrated else None,
         )
-        super().__init__(parts, table, clock, kept_prefix, foretell)
+        super().__init__(parts, table, clock, kept_prefix)
         self._deadlines = Deadlines()
         self._wakeups = Wakeups()
         self._row_ids = itertools.count()
@@ -80,13 +78,9 @@ class Dispatcher(SchedulerStatus):
         prompt: Sequence[int],
         sampling: SamplingParams,
         *,
-        priority: int = 0,
         deadline: float | None = None,
-        client: str = "",
-        predicted_length: float | None = None,
-        distribution: LengthDistribution | None = None,
         arrival: float | None = None,
-        cache_scope: str = "",
+        **known: Unpack[Known],
     ) -> Request:
         """Take a request in; its answer comes through `request.stream`. Raises Refused, and TooLate for its deadline.
 
@@ -96,15 +90,7 @@ class Dispatcher(SchedulerStatus):
             raise self._refusal()
         if self._draining:
             raise Refused("the server is shutting down")
-        request = self.estimate(
-            prompt,
-            sampling,
-            priority=priority,
-            client=client,
-            predicted_length=predicted_length,
-            distribution=distribution,
-            cache_scope=cache_scope,
-        )
+        request = self.estimate(prompt, sampling, **known)
         request.row_id, request.deadline = next(self._row_ids), deadline
         request.stream = TokenStream(self._wakeups)
         request.times.arrival = request.times.arrival if arrival is None else arrival

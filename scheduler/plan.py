@@ -32,8 +32,6 @@ class Plan:
     returns: Returns = Returns.ROW_END
     estimate: float = 0.0
     """Predicted serving time in seconds; 0 where it is not predicted."""
-    generation_length: int = 0
-    """G'(B): tokens of the longest answer, as that prediction assumes; 0 without one."""
 
     @property
     def command(self) -> Admit:

@@ -49,7 +49,7 @@ class RequestTable:
         """`calibration` learns what predictions are worth; None takes them as they are."""
         self.calibration = calibration
         self._batcher = batcher
-        self.waiting: Collection[Request] = batcher.waiting
+        self.waiting = batcher.waiting
         """Requests that no executor has, in no particular order."""
         self._clock = clock
         self._plan_observers = plan_observers

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import chain, islice, takewhile
 from math import inf
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
@@ -22,7 +22,6 @@ from scheduler.request import Request, Times
 from scheduler.request_table import RequestTable
 from scheduler.wait_estimate.completion import Comparison
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, find_reason
-from scheduler.waiting.queue import Queue
 
 if TYPE_CHECKING:
     from scheduler.length.prediction import LengthDistribution
@@ -39,21 +38,28 @@ def keep_nothing(prompt: Sequence[int], scope: str) -> int:
     return 0
 
 
+class Known(TypedDict, total=False):
+    """What may be known of a request that comes: fields of Request, with its defaults."""
+
+    priority: int
+    client: str
+    predicted_length: float | None
+    distribution: LengthDistribution | None
+    cache_scope: str
+
+
 class SchedulerStatus:
     """The requests of one scheduler, to be read only. All methods belong to the event loop's thread."""
 
-    def __init__(
-        self, parts: Parts, table: RequestTable, clock: Clock, kept_prefix: KeptPrefix, foretell: bool
-    ) -> None:
+    def __init__(self, parts: Parts, table: RequestTable, clock: Clock, kept_prefix: KeptPrefix) -> None:
         self._parts = parts
         self._table = table
         self._clock = clock
         self._kept_prefix = kept_prefix
-        self._foretell = foretell
         self._load = NodeLoad(-inf, 0.0, parts.prices())
         self.now = clock.now
         """Tells the seconds of the clock by which arrivals and deadlines are given."""
-        self.waiting: Collection[Request] = table.waiting
+        self.waiting = table.waiting
         """Requests that no executor has, in no particular order. To be read only."""
         self.workers: Collection[Worker] = table.workers.values()
         """The executors and what each holds, lost ones too. To be read only."""
@@ -94,7 +100,7 @@ class SchedulerStatus:
 
     def first_in_line(self, most: int) -> list[Request]:
         """Requests that no executor has, as many as are wanted, in the order in which they are served."""
-        return list(islice(self._parts.batcher.ranked(self._clock.now()), most))
+        return list(islice(self.waiting.ranked(self._clock.now()), most))
 
     @property
     def not_begun(self) -> Collection[Request]:
@@ -114,12 +120,11 @@ class SchedulerStatus:
         place = self.place(request)
         if place is None:
             return None
-        batcher = self._parts.batcher
-        ahead = tuple(islice(takewhile(lambda one: one is not request, batcher.ranked(self._clock.now())), FRONT))
+        ahead = tuple(islice(takewhile(lambda one: one is not request, self.waiting.ranked(self._clock.now())), FRONT))
         count = len(ahead) if len(ahead) < FRONT else max(FRONT, place)
         reasons = Counter(find_reason(one, request) for one in ahead)
         before = self._table.expected_wait.places.ahead(request, self._clock.now())
-        known = batcher.waiting.passed_by(request, before) if isinstance(batcher.waiting, Queue) and before else None
+        known = self.waiting.passed_by(before) if before else None
         passed_for = None if known is None else known * self._parts.prices().unit / max(1, len(self._table.serving()))
         return Explanation(self._parts.strategy, count, ahead, reasons, passed_for)
 
@@ -154,23 +159,11 @@ class SchedulerStatus:
         """Number of requests that an executor holds; 0 once it is lost."""
         return self._table.workers[executor].rows
 
-    def estimate(
-        self,
-        prompt: Sequence[int],
-        sampling: SamplingParams,
-        *,
-        priority: int = 0,
-        client: str = "",
-        predicted_length: float | None = None,
-        distribution: LengthDistribution | None = None,
-        cache_scope: str = "",
-    ) -> Request:
+    def estimate(self, prompt: Sequence[int], sampling: SamplingParams, **known: Unpack[Known]) -> Request:
         """The request as it would be, with what is expected of it, had it come now; it is not taken in."""
         now = self._clock.now()
-        request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=now), priority, client=client)
-        request.predicted_length, request.distribution = predicted_length, distribution
+        request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=now), **known)
         request.correction = self._table.correct(request)
-        request.cache_scope, request.cached_prompt = cache_scope, self._kept_prefix(request.prompt, cache_scope)
-        if self._foretell:
-            request.expected = self._table.expected_wait.expect(request, now)
+        request.cached_prompt = self._kept_prefix(request.prompt, request.cache_scope)
+        request.expected = self._table.expected_wait.expect(request, now)
         return request

@@ -104,12 +104,11 @@ class Strategy:
     returns: Returns = Returns.ROW_END
     placement: str = "idle-first"
     memory: str = "scale"
-    batch_order: str = "fcfs"
-    """Which batch goes first, where batches are arranged before an executor is idle."""
     preemption: str = "none"
     """Whether running rows make way for waiting requests."""
     serving_time: str | None = None
-    """How serving times of batches are estimated; None where they are not asked for."""
+    """How serving times of batches are estimated; None where they are not asked for. Magnus's batches go by them, the
+    highest response ratio next, else by arrival."""
     calibrated: bool = True
     """Whether predictions count for what such predictions turned out to be; published systems take them as they are."""
     shared: bool = False
@@ -172,7 +171,7 @@ _TABLE = (
     # Magnus, and what is left of it without its serving times, and without its batch sizes
     replace(_MAGNUS, name="glp", batching="wma-fixed", refill=CLOSED, memory="fixed"),
     replace(_MAGNUS, name="abp"),
-    replace(_MAGNUS, name="magnus", batch_order="hrrn", serving_time="nearest"),
+    replace(_MAGNUS, name="magnus", serving_time="nearest"),
     # SCLS's baselines, and SCLS as it is put together part by part
     replace(_SLS, name="sls"),
     replace(_SLS, name="so", slices=True, returns=Returns.ROW_END),

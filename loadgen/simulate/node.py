@@ -23,7 +23,6 @@ from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
 from scheduler.placement import Job, NodeLoad, WorkRouter
 from scheduler.request import Request
-from scheduler.waiting.queue import Queue
 
 
 class VirtualClock:
@@ -59,8 +58,7 @@ class Node:
         )
         self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
         prefixes = self._prefixes.length
-        cheap = isinstance(parts.batcher.waiting, Queue)  # else all that wait are looked at for each that comes
-        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes, foretell=cheap)
+        self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes)
         self._tallies = [Tally()] * machine.workers
         self._runs_ahead = machine.runs_ahead
         self._changed = False  # whether anything happened since the last decisions

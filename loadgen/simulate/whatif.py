@@ -62,7 +62,7 @@ def read_replay(journal: Path, model: str | None, most: int) -> Replay:
 
     `model` as the journal names it; None for the one served last. Raises UserError.
     """
-    newest = list(read(journal, RequestEntry, last=most, model=model))[::-1]
+    newest = list(read(journal, last=most, model=model))[::-1]
     same = takewhile(lambda one: (one.model, one.strategy) == (newest[0].model, newest[0].strategy), newest)
     asked = sorted(same, key=_arrival)
     entries = [one for one in asked if one.generated and one.started is not None]

@@ -7,12 +7,9 @@ at intervals (SCLS), or when a slot frees (Baton). This file says what all batch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TypeAlias
-
-import numpy as np
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, RowId, Terms
 from models.errors import StrategyError
@@ -20,34 +17,13 @@ from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
 from scheduler.plan import Plan, Returns, Worker
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import FloatArray, ServingTime
+from scheduler.serving_time.bilinear import ServingTime
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.by_length import Aging
-from scheduler.waiting.fair import Shares, share_out
+from scheduler.waiting.fair import Queue, Shares, share_out
 from scheduler.waiting.prices import PricesNow, usual_rows
-from scheduler.waiting.queue import Order, Queue
+from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import DueFirst, RankedQueue
-
-BatchOrder: TypeAlias = Callable[[FloatArray, Callable[[], FloatArray]], FloatArray]
-"""(seconds that the oldest request of each batch has waited, a way to estimate each batch's serving time) -> a score of
-each batch, the highest first."""
-
-LEAST_SECONDS = 1e-9
-"""Seconds that an estimate counts for at least, so that none divides by zero."""
-
-
-def oldest_first(waited: FloatArray, seconds: Callable[[], FloatArray]) -> FloatArray:
-    """First come, first served: the batch with the oldest request. Asks for no estimate."""
-    return waited
-
-
-def hrrn(waited: FloatArray, seconds: Callable[[], FloatArray]) -> FloatArray:
-    """Highest response ratio next: T_queue(B) / T_serve(B), where T_queue is its oldest request's waiting time."""
-    ratios: FloatArray = waited / np.maximum(seconds(), LEAST_SECONDS)
-    return ratios
-
-
-BATCH_ORDERS: Mapping[str, BatchOrder] = MappingProxyType({"fcfs": oldest_first, "hrrn": hrrn})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +82,8 @@ Pauses: TypeAlias = Mapping[int, Sequence[RowId]]
 class Batcher(ABC):
     """Holds what waits and hands it out as plans."""
 
-    waiting: Collection[Request]
-    """Requests that wait here, in no particular order."""
-
-    def ranked(self, now: float) -> Iterable[Request]:
-        """Requests that wait here, best first, as far as that does not depend on the executor that asks."""
-        return self.waiting
+    waiting: Queue
+    """Requests that wait here, ranked as far as that does not depend on the executor that asks."""
 
     @abstractmethod
     def add(self, request: Request, now: float) -> None:
@@ -157,8 +129,6 @@ class Kit:
     """The one bilinear model of this machine, as far as it is known."""
     estimator: ServingTime | None = None
     """Estimates of batches in the way of the strategy; None where they are not asked for."""
-    batch_order: BatchOrder = oldest_first
-    """Which waiting batch goes first, where batches are arranged before they are taken."""
     preemption: float | None = None
     """Part of its predicted length up to which a row makes way for what the order ranks before it; None: never."""
 
@@ -181,11 +151,11 @@ class Kit:
     def _new_ranked(self) -> RankedQueue:
         return RankedQueue(self.new_order(), self.limits.aging)
 
-    def plan(self, requests: Sequence[Request], seconds: float = 0.0, generation_length: int = 0) -> Plan:
+    def plan(self, requests: Sequence[Request], seconds: float = 0.0) -> Plan:
         """A plan for these requests, on the strategy's terms."""
         kept = self._kept_lengths()
         terms = self.terms if kept == self.terms.keep_kv else replace(self.terms, keep_kv=kept)
-        return Plan(tuple(requests), terms, self.returns, seconds, generation_length)
+        return Plan(tuple(requests), terms, self.returns, seconds)
 
     def _kept_lengths(self) -> range:
         """Tokens of rows whose K and V stay in host memory when they are handed back; all while nothing is known."""
@@ -197,14 +167,9 @@ class Kit:
 class QueueBatcher(Batcher):
     """Requests wait in one queue of the strategy's order."""
 
-    waiting: Queue
-
     def __init__(self, kit: Kit) -> None:
         self.waiting = kit.new_queue()
         self._kit = kit
-
-    def ranked(self, now: float) -> Iterable[Request]:
-        return self.waiting.ranked(now)
 
     def add(self, request: Request, now: float) -> None:
         self.waiting.add(request)

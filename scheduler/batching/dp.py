@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from scheduler.batching.batcher import Batcher, Kit
 from scheduler.plan import Plan, Worker
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import Bilinear, FloatArray
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.waiting.by_length import Arrived
+from scheduler.waiting.ranked import RankedQueue
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
@@ -31,6 +33,10 @@ class Part:
     seconds: float
 
 
+EQUAL = 1 + 1e-12
+"""Ratio up to which sums of seconds count as equal, as they are rounded; of equal ones the largest batch is taken."""
+
+
 def partition(
     lengths: IntArray, fresh: BoolArray, model: Bilinear, *, iterations: int, most_rows: IntArray
 ) -> tuple[Part, ...]:
@@ -42,26 +48,22 @@ def partition(
 
         T[i] = min over j of T[j-1] + T_serve(i-j+1, L_i, S)                         (equation 10)
 
-    For each i all j are weighed at once, in the worst case the paper's O(n²). T_serve of the rows k+1 to i is
-    a·(i - k) + b for decode and, if any of them is fresh, p·(F_i - F_k) + q for prefill, where F_k of the first k
-    rows are fresh; so the k to choose is that of the least T[k] - a·k - p·F_k, with q added where a fresh row follows.
+    For each i all j are weighed at once, in the worst case the paper's O(n²). As lengths ascend, the last fresh row is
+    the longest of any part that ends with row i and has fresh ones.
     """
-    stops = np.arange(1, len(lengths) + 1)
-    lows = np.maximum(stops - np.maximum(most_rows, 1), 0)
-    last_fresh = np.maximum.accumulate(np.where(fresh, stops, 0))
-    weights, constant, prefill = _costs(lengths, fresh, model, iterations)
-    first = np.zeros((3, len(lengths) + 1))  # of the first k rows: their least time, how many they are, how many fresh
-    first[1, 1:], first[2, 1:] = stops, np.cumsum(fresh)
-    ends = constant - (weights[:, 1:] * first[1:, 1:].T).sum(axis=1)
-    cuts = [0]
-    for row, (low, follows, rest, end) in enumerate(
-        zip(lows.tolist(), last_fresh.tolist(), prefill.tolist(), ends.tolist(), strict=True)
-    ):
-        totals = weights[row] @ first[:, low : row + 1]
-        totals[: max(0, follows - low)] += rest
-        best = int(totals.argmin())
-        cuts.append(low + best)
-        first[0, row + 1] = totals[best] + end
+    before = np.concatenate(([0.0], np.cumsum(fresh, dtype=np.float64)))  # fresh rows among the first k
+    least = np.zeros(len(lengths) + 1)  # seconds of the first k rows
+    cuts, longest = [0], 0.0
+    rows = zip(lengths.tolist(), fresh.tolist(), most_rows.tolist(), strict=True)
+    for stop, (length, is_fresh, most) in enumerate(rows, start=1):
+        longest = float(length) if is_fresh else longest
+        starts = np.arange(max(0, stop - max(most, 1)), stop)
+        read = before[stop] - before[starts]
+        prefill = np.where(read > 0, model.prefill(read, longest), 0.0)
+        totals = least[starts] + model.decode((stop - starts).astype(np.float64), length, iterations) + prefill
+        best = int((totals <= totals.min() * EQUAL).argmax())
+        cuts.append(int(starts[best]))
+        least[stop] = totals[best]
     return _parts(cuts, lengths, fresh, model, iterations)
 
 
@@ -76,21 +78,6 @@ def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iteratio
     if len(prompts):
         seconds += model.prefill(len(prompts), int(prompts.max()))
     return seconds + float(model.copy(copied).sum())
-
-
-def _costs(
-    lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Seconds of a batch that ends with each row, as lines over its rows.
-
-    Returns the weights (rows, 3) of T, k and F in the sum above, and the constants b and q (rows,).
-    """
-    columns = lengths.astype(np.float64)
-    longest = np.maximum.accumulate(np.where(fresh, columns, 0.0))  # what its prefill is padded to
-    none, one = np.zeros_like(columns), np.ones_like(columns)
-    constant, prefill = model.decode(none, columns, iterations), model.prefill(none, longest)
-    slopes = (constant - model.decode(one, columns, iterations), prefill - model.prefill(one, longest))
-    return np.stack((one, *slopes), axis=1), constant, prefill
 
 
 def _parts(cuts: list[int], lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int) -> tuple[Part, ...]:
@@ -117,10 +104,8 @@ class DpBatcher(Batcher):
     Executors are seen only when they ask for work, so what is known of the others is from the last time all did.
     """
 
-    waiting: dict[Request, None]
-
     def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
-        self.waiting = {}
+        self.waiting = RankedQueue(Arrived())
         self._kit = kit
         self._order = kit.new_keys()
         self._capped = capped
@@ -132,12 +117,11 @@ class DpBatcher(Batcher):
         self._loads: dict[int, float] = {}  # what each had to do right after that
 
     def add(self, request: Request, now: float) -> None:
-        self.waiting[request] = None
+        self.waiting.add(request)
 
     def discard(self, request: Request) -> bool:
-        if request not in self.waiting:
+        if not self.waiting.discard(request):
             return False
-        del self.waiting[request]
         left = [
             replace(plan, requests=tuple(one for one in plan.requests if one is not request)) for plan in self._ready
         ]
@@ -202,7 +186,7 @@ class DpBatcher(Batcher):
     def _hand_out(self) -> Plan:
         plan = self._ready.pop()
         for request in plan.requests:
-            del self.waiting[request]
+            self.waiting.discard(request)
         self._asked.clear()
         self._loads.clear()
         return plan

@@ -17,6 +17,8 @@ from scheduler.batching.preemption import Background, ByOrder, ByPriority, Preem
 from scheduler.clock import earliest
 from scheduler.plan import Plan, Worker
 from scheduler.request import BACKGROUND, Request
+from scheduler.waiting.by_length import Arrived
+from scheduler.waiting.ranked import RankedQueue
 
 
 class ContinuousBatcher(QueueBatcher):
@@ -142,10 +144,8 @@ class RoundRobinBatcher(Batcher):
     the others get their share although they are not known yet.
     """
 
-    waiting: dict[Request, None]
-
     def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
-        self.waiting = {}
+        self.waiting = RankedQueue(Arrived())
         self._kit = kit
         self._local = local
         self._unassigned: deque[Request] = deque()
@@ -154,7 +154,7 @@ class RoundRobinBatcher(Batcher):
         self._last = -1  # index of the executor that was given the last request
 
     def add(self, request: Request, now: float) -> None:
-        self.waiting[request] = None
+        self.waiting.add(request)
         self._unassigned.append(request)
 
     def revise(self, request: Request, now: float) -> None:
@@ -162,9 +162,8 @@ class RoundRobinBatcher(Batcher):
             queue.revise(request, now)
 
     def discard(self, request: Request) -> bool:
-        if request not in self.waiting:
+        if not self.waiting.discard(request):
             return False
-        del self.waiting[request]
         if request in self._unassigned:
             self._unassigned.remove(request)
         for queue in self._queues.values():
@@ -179,7 +178,7 @@ class RoundRobinBatcher(Batcher):
         self._distribute(worker, now)
         plan = self._queues[worker.info.index].take(worker, now)
         for request in plan.requests if plan is not None else ():
-            del self.waiting[request]
+            self.waiting.discard(request)
         return plan
 
     def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:

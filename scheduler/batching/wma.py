@@ -32,7 +32,9 @@ from scheduler.batching.batcher import Batcher, Kit
 from scheduler.plan import Plan, Worker
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import FloatArray
+from scheduler.serving_time.bilinear import LEAST_SECONDS, FloatArray
+from scheduler.waiting.by_length import Arrived
+from scheduler.waiting.ranked import RankedQueue
 
 Count = TypeVar("Count", int, FloatArray)
 
@@ -78,6 +80,11 @@ def wma_from_least(input_length: Count, generation_length: Count, least_useful_r
 def memory_tokens(rows: Count, input_length: Count, generation_length: Count) -> Count:
     """MEM(B) / Δ = N·(L(B) + G(B)): tokens of K and V that a batch holds at its end (equation 5)."""
     return rows * (input_length + generation_length)
+
+
+def hrrn(waited: FloatArray, seconds: FloatArray) -> FloatArray:
+    """Response ratios (batches,): seconds that the oldest request of each has waited / its serving time."""
+    return np.asarray(waited / np.maximum(seconds, LEAST_SECONDS))
 
 
 class WaitingBatch:
@@ -186,9 +193,10 @@ class WmaBatcher(Batcher):
         self._fixed_size = fixed_size
         self._batches = BatchQueue()
         self._home: dict[Request, WaitingBatch] = {}
-        self.waiting = self._home.keys()
+        self.waiting = RankedQueue(Arrived())
 
     def add(self, request: Request, now: float) -> None:
+        self.waiting.add(request)
         lengths = expected_lengths(request, self._limits.context_length)
         index = self._least_wasteful(request.priority, lengths)
         if index is None:
@@ -201,8 +209,8 @@ class WmaBatcher(Batcher):
         """Find a request the right batch again; one in a half of a batch that was split stays there."""
         batch = self._home.get(request)
         if batch is not None and batch.insertable:
-            self._batches.leave(batch, request)
-            self.add(request, now)  # which leaves it its place among those that wait
+            self.discard(request)
+            self.add(request, now)
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
         """Take requests back; a batch that ran out of memory comes back as two closed halves (section III-C)."""
@@ -212,12 +220,13 @@ class WmaBatcher(Batcher):
         batch = WaitingBatch({one: expected_lengths(one, context) for one in requests}, insertable=False)
         for part in batch.halves() if len(batch) > 1 else (batch,):
             self._open(part)
+        for request in requests:
+            self.waiting.add(request)
 
     def discard(self, request: Request) -> bool:
-        batch = self._home.pop(request, None)
-        if batch is None:
+        if not self.waiting.discard(request):
             return False
-        self._batches.leave(batch, request)
+        self._batches.leave(self._home.pop(request), request)
         return True
 
     def take(self, worker: Worker, now: float) -> Plan | None:
@@ -227,6 +236,7 @@ class WmaBatcher(Batcher):
         batch = self._cut(self._batches.remove(self._first(now)), worker)
         for request in batch.rows:
             del self._home[request]
+            self.waiting.discard(request)
         return self._plan(batch)
 
     def _least_wasteful(self, priority: int, lengths: Lengths) -> int | None:
@@ -257,9 +267,13 @@ class WmaBatcher(Batcher):
         return min(bounds, default=inf)
 
     def _first(self, now: float) -> int:
-        """Index of the batch to serve next: of the best priority there is, the first by the batch order."""
+        """Index of the batch to serve next: of the best priority there is, the one with the highest response
+        ratio; without estimates, the one with the oldest request."""
         numbers = self._batches.numbers
-        scores = self._kit.batch_order(now - numbers[Column.OLDEST], self._all_seconds)
+        scores = now - numbers[Column.OLDEST]
+        if self._kit.estimator is not None:
+            seconds = self._kit.estimator.estimate_all(numbers[: Column.GENERATION + 1].T)
+            scores = hrrn(scores, seconds)
         priorities = numbers[Column.PRIORITY]
         return int(np.where(priorities == priorities.min(), scores, -inf).argmax())
 
@@ -279,15 +293,10 @@ class WmaBatcher(Batcher):
         for request in batch.rows:
             self._home[request] = batch
 
-    def _all_seconds(self) -> FloatArray:
-        """Estimated serving times (batches,) of all batches, in seconds."""
-        assert self._kit.estimator is not None, "a strategy that orders batches by it names an estimator"
-        return self._kit.estimator.estimate_all(self._batches.numbers[: Column.GENERATION + 1].T)
-
     def _plan(self, batch: WaitingBatch) -> Plan:
-        estimator, lengths = self._kit.estimator, batch.lengths
-        seconds = 0.0 if estimator is None else estimator.estimate(len(batch), *lengths)
-        return self._kit.plan(tuple(batch.rows), seconds, lengths.generation)
+        estimator = self._kit.estimator
+        seconds = 0.0 if estimator is None else estimator.estimate(len(batch), *batch.lengths)
+        return self._kit.plan(tuple(batch.rows), seconds)
 
 
 def expected_lengths(request: Request, context_length: int | None) -> Lengths:

@@ -1,5 +1,5 @@
-"""The journal's file: its tables and their entries, taking over a file of an earlier version, writing, reading, pruning
-and setting it aside. No threads.
+"""The journal's file: the table of requests, taking over a file of an earlier version, writing, reading, pruning and
+setting it aside. No threads.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import numpy as np
 
 from models.errors import UserError
 
-VERSION = 4
-"""Raise it when a table changes. Version 2 had columns of batches that nothing reads any more; they are left alone."""
+VERSION = 5
+"""Raise it when the table changes. Versions before 5 had a table of batches besides, which nothing read."""
 
 STATEMENTS = (
     """CREATE TABLE IF NOT EXISTS requests (
@@ -29,16 +29,12 @@ STATEMENTS = (
   first_token REAL, latency REAL NOT NULL, runs INTEGER NOT NULL, replayed INTEGER NOT NULL, features BLOB NOT NULL,
   instruction TEXT, user_input TEXT, scope TEXT NOT NULL DEFAULT '')""",
     "CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at)",
-    """CREATE TABLE IF NOT EXISTS batches (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, finished_at REAL NOT NULL, model TEXT NOT NULL, strategy TEXT NOT NULL,
-  executor INTEGER NOT NULL, rows INTEGER NOT NULL, input_length INTEGER NOT NULL, generation_length INTEGER NOT NULL,
-  predicted_length REAL, predicted_seconds REAL, seconds REAL NOT NULL)""",
-    "CREATE INDEX IF NOT EXISTS batches_by_time ON batches (finished_at)",
+    "DROP TABLE IF EXISTS batches",
 )
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the tables, or take over those of an earlier version: all of it in one transaction, or nothing.
+    """Make the table, or take over that of an earlier version: all of it in one transaction, or nothing.
 
     Raises sqlite3.DatabaseError for a version that is not known here, and then nothing was touched.
     """
@@ -111,35 +107,11 @@ class RequestEntry:
     """Whose request it was, as a digest of the key and salt that it came with; empty without them."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchEntry:
-    """One finished batch. Lengths are tokens, times seconds."""
-
-    finished_at: float
-    model: str
-    strategy: str
-    executor: int
-    rows: int
-    input_length: int
-    """L(B): tokens of its longest prompt, with what the row had generated before."""
-    generation_length: int
-    """G(B): tokens that the longest of its rows generated."""
-    predicted_length: float | None
-    predicted_seconds: float | None
-    seconds: float
-
-
 CUT = frozenset({"length", "repetition"})
 """Outcomes of answers that would have become longer."""
 
 ANSWERED = frozenset({"stop"}) | CUT
 """Outcomes of requests that were not broken off."""
-
-Entry: TypeAlias = RequestEntry | BatchEntry
-
-E = TypeVar("E", RequestEntry, BatchEntry)
-
-TABLES: dict[type[RequestEntry] | type[BatchEntry], str] = {RequestEntry: "requests", BatchEntry: "batches"}
 
 
 def own_file(path: Path) -> Path:
@@ -188,14 +160,13 @@ def _make_private(path: Path) -> None:
             path.with_name(path.name + suffix).chmod(0o600)
 
 
-def append(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+def append(connection: sqlite3.Connection, entries: Sequence[RequestEntry]) -> None:
     """Write entries in one transaction. Raises sqlite3.Error, and then nothing is written."""
+    names = [field.name for field in dataclasses.fields(RequestEntry)]
+    rows = [[_stored(getattr(one, name)) for name in names] for one in entries]
     with connection:
-        for kind, table in TABLES.items():
-            names = [field.name for field in dataclasses.fields(kind)]
-            places = ", ".join("?" * len(names))
-            rows = [[_stored(getattr(one, name)) for name in names] for one in entries if isinstance(one, kind)]
-            connection.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", rows)
+        places = ", ".join("?" * len(names))
+        connection.executemany(f"INSERT INTO requests ({', '.join(names)}) VALUES ({places})", rows)
 
 
 def set_aside(path: Path) -> Path:
@@ -208,27 +179,27 @@ def set_aside(path: Path) -> Path:
 
 
 def read(
-    path: Path, kind: type[E], *, since: float = 0.0, last: int | None = None, model: str | None = None
-) -> Iterator[E]:
-    """The entries of one kind that ended since `since`, seconds since 1970, oldest first; only those of a model, and
+    path: Path, *, since: float = 0.0, last: int | None = None, model: str | None = None
+) -> Iterator[RequestEntry]:
+    """The entries that ended since `since`, seconds since 1970, oldest first; only those of a model, and
     the `last` of these. Raises JournalError.
     """
-    path, table = _find(path), TABLES[kind]
+    path = _find(path)
     try:
         with closing(_connect_to_read(path)) as connection:
-            columns = {column for _, column, *_ in connection.execute(f"PRAGMA table_info({table})")}
-            names = [field.name for field in dataclasses.fields(kind) if field.name in columns]
+            columns = {column for _, column, *_ in connection.execute("PRAGMA table_info(requests)")}
+            names = [field.name for field in dataclasses.fields(RequestEntry) if field.name in columns]
             listed = ", ".join(names)
-            newest = f"SELECT id, {listed} FROM {table} WHERE finished_at >= ? AND model = ifnull(?, model)"
+            newest = f"SELECT id, {listed} FROM requests WHERE finished_at >= ? AND model = ifnull(?, model)"
             query = f"SELECT {listed} FROM ({newest} ORDER BY id DESC LIMIT ?) ORDER BY id"
             for values in connection.execute(query, (since, model, -1 if last is None else last)):
-                yield kind(*map(_restored, names, values))
+                yield RequestEntry(*map(_restored, names, values))
     except sqlite3.Error as error:
         raise JournalError(f"{path} is no journal that can be read: {error}") from error
 
 
 def prune(path: Path, *, before: float | None = None, keep: int | None = None) -> int:
-    """Delete entries that ended before a time, and all but the newest `keep` of each kind; returns how many.
+    """Delete entries that ended before a time, and all but the newest `keep`; returns how many.
 
     Gives the space back to the file system. Raises JournalError.
     """
@@ -236,20 +207,20 @@ def prune(path: Path, *, before: float | None = None, keep: int | None = None) -
     try:
         with closing(connect(path)) as connection:
             with connection:
-                deleted = sum(_prune(connection, table, before, keep) for table in TABLES.values())
+                deleted = _prune(connection, before, keep)
             connection.execute("VACUUM")
     except (sqlite3.Error, OSError) as error:
         raise JournalError(f"{path} cannot be pruned: {error}") from error
     return deleted
 
 
-def _prune(connection: sqlite3.Connection, table: str, before: float | None, keep: int | None) -> int:
+def _prune(connection: sqlite3.Connection, before: float | None, keep: int | None) -> int:
     deleted = 0
     if before is not None:
-        deleted += connection.execute(f"DELETE FROM {table} WHERE finished_at < ?", (before,)).rowcount
+        deleted += connection.execute("DELETE FROM requests WHERE finished_at < ?", (before,)).rowcount
     if keep is not None:
-        newest = f"SELECT id FROM {table} ORDER BY id DESC LIMIT ?"
-        deleted += connection.execute(f"DELETE FROM {table} WHERE id NOT IN ({newest})", (keep,)).rowcount
+        newest = "SELECT id FROM requests ORDER BY id DESC LIMIT ?"
+        deleted += connection.execute(f"DELETE FROM requests WHERE id NOT IN ({newest})", (keep,)).rowcount
     return deleted
 
 

@@ -1,7 +1,7 @@
-"""The journal: every finished request and batch in an SQLite file, written by a thread of its own, within bounds.
+"""The journal: every finished request in an SQLite file, written by a thread of its own, within bounds.
 
 It never stands in the way of serving: entries wait while they cannot be written, and those that find no room to wait
-are dropped and counted. It knows no strategy; the tables are in file.py.
+are dropped and counted. It knows no strategy; the table is in file.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.journal.file import TABLES, Entry, append, connect, is_damage, own_file, set_aside
+from scheduler.journal.file import RequestEntry, append, connect, is_damage, own_file, set_aside
 
 CHUNK = 1000
-"""Entries of a kind that are deleted in one transaction while a server writes."""
+"""Entries that are deleted in one transaction while a server writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,15 @@ def trim(connection: sqlite3.Connection, bounds: Bounds, now: float) -> None:
 
 
 def _delete_oldest(connection: sqlite3.Connection, bounds: Bounds, now: float) -> int:
-    """Delete CHUNK entries of each kind at most that are out of the bounds; returns how many."""
+    """Delete CHUNK entries at most that are out of the bounds; returns how many."""
     before = -math.inf if bounds.age is None else now - bounds.age
     if bounds.size is not None and _used(connection) > bounds.size:
         before = math.inf
     if before == -math.inf:
         return 0
-    oldest = "SELECT id FROM {0} WHERE finished_at < ? ORDER BY finished_at LIMIT ?"
-    delete = f"DELETE FROM {{0}} WHERE id IN ({oldest})"
+    oldest = "SELECT id FROM requests WHERE finished_at < ? ORDER BY finished_at LIMIT ?"
     with connection:
-        return sum(connection.execute(delete.format(table), (before, CHUNK)).rowcount for table in TABLES.values())
+        return connection.execute(f"DELETE FROM requests WHERE id IN ({oldest})", (before, CHUNK)).rowcount
 
 
 def _used(connection: sqlite3.Connection) -> int:
@@ -88,7 +87,7 @@ class Journal:
     def __init__(self, path: Path, *, limit: int = QUEUE, bounds: Bounds = Bounds()) -> None:
         self.path = path
         self._bounds = bounds
-        self._queue: queue.Queue[tuple[Entry, Future[bool]] | None] = queue.Queue(limit)
+        self._queue: queue.Queue[tuple[RequestEntry, Future[bool]] | None] = queue.Queue(limit)
         self.written = 0
         """Entries that are in the file."""
         self._dropped = 0  # for want of room in the queue; counted by `put`
@@ -107,8 +106,8 @@ class Journal:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, entry: Entry) -> Future[bool]:
-        """Note a finished request or batch; never blocks and never raises. Tells when it is on the disk, or is lost."""
+    def put(self, entry: RequestEntry) -> Future[bool]:
+        """Note a finished request; never blocks and never raises. Tells when it is on the disk, or is lost."""
         stored: Future[bool] = Future()
         try:
             self._queue.put_nowait((entry, stored))
@@ -147,9 +146,9 @@ class Journal:
         if self._connection is not None:
             self._connection.close()
 
-    def _take(self) -> tuple[list[tuple[Entry, Future[bool]]], bool]:
+    def _take(self) -> tuple[list[tuple[RequestEntry, Future[bool]]], bool]:
         """The entries that wait, none after a while without any; and whether the last was among them."""
-        entries: list[tuple[Entry, Future[bool]]] = []
+        entries: list[tuple[RequestEntry, Future[bool]]] = []
         try:
             entry = self._queue.get(timeout=INTERVAL)
         except queue.Empty:
@@ -164,7 +163,7 @@ class Journal:
                 return entries, False
         return entries, True
 
-    def _store(self, entries: Sequence[Entry]) -> bool:
+    def _store(self, entries: Sequence[RequestEntry]) -> bool:
         """Write entries; False when that is to be tried again."""
         try:
             if entries:
@@ -172,12 +171,12 @@ class Journal:
         except (sqlite3.OperationalError, OSError) as error:
             self._complain(str(error), len(entries))
             return False
-        except Exception:  # an entry that the tables cannot hold: a bug, but no reason to stop serving
+        except Exception:  # an entry that the table cannot hold: a bug, but no reason to stop serving
             self._failed += len(entries)
             log.exception("the journal refused entries")
         return True
 
-    def _append(self, entries: Sequence[Entry]) -> None:
+    def _append(self, entries: Sequence[RequestEntry]) -> None:
         try:
             append(self._open(), entries)
         except sqlite3.DatabaseError as error:

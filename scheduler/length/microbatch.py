@@ -200,35 +200,30 @@ class LateEstimates:
     def __init__(self, observe: Callable[[float], None] = lambda seconds: None) -> None:
         """`observe` is called with the seconds that each request went without its estimate, if that was of use."""
         self._observe = observe
-        self._receivers: dict[Answer, dict[Request, tuple[Receive, float]]] = {}
         self._answers: dict[Request, Answer] = {}
+        self._expecting: Counter[Answer] = Counter()  # requests that expect each
 
     def expect(self, request: Request, answer: Answer, receive: Receive) -> None:
         """Call `receive` with the estimate if it comes before the request is forgotten."""
-        if answer not in self._receivers:
-            self._receivers[answer] = {}
-            answer.add_done_callback(self._came)
-        self._receivers[answer][request] = receive, asyncio.get_running_loop().time()
         self._answers[request] = answer
+        self._expecting[answer] += 1
+        since = asyncio.get_running_loop().time()
+        answer.add_done_callback(lambda answer: self._came(request, answer, receive, since))
 
-    def forget(self, request: Request) -> None:
-        """Forget a request that has ended. An answer that no request expects any more is cancelled."""
+    def forget(self, request: Request) -> Answer | None:
+        """Forget a request that has ended; returns the answer that it expected. One that no request expects any more is
+        cancelled."""
         answer = self._answers.pop(request, None)
-        if answer is None:
-            return
-        receivers = self._receivers[answer]
-        del receivers[request]
-        if not receivers:
-            answer.cancel()
+        if answer is not None:
+            self._expecting[answer] -= 1
+            if not self._expecting[answer]:
+                del self._expecting[answer]
+                answer.cancel()
+        return answer
 
-    def _came(self, answer: Answer) -> None:
-        receivers = self._receivers.pop(answer)
-        for request in receivers:
-            del self._answers[request]
-        estimate = None if answer.cancelled() else answer.result()
-        if estimate is None:
+    def _came(self, request: Request, answer: Answer, receive: Receive, since: float) -> None:
+        if self.forget(request) is None or answer.cancelled():
             return
-        now = asyncio.get_running_loop().time()
-        for receive, since in receivers.values():
-            if receive(estimate):
-                self._observe(now - since)
+        estimate = answer.result()
+        if estimate is not None and receive(estimate):
+            self._observe(asyncio.get_running_loop().time() - since)

@@ -21,15 +21,12 @@ from scheduler.serving_time.bilinear import LEAST_SECONDS, FloatArray, ServingTi
 
 @dataclass(frozen=True, slots=True)
 class ServedBatch:
-    """A batch that has ended: its prediction, and what it came to."""
+    """A batch that has ended, and what it came to."""
 
     rows: int
     input_length: int
-    predicted_length: int
-    """G'(B), the generation length with which its time was estimated."""
     generation_length: int
     """G(B), the true one."""
-    predicted_seconds: float
     seconds: float
 
 
@@ -41,9 +38,7 @@ def served_batch(assignment: Assignment) -> ServedBatch | None:
     return ServedBatch(
         rows=len(assignment.plan.requests),
         input_length=assignment.input_length,
-        predicted_length=assignment.plan.generation_length,
         generation_length=assignment.iterations,
-        predicted_seconds=assignment.plan.estimate,
         seconds=seconds,
     )
 

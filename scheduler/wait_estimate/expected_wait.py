@@ -79,7 +79,7 @@ class ExpectedWait:
         self._batcher = batcher
         self._workers = workers
         self._prices = prices
-        self.places = Places(batcher)
+        self.places = Places(batcher.waiting)
         self._speed = Speed(self._iteration_seconds)
         self._calibration = Calibration()
         self.by_arrival = Comparison()
@@ -102,7 +102,7 @@ class ExpectedWait:
     def came(self, request: Request, now: float) -> None:
         """Note that a request comes, before it is in the queue."""
         if not request.in_background:
-            waiting, rows = self.places.total(now), self._usual_rows()
+            waiting, rows = self._batcher.waiting.total(), self._usual_rows()
             waits = waiting.place >= self.free_slots
             self._before[request] = _Before(waiting, self._find_held().rest, rows) if waits else _Before()
 
@@ -154,7 +154,7 @@ class ExpectedWait:
 
     def expect(self, request: Request, now: float) -> Expected:
         """Estimate of wait and latency for a request that comes now and is not in the queue yet."""
-        ahead = self.places.before_newcomer(request, now)
+        ahead = self._batcher.waiting.ahead(request, now)
         wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
         if wait is None or seconds is None:
             return Expected(now, ahead.place, wait)
@@ -168,7 +168,7 @@ class ExpectedWait:
     def newcomer_wait(self, now: float) -> float | None:
         """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
         yet."""
-        return self._seconds(self.places.total(now))
+        return self._seconds(self._batcher.waiting.total())
 
     def work(self, requests: Iterable[Request], prices: Prices) -> float:
         """Price of all that requests have still to do."""

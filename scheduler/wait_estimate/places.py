@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+from math import inf
 
-from scheduler.batching.batcher import Batcher
 from scheduler.request import Request, State
-from scheduler.waiting.queue import Ahead, Queue
+from scheduler.waiting.fair import Queue
+from scheduler.waiting.queue import Ahead
 
 FRESH = 0.25
 """Seconds for which places are used that had to be counted, since thousands of requests may ask."""
@@ -25,50 +26,31 @@ FRONT = 1000
 
 
 class Places:
-    """The places in a batcher's queue. Event loop only."""
+    """The places in a queue. Event loop only."""
 
-    def __init__(self, batcher: Batcher) -> None:
-        self._batcher = batcher
-        self._places: dict[Request, Ahead] = {}  # of a batcher that arranges batches
-        self._total = Ahead()  # all requests that are in them
-        self._counted: float | None = None  # when they were
-
-    def total(self, now: float) -> Ahead:
-        """All requests that wait."""
-        if isinstance(self._batcher.waiting, Queue):
-            return self._batcher.waiting.total()
-        self._count(now)
-        return self._total
-
-    def before_newcomer(self, request: Request, now: float) -> Ahead:
-        """The requests that would be ahead of one that came now; all where the queue does not know."""
-        waiting = self._batcher.waiting
-        return waiting.ahead(request, now) if isinstance(waiting, Queue) else self.total(now)
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._places: dict[Request, Ahead] = {}  # of the first FRONT
+        self._counted = -inf  # when they were
 
     def ahead(self, request: Request, now: float) -> Ahead | None:
         """The requests that are ahead of one; None when it does not wait."""
         if request.state is not State.WAITING:
             return None
-        waiting = self._batcher.waiting
-        if isinstance(waiting, Queue):
-            if not waiting.exact:
-                self._count(now)
-            known = None if waiting.exact else self._places.get(request)  # None: it is behind, or has come since
-            return waiting.ahead(request, now) if known is None else known
-        if request not in self._places:
-            self._counted = None
-        self._count(now)
-        return self._places.get(request)
+        if not self._queue.exact:
+            self._count(now)
+            if request in self._places:  # else it is behind, or has come since
+                return self._places[request]
+        return self._queue.ahead(request, now)
 
     def _count(self, now: float) -> None:
-        """Count what is ahead of each request, where the queue does not know."""
-        if self._counted is not None and 0 <= now - self._counted < FRESH:
+        """Count what is ahead of each request at the front, since the queue does not know."""
+        if 0 <= now - self._counted < FRESH:
             return
-        self._counted, self._places, self._total = now, {}, Ahead()
-        most = FRONT if isinstance(self._batcher.waiting, Queue) else None
-        for request in islice(self._batcher.ranked(now), most):
-            self._places[request] = self._total
-            self._total = self._total.and_one(request)
+        self._counted, self._places, ahead = now, {}, Ahead()
+        for request in islice(self._queue.ranked(now), FRONT):
+            self._places[request] = ahead
+            ahead = ahead.and_one(request)
 
 
 class Reason(StrEnum):

@@ -20,11 +20,16 @@ from scheduler.waiting.queue import Ahead, Key, Order
 
 
 @dataclass(frozen=True)
-class Fcfs(Order):
-    """First come, first served, of one `priority`."""
+class Arrived(Order):
+    """By arrival, of one `priority`: about the places of requests where batches are arranged of them."""
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, request.times.arrival, request.row_id)
+
+
+@dataclass(frozen=True)
+class Fcfs(Arrived):
+    """First come, first served, of one `priority`."""
 
     def passed_by(self, before: Ahead) -> float:
         return 0.0
@@ -70,7 +75,7 @@ class Aging:
 
 
 @dataclass(frozen=True)
-class AgedSjf(Order):
+class AgedSjf(Sjf):
     """Shortest predicted job first, as SSJF's authors have it in their simulator.
 
     Only the request that has waited longest is looked at. Once it has waited for more than `factor` times its own
@@ -85,9 +90,6 @@ class AgedSjf(Order):
 
     by_key = False
     aging: Aging
-
-    def key(self, request: Request, now: float) -> Key:
-        return (request.priority, remaining_tokens(request), request.times.arrival, request.row_id)
 
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         for (_, ranked), group in groupby(in_turn, key=lambda one: keys[one][:2]):

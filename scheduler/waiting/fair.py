@@ -18,7 +18,7 @@ be charged too early or be given back, by w_q·M each: then by 2U + 4·w_q·M at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import chain
@@ -26,7 +26,8 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from scheduler.request import Request, State
-from scheduler.waiting.queue import Ahead, Queue
+from scheduler.waiting.queue import Ahead
+from scheduler.waiting.ranked import RankedQueue
 
 PROMPT_WEIGHT = 1.0
 """w_p: service of a prompt's token that is read. One that is kept from earlier prompts is no service."""
@@ -36,6 +37,9 @@ OUTPUT_WEIGHT = 2.0
 
 MOST_CLIENTS = 4096
 """Clients that are remembered; of those beyond that have nothing here, the ones served least are forgotten."""
+
+Queue: TypeAlias = "RankedQueue | FairQueue"
+"""Requests that wait."""
 
 Shares: TypeAlias = Mapping[str, float]
 """Weights by client; 1 for all others."""
@@ -91,7 +95,7 @@ class _Client:
                 del self.charged[request]
 
 
-class FairQueue(Queue):
+class FairQueue(Collection[Request]):
     """A Queue of each client's own queue, from which clients take turns by their counters."""
 
     def __init__(
@@ -164,15 +168,19 @@ class FairQueue(Queue):
         turns, counter = before.place, max(own.counter, self._least())
         for client in self._active.values():
             if client is not own:
-                number = min(len(client.queue), turns + (client.counter < counter))
-                before = before.and_share(client.queue.total(), number)
+                others = client.queue.total()
+                before = before.and_share(others, min(others.place, turns + (client.counter < counter)))
         return before
 
     def total(self) -> Ahead:
         total = Ahead()
         for client in self._active.values():
-            total = total.and_share(client.queue.total(), len(client.queue))
+            others = client.queue.total()
+            total = total.and_share(others, others.place)
         return total
+
+    def passed_by(self, before: Ahead) -> None:
+        """No bound on the work of other clients' requests that go before one."""
 
     def _client(self, request: Request) -> _Client:
         """The request's client, which may be a new one."""

@@ -1,4 +1,4 @@
-"""What a waiting queue does, and the order that ranks the requests in it.
+"""The order that ranks the requests of a waiting queue.
 
 How orders compose. The client's `priority` comes before all else: lower is earlier. Of one priority come first the
 requests that are due, the earliest deadline first (waiting/ranked.py); after them all others by the strategy's own
@@ -11,9 +11,9 @@ with their number.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from operator import add, sub
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
@@ -103,13 +103,7 @@ class SortedRequests:
 
     def ahead(self, key: Key) -> Ahead:
         """Sums over the requests whose keys are less than this one."""
-        return self._sum(bisect_left(self._keys, key))
-
-    def total(self) -> Ahead:
-        """Sums over all requests."""
-        return self._sum(len(self))
-
-    def _sum(self, count: int) -> Ahead:
+        count = bisect_left(self._keys, key)
         tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
         return Ahead(count, tokens, int(unpredicted), int(unread))
 
@@ -156,51 +150,4 @@ class Order(Protocol):
     def passed_by(self, before: Ahead) -> float | None:
         """Work of later requests that may still go before a waiting one with so much before it, in generated tokens;
         None where there is no bound."""
-        return None
-
-
-class Queue(Collection[Request], ABC):
-    """Requests that wait. Iterating gives them in no particular order, `ranked` best first."""
-
-    @property
-    @abstractmethod
-    def best_priority(self) -> int:
-        """The lowest `priority` of the requests that wait; only asked while there are any."""
-
-    @property
-    @abstractmethod
-    def exact(self) -> bool:
-        """Whether `ahead` knows the places of requests, else about that of a newcomer only."""
-
-    @abstractmethod
-    def ranked(self, now: float) -> Iterable[Request]:
-        """All requests, best first. Time never goes back."""
-
-    @abstractmethod
-    def add(self, request: Request) -> None:
-        """Put a request in."""
-
-    @abstractmethod
-    def discard(self, request: Request) -> bool:
-        """Take a request out; False when it is not here."""
-
-    @abstractmethod
-    def revise(self, request: Request) -> None:
-        """Rank a request anew, since its prediction has changed; does nothing when it is not here."""
-
-    @abstractmethod
-    def serve(self, request: Request) -> None:
-        """Take a request out that goes to an executor."""
-
-    @abstractmethod
-    def ahead(self, request: Request, now: float) -> Ahead:
-        """The requests that are ahead of one that waits here, or that would be if it came now."""
-
-    @abstractmethod
-    def total(self) -> Ahead:
-        """All requests: what is ahead of one that comes last."""
-
-    def passed_by(self, request: Request, before: Ahead) -> float | None:
-        """Work of requests that come from now on and may go before one that waits here, in generated tokens; None
-        where there is no bound. Those of better priority and those that are due are left out."""
         return None

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 
 from engine.messages import RowId
-from scheduler.request import Request, State
+from scheduler.request import BACKGROUND, Request, State
 from scheduler.waiting.by_length import Aging
-from scheduler.waiting.queue import Ahead, Key, Order, Queue, SortedRequests
+from scheduler.waiting.queue import Ahead, Key, Order, SortedRequests
 
 SLACK = 2.0
 """A request is due when this many times its predicted time is left until its deadline: once for the answer, and as long
@@ -81,8 +81,11 @@ def _is_open(request: Request) -> bool:
     return not request.state.is_final and not request.generated
 
 
-class RankedQueue(Queue):
-    """Requests sorted by key at all times: only those whose key changes are moved, so thousands may wait."""
+class RankedQueue(Collection[Request]):
+    """Requests that wait, in no particular order when iterated; sorted by key at all times.
+
+    Only those whose key changes are moved, so thousands may wait.
+    """
 
     def __init__(self, order: Order, aging: Aging = Aging()) -> None:  # noqa: B008 - frozen
         """`aging` tells the seconds of a token, by which requests are due for their deadlines."""
@@ -105,13 +108,16 @@ class RankedQueue(Queue):
 
     @property
     def best_priority(self) -> int:
+        """The lowest `priority` of the requests that wait; only asked while there are any."""
         return next(iter(self._sorted)).priority
 
     @property
     def exact(self) -> bool:
+        """Whether `ahead` knows the places of requests, else about that of a newcomer only."""
         return self._order.by_key
 
     def add(self, request: Request) -> None:
+        """Put a request in."""
         self._sort(max(self._now, request.times.arrival))  # else a decision that comes late moves thousands
         self._order.enter(request)
         self._insert(request)
@@ -120,32 +126,40 @@ class RankedQueue(Queue):
                 heapq.heappush(self._changes, (moment, next(self._count), request))
 
     def discard(self, request: Request) -> bool:
+        """Take a request out; False when it is not here."""
         if not self._remove(request):
             return False
         self._order.leave(request)
         return True
 
     def revise(self, request: Request) -> None:
+        """Rank a request anew, since its prediction has changed; does nothing when it is not here."""
         if self.discard(request):
             self.add(request)
 
     def serve(self, request: Request) -> None:
+        """Take a request out that goes to an executor."""
         self._order.serve(request, next(iter(self._sorted)) is request)
         self.discard(request)
 
     def ranked(self, now: float) -> Iterable[Request]:
+        """All requests, best first. Time never goes back."""
         self._sort(now)
         return self._order.rank(self._sorted, self._keys, now)
 
     def ahead(self, request: Request, now: float) -> Ahead:
+        """The requests that are ahead of one that waits here, or that would be if it came now."""
         self._sort(now)
         by_key = self._sorted.ahead(self._keys.get(request) or self._due_first.key(request, now))
         return self._order.ahead_of_newcomer(request, by_key)
 
     def total(self) -> Ahead:
-        return self._sorted.total()
+        """All requests that are not in the background: what is ahead of one that comes last."""
+        return self._sorted.ahead((BACKGROUND,))
 
-    def passed_by(self, request: Request, before: Ahead) -> float | None:
+    def passed_by(self, before: Ahead) -> float | None:
+        """Work of requests that come from now on and may go before one that waits here with so much before it, in
+        generated tokens; None where there is no bound. Those of better priority and those that are due are left out."""
         return self._order.passed_by(before)
 
     def _sort(self, now: float) -> None:

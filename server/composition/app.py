@@ -23,7 +23,6 @@ from scheduler.assembly import Parts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
-from scheduler.plan import PlanObserver
 from scheduler.serving_time.machine import StepLearning
 from scheduler.serving_time.presets import find_virtual
 from server.api.limits import Limits
@@ -67,7 +66,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     metrics, feed, throughput = Metrics(_model_names(config)[0]), Feed(), Throughput()
     async with AsyncExitStack() as stack:
         loaded, lengths = await _load_beside_predictor(stack, config, relay, clock, metrics)
-        parts, steps = _build_parts(stack, config, loaded, lengths, metrics)
+        parts, steps = _build_parts(stack, config, loaded, metrics)
         observers = metrics, lengths, feed
         dispatcher = Dispatcher(parts, loaded.executors, clock, observers, loaded.prefixes.length)
         watchdog = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
@@ -134,16 +133,16 @@ async def _load_beside_predictor(
 
 
 def _build_parts(
-    stack: AsyncExitStack, config: ServeConfig, loaded: Loaded, lengths: PlanObserver, metrics: Metrics
+    stack: AsyncExitStack, config: ServeConfig, loaded: Loaded, metrics: Metrics
 ) -> tuple[Parts, StepLearning]:
-    """The strategy's parts, whose batches are recorded and counted besides being learned from; and what steps take."""
+    """The strategy's parts, whose batches are counted besides being learned from; and what steps take."""
     learner = ThreadPoolExecutor(1, "learner")
     learner.submit(int)  # its thread starts now: while answers are made, the system may have none to give
     steps = stack.enter_context(closing(learn_steps(loaded.conditions, learner.submit)))
     stack.enter_context(learner)  # ends before the last steps are learned from
     infos = [executor.info for executor in loaded.executors]
     parts = parts_for(config, infos, steps, learner.submit)
-    return replace(parts, observers=(*parts.observers, lengths, metrics)), steps
+    return replace(parts, observers=(*parts.observers, metrics)), steps
 
 
 def _embedder(config: ServeConfig) -> TextEmbedder | None:

@@ -66,7 +66,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             for index, url in enumerate(config.backend)
         ]
         parts = _parts_for(config)
-        parts = replace(parts, observers=(*parts.observers, lengths, metrics))
+        parts = replace(parts, observers=(*parts.observers, metrics))
         dispatcher = Dispatcher(parts, backends, clock, (metrics, lengths, feed, passages), patient=True)
         session = await stack.enter_async_context(_open_session())
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))

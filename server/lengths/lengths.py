@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from engine.messages import REPETITION, FinishReason
 from engine.sampling.params import SamplingParams
 from models.catalog.catalog import default_cache
 from scheduler.clock import Clock, background
-from scheduler.journal.file import BatchEntry, JournalError, RequestEntry, read
+from scheduler.journal.file import JournalError, RequestEntry, read
 from scheduler.journal.writer import Bounds, Journal
 from scheduler.learner import Lesson, Submit, inline
 from scheduler.length.cache import CachedPredictor
@@ -28,9 +28,7 @@ from scheduler.length.microbatch import IDLE_SHARE, LateEstimates, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Estimate, LengthPredictor, Prediction, prediction_of
-from scheduler.plan import Assignment
 from scheduler.request import Request
-from scheduler.serving_time.nearest import served_batch
 from server.api.served_model import Revise
 from server.cli.config import FrontConfig
 from server.composition.cache_paths import journal_path
@@ -57,7 +55,7 @@ CANCELLED = "cancelled"
 
 
 class Lengths:
-    """Predicts for the handlers, and follows requests and batches for the dispatcher. Event loop only; recording takes
+    """Predicts for the handlers, and follows requests for the dispatcher. Event loop only; recording takes
     no time and raises nothing."""
 
     def __init__(
@@ -72,7 +70,7 @@ class Lengths:
         """`model` is the name that answers are recorded by; where it `knows`, requests say how long they become."""
         self.learned = learned or PredictorParts()
         self.journal = journal
-        """Where requests and batches are recorded; None for nowhere."""
+        """Where requests are recorded; None for nowhere."""
         self._config, self._model, self._knows = config, model, knows
         self._open: dict[Request, tuple[LengthQuery, Prediction | None]] = {}
 
@@ -103,11 +101,6 @@ class Lengths:
             entry = request_entry(self._config, self._model, request, query, prediction, reason)
             recorded = self.journal.put(entry)
             request.recorded = recorded if self._config.journal_sync else None
-
-    def on_finish(self, assignment: Assignment, now: float) -> None:
-        entry = batch_entry(self._config, self._model, assignment)
-        if self.journal is not None and entry is not None:
-            self.journal.put(entry)
 
     def _learn(self, query: LengthQuery, prediction: Prediction | None, length: int, *, whole: bool) -> None:
         """Learn from an answer; one that is not `whole` was cut off at `max_tokens`, or because it repeated itself."""
@@ -183,17 +176,6 @@ def _repeated(request: Request) -> bool:
     return request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
 
 
-def batch_entry(config: FrontConfig, model: str, assignment: Assignment) -> BatchEntry | None:
-    """A batch that has ended, as the journal has it; None when it did not run as planned."""
-    batch = served_batch(assignment)
-    if batch is None:
-        return None
-    figures = asdict(batch)
-    for name in ("predicted_length", "predicted_seconds"):  # 0 where nothing was predicted
-        figures[name] = figures[name] or None
-    return BatchEntry(time.time(), model, config.strategy, assignment.executor, **figures)
-
-
 @dataclass(frozen=True, slots=True)
 class PredictorContext:
     """The rest of the server, as far as the predictor needs it."""
@@ -230,7 +212,7 @@ async def open_recorded_lengths(
 def _served_before(path: Path, model: str) -> list[ServedRow]:
     """The model's newest answers in the journal. One that cannot be read is its writer's to set aside."""
     with suppress(JournalError):
-        return served_rows(read(path, RequestEntry, last=MOST, model=model))
+        return served_rows(read(path, last=MOST, model=model))
     return []
 
 

@@ -21,7 +21,7 @@ from models.progress import Bars
 from models.proxy.network import Proxy
 from models.proxy.network import load as load_proxy
 from models.text import Text
-from scheduler.journal.file import RequestEntry, read
+from scheduler.journal.file import read
 from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples
 from scheduler.length.learning import completed, served_rows
@@ -90,7 +90,7 @@ def _tokenizer_folder(name: str, catalog: Catalog) -> Path:
 
 def _from_journal(path: Path, model: str) -> TrainingData:
     """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
-    served = served_rows(read(path, RequestEntry, model=model))
+    served = served_rows(read(path, model=model))
     rows = [row for row in served if len(row.features) == FEATURES]  # those of the default are of another kind
     if not rows:
         raise UserError(

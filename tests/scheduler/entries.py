@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scheduler.journal.file import BatchEntry, RequestEntry
+from scheduler.journal.file import RequestEntry
 from scheduler.journal.writer import Journal
 
 
@@ -39,11 +39,7 @@ def request_entry(
     )
 
 
-def batch_entry(finished_at: float = 100.0) -> BatchEntry:
-    return BatchEntry(finished_at, "tiny", "magnus", 0, 3, 12, 20, 30.5, 2.5, 2.25)
-
-
-def written(path: Path, *entries: RequestEntry | BatchEntry) -> Journal:
+def written(path: Path, *entries: RequestEntry) -> Journal:
     """A journal that was started, told the entries, and closed."""
     journal = Journal(path)
     journal.start()

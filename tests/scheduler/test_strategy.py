@@ -12,7 +12,7 @@ from engine.messages import Entry, Terms
 from models.errors import StrategyError
 from models.network.quantization import Quantization
 from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble, find_strategy
-from scheduler.batching.batcher import BATCH_ORDERS, Limits
+from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
 from scheduler.placement import PLACEMENTS
@@ -28,7 +28,6 @@ PARTS: dict[str, Mapping[Any, object]] = {
     "batching": BATCHERS,
     "placement": PLACEMENTS,
     "memory": MEMORIES,
-    "batch_order": BATCH_ORDERS,
     "serving_time": {None: None, **SERVING_TIMES},
     "preemption": PREEMPTIONS,
     "quantization": {None: None, **{str(one): one for one in Quantization}},
@@ -64,7 +63,7 @@ def test_an_assembled_strategy_serves_a_request(name: str) -> None:
 @pytest.mark.parametrize("column", sorted(PARTS.keys() - ELSEWHERE))
 def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
     changes: dict[str, Any] = {column: "nonsense"}
-    reader = STRATEGIES["magnus" if column in ("batch_order", "serving_time") else "baton-pd"]
+    reader = STRATEGIES["magnus" if column == "serving_time" else "baton-pd"]
     with pytest.raises(StrategyError, match=f"{column}='nonsense': is none of "):
         assemble(replace(reader, **changes), LIMITS, PROFILE)
 
@@ -82,8 +81,6 @@ def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
         ("scls", "order", "fair-sojourn", "compares keys, which its order has only within a queue"),
         ("srpt", "order", "hrrn", "compares keys, which its order has only within a queue"),
         ("magnus", "order", "sjf", "works only with fcfs"),
-        ("baton-pd", "batch_order", "hrrn", "works only with fcfs"),
-        ("abp", "batch_order", "hrrn", "which no serving_time makes"),
         ("vs", "serving_time", "nearest", "works only with None"),
         ("scls", "serving_time", "nearest", "works only with None, bilinear"),
         ("baton-pd", "memory", "slice", "works only with scale, fixed, whole, peak"),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import orjson
 
@@ -64,7 +64,7 @@ class Export(Source):
     """Entries to write, and how."""
 
     format: Literal["csv", "jsonl"] = option("jsonl", "how they are written")
-    what: Literal["requests", "batches", "lengths"] = option(
+    what: Literal["requests", "lengths"] = option(
         "requests", "lengths: texts and what became of them, as `lengthwise train` reads them"
     )
     since: float | None = option(None, "only what is younger than e.g. 30m, 12h, 7d", parse=_duration, metavar="AGE")
@@ -75,7 +75,7 @@ class Prune(Source):
     """Entries to delete."""
 
     older_than: float | None = option(None, "delete what is older than e.g. 12h, 30d", parse=_duration, metavar="AGE")
-    keep: Natural | None = option(None, "keep the newest N requests and batches at most")
+    keep: Natural | None = option(None, "keep the newest N requests at most")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -83,7 +83,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "journal",
         help="show, export or prune the record of finished requests",
-        description="The journal of finished requests and batches, which the length predictor learns from.",
+        description="The journal of finished requests, which the length predictor learns from.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     add_command(actions, "show", Show, _show, help="print the newest requests")
@@ -95,11 +95,11 @@ def _show(options: Show) -> None:
     from rich.table import Table
 
     from loadgen.console import table_console
-    from scheduler.journal.file import RequestEntry, read
+    from scheduler.journal.file import read
 
     heads = ("finished", "strategy", "outcome", "prompt", "predicted", "source", "generated", "first token", "latency")
     table = Table(*heads, title=str(options.path), title_justify="left")
-    for entry in read(options.path, RequestEntry, last=options.last):
+    for entry in read(options.path, last=options.last):
         table.add_row(
             f"{datetime.fromtimestamp(entry.finished_at):%Y-%m-%d %H:%M:%S}",
             entry.strategy,
@@ -115,15 +115,14 @@ def _show(options: Show) -> None:
 
 
 def _export(options: Export) -> None:
-    from scheduler.journal.file import BatchEntry, RequestEntry, read
+    from scheduler.journal.file import RequestEntry, read
 
     since = FOREVER if options.since is None else time.time() - options.since
     if options.what == "lengths":
-        _write(options.format, LENGTHS, _lengths(read(options.path, RequestEntry, since=since)))
+        _write(options.format, LENGTHS, _lengths(read(options.path, since=since)))
         return
-    kind: Any = BatchEntry if options.what == "batches" else RequestEntry
-    names = [field.name for field in dataclasses.fields(kind)]
-    entries = read(options.path, kind, since=since)
+    names = [field.name for field in dataclasses.fields(RequestEntry)]
+    entries = read(options.path, since=since)
     _write(options.format, names, ({name: getattr(entry, name) for name in names} for entry in entries))
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from loadgen.result_file import PROGRAM
-from scheduler.journal.file import RequestEntry, read
+from scheduler.journal.file import read
 from server.cli import main as cli
 from tests.loadgen.scripted import HEAD, Answer, finish, plain, said, scripted, stream, usage
 
@@ -68,7 +68,7 @@ async def test_two_strategies_from_end_to_end(tiny_folder: Path, tmp_path: Path)
     served = ("--serve-args", f"--journal {journal}", "--api-key", "the-key-of-all-servers")
     code, out, err = await compare(str(model), "--strategies", "baton-pd,vs", *served, *loads, *flags, environ=environ)
     assert code == 0, err
-    assert len({one.scope for one in read(journal, RequestEntry)}) == 1  # so each server learned from those before
+    assert len({one.scope for one in read(journal)}) == 1  # so each server learned from those before
     held = report(folder)
     assert [(one["round"], one["contestant"], one["request_rate"]) for one in held["plays"]] == [
         (number, name, rate)

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.messages import Tally
-from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
-from loadgen.simulate.node import ROUTERS, Node, VirtualClock
+from loadgen.simulate.node import ROUTERS
 from loadgen.simulate.simulation import Served, Simulation, WorkerRecord, measure_simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
@@ -58,12 +57,6 @@ def test_an_executor_that_runs_ahead_is_in_the_next_iteration_when_a_row_is_sent
         twin = replace(machine, runs_ahead=ahead)
         done = simulate(parts("baton-pd", twin, prefill_ahead=0), twin, trace, max_tokens=9)
         assert [one.started for one in done.requests] == pytest.approx([0.0, 1.1, started])
-
-
-def test_where_batches_are_arranged_a_simulated_request_is_told_nothing_of_when_it_ends() -> None:
-    """That means to look at all that wait, for each that comes: nine tenths of the time."""
-    request = Node(parts("magnus"), MACHINE, VirtualClock()).submit((0,) * 3, SamplingParams(5, replay_tokens=2), "", 2)
-    assert request.expected is None
 
 
 def test_joining_requests_take_the_time_of_their_steps() -> None:

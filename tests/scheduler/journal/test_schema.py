@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from scheduler.journal.file import STATEMENTS, VERSION, BatchEntry, RequestEntry, connect, prepare, prune, read
-from tests.scheduler.entries import batch_entry, request_entry, written
+from scheduler.journal.file import STATEMENTS, VERSION, connect, prepare, prune, read
+from tests.scheduler.entries import request_entry, written
 
 VERSION_1 = """
 CREATE TABLE requests (
@@ -31,7 +30,7 @@ INSERT INTO batches VALUES (1, 100.0, 'tiny', 'magnus', 0, 3, 12, 20, 30.5, 2.5,
 PRAGMA user_version = 1;
 """
 
-SLICE = replace(batch_entry(), strategy="scls")
+OLD = request_entry(predicted=None, features=())
 
 
 @pytest.fixture
@@ -48,60 +47,53 @@ def version(path: Path) -> int:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
+def tables(path: Path) -> set[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
 def test_an_older_journal_is_read_as_it_is(old: Path) -> None:
     before = old.read_bytes()
-    assert list(read(old, RequestEntry)) == [request_entry(predicted=None, features=())]
-    assert list(read(old, BatchEntry)) == [batch_entry()]
+    assert list(read(old)) == [OLD]
     assert (old.read_bytes(), version(old)) == (before, 1)
 
 
-def test_an_older_journal_is_taken_over_with_all_that_is_in_it(old: Path) -> None:
-    journal = written(old, SLICE, request_entry())
-    assert (journal.written, journal.lost, version(old)) == (2, 0, VERSION)
-    assert list(read(old, BatchEntry)) == [batch_entry(), SLICE]
-    assert list(read(old, RequestEntry)) == [request_entry(predicted=None, features=()), request_entry()]
+def test_an_older_journal_is_taken_over_with_its_requests_and_without_its_batches(old: Path) -> None:
+    journal = written(old, request_entry())
+    assert (journal.written, journal.lost, version(old)) == (1, 0, VERSION)
+    assert list(read(old)) == [OLD, request_entry()] and "batches" not in tables(old)
     assert list(old.parent.glob("*.damaged-*")) == []
-    written(old, SLICE)
-    assert len(list(read(old, BatchEntry))) == 3
+    written(old, request_entry())
+    assert len(list(read(old))) == 3
 
 
 def test_a_taken_over_journal_has_the_columns_of_a_new_one(old: Path, tmp_path: Path) -> None:
     found = []
     for path in (old, tmp_path / "new.sqlite3"):
         with closing(connect(path)) as connection:
-            found.append({row[1:3] for row in connection.execute("PRAGMA table_info(batches)")})
+            found.append({row[1:3] for row in connection.execute("PRAGMA table_info(requests)")})
     assert found[0] == found[1]
 
 
 def test_pruning_takes_an_older_journal_over_too(old: Path) -> None:
     assert prune(old, before=50.0) == 0
-    assert version(old) == VERSION and list(read(old, BatchEntry)) == [batch_entry()]
+    assert version(old) == VERSION and list(read(old)) == [OLD]
 
 
 def test_tables_without_a_version_are_completed(old: Path) -> None:
     """As an earlier program left them that was killed before it had set the version."""
     with closing(sqlite3.connect(old)) as connection:
         connection.execute("PRAGMA user_version = 0")
-    written(old, SLICE)
-    assert list(read(old, BatchEntry)) == [batch_entry(), SLICE]
+    written(old, request_entry())
+    assert list(read(old)) == [OLD, request_entry()]
 
 
 def test_a_take_over_that_fails_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "scheduler.journal.file.STATEMENTS", (*STATEMENTS, "CREATE TABLE new (one)", "CREATE TABLE batches (one)")
+        "scheduler.journal.file.STATEMENTS", (*STATEMENTS, "CREATE TABLE new (one)", "CREATE TABLE requests (one)")
     )
     with closing(sqlite3.connect(old)) as connection, pytest.raises(sqlite3.OperationalError, match="already exists"):
         prepare(connection)
-    with closing(sqlite3.connect(old)) as connection:
-        assert (
-            version(old) == 1 and connection.execute("SELECT * FROM sqlite_master WHERE name = 'new'").fetchall() == []
-        )
+    assert version(old) == 1 and "batches" in tables(old) and "new" not in tables(old)
     monkeypatch.undo()
-    assert written(old, SLICE).lost == 0 and list(read(old, BatchEntry)) == [batch_entry(), SLICE]
-
-
-def test_a_journal_of_version_2_keeps_the_columns_that_nothing_reads_any_more(old: Path) -> None:
-    with closing(sqlite3.connect(old)) as connection:
-        connection.executescript("ALTER TABLE batches ADD COLUMN conditions TEXT; PRAGMA user_version = 2;")
-    written(old, SLICE)
-    assert version(old) == VERSION and list(read(old, BatchEntry)) == [batch_entry(), SLICE]
+    assert written(old, request_entry()).lost == 0 and list(read(old)) == [OLD, request_entry()]

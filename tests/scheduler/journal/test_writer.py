@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.journal.file import VERSION, BatchEntry, JournalError, RequestEntry, append, connect, prune, read
+from scheduler.journal.file import VERSION, JournalError, append, connect, prune, read
 from scheduler.journal.writer import Bounds, Journal, trim
 from scheduler.length.learning import ServedRow, served_rows
-from tests.scheduler.entries import batch_entry, request_entry, written
+from tests.scheduler.entries import request_entry, written
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,28 +33,27 @@ def path(tmp_path: Path) -> Path:
 
 def test_entries_come_back_as_they_went_in(path: Path) -> None:
     requests = [request_entry(1.0, instruction="Übersetze"), request_entry(2.0, predicted=None, features=())]
-    journal = written(path, *requests, batch_entry())
-    assert list(read(path, RequestEntry)) == requests
-    assert list(read(path, BatchEntry)) == [batch_entry()]
-    assert (journal.written, journal.lost) == (3, 0)
+    journal = written(path, *requests)
+    assert list(read(path)) == requests
+    assert (journal.written, journal.lost) == (2, 0)
 
 
 def test_a_journal_goes_on_where_an_earlier_one_ended(path: Path) -> None:
     written(path, request_entry(1.0))
     written(path, request_entry(2.0))
-    assert [one.finished_at for one in read(path, RequestEntry)] == [1.0, 2.0]
+    assert [one.finished_at for one in read(path)] == [1.0, 2.0]
 
 
 def test_reading_can_begin_at_a_time_and_be_limited_to_the_newest(path: Path) -> None:
     written(path, *(request_entry(float(at)) for at in range(5)))
-    assert [one.finished_at for one in read(path, RequestEntry, since=2.0)] == [2.0, 3.0, 4.0]
-    assert [one.finished_at for one in read(path, RequestEntry, last=2)] == [3.0, 4.0]
+    assert [one.finished_at for one in read(path, since=2.0)] == [2.0, 3.0, 4.0]
+    assert [one.finished_at for one in read(path, last=2)] == [3.0, 4.0]
 
 
 def test_the_newest_of_a_model_are_its_own_newest(path: Path) -> None:
     """They were those among the newest of all, none where another model had been served since."""
     written(path, *(replace(request_entry(float(at)), model="own" if at < 3 else "another") for at in range(6)))
-    assert [one.finished_at for one in read(path, RequestEntry, last=2, model="own")] == [1.0, 2.0]
+    assert [one.finished_at for one in read(path, last=2, model="own")] == [1.0, 2.0]
 
 
 def test_a_full_queue_drops_and_counts(path: Path) -> None:
@@ -64,14 +63,14 @@ def test_a_full_queue_drops_and_counts(path: Path) -> None:
     assert journal.lost == 3
     journal.start()
     journal.close()
-    assert [one.finished_at for one in read(path, RequestEntry)] == [0.0, 1.0]
+    assert [one.finished_at for one in read(path)] == [0.0, 1.0]
 
 
 def test_a_damaged_file_is_set_aside_and_a_new_one_begins(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database at all" * 100)
     journal = written(path, request_entry())
-    assert list(read(path, RequestEntry)) == [request_entry()]
+    assert list(read(path)) == [request_entry()]
     (aside,) = path.parent.glob("*.damaged-*")
     assert aside.read_bytes().startswith(b"no database")
     assert "was damaged" in caplog.text and str(aside) in caplog.text
@@ -84,7 +83,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_set_aside_too(path: Path) ->
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))  # its header is fine, so that it opens
     journal = written(path, request_entry())
-    assert list(read(path, RequestEntry)) == [request_entry()]
+    assert list(read(path)) == [request_entry()]
     assert len(list(path.parent.glob("*.damaged-*"))) == 1
     assert journal.lost == 0
 
@@ -102,7 +101,7 @@ def test_the_journal_of_a_newer_version_that_runs_is_left_alone_and_one_beside_i
     assert f"recorded in {journal.path}" in caplog.text
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM requests").fetchone() == (241,)
-    assert list(read(path, RequestEntry)) == [request_entry(9.0)], "reading finds what this version wrote"
+    assert list(read(path)) == [request_entry(9.0)], "reading finds what this version wrote"
     assert list(path.parent.glob("*.damaged-*")) == []
 
 
@@ -140,7 +139,7 @@ def test_entries_wait_while_another_process_holds_the_journal(
             journal.put(request_entry(float(at)))
         assert refused.wait(20)
     journal.close()
-    assert (journal.written, journal.lost, len(list(read(path, RequestEntry)))) == (198, 0, 198)
+    assert (journal.written, journal.lost, len(list(read(path)))) == (198, 0, 198)
     assert len(caplog.records) == 1 and "database is locked" in caplog.text
 
 
@@ -151,7 +150,7 @@ def test_each_entry_tells_when_it_is_on_the_disk_or_lost(path: Path, monkeypatch
     assert not stored.done() and lost.result(0) is False
     journal.start()
     assert stored.result(20) is True
-    assert [one.finished_at for one in read(path, RequestEntry)] == [1.0]
+    assert [one.finished_at for one in read(path)] == [1.0]
     with closing(connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         late = journal.put(request_entry(3.0))
@@ -172,7 +171,7 @@ def test_what_cannot_be_written_before_the_end_is_counted_and_told(
 
 def test_what_is_too_old_is_deleted_though_nothing_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
-    written(path, *(request_entry(now - age) for age in (900.0, 700.0, 5.0)), batch_entry(now - 900.0))
+    written(path, *(request_entry(now - age) for age in (900.0, 700.0, 5.0)))
     monkeypatch.setattr("scheduler.journal.writer.INTERVAL", 0.01)
     trimmed = threading.Event()
 
@@ -185,7 +184,7 @@ def test_what_is_too_old_is_deleted_though_nothing_ends(path: Path, monkeypatch:
     journal.start()
     assert trimmed.wait(20)
     journal.close()
-    assert [one.finished_at for one in read(path, RequestEntry)] == [now - 5.0] and not list(read(path, BatchEntry))
+    assert [one.finished_at for one in read(path)] == [now - 5.0]
 
 
 def test_a_file_that_is_full_loses_its_oldest_entries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +194,7 @@ def test_a_file_that_is_full_loses_its_oldest_entries(path: Path, monkeypatch: p
         journal._append([request_entry(float(number)) for number in range(at, at + 100)])
         journal._trim()
     journal._close()
-    left = [one.finished_at for one in read(path, RequestEntry)]
+    left = [one.finished_at for one in read(path)]
     assert left == [float(at) for at in range(3000 - len(left), 3000)] and 500 < len(left) < 2500
     assert path.stat().st_size < 300_000
 
@@ -231,7 +230,7 @@ def test_a_full_disk_is_logged_once_and_writing_resumes_with_what_waited(
     assert "disk is full" in caplog.text
     assert journal._store([request_entry(9.0)])
     assert (journal.written, journal.lost) == (1, 0)
-    assert [one.finished_at for one in read(path, RequestEntry)] == [9.0]
+    assert [one.finished_at for one in read(path)] == [9.0]
     journal._close()
 
 
@@ -272,22 +271,21 @@ def test_entries_survive_a_kill(path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"written\n"
         os.kill(process.pid, signal.SIGKILL)
-    assert len(list(read(path, RequestEntry))) == 100
+    assert len(list(read(path))) == 100
 
 
 def test_pruning_deletes_by_age_and_by_number(path: Path) -> None:
-    written(path, *(request_entry(float(at)) for at in range(6)), batch_entry(1.0))
-    assert prune(path, before=2.0) == 3
+    written(path, *(request_entry(float(at)) for at in range(6)))
+    assert prune(path, before=2.0) == 2
     assert prune(path, keep=3) == 1
-    assert [one.finished_at for one in read(path, RequestEntry)] == [3.0, 4.0, 5.0]
-    assert list(read(path, BatchEntry)) == []
+    assert [one.finished_at for one in read(path)] == [3.0, 4.0, 5.0]
 
 
 @pytest.mark.parametrize("name", ["absent", "text"])
 def test_what_is_no_journal_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / "text").write_text("hello" * 1000)
     with pytest.raises(JournalError, match="no journal"):
-        list(read(tmp_path / name, RequestEntry))
+        list(read(tmp_path / name))
     with pytest.raises(JournalError, match=r"no journal|cannot be pruned"):
         prune(tmp_path / name, keep=1)
 
@@ -304,7 +302,7 @@ def test_what_can_be_learned_from_are_answers_that_were_predicted_and_not_broken
         request_entry(features=()),
         request_entry(generated=0),
     )
-    assert served_rows(read(path, RequestEntry)) == [
+    assert served_rows(read(path)) == [
         ServedRow((0.5, 2.0), 30.5, 20),
         ServedRow((0.5, 2.0), 30.5, 64, cut=True),
         ServedRow((0.5, 2.0), 30.5, 300, cut=True),

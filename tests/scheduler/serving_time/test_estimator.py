@@ -12,8 +12,8 @@ from scheduler.serving_time.nearest import ServedBatch, surprises
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)
 
 
-def served(seconds: float, *, generation_length: int, predicted_length: int = 1) -> ServedBatch:
-    return ServedBatch(4, 100, predicted_length, generation_length, float(predicted_length), seconds)
+def served(seconds: float, *, generation_length: int) -> ServedBatch:
+    return ServedBatch(4, 100, generation_length, seconds)
 
 
 def test_a_batch_is_learnt_when_it_is_wrong_by_two_seconds_and_by_a_fifth() -> None:
@@ -25,11 +25,6 @@ def test_a_batch_is_learnt_when_it_is_wrong_by_two_seconds_and_by_a_fifth() -> N
     faster = served(80.0, generation_length=100)  # -20 s, 25 %
     batches = [wrong, within_a_fifth, short, within_two_seconds, faster]
     assert surprises(batches, SECOND_A_TOKEN) == (wrong, short, faster)
-
-
-def test_a_wrong_length_is_not_held_against_the_estimator() -> None:
-    batch = served(100.0, generation_length=100, predicted_length=10)
-    assert surprises([batch], SECOND_A_TOKEN) == ()
 
 
 def test_for_a_small_model_the_bounds_can_be_other() -> None:

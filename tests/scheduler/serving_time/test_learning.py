@@ -21,7 +21,7 @@ def ended(generated: int, seconds: float, *, length: int = 4, at: float = 0.0, i
     """A batch of two rows, the longer of which has generated `generated` tokens here, after 3 before."""
     rows = (request(0, length), request(1, 2))
     rows[0].generated = 3
-    assignment = Assignment(Plan(rows, estimate=7.0, generation_length=9), 0, sent=0.0, intact=intact)
+    assignment = Assignment(Plan(rows, estimate=7.0), 0, sent=0.0, intact=intact)
     rows[0].generated += generated
     rows[1].generated += 1
     assignment.began, assignment.ended = at, at + seconds
@@ -47,7 +47,7 @@ def learning_at_once(pupil: Pupil, submit: Submit = inline) -> BatchLearning:
 
 
 def test_a_batch_is_known_by_its_rows_its_lengths_and_its_time() -> None:
-    assert served_batch(ended(5, 6.5, length=4, at=10.0)) == ServedBatch(2, 7, 9, 5, 7.0, 6.5)
+    assert served_batch(ended(5, 6.5, length=4, at=10.0)) == ServedBatch(2, 7, 5, 6.5)
 
 
 def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
@@ -72,7 +72,7 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     learning.on_finish(ended(12, 24.0), 1120.0)
     lessons.append(learning.learner.latest)
     assert [sorted(one.seconds for one in taught) for taught in pupil.taught] == [[20.0, 24.0, 24.0]]
-    assert ServedBatch(2, 7, 9, 10, 7.0, 20.0) in pupil.taught[0]
+    assert ServedBatch(2, 7, 10, 20.0) in pupil.taught[0]
     assert lessons == [None, Lesson(5, 3, np.sqrt((10**2 + 12**2 + 1 + 10**2 + 12**2) / 5))]
     learning.on_finish(ended(10, 20.0), 1239.0)
     assert len(pupil.taught) == 1
@@ -108,10 +108,7 @@ def test_where_times_only_scatter_estimates_stay_the_profiles(batches: int, seed
 
     def draw(count: int, factor: float) -> list[ServedBatch]:
         lengths, errors = rng.integers(20, 300, count), factor * np.exp(rng.normal(0, 0.3, count))
-        return [
-            ServedBatch(2, 7, int(one), int(one), 0.0, float(one * error))
-            for one, error in zip(lengths, errors, strict=True)
-        ]
+        return [ServedBatch(2, 7, int(one), float(one * error)) for one, error in zip(lengths, errors, strict=True)]
 
     nearest = Nearest(SECOND_A_TOKEN)
     learning = BatchLearning(nearest, inline)
@@ -149,5 +146,5 @@ def test_estimates_follow_a_machine_that_became_slower() -> None:
 
 
 def test_the_error_is_that_with_the_true_lengths() -> None:
-    served = [ServedBatch(2, 7, 1, 10, 0.0, 13.0), ServedBatch(2, 7, 1, 10, 0.0, 6.0)]
+    served = [ServedBatch(2, 7, 10, 13.0), ServedBatch(2, 7, 10, 6.0)]
     assert estimate_error(Pupil(), served) == pytest.approx(np.sqrt((9 + 16) / 2))

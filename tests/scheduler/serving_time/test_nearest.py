@@ -15,7 +15,7 @@ STEEP = Bilinear(1e-4, 0, 0, 0.1, 1e-6, 1e-3, 0, 0.03)
 
 
 def took(rows: int, input_length: int, generation_length: int, seconds: float) -> ServedBatch:
-    return ServedBatch(rows, input_length, generation_length, generation_length, 0.0, seconds)
+    return ServedBatch(rows, input_length, generation_length, seconds)
 
 
 def test_the_profile_speaks_until_there_are_as_many_batches_as_neighbours() -> None:

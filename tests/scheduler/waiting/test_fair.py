@@ -20,9 +20,17 @@ from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.by_length import Fcfs
-from scheduler.waiting.fair import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairQueue, Shares, service, service_had, share_out
+from scheduler.waiting.fair import (
+    OUTPUT_WEIGHT,
+    PROMPT_WEIGHT,
+    FairQueue,
+    Queue,
+    Shares,
+    service,
+    service_had,
+    share_out,
+)
 from scheduler.waiting.out_of_turn import OutOfTurn
-from scheduler.waiting.queue import Queue
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
 from tests.scheduler.waiting.predicted import AGING, first, serve

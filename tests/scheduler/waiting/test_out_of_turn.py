@@ -185,9 +185,8 @@ def test_a_newcomer_is_told_about_where_it_will_be_and_the_dear_ones_that_they_a
 
 def test_how_far_newcomers_may_pass_a_request_is_told_in_work() -> None:
     queue = queue_of(predicted(0, 100.0), predicted(1, 100.0), share=0.5)
-    request = next(one for one in queue if one.row_id == 1)
     before = queue.total()._replace(place=1, tokens=100.0, unread=0)
-    assert queue.passed_by(request, before) == pytest.approx(100.0)
+    assert queue.passed_by(before) == pytest.approx(100.0)
 
 
 def test_ten_thousand_that_wait_hold_no_decision_up() -> None:

@@ -83,7 +83,7 @@ async def serve(lengths: Lengths, generated: int = 5, query: LengthQuery = QUERY
 
 
 def journalled(cache: Path) -> list[RequestEntry]:
-    return list(read(cache / "journal" / "journal.sqlite3", RequestEntry))
+    return list(read(cache / "journal" / "journal.sqlite3"))
 
 
 def keep_forest(cache: Path, about_embedder: str) -> None:

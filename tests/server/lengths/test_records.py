@@ -1,4 +1,4 @@
-"""Records of requests and of batches, figure by figure, and who hears of answers."""
+"""Records of requests, figure by figure, and who hears of answers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import pytest
 
 from engine.messages import REPETITION, FinishReason
 from engine.sampling.params import SamplingParams
-from scheduler.journal.file import BatchEntry, RequestEntry, read
+from scheduler.journal.file import RequestEntry, read
 from scheduler.journal.writer import Journal
 from scheduler.length.features import LengthQuery
 from scheduler.length.learning import ServedRow
 from scheduler.length.prediction import LengthDistribution, Prediction, Source
-from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
 from server.cli.config import FrontConfig
-from server.lengths.lengths import Lengths, PredictorParts, batch_entry
+from server.lengths.lengths import Lengths, PredictorParts
 
 CONFIG = FrontConfig(strategy="magnus")
 QUERY = LengthQuery("Translate.", "Hello", 3, 8)
@@ -65,7 +64,7 @@ class Stage:
 
     def requests(self) -> list[RequestEntry]:
         self.journal.close()
-        return list(read(self.journal.path, RequestEntry))
+        return list(read(self.journal.path))
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_the_reader_of_an_answer_waits_for_its_record_where_that_is_promised(pat
     stage.end(request, FinishReason.STOP)
     assert (request.recorded is not None) is sync
     if request.recorded is not None:
-        assert request.recorded.result(20) and len(list(read(path, RequestEntry))) == 1
+        assert request.recorded.result(20) and len(list(read(path))) == 1
     stage.journal.close()
 
 
@@ -158,16 +157,3 @@ def test_a_request_is_recorded_once_and_not_kept() -> None:
     for _ in range(2):
         lengths.on_end(request, FinishReason.STOP, 104.0)
     assert len(learning.rows) == 1
-
-
-def test_a_batch_is_recorded_as_it_was_planned_and_as_it_went(path: Path) -> None:
-    one, other = ended_request(generated=0), ended_request(generated=0)
-    assignment = Assignment(Plan((one, other), estimate=2.5, generation_length=12), 1, 100.0, began=100.5)
-    one.generated, other.generated, assignment.ended = 5, 9, 103.0
-    stage = Stage(path)
-    stage.lengths.on_finish(assignment, 103.0)
-    stage.journal.close()
-    (entry,) = read(path, BatchEntry)
-    assert entry == BatchEntry(entry.finished_at, "tiny", "magnus", 1, 2, 4, 9, 12, 2.5, 2.5), "others may have joined"
-    assignment.intact = False
-    assert batch_entry(CONFIG, "tiny", assignment) is None

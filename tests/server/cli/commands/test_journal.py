@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.journal.file import RequestEntry, read
+from scheduler.journal.file import read
 from scheduler.journal.writer import Journal
 from server.cli.commands import journal as journal_command
-from tests.scheduler.entries import batch_entry, request_entry
+from tests.scheduler.entries import request_entry
 from tests.server.cli.commands.runner import run_command
 
 run = partial(run_command, journal_command.add_parser, "journal")
@@ -29,7 +29,6 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     journal.start()
     for at, generated in ((1.0, 111), (2.0, 222), (time.time(), 333)):
         journal.put(request_entry(at, generated=generated))
-    journal.put(batch_entry())
     journal.close()
     return path
 
@@ -55,12 +54,6 @@ def test_export_writes_csv(path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (rows[0]["features"], rows[0]["instruction"]) == ("0.5 2.0", "")
 
 
-def test_export_writes_batches_too(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("export", "--what", "batches") == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["predicted_seconds"] == 2.5
-
-
 def test_export_writes_rows_to_train_from(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = Journal(path)
     journal.start()
@@ -83,13 +76,13 @@ def test_prune_deletes_by_age_and_number(path: Path, capsys: pytest.CaptureFixtu
     assert run("prune", "--keep", "2") == 0
     assert capsys.readouterr().out == "1 entries deleted\n"
     assert run("prune", "--older-than", "1d") == 0
-    assert [one.generated for one in read(path, RequestEntry)] == [333]
+    assert [one.generated for one in read(path)] == [333]
 
 
 def test_prune_wants_to_know_what(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("prune") == 2
     assert "say what to delete, with --older-than or --keep" in capsys.readouterr().err
-    assert len(list(read(path, RequestEntry))) == 3
+    assert len(list(read(path))) == 3
 
 
 @pytest.mark.parametrize("action", [["show"], ["export"], ["prune", "--keep", "1"]])
