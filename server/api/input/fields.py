@@ -7,7 +7,8 @@ is data, such as schemas and arguments, is bounded in size and depth, since what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
@@ -131,17 +132,8 @@ def _depth_exceeds(value: Any, most: int) -> bool:
     """Level by level, so that depth costs no recursion."""
     level: list[Any] = [value]
     for _ in range(most + 1):
-        level = [inner for outer in level for inner in _inside(outer)]
+        inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [*chain.from_iterable(inside)]
         if not level:
             return False
     return True
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    match value:
-        case dict():
-            return value.values()
-        case list():
-            return value
-        case _:
-            return ()
