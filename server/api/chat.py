@@ -38,19 +38,21 @@ class ChatFinish(StrEnum):
     TOOL_CALLS = "tool_calls"
 
 
-class FunctionCall(msgspec.Struct, frozen=True):
-    """The function to call; its arguments are JSON."""
+class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The function to call, and its arguments as JSON; in a chunk, its name all at once, and more of its arguments."""
 
-    name: str
     arguments: str
+    name: str | None = None
 
 
-class ToolCall(msgspec.Struct, frozen=True):
-    """A tool that the assistant calls."""
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool that the assistant calls; in a chunk, what is added to it: id and type come with the first, its index with
+    each."""
 
-    id: str
     function: FunctionCall
-    type: Literal["function"] = "function"
+    id: str | None = None
+    type: Literal["function"] | None = None
+    index: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -77,28 +79,12 @@ class ChatReply(ChoicesBody[ChatChoice], frozen=True, kw_only=True, omit_default
     prompt_logprobs: PromptLogprobs | None = None
 
 
-class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Addition of a chunk to a call: its name, all at once, and more of its arguments."""
-
-    arguments: str
-    name: str | None = None
-
-
-class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Addition of a chunk to one of the calls; id and type come with the first."""
-
-    index: int
-    function: FunctionDelta
-    id: str | None = None
-    type: Literal["function"] | None = None
-
-
 class Delta(msgspec.Struct, frozen=True, omit_defaults=True):
     """Addition of a chunk to a message; the role comes with the first."""
 
     role: str | None = None
     content: str | None = None
-    tool_calls: list[ToolCallDelta] | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True):
@@ -136,10 +122,8 @@ class ChatWords(ChoiceWords[ChatBody]):
         return self.reply(ChatReply, choices, object="chat.completion", prompt_logprobs=given, **self.totals())
 
     def _choice(self, part: Part) -> ChatChoice:
-        said, deltas = _said(part.pieces), _call_deltas(part.pieces)
-        calls = [
-            ToolCall(one.id or "", FunctionCall(one.function.name or "", one.function.arguments)) for one in deltas
-        ]
+        said = _said(part.pieces)
+        calls = [msgspec.structs.replace(call, index=msgspec.UNSET) for call in _call_deltas(part.pieces)]
         message = ChatMessage(said or None, tool_calls=calls) if calls else ChatMessage(said)
         logprobs = self._logprobs(part.update)
         return ChatChoice(part.answer.index, message, logprobs, _finish_reason(part), part.update.stop_reason)
@@ -175,7 +159,7 @@ def _said(pieces: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
 
 
-def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
+def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCall]:
     """Additions to the calls of a message, one delta a call. Each belongs in a chunk of its own: many clients read
     the first delta of a chunk only, or take a second one of the same index for another call.
     """
@@ -183,6 +167,6 @@ def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCallDelta]:
     deltas = []
     for index, group in groupby(called, key=attrgetter("index")):
         first, *more = group
-        function = FunctionDelta("".join(part.arguments for part in (first, *more)), first.name or None)
-        deltas.append(ToolCallDelta(index, function, first.id or None, "function" if first.id else None))
+        function = FunctionCall("".join(part.arguments for part in (first, *more)), first.name or None)
+        deltas.append(ToolCall(function, first.id or None, "function" if first.id else None, index))
     return deltas

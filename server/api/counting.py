@@ -43,7 +43,7 @@ async def estimate(request: web.Request) -> web.Response:
     wanted, holder = list_wanted(body, prompts, model, seeded=False), holder_of(request)
     client = client_of(request, body.user)
     async with predict(wanted, request.app[LENGTHS], length_scope(holder, body.cache_salt)) as predictions:
-        described = [describe(item, predictions[id(item.prompt)], body, model, client, holder) for item in wanted]
+        described = [describe(*pair, body, model, client, holder) for pair in zip(wanted, predictions, strict=True)]
         requests = [request.app[DISPATCHER].estimate(**one) for one in described]
     told = expectation_of(requests)
     request[TICKET].spend(told.prompt_tokens)

@@ -172,14 +172,13 @@ def error_response(
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer every failure of a handler with an error object of its API: OpenAI's, unless the operation has another."""
-    headers = None
     try:
         return await handler(request)
     except ApiError as failure:
         error = failure
         request[_CODE] = error_body(error).error.code
     except web.HTTPException as failure:
-        error, headers = _from_http(request, failure), _allow(failure)
+        error = _from_http(request, failure)
     except (web.RequestPayloadError, HttpProcessingError):
         error = ApiError(400, "the request's body cannot be read: its encoding is broken", close=True)
     except ConnectionError:
@@ -194,7 +193,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
             error = internal_error(request)
     operation = request.get(OPERATION)
     dialect = None if operation is None else operation.dialect
-    return error_response(error, headers, None if dialect is None else dialect.word(error, request_id(request)))
+    return error_response(error, body=None if dialect is None else dialect.word(error, request_id(request)))
 
 
 def error_code(request: web.Request) -> str | None:
@@ -213,13 +212,9 @@ def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
             return ApiError(404, f"there is nothing at {request.rel_url.raw_path!r}; GET / lists the endpoints")
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
-            return ApiError(405, f"{request.method!r} is not allowed here; use {allowed}")
+            message = f"{request.method!r} is not allowed here; use {allowed}"
+            return ApiError(405, message, headers={"Allow": error.headers["Allow"]})
         case web.HTTPRequestEntityTooLarge():
             return ApiError(413, "the request's body is too large; shorten it", close=True)
         case _:
             return ApiError(error.status, error.reason)
-
-
-def _allow(error: web.HTTPException) -> Mapping[str, str] | None:
-    """A 405 must say which methods are allowed."""
-    return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None

@@ -8,7 +8,6 @@ the model under each of its names.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -135,8 +134,3 @@ async def show_model(request: web.Request) -> web.Response:
 def _card(name: str, app: web.Application) -> ModelCard:
     model = app[MODEL]
     return ModelCard(id=name, created=app[CREATED], root=model.root, max_model_len=model.context_length)
-
-
-async def remember_start(app: web.Application) -> None:
-    """Note the time at start-up."""
-    app[CREATED] = int(time.time())

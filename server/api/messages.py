@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import orjson
 from aiohttp import web
 
 from engine.messages import REPETITION, FinishReason, RowUpdate
@@ -20,7 +19,7 @@ from server.api.input.prompts import chat_prompt, render_chat
 from server.api.input.tools import toolbox
 from server.api.output.answer import ItemWords, respond
 from server.api.output.call import Call, Part
-from server.api.output.reading import CallPiece
+from server.api.output.reading import CallPiece, try_json
 from server.api.output.reply import json_response
 from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
@@ -190,7 +189,10 @@ class MessageWords(ItemWords[ContentBlock]):
 
     def complete(self, item: ContentBlock, text: str, cut: bool) -> ContentBlock:
         """A call that was cut has no input."""
-        return TextBlock(text) if isinstance(item, TextBlock) else ToolUseBlock(item.id, item.name, _object(text))
+        if isinstance(item, TextBlock):
+            return TextBlock(text)
+        value = try_json(text)
+        return ToolUseBlock(item.id, item.name, value if isinstance(value, dict) else {})
 
     def begun(self, item: ContentBlock) -> Iterator[msgspec.Struct]:
         yield MessageEvent(type="content_block_start", index=len(self.done), content_block=item)
@@ -225,12 +227,3 @@ class MessageWords(ItemWords[ContentBlock]):
         return MessageObject(
             id=record.id, model=record.model, content=content, stop_reason=reason, stop_sequence=sequence, usage=usage
         )
-
-
-def _object(text: str) -> dict[str, object]:
-    """Arguments as an object; an answer that was cut short may have left half of one."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -11,7 +11,6 @@ import orjson
 from aiohttp import web
 
 from server.api.errors import ErrorBody
-from server.api.input.fields import Foreign, describe_foreign
 from server.api.operation import Operation, Parameter
 from server.api.output.sse import HEADER as PROGRESS_HEADER
 from server.http.request_id import HEADER
@@ -97,10 +96,7 @@ def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
         types |= {struct for struct in (operation.body, operation.reply, *operation.events, *errors) if struct}
     _, schemas = msgspec.json.schema_components(types, ref_template=REF)
     for struct in types:
-        schema = schemas[struct.__name__]
-        schema.update({"allOf": [struct.told]} if hasattr(struct, "told") else {})
-        if issubclass(struct, Foreign):
-            schema["properties"].update(describe_foreign())
+        schemas[struct.__name__].update({"allOf": [struct.told]} if hasattr(struct, "told") else {})
     return dict(sorted(schemas.items()))
 
 

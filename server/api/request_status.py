@@ -139,12 +139,9 @@ def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispat
 def choice_of(index: int, request: Request, dispatcher: Dispatcher) -> ChoiceStatus:
     """One of the answers of a call."""
     place, wait = find_place((request,), dispatcher)
-    return ChoiceStatus(index, choice_state(request), place, wait, request.predicted_length, request.generated)
-
-
-def choice_state(request: Request) -> CallState:
-    """State of one answer; one that was handed back between two slices waits again."""
-    return CallState.WAITING if request.state is State.ASSIGNED else CallState(request.state)
+    # One that was handed back between two slices waits again.
+    state = CallState.WAITING if request.state is State.ASSIGNED else CallState(request.state)
+    return ChoiceStatus(index, state, place, wait, request.predicted_length, request.generated)
 
 
 def call_state(requests: Sequence[Request]) -> CallState:

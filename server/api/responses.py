@@ -24,7 +24,7 @@ from server.api.input.schema import ChatBody, Message, PastCall, PastFunction
 from server.api.output import response as replies
 from server.api.output.answer import ItemWords, respond
 from server.api.output.call import Call, Part
-from server.api.output.reading import CallPiece, TextPiece
+from server.api.output.reading import CallPiece, TextPiece, try_json
 from server.api.output.reply import ChatLogprob, chat_logprobs, encode, json_response
 from server.api.served_model import MODEL, ServedModel
 from server.http.access import holder_of
@@ -241,10 +241,7 @@ def _said_in(items: Sequence[replies.OutputItem]) -> Message:
 
 def _text_argument(arguments: str) -> str:
     """The text in the arguments of a custom tool; of a call that was cut short, as much as there is."""
-    try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments
+    value = try_json(arguments)
     text = value.get("input") if isinstance(value, dict) else None
     return text if isinstance(text, str) else arguments
 

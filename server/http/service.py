@@ -25,7 +25,7 @@ from scheduler.serving_time.profile_file import Conditions
 from scheduler.stream import Wakeups
 from server.api.embeddings import EMBEDDER
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
-from server.api.health import LIFE, Life, remember_start
+from server.api.health import CREATED, LIFE, Life
 from server.api.input.structured import give_up_compiling
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.openapi import DOCUMENT, encode_document
@@ -131,6 +131,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         LENGTHS: service.lengths,
         STORE: ResponseStore(service.limits.stored_response_bytes),
         LIFE: Life(service.responsive),
+        CREATED: int(time.time()),
         PENDING: PendingCalls(),
         LOOKS: Wakeups(),
         REGISTER: Register(service.dispatcher),
@@ -160,7 +161,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
             for operation in service.operations  # `web.get` answers HEAD too
         ]
     )
-    app.on_startup.extend((remember_start, start_batches))
+    app.on_startup.append(start_batches)
     app.on_shutdown.extend((stop_batches, close_feed, give_up_compiling))
     app.on_response_prepare.extend((_add_headers, add_origin_headers))
     return app

@@ -1,6 +1,6 @@
 """A request's body: bytes that come in time and in size, as JSON that is what the schema says.
 
-It knows no field; the schema's bounds are the schema's.
+The bounds of fields are the schema's.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from decimal import Decimal
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 import orjson
 from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
+from server.api.input.messages import MessagesBody
+from server.api.input.schema import GenerationBody
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.register import Caller, Record
 from server.api.served_model import DISPATCHER, MODEL, model_name
@@ -46,17 +48,7 @@ BODIES_OF_ONE = 16
 T = TypeVar("T")
 
 
-class GeneratingBody(Protocol):
-    """The body of a call that generates."""
-
-    @property
-    def model(self) -> str | None: ...
-
-    @property
-    def stream(self) -> bool | None: ...
-
-
-G = TypeVar("G", bound=GeneratingBody)
+G = TypeVar("G", bound=GenerationBody | MessagesBody)
 
 ESTIMATE = "x-lengthwise-estimate"
 """Request header by which a client asks that `metrics` tell what was expected of its call, with the value 1."""

@@ -7,19 +7,19 @@ is data, such as schemas and arguments, is bounded in size and depth, since what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import msgspec
 import orjson
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from server.api.errors import bad_request
 
-NOTHING = frozenset({b"", b"null", b"false", b"[]", b"{}", b'""'})
-"""Values, without white space, that ask for nothing in most of these fields."""
-UNLESS_FALSE = frozenset({b"", b"null", b"true"})
+NOTHING = ("", [], False, None, {})
+"""Values that ask for nothing in most of these fields."""
 
 LONGEST = 1024
 """Bytes of the longest value that may ask for nothing, white space included; longer ones are not looked through."""
@@ -27,66 +27,65 @@ LONGEST = 1024
 ABSENT: Any = msgspec.field(default_factory=Raw)
 """The default of a field whose value is not read."""
 
-OnlyText: TypeAlias = Annotated[Raw, "only text comes out of this server"]
-UseLogitBias: TypeAlias = Annotated[Raw, "is not supported; use logit_bias"]
-UseLogprobs: TypeAlias = Annotated[Raw, "is not supported; use logprobs, or /tokenize"]
+
+def refused(reason: str, *harmless: object) -> Meta:
+    """Describes a field that is refused for this reason unless it has one of the `harmless` values, or asks for nothing
+    where none are given."""
+    return Meta(description=reason, extra_json_schema={"enum": list(harmless or NOTHING)})
+
+
+UseLogitBias: TypeAlias = Annotated[Raw, refused("is not supported; use logit_bias")]
+UseLogprobs: TypeAlias = Annotated[Raw, refused("is not supported; use logprobs, or /tokenize")]
 
 
 class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that are known and refused, each with the reason; their values are not even read."""
 
     allowed_token_ids: UseLogitBias = ABSENT
-    audio: OnlyText = ABSENT
+    audio: Annotated[Raw, refused("only text comes out of this server")] = ABSENT
     bad_words: UseLogitBias = ABSENT
-    chat_template: Annotated[Raw, "start the server with --chat-template instead"] = ABSENT
-    documents: Annotated[Raw, "is not supported; put them into a message"] = ABSENT
-    function_call: Annotated[Raw, "is not supported; use tools and tool_choice"] = ABSENT
-    functions: Annotated[Raw, "are not supported; use tools"] = ABSENT
-    guided_choice: Annotated[Raw, "is not supported; use structured_outputs with choice"] = ABSENT
-    guided_grammar: Annotated[Raw, "is not supported; use structured_outputs with grammar"] = ABSENT
-    guided_json: Annotated[Raw, "is not supported; use response_format, or structured_outputs with json"] = ABSENT
-    guided_regex: Annotated[Raw, "is not supported; use structured_outputs with regex"] = ABSENT
-    logits_processors: Annotated[Raw, "is not supported"] = ABSENT
-    modalities: OnlyText = ABSENT
-    prompt_embeds: Annotated[Raw, "only text and token ids can be read"] = ABSENT
+    chat_template: Annotated[Raw, refused("start the server with --chat-template instead")] = ABSENT
+    documents: Annotated[Raw, refused("is not supported; put them into a message")] = ABSENT
+    function_call: Annotated[Raw, refused("is not supported; use tools and tool_choice", *NOTHING, "none", "auto")] = (
+        ABSENT
+    )
+    functions: Annotated[Raw, refused("are not supported; use tools")] = ABSENT
+    guided_choice: Annotated[Raw, refused("is not supported; use structured_outputs with choice")] = ABSENT
+    guided_grammar: Annotated[Raw, refused("is not supported; use structured_outputs with grammar")] = ABSENT
+    guided_json: Annotated[Raw, refused("is not supported; use response_format, or structured_outputs with json")] = (
+        ABSENT
+    )
+    guided_regex: Annotated[Raw, refused("is not supported; use structured_outputs with regex")] = ABSENT
+    logits_processors: Annotated[Raw, refused("is not supported")] = ABSENT
+    modalities: Annotated[Raw, refused("only text comes out of this server", *NOTHING, ["text"])] = ABSENT
+    prompt_embeds: Annotated[Raw, refused("only text and token ids can be read")] = ABSENT
     return_token_ids: UseLogprobs = ABSENT
     return_tokens_as_token_ids: UseLogprobs = ABSENT
-    suffix: Annotated[Raw, "is not supported; leave it out"] = ABSENT
-    skip_special_tokens: Annotated[Raw, "control tokens are always left out"] = ABSENT
-    truncate_prompt_tokens: Annotated[Raw, "is not supported; shorten the prompt, /tokenize tells its length"] = ABSENT
-    use_beam_search: Annotated[Raw, "is not supported; use n and a temperature"] = ABSENT
-    web_search_options: Annotated[Raw, "this server looks nothing up"] = ABSENT
+    suffix: Annotated[Raw, refused("is not supported; leave it out")] = ABSENT
+    skip_special_tokens: Annotated[Raw, refused("control tokens are always left out", None, True)] = ABSENT
+    truncate_prompt_tokens: Annotated[
+        Raw, refused("is not supported; shorten the prompt, /tokenize tells its length")
+    ] = ABSENT
+    use_beam_search: Annotated[Raw, refused("is not supported; use n and a temperature")] = ABSENT
+    web_search_options: Annotated[Raw, refused("this server looks nothing up")] = ABSENT
 
 
-_REASONS: Mapping[str, str] = MappingProxyType(
-    {name: hint.__metadata__[0] for name, hint in get_type_hints(Foreign, include_extras=True).items()}
-)
-_HARMLESS: Mapping[str, frozenset[bytes]] = MappingProxyType(
+_REFUSED: Mapping[str, tuple[str, frozenset[bytes]]] = MappingProxyType(
     {
-        "function_call": NOTHING | {b'"none"', b'"auto"'},
-        "modalities": NOTHING | {b'["text"]'},
-        "skip_special_tokens": UNLESS_FALSE,
+        name: (meta.description, frozenset({b"", *map(orjson.dumps, meta.extra_json_schema["enum"])}))
+        for name, hint in get_type_hints(Foreign, include_extras=True).items()
+        for meta in hint.__metadata__
     }
 )
-
-
-def describe_foreign() -> dict[str, dict[str, object]]:
-    """The JSON schema of each field: the values that ask for nothing, and why others are refused."""
-    return {
-        name: {
-            "description": reason,
-            "enum": [msgspec.json.decode(one) for one in sorted(_HARMLESS.get(name, NOTHING)) if one],
-        }
-        for name, reason in _REASONS.items()
-    }
+"""The fields of Foreign -> why each is refused, and its values, without white space, that ask for nothing."""
 
 
 def refuse_foreign(body: Foreign) -> None:
     """Raise ApiError 400 for the first of these fields that asks for something."""
-    for name, reason in _REASONS.items():
+    for name, (reason, harmless) in _REFUSED.items():
         value: Raw = getattr(body, name)
         long = len(memoryview(value)) > LONGEST
-        if long or bytes(value).translate(None, b" \t\r\n") not in _HARMLESS.get(name, NOTHING):
+        if long or bytes(value).translate(None, b" \t\r\n") not in harmless:
             raise bad_request(f"{name}: {reason}", name, "unsupported")
 
 
@@ -131,17 +130,8 @@ def _depth_exceeds(value: Any, most: int) -> bool:
     """Level by level, so that depth costs no recursion."""
     level: list[Any] = [value]
     for _ in range(most + 1):
-        level = [inner for outer in level for inner in _inside(outer)]
+        inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [*chain.from_iterable(inside)]
         if not level:
             return False
     return True
-
-
-def _inside(value: Any) -> Iterable[Any]:
-    match value:
-        case dict():
-            return value.values()
-        case list():
-            return value
-        case _:
-            return ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import orjson
@@ -171,34 +171,31 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
     grammar = await constraint(body, model)
     is_one = isinstance(body.prompt, str) or all(isinstance(token, int) for token in body.prompt[: SHORT + 1])
     is_short = is_one and len(body.prompt) + len(body.instruction or "") <= SHORT
-    prompts = _complete(body, model) if is_short else await model.run_in_thread(_complete, body, model)
-    return [replace(prompt, grammar=grammar) for prompt in prompts]
+    if is_short:
+        return _complete(body, model, grammar)
+    return await model.run_in_thread(_complete, body, model, grammar)
 
 
-def _complete(body: CompletionBody, model: ServedModel) -> list[Prompt]:
+def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None) -> list[Prompt]:
     written = separate(body.prompt, "prompt", MAX_CHOICES)
     # All are checked before the first is encoded: the last may be the one that is refused.
     for place, item in enumerate(written):
         check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
     with refuse_unencodable("prompt"):
-        return [_require_fit(_split(_encode(item, model.text), body, model), "prompt", model) for item in written]
+        return [_completion_prompt(item, body, model, grammar) for item in written]
 
 
-def _split(prompt: Prompt, body: CompletionBody, model: ServedModel) -> Prompt:
+def _completion_prompt(
+    written: WrittenPrompt, body: CompletionBody, model: ServedModel, grammar: Compiled | None
+) -> Prompt:
+    text = written if isinstance(written, str) else model.text.decode(written)
+    ids = tuple(model.text.encode(written) if isinstance(written, str) else written)
     if body.instruction is not None:
-        split = split_by(body.instruction, [prompt.text])
+        split = split_by(body.instruction, [text])
     else:
-        split = split_text(prompt.text, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
-    if not split.instruction:
-        return replace(prompt, split=split, text_ids=prompt.ids, user_input_length=len(prompt.ids))
-    text_ids, user_input_length = _encode_split(split, model.text)
-    return replace(prompt, split=split, text_ids=text_ids, user_input_length=user_input_length)
-
-
-def _encode(prompt: WrittenPrompt, text: Text) -> Prompt:
-    if isinstance(prompt, str):
-        return Prompt(tuple(text.encode(prompt)), prompt)
-    return Prompt(tuple(prompt), text.decode(prompt))
+        split = split_text(text, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
+    text_ids, user_input_length = _encode_split(split, model.text) if split.instruction else (ids, len(ids))
+    return _require_fit(Prompt(ids, text, split, text_ids, user_input_length, grammar), "prompt", model)
 
 
 def _require_fit(prompt: Prompt, path: str, model: ServedModel) -> Prompt:

@@ -58,9 +58,14 @@ class Words(ABC):
         """Events before the first token."""
         return ()
 
+    def events(self, parts: Sequence[Part]) -> Iterator[msgspec.Struct]:
+        """Events of the next parts of answers."""
+        for part in parts:
+            yield from self.part_events(part)
+
     @abstractmethod
-    def events(self, parts: Sequence[Part]) -> Iterable[msgspec.Struct]:
-        """Events of the next parts of answers; none where they show the client nothing."""
+    def part_events(self, part: Part) -> Iterable[msgspec.Struct]:
+        """Events of an answer's next part; none where it shows the client nothing. Items' last part ends the stream."""
 
     def closing(self) -> Iterable[msgspec.Struct]:
         """Events behind the last part of all answers."""
@@ -179,11 +184,10 @@ class ChoiceWords(Words, Generic[B]):
         self.call, self.body, self.model, self.text = call, body, model, model.text
         self._options = body.stream_options or StreamOptions()
 
-    def events(self, parts: Sequence[Part]) -> Iterator[msgspec.Struct]:
+    def part_events(self, part: Part) -> Iterator[msgspec.Struct]:
         usage = self.call.usage() if self._options.continuous_usage_stats else None
-        for part in parts:
-            for choice in self.choices(part):
-                yield self.reply(self.shape, [choice], usage=usage, object=self.object)
+        for choice in self.choices(part):
+            yield self.reply(self.shape, [choice], usage=usage, object=self.object)
 
     def closing(self) -> Iterator[msgspec.Struct]:
         if self._options.include_usage:
@@ -253,10 +257,6 @@ class ItemWords(Words, Generic[T]):
         self.open: T | None = None
         self._parts: list[str] = []  # of the open item's text or arguments so far
 
-    def events(self, parts: Sequence[Part]) -> Iterator[msgspec.Struct]:
-        for part in parts:
-            yield from self.part_events(part)
-
     def push(self, pieces: Sequence[Piece]) -> Iterator[msgspec.Struct]:
         """Add the next pieces."""
         for piece in pieces:
@@ -290,10 +290,6 @@ class ItemWords(Words, Generic[T]):
             yield from self.ended(item)
             self.done.append(item)
             self.open, self._parts = None, []
-
-    @abstractmethod
-    def part_events(self, part: Part) -> Iterator[msgspec.Struct]:
-        """Events of a part; those of the last part end the stream."""
 
     @abstractmethod
     def text_item(self) -> T:

@@ -135,9 +135,8 @@ async def open_call(
     try:
         async with predict(wanted, lengths, scope) as predictions:  # a client that leaves meanwhile has cost nothing
             record.check()
-            known = [predictions[id(item.prompt)] for item in wanted]
-            check_tokens(sum(map(_expected_tokens, wanted, known)), app[LIMITS], dispatcher)
-            for item, prediction in zip(wanted, known, strict=True):
+            check_tokens(sum(map(_expected_tokens, wanted, predictions)), app[LIMITS], dispatcher)
+            for item, prediction in zip(wanted, predictions, strict=True):
                 told = describe(item, prediction, body, app[MODEL], record.client, holder)
                 request = dispatcher.submit(**told, deadline=deadline, arrival=record.arrival)
                 lengths.note(request, item.query(scope), prediction, dispatcher.revise)

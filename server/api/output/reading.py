@@ -117,7 +117,7 @@ class GuaranteedCalls:
 
     def _rest(self) -> Iterator[Piece]:
         """The answer was cut short; a brace may be the last of the arguments, or the one behind them."""
-        if self._told and self._name is not None and self._held == CALL_TAIL[0] and not _is_json(self._arguments):
+        if self._told and self._name is not None and self._held == CALL_TAIL[0] and try_json(self._arguments) is None:
             yield CallPiece(self.calls - 1, self._held)
 
 
@@ -204,20 +204,17 @@ def new_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
-def _is_json(text: str) -> bool:
+def try_json(text: str) -> Any:
+    """The value of a JSON text; None for what is none, as an answer that was cut short may leave it."""
     try:
-        orjson.loads(text)
+        return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return False
-    return True
+        return None
 
 
 def _parsed(body: str, names: Collection[str]) -> list[tuple[str, str]] | None:
     """Names and arguments of a call, or of a list of calls, which some models write; None when it is neither."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None
+    value = try_json(body)
     calls = [_read_call(item, names) for item in (value if isinstance(value, list) else [value])]
     whole = [call for call in calls if call is not None]
     return whole if whole and len(whole) == len(calls) else None

@@ -51,9 +51,9 @@ def _encode_items(items: Lazy[Any, Any]) -> orjson.Fragment:
     return orjson.Fragment(b"[%b]" % b",".join(map(encode, items)))
 
 
-def json_response(body: msgspec.Struct, status: int = 200) -> web.Response:
+def json_response(body: msgspec.Struct) -> web.Response:
     """A structure as a whole response."""
-    return web.Response(body=encode(body), status=status, content_type="application/json")
+    return web.Response(body=encode(body), content_type="application/json")
 
 
 LARGE = 1000

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import Any
 
 from engine.sampling.params import Grammar, SamplingParams
 from scheduler.length.features import LengthQuery
@@ -24,9 +24,6 @@ from server.api.served_model import AnswerLengths, ServedModel
 
 MAX_LOGPROBS = 2**20
 """Log-probabilities, alternatives included, that one call may have kept for it."""
-
-Predictions: TypeAlias = Mapping[int, Prediction | None]
-"""The prediction for each distinct prompt of a call, by the prompt's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +117,10 @@ def length_scope(holder: str | None, salt: str | None) -> str:
 
 
 @asynccontextmanager
-async def predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths, scope: str) -> AsyncIterator[Predictions]:
-    """Predict the length of each distinct prompt's answer; on leaving, forget what has not come in time."""
+async def predict(
+    wanted: Sequence[WantedAnswer], lengths: AnswerLengths, scope: str
+) -> AsyncIterator[list[Prediction | None]]:
+    """Predict the length of each answer, once a distinct prompt; on leaving, forget what has not come in time."""
     distinct = {id(item.prompt): item for item in wanted}
     asked = [asyncio.ensure_future(lengths.predict(item.query(scope), item.sampling)) for item in distinct.values()]
     try:
@@ -129,7 +128,8 @@ async def predict(wanted: Sequence[WantedAnswer], lengths: AnswerLengths, scope:
             predictions = await asyncio.gather(*asked)
         except NoReplay as error:
             raise bad_request(f"replay_tokens: {error}", "replay_tokens") from None
-        yield dict(zip(distinct, predictions, strict=True))
+        known = dict(zip(distinct, predictions, strict=True))
+        yield [known[id(item.prompt)] for item in wanted]
     finally:
         for future in asked:  # one that has not come was cancelled together with its caller
             if future.done() and not future.cancelled() and future.exception() is None and (late := future.result()):
