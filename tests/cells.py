@@ -89,7 +89,7 @@ CELLS: Mapping[str, Cell] = {
     "scls-tiny": Cell(
         LAYERS,
         "scls-4",
-        "--num-prompts 1000 --request-rates 1100",
+        "--num-prompts 1000 --rounds 6 --request-rates 1100",
         "sls,ils,ils-padded,scls",
         "--executors 2 --max-model-len 512 --kv-cache-memory 0.003536 --max-num-seqs 64 --max-batch-size 16 "
         "--slice-length 32 --recompute",
@@ -110,7 +110,7 @@ CELLS: Mapping[str, Cell] = {
     "magnus-smollm2": Cell(
         SMOLLM2,
         "magnus-8",
-        "--num-prompts 300 --request-rates 50",
+        "--num-prompts 300 --request-rates 200",
         "vs,ccb,ccb-padded,magnus",
         "--max-model-len 256 --kv-cache-memory 0.03846 --max-num-seqs 64 --length-predictor oracle --wma-threshold 781",
     ),

@@ -105,8 +105,10 @@ def compare(real: Figures, profiled: Figures, simulated: Figures) -> dict[str, Q
     """All quantities of a run and of its two simulations."""
     columns = {COLUMNS[key]: bound for key, bound in QUANTITIES.items()}
     return {
-        column.axis: Quantity(*(one[column.key] * column.scale for one in (real, profiled, simulated)), bound=bound)
-        for column, bound in columns.items()
+        one.axis: Quantity(
+            real[one.key] * one.scale, profiled[one.key] * one.scale, simulated[one.key] * one.scale, bound
+        )
+        for one, bound in columns.items()
     }
 
 
