@@ -103,13 +103,11 @@ class Verdict:
 
 def compare(real: Figures, profiled: Figures, simulated: Figures) -> dict[str, Quantity]:
     """All quantities of a run and of its two simulations."""
-    columns = {COLUMNS[key]: bound for key, bound in QUANTITIES.items()}
-    return {
-        one.axis: Quantity(
-            real[one.key] * one.scale, profiled[one.key] * one.scale, simulated[one.key] * one.scale, bound
-        )
-        for one, bound in columns.items()
-    }
+    found = {}
+    for column, bound in ((COLUMNS[key], bound) for key, bound in QUANTITIES.items()):
+        engine, profile, speed = (one[column.key] * column.scale for one in (real, profiled, simulated))
+        found[column.axis] = Quantity(engine, profile, speed, bound)
+    return found
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
