@@ -111,7 +111,7 @@ class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
     message: MessageObject | msgspec.UnsetType = msgspec.UNSET
     index: int | msgspec.UnsetType = msgspec.UNSET
     content_block: ContentBlock | msgspec.UnsetType = msgspec.UNSET
-    delta: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
+    delta: Mapping[str, str | None] | msgspec.UnsetType = msgspec.UNSET
     usage: MessageUsage | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -148,10 +148,10 @@ class Register:
 
     def _find(self, name: str, holder: str | None) -> Record | _Ended | None:
         """The holder's call of an id, or else the latest that has this request id, under way before ended."""
-        found = self._open.get(name) or self._ended.get(name)
+        found: Record | _Ended | None = self._open.get(name) or self._ended.get(name)
         if found is not None:
             return found if found.caller.holder == holder else None
-        calls = chain(reversed(self._open.values()), reversed(self._ended.values()))
+        calls: Iterable[Record | _Ended] = chain(reversed(self._open.values()), reversed(self._ended.values()))
         own = (one for one in calls if one.caller.request_id == name and one.caller.holder == holder)
         return next(own, None)
 

@@ -18,7 +18,7 @@ from msgspec import Meta, Raw
 
 from server.api.errors import bad_request
 
-NOTHING = ("", [], False, None, {})
+NOTHING: tuple[object, ...] = ("", [], False, None, {})
 """Values that ask for nothing in most of these fields."""
 
 LONGEST = 1024
