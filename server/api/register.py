@@ -148,7 +148,7 @@ class Register:
 
     def _find(self, name: str, holder: str | None) -> Record | _Ended | None:
         """The holder's call of an id, or else the latest that has this request id, under way before ended."""
-        found = self._open.get(name) or self._ended.get(name)
+        found: Record | _Ended | None = self._open.get(name) or self._ended.get(name)
         if found is not None:
             return found if found.caller.holder == holder else None
         calls: Iterable[Record | _Ended] = chain(reversed(self._open.values()), reversed(self._ended.values()))
