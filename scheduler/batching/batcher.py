@@ -79,42 +79,6 @@ Pauses: TypeAlias = Mapping[int, Sequence[RowId]]
 """Index of an executor -> the rows that it shall hand back."""
 
 
-class Batcher(ABC):
-    """Holds what waits and hands it out as plans."""
-
-    waiting: Queue
-    """Requests that wait here, ranked as far as that does not depend on the executor that asks."""
-
-    @abstractmethod
-    def add(self, request: Request, now: float) -> None:
-        """Take in a request that arrived."""
-
-    def revise(self, request: Request, now: float) -> None:
-        """Note that a request's prediction has changed; it need not wait here."""
-        return
-
-    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        """Take in requests that an executor let go before their end, all of one batch."""
-        for request in requests:
-            self.add(request, now)
-
-    def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
-        """The rows that shall make way for what waits; asked once no executor takes more."""
-        return {}
-
-    @abstractmethod
-    def discard(self, request: Request) -> bool:
-        """Forget a request; False when it does not wait here."""
-
-    @abstractmethod
-    def take(self, worker: Worker, now: float) -> Plan | None:
-        """The plan for this executor now, whose requests leave the queue; None when the executor must wait."""
-
-    def wake_at(self, now: float) -> float | None:
-        """The moment at which `take` may decide otherwise though nothing has happened; None for never."""
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Kit:
     """The parts that a batcher is made of: the other columns of its strategy's row."""
@@ -164,23 +128,45 @@ class Kit:
         return EVERY_LENGTH if self.machine.model is None else self.machine.model.kept_lengths()
 
 
-class QueueBatcher(Batcher):
-    """Requests wait in one queue of the strategy's order."""
+class Batcher(ABC):
+    """Holds what waits and hands it out as plans."""
 
-    def __init__(self, kit: Kit) -> None:
-        self.waiting = kit.new_queue()
+    def __init__(self, kit: Kit, waiting: Queue | None = None) -> None:
+        """`waiting` ranks requests as far as that does not depend on the executor that asks; None: by the order."""
         self._kit = kit
+        self.waiting = kit.new_queue() if waiting is None else waiting
+        """Requests that wait here."""
 
     def add(self, request: Request, now: float) -> None:
+        """Take in a request that arrived."""
         self.waiting.add(request)
 
     def revise(self, request: Request, now: float) -> None:
+        """Note that a request's prediction has changed; it need not wait here."""
         self.waiting.revise(request)
 
+    def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
+        """Take in requests that an executor let go before their end, all of one batch."""
+        for request in requests:
+            self.add(request, now)
+
+    def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
+        """The rows that shall make way for what waits; asked once no executor takes more."""
+        return {}
+
     def discard(self, request: Request) -> bool:
+        """Forget a request; False when it does not wait here."""
         return self.waiting.discard(request)
 
-    def serve(self, requests: Sequence[Request]) -> Plan | None:
+    @abstractmethod
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        """The plan for this executor now, whose requests leave the queue; None when the executor must wait."""
+
+    def wake_at(self, now: float) -> float | None:
+        """The moment at which `take` may decide otherwise though nothing has happened; None for never."""
+        return None
+
+    def _serve(self, requests: Sequence[Request]) -> Plan | None:
         """Take requests out as a plan; None where there are none."""
         for request in requests:
             self.waiting.serve(request)

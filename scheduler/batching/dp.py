@@ -105,8 +105,7 @@ class DpBatcher(Batcher):
     """
 
     def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
-        self.waiting = RankedQueue(Arrived())
-        self._kit = kit
+        super().__init__(kit, RankedQueue(Arrived()))
         self._order = kit.new_keys()
         self._capped = capped
         self._adaptive = adaptive
@@ -116,11 +115,8 @@ class DpBatcher(Batcher):
         self._asked: dict[int, Worker] = {}  # executors that asked since a plan was handed out last
         self._loads: dict[int, float] = {}  # what each had to do right after that
 
-    def add(self, request: Request, now: float) -> None:
-        self.waiting.add(request)
-
     def discard(self, request: Request) -> bool:
-        if not self.waiting.discard(request):
+        if not super().discard(request):
             return False
         left = [
             replace(plan, requests=tuple(one for one in plan.requests if one is not request)) for plan in self._ready

@@ -12,7 +12,7 @@ from itertools import islice, takewhile
 from math import inf
 
 from engine.messages import Entry, RowId
-from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Pauses, QueueBatcher
+from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Pauses
 from scheduler.batching.preemption import Background, ByOrder, ByPriority, Preemption
 from scheduler.clock import earliest
 from scheduler.plan import Plan, Worker
@@ -21,7 +21,7 @@ from scheduler.waiting.by_length import Arrived
 from scheduler.waiting.ranked import RankedQueue
 
 
-class ContinuousBatcher(QueueBatcher):
+class ContinuousBatcher(Batcher):
     """Fills slots as they free, with groups of similar length where prompts are prefilled apart."""
 
     def __init__(self, kit: Kit) -> None:
@@ -43,7 +43,7 @@ class ContinuousBatcher(QueueBatcher):
         slots = worker.info.max_rows - worker.rows + ahead
         if slots < self._fewest() or not self._kit.memory(worker, 1, 1):  # none could join, so none need be ranked
             return None
-        return self.serve(similar_group(self._ranked_for(worker, now, slots), worker, self._kit, slots, self._padding))
+        return self._serve(similar_group(self._ranked_for(worker, now, slots), worker, self._kit, slots, self._padding))
 
     def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
         rules, best = self._preemptions, self.waiting.best_priority if self.waiting else inf
@@ -96,7 +96,7 @@ def similar_group(
     return tuple(group)
 
 
-class StaticBatcher(QueueBatcher):
+class StaticBatcher(Batcher):
     """At most `max_batch_size` of the best-ranked requests at a time, as many as fit in memory.
 
     A batch that is not full waits for more until its oldest request has waited for `batch_wait_timeout`, which is
@@ -130,7 +130,7 @@ class StaticBatcher(QueueBatcher):
             if not self._kit.memory(worker, len(batch) + 1, longest):
                 break
             batch.append(request)
-        return self.serve(batch)
+        return self._serve(batch)
 
     def _times_out_at(self, request: Request) -> float:
         """When a request has waited long enough for others."""
@@ -145,8 +145,7 @@ class RoundRobinBatcher(Batcher):
     """
 
     def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
-        self.waiting = RankedQueue(Arrived())
-        self._kit = kit
+        super().__init__(kit, RankedQueue(Arrived()))
         self._local = local
         self._unassigned: deque[Request] = deque()
         self._queues: dict[int, Batcher] = {}
@@ -154,15 +153,16 @@ class RoundRobinBatcher(Batcher):
         self._last = -1  # index of the executor that was given the last request
 
     def add(self, request: Request, now: float) -> None:
-        self.waiting.add(request)
+        super().add(request, now)
         self._unassigned.append(request)
 
     def revise(self, request: Request, now: float) -> None:
+        super().revise(request, now)
         for queue in self._queues.values():
             queue.revise(request, now)
 
     def discard(self, request: Request) -> bool:
-        if not self.waiting.discard(request):
+        if not super().discard(request):
             return False
         if request in self._unassigned:
             self._unassigned.remove(request)

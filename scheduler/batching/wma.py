@@ -188,15 +188,14 @@ class WmaBatcher(Batcher):
     """A request joins the batch that wastes least with it in, or opens one; an idle executor takes the best batch."""
 
     def __init__(self, kit: Kit, *, fixed_size: bool = False) -> None:
-        self._kit = kit
+        super().__init__(kit, RankedQueue(Arrived()))
         self._limits = kit.limits
         self._fixed_size = fixed_size
         self._batches = BatchQueue()
         self._home: dict[Request, WaitingBatch] = {}
-        self.waiting = RankedQueue(Arrived())
 
     def add(self, request: Request, now: float) -> None:
-        self.waiting.add(request)
+        super().add(request, now)
         lengths = expected_lengths(request, self._limits.context_length)
         index = self._least_wasteful(request.priority, lengths)
         if index is None:
@@ -224,7 +223,7 @@ class WmaBatcher(Batcher):
             self.waiting.add(request)
 
     def discard(self, request: Request) -> bool:
-        if not self.waiting.discard(request):
+        if not super().discard(request):
             return False
         self._batches.leave(self._home.pop(request), request)
         return True

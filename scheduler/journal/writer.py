@@ -149,19 +149,15 @@ class Journal:
     def _take(self) -> tuple[list[tuple[RequestEntry, Future[bool]]], bool]:
         """The entries that wait, none after a while without any; and whether the last was among them."""
         entries: list[tuple[RequestEntry, Future[bool]]] = []
-        try:
+        with suppress(queue.Empty):
             entry = self._queue.get(timeout=INTERVAL)
-        except queue.Empty:
-            return entries, False
-        while entry is not None:
-            entries.append(entry)
-            if len(entries) == BATCH:
-                return entries, False
-            try:
+            while entry is not None:
+                entries.append(entry)
+                if len(entries) == BATCH:
+                    return entries, False
                 entry = self._queue.get_nowait()
-            except queue.Empty:
-                return entries, False
-        return entries, True
+            return entries, True
+        return entries, False
 
     def _store(self, entries: Sequence[RequestEntry]) -> bool:
         """Write entries; False when that is to be tried again."""

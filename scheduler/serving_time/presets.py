@@ -25,28 +25,23 @@ def _simple(token: float, cell: float, pass_: float) -> Bilinear:
     return Bilinear(p1=token, p4=pass_, d1=cell, d4=pass_)
 
 
-V100_CHATGLM_6B = Machine(
-    cost=_simple(token=1.984e-4, cell=3.398e-6, pass_=0.04354),
-    capacity_tokens=7 * LENGTH,
-    max_num_seqs=ROWS,
-    context_length=LENGTH,
-    workers=7,
-)
+def _paper(cost: Bilinear, capacity_tokens: int, workers: int = 1) -> Machine:
+    """A paper's machines, whose memory alone bounds their batches."""
+    return Machine(cost, capacity_tokens, max_num_seqs=ROWS, context_length=LENGTH, workers=workers)
+
+
+V100_CHATGLM_6B = _paper(_simple(token=1.984e-4, cell=3.398e-6, pass_=0.04354), 7 * LENGTH, workers=7)
 """Magnus: ChatGLM-6B (6.2e9 parameters) on a V100 32 GB (125e12 operations/s) with transformers; 7 of them served.
 
 From the case study of section II-E: three batches of 7 rows with about 1,000 tokens in and out take 242 s, while one of
 3 such rows and one of 18 with about 10 in and out take 60 s. Memory: the fixed batch size of 7 (section IV-A).
 """
 
-A100_LLAMA2_13B_HF = Machine(
-    cost=_simple(token=1.667e-4, cell=3.385e-6, pass_=0.02499),
-    # 0.9 of 80 GB less 26 GB (13e9 parameters of 2 bytes) is 48.6 GB; a token's K and V take 2 x 40 layers x 5,120
-    # numbers x 2 bytes = 819,200 bytes: 59,326 tokens, which is 28 rows of the greatest length.
-    capacity_tokens=int(0.9 * (80e9 - 26e9) / 819_200),
-    max_num_seqs=ROWS,
-    context_length=LENGTH,
-    workers=8,
-)
+# 0.9 of 80 GB less 26 GB (13e9 parameters of 2 bytes) is 48.6 GB; a token's K and V take 2 x 40 layers x 5,120 numbers
+# x 2 bytes = 819,200 bytes: 59,326 tokens, which is 28 rows of the greatest length.
+_A100_TOKENS = int(0.9 * (80e9 - 26e9) / 819_200)
+
+A100_LLAMA2_13B_HF = _paper(_simple(token=1.667e-4, cell=3.385e-6, pass_=0.02499), _A100_TOKENS, workers=8)
 """SCLS: LLaMA2-13B on an A100 80 GB (312e12 operations/s) with transformers; 8 of them served.
 
 From the example of section 4.4, all with 128 iterations: 16 rows padded to 1,024 tokens take 13.5 s; 15 rows of 10
@@ -54,13 +49,7 @@ tokens and one of 1,024, as two batches, 7.6 s. Memory: equations 6 and 9 with Î
 engine; batches of a fixed size have 16 rows all the same.
 """
 
-A100_LLAMA2_13B_DS = Machine(
-    cost=_simple(token=1.667e-4, cell=8.806e-7, pass_=0.01594),
-    capacity_tokens=12 * LENGTH,
-    max_num_seqs=ROWS,
-    context_length=LENGTH,
-    workers=8,
-)
+A100_LLAMA2_13B_DS = _paper(_simple(token=1.667e-4, cell=8.806e-7, pass_=0.01594), 12 * LENGTH, workers=8)
 """SCLS: the same with DeepSpeed. The text has no timing of it, so it is the least certain of these machines.
 
 A pass reads 26 GB of weights at 80 % of 2.039 TB/s, and the cell's cost makes the 16 rows of the example twice as fast
@@ -69,12 +58,7 @@ as with transformers, since Î“, chosen "according to their inference speed", is 
 steps, 22 and 28 rows, are the memory rule `deepspeed`.
 """
 
-SSJF = Machine(
-    cost=Bilinear(p4=0.12, d4=0.02),
-    capacity_tokens=ROWS * LENGTH,
-    max_num_seqs=ROWS,
-    context_length=LENGTH,
-)
+SSJF = _paper(Bilinear(p4=0.12, d4=0.02), ROWS * LENGTH)
 """SSJF's simulator: 0.1 s a request and 0.02 s a token, the first one included, whatever else runs; no memory limit."""
 
 CPU_SMOLLM2_135M = Machine(
