@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.load import Load, Pool
 from loadgen.experiments.paper.plan import Plan, Stage, limits
-from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Published, Row
+from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Row, beside
 from loadgen.experiments.paper.trial import Line, Point
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
@@ -123,12 +123,12 @@ def table_rows(
         for (method, strategy), said in zip(target.strategies.items(), published[size], strict=True):
             own = seconds[size, strategy]
             if whole:
-                row = Published(said, said, SECONDS, target.where)
-                rows.append(row.beside(f"{method}, {label}: completion time", {label: own}))
+                what = f"{method}, {label}: completion time"
+                rows.append(beside(what, {label: own}, said, said, SECONDS, target.where))
             if method != BENCHMARK:
                 ratio = published[size][0] / said
-                row = Published(ratio, ratio, TIMES, target.where)
-                rows.append(row.beside(f"{method}, {label}: throughput to Benchmark's", {label: base / own}))
+                what = f"{method}, {label}: throughput to Benchmark's"
+                rows.append(beside(what, {label: base / own}, ratio, ratio, TIMES, target.where))
     return rows
 
 

@@ -21,8 +21,8 @@ from loadgen.experiments.paper.row import (
     PERCENT,
     PUBLISHED,
     TITLES,
-    Published,
     Row,
+    beside,
     chain,
     claim,
     found_gains,
@@ -30,6 +30,7 @@ from loadgen.experiments.paper.row import (
     gain_rows,
     read,
     skip,
+    span,
 )
 from loadgen.experiments.paper.trial import Line, Point
 from loadgen.simulate.simulation import fit_parts, prices_of, simulate
@@ -167,7 +168,8 @@ def main(stage: Stage) -> Plan:
     skipped = skip(
         f"{new} over vsq: throughput",
         "4-bit weights need a real engine: lengthwise compare --strategies magnus,vsq",
-        Published(low, high, PERCENT, where),
+        span(low, high, PERCENT),
+        where,
     )
     return _plan(stage, "Figs. 10 and 11", ("vs", "ccb", "ccb-padded", "magnus"), main_rows, [skipped])
 
@@ -242,9 +244,10 @@ def _pearson_rows(pool: Pool) -> list[Row]:
         application = sample.label.partition("_")[0].upper()
         pairs.setdefault(application, []).append((estimate(sample.input), lengths.output_length))
     return [
-        Published(low, high, "", "I, Table I").beside(
+        beside(
             f"{name}: Pearson of user input and answer, {len(pairs[name])} requests",
             {name: correlation(*zip(*pairs[name], strict=True))},
+            *(low, high, "", "I, Table I"),
         )
         for name, low, high in PUBLISHED["magnus-pearson"]
         if name in pairs

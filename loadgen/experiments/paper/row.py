@@ -43,24 +43,18 @@ class Row:
     document: Json
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A published range, its ends being equal where the text has one number."""
+def beside(what: str, measured: Mapping[str, float], low: float, high: float, unit: str, where: str) -> Row:
+    """The row of figures by point of a sweep beside a published range, whose ends are equal where the text has one
+    number; a skipped one without figures.
 
-    low: float
-    high: float
-    unit: str
-    where: str  # section and figure
-
-    def beside(self, what: str, measured: Mapping[str, float]) -> Row:
-        """The row with the figures measured, by point of a sweep, in the published unit; a skipped one without them."""
-        if not measured:
-            return skip(what, "the other strategy has none of it", self)
-        rounded = {name: round_figure(value) for name, value in measured.items()}
-        document: Json = {"what": what, "measured": rounded, "published": [self.low, self.high]}
-        document |= {"unit": self.unit, "where": self.where}
-        shown = span(min(measured.values()), max(measured.values()), self.unit)
-        return Row(what, shown, span(self.low, self.high, self.unit), self.where, document)
+    where   section and figure
+    """
+    published = span(low, high, unit)
+    if not measured:
+        return skip(what, "the other strategy has none of it", published, where)
+    rounded = {name: round_figure(value) for name, value in measured.items()}
+    document: Json = {"what": what, "measured": rounded, "published": [low, high], "unit": unit, "where": where}
+    return Row(what, span(min(measured.values()), max(measured.values()), unit), published, where, document)
 
 
 def gain_rows(lines: Sequence[Line], published: Sequence[Any]) -> list[Row]:
@@ -68,7 +62,7 @@ def gain_rows(lines: Sequence[Line], published: Sequence[Any]) -> list[Row]:
     a baseline's form that pads."""
     ran = {line.strategy for line in lines}
     return [
-        Published(low, high, PERCENT, where).beside(_title(new, baseline, figure), gain(lines, new, baseline, figure))
+        beside(_title(new, baseline, figure), gain(lines, new, baseline, figure), low, high, PERCENT, where)
         for new, old, figure, low, high, where in published
         for baseline in (old, f"{old}-padded")
         if {new, baseline} <= ran
@@ -126,10 +120,9 @@ def find(what: str, measured: Mapping[str, float], unit: str) -> Row:
     return Row(what, shown, "", "", {"what": what, "measured": rounded, "unit": unit})
 
 
-def skip(what: str, why: str, said: Published | None = None) -> Row:
+def skip(what: str, why: str, published: str = "", where: str = "") -> Row:
     """The row of something that could not be measured, and why."""
-    published = "" if said is None else span(said.low, said.high, said.unit)
-    return Row(what, f"skipped: {why}", published, "" if said is None else said.where, {"what": what, "skipped": why})
+    return Row(what, f"skipped: {why}", published, where, {"what": what, "skipped": why})
 
 
 def span(low: float, high: float, unit: str) -> str:

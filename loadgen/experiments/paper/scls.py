@@ -14,8 +14,8 @@ from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
 from loadgen.experiments.paper.row import (
     PERCENT,
     PUBLISHED,
-    Published,
     Row,
+    beside,
     chain,
     claim,
     claim_rise,
@@ -39,7 +39,6 @@ WORKERS = (1, 2, 4, 8)
 SHOWN = (
     "throughput", "mean", "tail", "batch_size", "pad", "invalid", "slices", "few_slices", "early_returns", "imbalance",
 )  # fmt: skip
-EARLY_RETURNS = Published(0, 1, PERCENT, "5.2, Fig. 14b")  # "a maximal proportion less than 1 %" of all batches
 SLICE_CLAIMS = (
     ("longer slices have more invalid tokens", "invalid", "5.5, Fig. 19a", 1, False),
     ("longer slices have smaller batches", "batch_size", "5.5, Fig. 19b", 1, True),
@@ -123,12 +122,12 @@ def workers(stage: Stage, backend: Backend) -> Plan:
 def main_rows(lines: Sequence[Line], backend: str) -> list[Row]:
     """Rows of section 5.2: scls against its baselines, at every point of the sweep."""
     few = read(lines, "scls", "few_slices").values()
-    told = f"{min(few):.1f} to {max(few):.1f} %"
+    told, early = f"{min(few):.1f} to {max(few):.1f} %", read(lines, "scls", "early_returns")
     return [
         *gain_rows(lines, PUBLISHED[f"scls-{backend}"]),
         _claim_fewer_invalid(lines),
         claim("the vast majority of requests needs at most three slices", min(few) > 80, told, "5.2, Fig. 14a"),
-        EARLY_RETURNS.beside("scls: batches that return early", read(lines, "scls", "early_returns")),
+        beside("scls: batches that return early", early, 0, 1, PERCENT, "5.2, Fig. 14b"),  # "less than 1 %" of all
         _claim_balance(lines),
     ]
 

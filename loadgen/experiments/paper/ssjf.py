@@ -18,8 +18,8 @@ from loadgen.experiments.paper.row import (
     PERCENT,
     PUBLISHED,
     TIMES,
-    Published,
     Row,
+    beside,
     chain,
     claim,
     compare,
@@ -184,10 +184,9 @@ def sjf_rows(lines: Sequence[Line], published: Sequence[Any], throughput: str) -
         fcfs = f"fcfs-{name.rpartition('-')[2]}"
         if not read(lines, name, "mean"):
             continue
-        said = Published(low, high, PERCENT, f"4.2, {where}")
-        served = Published(least, most, TIMES, f"4.2, {times_where}")
-        rows.append(said.beside(f"{name}: mean JCT less by", gain(lines, name, fcfs, "mean")))
-        rows.append(served.beside(f"{name}: throughput", compare(lines, name, fcfs, throughput)))
+        jct, served = gain(lines, name, fcfs, "mean"), compare(lines, name, fcfs, throughput)
+        rows.append(beside(f"{name}: mean JCT less by", jct, low, high, PERCENT, f"4.2, {where}"))
+        rows.append(beside(f"{name}: throughput", served, least, most, TIMES, f"4.2, {times_where}"))
     return rows
 
 
@@ -216,8 +215,8 @@ def formulation_rows(lines: Sequence[Line], throughput: str) -> list[Row]:
             for times_served in compare(own, f"ssjf-{mode}", f"fcfs-{mode}", throughput).values():
                 served[mode] = times_served
         said = f"{name}, {right:.1%} right"
-        rows.append(Published(percent, percent, PERCENT, "4.3, Table 2").beside(f"{said}: mean JCT less by", jct))
-        rows.append(Published(times, times, TIMES, "4.3, Table 2").beside(f"{said}: throughput", served))
+        rows.append(beside(f"{said}: mean JCT less by", jct, percent, percent, PERCENT, "4.3, Table 2"))
+        rows.append(beside(f"{said}: throughput", served, times, times, TIMES, "4.3, Table 2"))
     return rows
 
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from loadgen.experiments.paper.report import judge
-from loadgen.experiments.paper.row import PERCENT, SECONDS, TIMES, Published, Row, claim, find, skip
+from loadgen.experiments.paper.row import PERCENT, SECONDS, TIMES, Row, beside, claim, find, skip
 from server.cli.main import main
 
 
-def beside(low: float, high: float, unit: str, *measured: float) -> Row:
-    return Published(low, high, unit, "IV, Fig. 1").beside("a over b", {str(one): one for one in measured})
+def row_of(low: float, high: float, unit: str, *measured: float) -> Row:
+    return beside("a over b", {str(one): one for one in measured}, low, high, unit, "IV, Fig. 1")
 
 
 @pytest.mark.parametrize(
     ("row", "verdict"),
     [
-        (beside(60, 70, PERCENT, 10, 55), "as published"),  # 10 % of 70 below 60
-        (beside(60, 70, PERCENT, 10, 52), "less"),
-        (beside(60, 70, PERCENT, 78, 90), "more"),
-        (beside(60, 70, PERCENT, 20, 90), "less"),  # on both sides, and nowhere near
-        (beside(60, 70, PERCENT, -5, 0), "the opposite"),
-        (beside(1.7, 2.2, TIMES, 0.7, 1.0), "the opposite"),
-        (beside(1.7, 2.2, TIMES, 1.2), "less"),
-        (beside(242, 242, SECONDS, 241.7), "as published"),
-        (beside(242, 242, SECONDS, 0.5), "less"),
+        (row_of(60, 70, PERCENT, 10, 55), "as published"),  # 10 % of 70 below 60
+        (row_of(60, 70, PERCENT, 10, 52), "less"),
+        (row_of(60, 70, PERCENT, 78, 90), "more"),
+        (row_of(60, 70, PERCENT, 20, 90), "less"),  # on both sides, and nowhere near
+        (row_of(60, 70, PERCENT, -5, 0), "the opposite"),
+        (row_of(1.7, 2.2, TIMES, 0.7, 1.0), "the opposite"),
+        (row_of(1.7, 2.2, TIMES, 1.2), "less"),
+        (row_of(242, 242, SECONDS, 241.7), "as published"),
+        (row_of(242, 242, SECONDS, 0.5), "less"),
         (claim("it rises", True, "1, 2", "IV"), "holds"),
         (claim("it rises", False, "2, 1", "IV"), "does not hold"),
         (skip("it", "there is no GPU"), ""),
