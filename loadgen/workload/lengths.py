@@ -70,30 +70,21 @@ def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping
 
 
 def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """The rows below a header that has at least `columns`, by column, with their lines."""
+    """The rows below a header that has at least `columns`, by column, with the numbers of their last lines; empty lines
+    are passed over."""
     reader = csv.reader((text for _, text in text_lines(path)), strict=True)
-    rows = _parsed(path, reader)
-    header = next((row for _, row in rows), [])
-    missing = [column for column in columns if column not in header]
-    if missing:
-        raise at(path, 1, f"the header must name {', '.join(columns)}; it lacks {', '.join(missing)}")
-    for number, row in rows:
-        if len(row) != len(header):
-            raise at(path, number, f"has {len(row)} fields, the header has {len(header)}; {TRUNCATED}")
-        yield number, dict(zip(header, row, strict=True))
-
-
-def _parsed(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of their last line; empty lines are passed over."""
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise at(path, reader.line_num, f"is not valid CSV: {error}") from None
-        if row:
-            yield reader.line_num, [field.strip() for field in row]
+    rows = ([field.strip() for field in row] for row in reader if row)
+    try:
+        header = next(rows, [])
+        if missing := [column for column in columns if column not in header]:
+            raise at(path, 1, f"the header must name {', '.join(columns)}; it lacks {', '.join(missing)}")
+        for row in rows:
+            if len(row) != len(header):
+                found = f"has {len(row)} fields, the header has {len(header)}; {TRUNCATED}"
+                raise at(path, reader.line_num, found)
+            yield reader.line_num, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise at(path, reader.line_num, f"is not valid CSV: {error}") from None
 
 
 LONGEST = 10_000_000
