@@ -117,7 +117,7 @@ CELLS: Mapping[str, Cell] = {
     "scls-smollm2": Cell(
         SMOLLM2,
         "scls-16",
-        "--num-prompts 300 --request-rates 120",
+        "--num-prompts 300 --rounds 5 --request-rates 300",
         "sls,ils,ils-padded,scls",
         "--executors 2 --max-model-len 128 --kv-cache-memory 0.0797 --max-num-seqs 64 --max-batch-size 16 "
         "--slice-length 8 --recompute",
