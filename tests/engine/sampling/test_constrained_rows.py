@@ -186,7 +186,7 @@ def test_a_fault_in_a_matcher_ends_its_row_alone(
 ) -> None:
     def tokens_with(grammars: Callable[..., Grammars]) -> tuple[dict[RowId, list[int]], list[RowUpdate]]:
         own = pipeline_of(tiny_model, tiny_text, capacity=5000)
-        made = grammars(tiny_text, tiny_model.vocab_size, tiny_model.end_token_ids)
+        made = grammars(tiny_text.to_json, tiny_model.vocab_size, tiny_model.end_token_ids)
         pipeline = Pipeline(tiny_model, tiny_text, own.batch, max_prefill_tokens=64, grammars=made)
         pipeline.admit([spec(0, max_tokens=20), constrained(1, REGEX), constrained(2, PERSON)])
         updates = finish(pipeline)
