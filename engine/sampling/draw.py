@@ -128,9 +128,12 @@ def _draw_likely(logits: Tensor, wishes: Tensor, *, waits: bool) -> tuple[Tensor
     _cut_min_p_and_top_k(ordered, wishes)
     probabilities = ordered.softmax(dim=-1)
     beyond = probabilities[:, -1] * logits.shape[-1] > DOUBT / 100
-    if not waits or bool(beyond.any()):
+    if not waits:
         whole = _scale(logits, wishes).softmax(dim=-1).gather(1, tokens)
         probabilities = torch.where(beyond[:, None], whole, probabilities)
+    elif bool(beyond.any()):
+        whole = _scale(logits[beyond], wishes[beyond]).softmax(dim=-1)
+        probabilities[beyond] = whole.gather(1, tokens[beyond])
     kept, margin = _cut_top_p(probabilities, wishes)
     ends = kept.double().cumsum(dim=-1)
     targets = wishes[:, 4:] * ends[:, -1:]

@@ -1,7 +1,6 @@
 """Predicted lengths of answers: their distributions, where they come from, and what predictors do.
 
-It knows neither how lengths are predicted nor which requests wait for them. The oracle tells lengths that replayed
-requests bring along (design 3.1); no other part of the scheduler looks at these.
+It knows neither how lengths are predicted nor which requests wait for them.
 """
 
 from __future__ import annotations
