@@ -116,12 +116,14 @@ class Bounds:
 class SimulatedBatch:
     """A `Batch` of engine.device: rows that decode together within `capacity_tokens` cells."""
 
-    def __init__(self, capacity_tokens: int, max_rows: int, headroom: int) -> None:
+    def __init__(self, capacity_tokens: int, max_rows: int, headroom: int, *, reads_padding: bool = True) -> None:
+        """`reads_padding`: whether an iteration reads the window for each row, else a row's own columns only."""
         self.capacity_tokens = capacity_tokens
         self.rows: list[SimulatedRow] = []
         self.iterations = 0
         self._max_rows = max_rows
         self._headroom = headroom
+        self._reads_padding = reads_padding
         self._opened = 0  # columns since the start
         self._bounds: Bounds | None = None  # None: to be found anew
 
@@ -132,6 +134,13 @@ class SimulatedBatch:
     def window(self) -> int:
         """Columns that an iteration reads, its own not among them."""
         return self._found.farthest + self._opened if self.rows else 0
+
+    @property
+    def cells(self) -> int:
+        """Cells that an iteration reads, its own column not among them."""
+        if self._reads_padding:
+            return len(self) * self.window
+        return sum(row.offset for row in self.rows) + len(self) * self._opened
 
     @property
     def live(self) -> int:
@@ -182,14 +191,15 @@ class SimulatedBatch:
         """Tokens that so many iterations, the next ones, compute and read; no row may end before the last of them."""
         live, ended = self.live, len(self) - self.live
         grown = iterations * (iterations + 1) // 2  # columns that they open, as often as each is read
-        columns = iterations * self.window + grown
+        reads = iterations * self.cells + len(self) * grown
         own = iterations * (self._found.own + live * self.iterations) + live * grown
+        invalid = ended * (iterations * self.window + grown) if self._reads_padding else reads - own
         return Tally(
             generated=live * iterations,
             invalid=ended * iterations,
-            reads=len(self) * columns,
-            pad_reads=live * columns - own,
-            invalid_reads=ended * columns,
+            reads=reads,
+            pad_reads=reads - own - invalid,
+            invalid_reads=invalid,
         )
 
     def step(self, iterations: int) -> None:

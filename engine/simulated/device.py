@@ -140,12 +140,12 @@ class SimulatedDevice:
             assert self._prefill is not None, "a chunk was launched"
             return _indivisible(action, self._prefill.seconds(self._cost))
         copying, self._copying = self._copying, 0.0
-        rows, window = len(self.batch), self.batch.window
+        rows = len(self.batch)
         if action is Action.ENTER:
             width = max(row.length for row in entering)
             return _indivisible(action, copying + self._cost.prefill(rows + len(entering), width))
-        iterations = int(min(most, self._iterations_to_look()))
-        return Work(action, iterations, lambda count: copying + self._cost.decode(rows, window, count))
+        iterations, columns = int(min(most, self._iterations_to_look())), self.batch.cells / rows
+        return Work(action, iterations, lambda count: copying + self._cost.decode(rows, columns, count))
 
     def launch_chunk(self, rows: Sequence[SimulatedRow]) -> Tally:
         if self._prefill is None:

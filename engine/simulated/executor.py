@@ -58,9 +58,11 @@ class SimulatedExecutor:
         prefixes: PrefixCache[SimulatedKv] | None = None,
         max_prefill_tokens: int | None = None,
         headroom: int = HEADROOM,
+        reads_padding: bool = True,
         pace: Pace = keep_pace,
     ) -> None:
-        """`max_prefill_tokens`: cells of a chunk of prefill; None reads every group at once."""
+        """`max_prefill_tokens`: cells of a chunk of prefill; None reads every group at once. `reads_padding` as
+        SimulatedBatch has it."""
         self.info = info
         self.alive = True
         self.due = math.inf
@@ -70,7 +72,7 @@ class SimulatedExecutor:
         self._pace = pace
         self._deliver = deliver
         self._inbox: list[Command] = []
-        batch = SimulatedBatch(info.capacity_tokens, info.max_rows, headroom)
+        batch = SimulatedBatch(info.capacity_tokens, info.max_rows, headroom, reads_padding=reads_padding)
         chunk = info.capacity_tokens * info.max_rows if max_prefill_tokens is None else max_prefill_tokens
         self._device = SimulatedDevice(batch, cost, chunk, prefixes)
         self._lifecycle = Lifecycle(self._device, HostStore() if store is None else store, chunk)

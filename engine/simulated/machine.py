@@ -18,8 +18,8 @@ class Cost(Protocol):
     def prefill(self, rows: int, length: int, /) -> float:
         """Seconds to read `rows` prompts of `length` tokens, up to their first tokens."""
 
-    def decode(self, rows: int, length: int, iterations: int, /) -> float:
-        """Seconds of so many iterations after `length` columns; more iterations never take less."""
+    def decode(self, rows: int, length: float, iterations: int, /) -> float:
+        """Seconds of so many iterations after `length` columns, the mean read of a row; more never take less."""
 
     def copy(self, length: int, /) -> float:
         """Seconds to copy K and V of `length` tokens out to host memory and in again; 0 where that is unknown."""
@@ -77,6 +77,8 @@ class Machine:
     """Cells of a chunk of prefill; None reads every group at once."""
     prefix_cache_tokens: int = 0
     """Tokens of prompts whose K and V are kept in host memory, for all executors."""
+    reads_padding: bool = True
+    """Whether an iteration reads all columns of the batch for each row, else a row's own tokens only."""
     pace: Pace = keep_pace
     """How its speed changes about that of `cost`, in seconds after the simulation's begin."""
     runs_ahead: bool = False

@@ -111,6 +111,7 @@ class Node:
             store=store,
             prefixes=self._prefixes,
             max_prefill_tokens=machine.max_prefill_tokens,
+            reads_padding=machine.reads_padding,
             pace=machine.pace,
         )
 

@@ -160,7 +160,7 @@ def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> Machine:
         cost = read_profile(_find_profile(flags.cost, cache)).model
         if flags.capacity_tokens is None:
             raise UserError("a profile does not say how much memory there is: give --capacity-tokens")
-        machine = Machine(cost, flags.capacity_tokens, MAX_NUM_SEQS, flags.capacity_tokens)
+        machine = Machine(cost, flags.capacity_tokens, MAX_NUM_SEQS, flags.capacity_tokens, reads_padding=False)
     given: dict[str, Any] = {
         "capacity_tokens": flags.capacity_tokens,
         "max_num_seqs": flags.max_num_seqs,

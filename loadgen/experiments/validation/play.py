@@ -86,7 +86,7 @@ class Speedometer:
     profile: Bilinear
     _readers: dict[int, StepTimings] = field(default_factory=dict)
     _busy_since: dict[int, float] = field(default_factory=dict)
-    """When each executor that still had rows reported last."""
+    """When the last step of each executor that still has rows ended, as counted here."""
     _steps: list[tuple[int, float, Step]] = field(default_factory=list)
     """Executors, and when these ended which steps."""
 
@@ -95,13 +95,16 @@ class Speedometer:
         if not isinstance(report, StepReport):
             return
         since = self._busy_since.get(report.executor, now - report.seconds)
+        # A report that is heard late lengthens one step; those behind it begin where that one ended, or the delay of
+        # every late report would be counted beside the seconds of the step that it delayed.
         lasted = replace(report, seconds=max(report.seconds, now - since))
+        end = since + lasted.seconds
         reader = self._readers.setdefault(report.executor, StepTimings())
-        self._steps += [(report.executor, now, step) for step in reader.read(lasted, self.profile)]
+        self._steps += [(report.executor, end, step) for step in reader.read(lasted, self.profile)]
         if not (report.shape.rows or report.shape.staged):
             self._busy_since.pop(report.executor, None)
         elif report.tally != Tally():  # else rows were moved only, and that belongs to the next step
-            self._busy_since[report.executor] = now
+            self._busy_since[report.executor] = end
 
     def read(self) -> RunSpeed:
         """The speed of all that was heard; the profile's where it was nothing."""

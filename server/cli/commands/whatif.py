@@ -106,6 +106,7 @@ def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
         context_length=context,
         workers=config.executors or 1,
         max_prefill_tokens=chunk,
+        reads_padding=False,
         runs_ahead=True,
     )
     return Setting(config, machine, prices, chunk, Prediction(asked.noise), asked.trial_seed)

@@ -9,6 +9,7 @@ import pytest
 from engine.kv.host_store import HostStore
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Admit, Entry, FinishReason, Tally, Terms
 from engine.simulated.batch import SimulatedRow
+from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.simulated.device import PER_COLUMN, STEADY, Device, row
 
 CLOSED = Terms(closed=True)
@@ -108,6 +109,18 @@ def test_a_closed_batch_keeps_the_slots_of_rows_that_have_ended() -> None:
     assert [report.shape.rows for time, report in device.reports if time >= 1.1] == [2, 0]
     reads = 2 * (4 + 5 + 6 + 7)
     assert device.tally == Tally(prompt=6, generated=7, invalid=3, reads=reads, invalid_reads=5 + 6 + 7)
+
+
+def test_a_device_that_reads_no_padding_reads_each_rows_own_tokens_and_takes_their_time() -> None:
+    per_cell = Bilinear(p4=1.0, d1=0.01)  # 1 s a prefill, 0.01 s a cell that an iteration reads
+    device = Device(cost=per_cell, reads_padding=False)
+    device.executor.post(Admit((row(1, 3, 2), row(2, 9, 4)), CLOSED))
+    device.run()
+    own, other = (4, 5, 6), (10, 11, 12)
+    assert device.ends == {1: 1.14, 2: round(1 + 0.01 * sum(own + other), 9)}
+    assert device.tally == Tally(
+        prompt=12, pad=6, generated=6, invalid=2, reads=sum(own + other), invalid_reads=own[1] + own[2]
+    )
 
 
 @pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])

@@ -59,6 +59,15 @@ def test_what_is_done_between_two_steps_counts_while_there_are_rows() -> None:
     assert speed.read().curve.pace(1.0, 2.0) == pytest.approx(2.0)
 
 
+def test_a_late_report_is_not_counted_twice() -> None:
+    """Three iterations of 0.1 s, the second of which is heard 0.06 s late: 0.36 s at most, not 0.1 + 0.16 + 0.1."""
+    speed = Speedometer(PROFILE)
+    speed.hear(prefill(1, 0.1), 0.1)
+    for step, now in ((2, 0.2), (3, 0.36), (4, 0.4), (5, 0.5), (6, 0.6)):
+        speed.hear(iteration(step, 0.1), now)
+    assert sum(step.timing.seconds for _, _, step in speed._steps if step.phase == "decode") == pytest.approx(0.56)
+
+
 def test_without_steps_it_is_the_profiles() -> None:
     speed = Speedometer(PROFILE)
     speed.hear(ExecutorDied(0, "gone"), 1.0)

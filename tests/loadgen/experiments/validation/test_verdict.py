@@ -28,14 +28,14 @@ def served(*ends: float) -> list[Served]:
 
 def test_all_quantities_are_compared() -> None:
     real, slow = measure_latencies(served(2.0, 4.0)), measure_latencies(served(2.0, 8.0))
-    found = compare(real, real, slow)
+    found = compare(real, real, [slow, measure_latencies(served(2.0, 6.0))])
     parts = ("mean TTFT (s)", "mean TPOT (s)", "mean JCT (s)", "p99 TTFT (s)", "p99 TPOT (s)", "p99 JCT (s)")
     assert list(found) == [*parts, "throughput (req/s)"]
-    assert found["mean JCT (s)"] == Quantity(3.0, 3.0, 5.0)
-    assert found["p99 JCT (s)"] == Quantity(4.0, 4.0, 8.0, 0.10)
+    assert found["mean JCT (s)"] == Quantity(3.0, 3.0, 4.5, spread=0.5), "the mean of both simulations"
+    assert found["p99 JCT (s)"] == Quantity(4.0, 4.0, 7.0, 0.10, spread=1.0)
     assert found["mean TPOT (s)"].real == pytest.approx((0.1 + 0.3) / 2)
     assert found["mean TTFT (s)"].deviation == 0.0
-    assert found["throughput (req/s)"].simulated == pytest.approx(2 / 8)
+    assert found["throughput (req/s)"].simulated == pytest.approx((2 / 8 + 2 / 6) / 2)
 
 
 def test_it_is_told_in_figures() -> None:
@@ -53,6 +53,7 @@ def test_it_is_told_in_figures() -> None:
                 "profile_deviation": pytest.approx(-0.2),
                 "simulated": 12.0,
                 "bound": 0.05,
+                "spread": 0.0,
                 "deviation": pytest.approx(0.2),
             }
         },
