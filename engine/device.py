@@ -7,37 +7,25 @@ engine.forward.device computes with torch; engine.simulated.device computes only
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from engine.messages import BatchShape, RowId, RowSpec, RowUpdate, Tally, Terms
+from engine.messages import BatchShape, RowSpec, RowUpdate, Tally, Terms
 
 Rank: TypeAlias = tuple[int, int]
 """(priority, number of the admission); the least is the best."""
 
 
 class Group:
-    """The state that the rows of a closed batch share."""
+    """The state that the rows of one command share."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-        self.iterations = 0
-        """Decode iterations since the rows began to run together."""
-        self.open: set[RowId] = set()
-        """Rows that have neither ended nor been handed back."""
-        self.unread: set[RowId] = set()
-        """Rows whose prompts have not been read to their end."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether every row can start to run."""
-        return not self.unread & self.open
-
-    @property
-    def slice_is_over(self) -> bool:
-        return self.terms.iterations is not None and self.iterations >= self.terms.iterations
+        self.iterations_left: float = math.inf if terms.iterations is None else terms.iterations
+        """Decode iterations until a closed batch's slice is over."""
 
 
 Item = TypeVar("Item")
@@ -91,39 +79,49 @@ class Kv(Protocol):
     def in_host_memory(self) -> bool: ...
 
 
-class DeviceRow(Protocol):
+class DeviceRow:
     """A row as the rules see it. Rows compare by identity."""
 
-    rank: Rank
-    group: Group
-    setbacks: int
-    """How often its prefill ran out of memory."""
+    kv: Kv | None
+    """K and V outside the batch: just prefilled, or taken out. None while there are none, or the row runs."""
+
+    def __init__(self, spec: RowSpec) -> None:
+        self.row_id = spec.row_id
+        self.prompt = spec.prompt
+        self.sampling = spec.sampling
+        self.cache_scope = spec.cache_scope
+        self.rank: Rank = (spec.priority, 0)
+        """Set anew whenever the row is admitted, as is its group."""
+        self.group = Group(Terms())
+        self.setbacks = 0
+        """How often its prefill ran out of memory."""
+        self.cached_prompt = 0
+        """Tokens of its prompt that were copied from earlier ones' K and V in place of being read."""
+        self.kv = None
 
     @property
-    def row_id(self) -> RowId: ...
-    @property
-    def started(self) -> bool:
-        """Whether anything has been generated."""
+    def step(self) -> int:
+        """Tokens generated so far, which is the index of the next."""
+        raise NotImplementedError
 
     @property
-    def ended(self) -> bool: ...
+    def ended(self) -> bool:
+        raise NotImplementedError
+
     @property
     def length(self) -> int:
         """Tokens, prompt and generated."""
+        return len(self.prompt) + self.step
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens whose K and V exist, once there is a generated token: all but the newest."""
+        """Tokens whose K and V exist once the prompt is read: the newest token's are written by the next step."""
+        return len(self.prompt) + max(0, self.step - 1)
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether log-probabilities of the prompt are asked for."""
-
-    @property
-    def kv(self) -> Kv | None:
-        """K and V outside the batch; None while there are none, or the row runs."""
-
-    def drop_kv(self) -> None: ...
+        """Whether log-probabilities of the prompt are wanted, for which all of it is read."""
+        return self.sampling.prompt_logprobs is not None and not self.step
 
 
 RowT = TypeVar("RowT", bound=DeviceRow)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from typing import TypeVar
 
 from engine.device import Action, Device, Group, Outcome, OutOfMemoryError, RowT
 from engine.health import Shape
@@ -20,6 +23,8 @@ log = logging.getLogger(__name__)
 
 RELIEF = 0.9
 """Part of the budget for K and V that is left after the device ran out of memory."""
+
+Computed = TypeVar("Computed")
 
 MOST_SETBACKS = 8
 """Times a prompt is read again for lack of memory: enough to halve a large group down to one row."""
@@ -72,8 +77,10 @@ class Lifecycle(RowTable[RowT]):
 
     def next(self) -> Action | None:
         """Move rows, and say what the device does next; None when that must be asked again."""
-        if not self._reading and self._prefill_is_next() and not self._launch_chunk():
-            return None
+        if not self._reading:  # prefill and decode alternate where both may go on: neither waits for more than one step
+            self._prefilled = self._prefill_is_wanted() and not (self._prefilled and self._may_decode())
+            if self._prefilled and not self._launch_chunk():
+                return None
         if self._reading and (self._device.chunk_done() or not self._may_decode()):
             return Action.PREFILL
         self._refill()
@@ -102,36 +109,56 @@ class Lifecycle(RowTable[RowT]):
         """Decode iterations after which these rules have something to decide, though no row ends."""
         if self._prefill_is_wanted():
             return 1
-        group = self._closed
-        if group is None or group.terms.iterations is None:
-            return math.inf
-        return max(1, group.terms.iterations - group.iterations)
+        return math.inf if self._closed is None else max(1, self._closed.iterations_left)
 
     def _book(self, action: Action, outcome: Outcome[RowT]) -> None:
+        """Note what an action brought. A row with its last token leaves, but in a closed batch keeps its slot."""
         faults = [error for _, error in outcome.failures if not is_by_client(error)]
         self._count(action, failed=bool(faults) and not outcome.updates)
         self.tally += outcome.tally
         self.updates += outcome.updates
         for row in [self._rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:
-            self._end(row)
+            if row.group is not self._closed:
+                self._forget(row)
+        self._dissolve()
         for row, error in outcome.failures:
             self._fail([row], error)
 
     def _count(self, action: Action, *, failed: bool) -> None:
         self.failures[action] = self.failures[action] + 1 if failed else 0
 
-    def _fail_all(self, action: Action, rows: Collection[RowT], error: Exception) -> None:
-        """End the rows of an action that failed as a whole."""
-        self._count(action, failed=True)
+    def _attempt(self, action: Action, rows: list[RowT], compute: Callable[[], Computed]) -> Computed | None:
+        """The result of a part of an action on these rows; None where it fails, and they are read again or end."""
+        try:
+            return compute()
+        except OutOfMemoryError as error:
+            self._set_back(action, rows, error)
+        except Exception as error:
+            self._count(action, failed=True)
+            self._failed = Shape.from_rows(action, rows)
+            self._fail(rows, error)
+        return None
+
+    def _set_back(self, action: Action, rows: list[RowT], error: OutOfMemoryError) -> None:
+        """Have the prompts of an action that lacked memory read again, those of a prefill group in two halves, until
+        they have been too often; and give memory back, unless a smaller group may do."""
         self._failed = Shape.from_rows(action, rows)
-        self._fail(rows, error)
+        self.short = True
+        if action is not Action.PREFILL or len(rows) == 1:
+            self._relieve(error)
+        reading = sorted(rows if action is Action.PREFILL else self.entering, key=lambda row: row.rank)
+        for row in reading:
+            row.setbacks += 1
+        lost = [row for row in reading if row.setbacks > MOST_SETBACKS]
+        left = [row for row in reading if row.setbacks <= MOST_SETBACKS]
+        self.lost = bool(lost)
+        if action is Action.PREFILL:
+            half = (len(left) + 1) // 2
+            self._queues.add_unread(left[:half])
+            self._queues.add_unread(left[half:])
+        self._fail(lost, error)
 
     # Prefill
-
-    def _prefill_is_next(self) -> bool:
-        """Prefill and decode alternate where both may go on, so that neither waits for more than one step."""
-        self._prefilled = self._prefill_is_wanted() and not (self._prefilled and self._may_decode())
-        return self._prefilled
 
     def _prefill_is_wanted(self) -> bool:
         return bool(self._device.prefilling) or self._next_to_read() is not None
@@ -162,82 +189,43 @@ class Lifecycle(RowTable[RowT]):
             rows = self._next_to_read() or []
             self._queues.unread.remove(rows)
             self._begun += tuple(row.row_id for row in rows)
-        try:
-            self._launched = self._device.launch_chunk(rows)
-        except OutOfMemoryError as error:
-            self._prefill_smaller(rows, error)
-        except Exception as error:
-            self._fail_all(Action.PREFILL, rows, error)
-        else:
-            self._reading = True
+        launched = self._attempt(Action.PREFILL, rows, partial(self._device.launch_chunk, rows))
+        self._reading = launched is not None
+        self._launched = launched or Tally()
         return self._reading
 
     def _finish_chunk(self) -> None:
         """Stage the rows whose prompts have been read, with their first tokens."""
         self._reading = False
-        rows = list(self._device.prefilling)
-        try:
-            outcome = self._device.collect_chunk()
-        except OutOfMemoryError as error:
-            self._prefill_smaller(rows, error)
-        except Exception as error:
-            self._fail_all(Action.PREFILL, rows, error)
-        else:
+        outcome = self._attempt(Action.PREFILL, list(self._device.prefilling), self._device.collect_chunk)
+        if outcome is not None:
             for row in outcome.read:
                 self._longest_read = max(self._longest_read, row.length)
                 self._queues.stage(row)
-                row.group.unread.discard(row.row_id)
             self._book(Action.PREFILL, outcome)
-
-    def _prefill_smaller(self, rows: list[RowT], error: OutOfMemoryError) -> None:
-        """Begin a group's unfinished prompts again in two halves; a single one after memory was given back."""
-        self.short = True
-        self._failed = Shape.from_rows(Action.PREFILL, rows)
-        if len(rows) == 1:
-            self._relieve(error)
-        lost, left = _set_back(rows)
-        self.lost = bool(lost)
-        half = (len(left) + 1) // 2
-        self._queues.add_unread(left[:half])
-        self._queues.add_unread(left[half:])
-        self._fail(lost, error)
 
     # Steps
 
     def _finish_entry(self) -> None:
-        entering, self.entering = self.entering, []
-        try:
-            self._book(Action.DECODE, self._device.settle())
-            outcome = self._device.enter(entering)
-        except OutOfMemoryError as error:
-            self._relieve(error)
-            lost, _ = _set_back(entering)
-            self._fail(lost, error)
-        except Exception as error:
-            self._fail_all(Action.ENTER, [*entering, *self._device.batch.rows], error)
-        else:
-            del self._queues.entering[: len(entering)]
-            self.begun += tuple(row.row_id for row in entering)
+        settled = self._attempt(Action.DECODE, list(self._device.batch.rows), self._device.settle)
+        if settled is None:
+            return
+        self._book(Action.DECODE, settled)
+        rows = [*self.entering, *self._device.batch.rows]
+        outcome = self._attempt(Action.ENTER, rows, partial(self._device.enter, self.entering))
+        if outcome is not None:
+            del self._queues.entering[: len(self.entering)]
+            self.begun += tuple(row.row_id for row in self.entering)
             self._book(Action.ENTER, outcome)
 
     def _finish_decode(self, iterations: int) -> None:
-        try:
-            outcome = self._device.step(iterations)
-        except OutOfMemoryError as error:
-            self._failed = Shape.from_rows(Action.DECODE, self._device.batch.rows)
-            self._relieve(error)
-        except Exception as error:
-            self._fail_all(Action.DECODE, list(self._device.batch.rows), error)
-        else:
+        outcome = self._attempt(Action.DECODE, list(self._device.batch.rows), partial(self._device.step, iterations))
+        if outcome is not None:
             self._book(Action.DECODE, outcome)
-            self._end_slice(iterations)
-
-    def _end_slice(self, iterations: int) -> None:
-        group = self._closed
-        if group is not None:
-            group.iterations += iterations
-            if group.slice_is_over:
-                self._hand_back(self._open_rows(group), Cause.SLICE)
+            if self._closed is not None:
+                self._closed.iterations_left -= iterations
+                if self._closed.iterations_left <= 0:
+                    self._hand_back(self._open_rows(self._closed), Cause.SLICE)
 
     # Joining
 
@@ -272,9 +260,13 @@ class Lifecycle(RowTable[RowT]):
         staged = self._queues.staged
         if self._closed is not None:
             return next((row for row in staged if row.group is self._closed), None)
-        if staged and staged[0].group.terms.closed and (self._device.batch.rows or not staged[0].group.ready):
+        if staged and staged[0].group.terms.closed and (self._device.batch.rows or self._has_unread(staged[0].group)):
             return None
         return staged[0] if staged else None
+
+    def _has_unread(self, group: Group) -> bool:
+        """Whether prompts of a group are still to be read, so that it cannot start to run."""
+        return any(row.group is group for row in (*chain.from_iterable(self._queues.unread), *self._device.prefilling))
 
     def _give_up_stranded(self) -> bool:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""
@@ -302,8 +294,9 @@ class Lifecycle(RowTable[RowT]):
     def _overflow(self) -> None:
         """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.3)."""
         group = self._closed
-        if group is not None and group.terms.overflow is Overflow.SPLIT and len(group.open) > 1:
-            self._hand_back(self._open_rows(group), Cause.OVERFLOW)
+        rows = [] if group is None or group.terms.overflow is not Overflow.SPLIT else self._open_rows(group)
+        if len(rows) > 1:
+            self._hand_back(rows, Cause.OVERFLOW)
         else:
             self._swap_out_worst()
 
@@ -335,14 +328,4 @@ class Lifecycle(RowTable[RowT]):
         self._device.batch.resize(capacity_tokens)
 
     def _open_rows(self, group: Group) -> list[RowT]:
-        return [row for row in self._rows.values() if row.row_id in group.open]
-
-
-def _set_back(rows: Iterable[RowT]) -> tuple[list[RowT], list[RowT]]:
-    """Count a failure to read these prompts; returns those that failed too often, and the others, best first."""
-    lost: list[RowT] = []
-    left: list[RowT] = []
-    for row in sorted(rows, key=lambda row: row.rank):
-        row.setbacks += 1
-        (left if row.setbacks <= MOST_SETBACKS else lost).append(row)
-    return lost, left
+        return [row for row in self._rows.values() if row.group is group and not row.ended]

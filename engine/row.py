@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.device import Group, Rank
+from engine.device import DeviceRow
 from engine.kv.row_kv import RowKv
-from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, Terms, TokenLogprob
+from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, TokenLogprob
 from engine.sampling.grammar import Matcher
 from engine.sampling.params import SamplingParams
 from models.text import Text
@@ -87,29 +87,19 @@ class Choice:
     logprob: TokenLogprob | None = None
 
 
-class Row:
+class Row(DeviceRow):
     """A prompt and what has been generated after it."""
+
+    kv: RowKv | None
+    ended = False
 
     def __init__(
         self, spec: RowSpec, text: Text, end_token_ids: frozenset[int], matcher: Matcher | None = None
     ) -> None:
-        self.row_id = spec.row_id
-        self.prompt = spec.prompt
-        self.sampling = spec.sampling
+        super().__init__(spec)
         self.generated: list[int] = []
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
-        self.setbacks = 0
-        """How often its prefill ran out of memory."""
-        self.ended = False
-        self.rank: Rank = (spec.priority, 0)
-        """Set anew whenever the row is admitted, as is its group."""
-        self.group = Group(Terms())
         replayed = spec.sampling.replay_tokens is not None
-        self.cache_scope = spec.cache_scope
-        self.cached_prompt = 0
-        """Tokens of its prompt that were copied from earlier ones' K and V in place of being read."""
-        self.kv: RowKv | None = None
-        """K and V outside the batch: just prefilled, or taken out."""
         self.matcher = None if replayed else matcher
         """Where the row is in its grammar; None when it has none."""
         self._ignored = end_token_ids if spec.sampling.ignore_eos else frozenset()
@@ -125,29 +115,6 @@ class Row:
     def tokens(self) -> tuple[int, ...]:
         """Prompt and generated tokens: what a prefill must read where there are no K and V."""
         return (*self.prompt, *self.generated)
-
-    @property
-    def length(self) -> int:
-        """Tokens, prompt and generated."""
-        return len(self.prompt) + len(self.generated)
-
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens whose K and V exist: the newest token's are written by the next step."""
-        return len(self.prompt) + max(0, len(self.generated) - 1)
-
-    @property
-    def started(self) -> bool:
-        """Whether anything has been generated."""
-        return bool(self.generated)
-
-    @property
-    def scores_prompt(self) -> bool:
-        """Whether log-probabilities of the prompt are asked for."""
-        return self.sampling.prompt_logprobs is not None
-
-    def drop_kv(self) -> None:
-        self.kv = None
 
     @property
     def last_token(self) -> int:

@@ -85,18 +85,7 @@ class RowTable(Generic[RowT]):
         self._admitted = 0
         self._handed_back: list[HandedBack] = []
         self._full_capacity = device.batch.capacity_tokens
-        self.updates: list[RowUpdate] = []
-        """Tokens and ends of rows, since `clear`."""
-        self.begun: tuple[RowId, ...] = ()
-        """Rows whose prompts began to be read, since `clear`."""
-        self.extracted: tuple[RowId, ...] = ()
-        """Rows that were taken out of the batch to host memory, since `clear`."""
-        self.tally = Tally()
-        """Tokens computed, since `clear`."""
-        self.short = False
-        """Whether the device ran out of memory, since `clear`."""
-        self.lost = False
-        """Whether a row ended because there was no memory to read its prompt, since `clear`."""
+        self.clear()
 
     @property
     def idle(self) -> bool:
@@ -123,8 +112,18 @@ class RowTable(Generic[RowT]):
 
     def clear(self) -> None:
         """Begin a new report."""
-        self.updates, self.begun, self.extracted, self.tally = [], (), (), Tally()
-        self.short = self.lost = False
+        self.updates: list[RowUpdate] = []
+        """Tokens and ends of rows."""
+        self.begun: tuple[RowId, ...] = ()
+        """Rows whose prompts began to be read."""
+        self.extracted: tuple[RowId, ...] = ()
+        """Rows that were taken out of the batch to host memory."""
+        self.tally = Tally()
+        """Tokens computed."""
+        self.short = False
+        """Whether the device ran out of memory."""
+        self.lost = False
+        """Whether a row ended because there was no memory to read its prompt."""
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
         """Rows that were let go since the last call."""
@@ -167,7 +166,6 @@ class RowTable(Generic[RowT]):
                 bisect.insort(self._queues.entering, row, key=_rank)
             else:  # there is nothing to enter into yet; or the prompt is to be scored, which only prefill does
                 unread.append(row)
-        group.unread.update(row.row_id for row in unread)
         for part in self._read_together(unread, terms):
             self._queues.add_unread(part)
 
@@ -182,13 +180,12 @@ class RowTable(Generic[RowT]):
 
     def _copied_prefix(self, row: RowT) -> int:
         """Tokens of a row that would be copied from earlier prompts, were it read now."""
-        kept = 0 if row.scores_prompt and not row.started else self._device.kept_prefix(row)
+        kept = 0 if row.scores_prompt else self._device.kept_prefix(row)
         return kept if kept in row.group.terms.keep_kv else 0
 
     def _add(self, spec: RowSpec, group: Group) -> RowT:
         row = self._store.take(spec.row_id) or self._device.new_row(spec)
         row.rank, row.group = (spec.priority, self._admitted), group
-        group.open.add(row.row_id)
         self._admitted += 1
         self._rows[row.row_id] = row
         return row
@@ -215,10 +212,10 @@ class RowTable(Generic[RowT]):
         """Put by what can go on elsewhere when this device is lost: rows that have begun and were not running, with
         their K and V where these are in host memory. What runs may have tokens that were never reported.
         """
-        safe = [row for row in self._rows.values() if row.started and row not in self._device.batch.rows]
+        safe = [row for row in self._rows.values() if row.step and row not in self._device.batch.rows]
         for row in safe:
             if row.kv is not None and not row.kv.in_host_memory:
-                row.drop_kv()
+                row.kv = None
             self._store.keep(row)
         unreported = [row_id for handed_back in self._handed_back for row_id in handed_back.row_ids]
         return (*unreported, *(row.row_id for row in safe))
@@ -228,14 +225,6 @@ class RowTable(Generic[RowT]):
         this device are theirs now, and an old copy put by here must not take the place of the new one.
         """
         self._store = HostStore()
-
-    def _end(self, row: RowT) -> None:
-        """A row has its last token: it leaves, but in a closed batch keeps its slot until the last one has ended."""
-        row.group.open.discard(row.row_id)
-        if row.group is not self._closed:
-            self._forget(row)
-        elif not row.group.open:
-            self._dissolve(row.group)
 
     def _fail(self, rows: Iterable[RowT], error: Exception) -> None:
         """End rows that cannot go on; the others never notice."""
@@ -256,7 +245,7 @@ class RowTable(Generic[RowT]):
         self.updates += self._device.unreported(leaving)
         for row in sorted(leaving, key=lambda row: -running.index(row) if row in running else 0):
             if row.length not in row.group.terms.keep_kv or not self._save(row):
-                row.drop_kv()
+                row.kv = None
                 dropped.add(row.row_id)
             self._store.keep(row)
             self._forget(row)
@@ -273,30 +262,30 @@ class RowTable(Generic[RowT]):
         return self._store.lend(row, self._device.kv_bytes(row)) and self._device.save(row)
 
     def _forget(self, row: RowT, *, wipe: bool = False) -> None:
-        """Nothing is left of a row, and when it was the last that its closed batch waited for, of the batch."""
+        """Nothing is left of a row, and where it was the last that its closed batch waited for, of the batch."""
         del self._rows[row.row_id]
         self._store.give_back(row.row_id)
-        row.group.open.discard(row.row_id)
         if row in self._device.batch.rows:
             self._device.batch.remove(row, wipe=wipe)
         else:
             self._device.drop(row)
             self._queues.drop(row)
-        if row.group is self._closed and not row.group.open:
-            self._dissolve(row.group)
+        self._dissolve()
 
-    def _dissolve(self, group: Group) -> None:
-        """The last row of a closed batch has gone; those that had ended before give their slots back."""
-        self._closed = None
-        for row in [row for row in self._rows.values() if row.group is group]:
-            self._forget(row)
+    def _dissolve(self) -> None:
+        """Once the last row of the closed batch has ended or gone, those that had ended give their slots back."""
+        group = self._closed
+        if group is not None and not any(row.group is group and not row.ended for row in self._rows.values()):
+            self._closed = None
+            for row in [row for row in self._rows.values() if row.group is group]:
+                self._forget(row)
 
     def check(self) -> None:
         """Assert that every row is in exactly one place; for tests."""
         self._device.batch.check()
         places = [row.row_id for row in (*self._device.batch.rows, *self._device.prefilling, *self._queues)]
         assert sorted(places) == sorted(self._rows)
-        assert self._closed is None or self._closed.open
+        assert self._closed is None or any(row.group is self._closed and not row.ended for row in self._rows.values())
 
 
 def _length(row: RowT) -> int:

@@ -74,7 +74,7 @@ class TorchDevice:
         self._stream.await_fetched()
         with self._refusing():
             self.batch.insert(row, row.kv, lasting=lasting)
-        row.drop_kv()
+        row.kv = None
 
     def drop(self, row: Row) -> None:
         self._stream.wait()  # what is dropped may be in the middle of a chunk

@@ -83,7 +83,7 @@ class Prefill:
         """Copy what is kept of every row's prompt; returns its columns."""
         contexts = zip(self.rows, self._contexts, strict=True)
         found = self._prefixes.find(
-            [(() if _scores(row) else tokens, row.cache_scope) for row, tokens in contexts],
+            [(() if row.scores_prompt else tokens, row.cache_scope) for row, tokens in contexts],
             lambda length: all(length in row.group.terms.keep_kv for row in self.rows),
         )
         chunk, shared = self._prefixes.chunk, len(found[0])
@@ -190,9 +190,4 @@ class Prefill:
 
 def _wanted(row: Row, length: int, begin: int, end: int) -> range:
     """The columns of the chunk whose logits a row needs: its last, or all of them for prompt log-probabilities."""
-    return range(begin if _scores(row) else max(begin, length - 1), min(end, length))
-
-
-def _scores(row: Row) -> bool:
-    """Whether log-probabilities of its prompt are wanted, for which all of it is read."""
-    return row.scores_prompt and not row.generated
+    return range(begin if row.scores_prompt else max(begin, length - 1), min(end, length))

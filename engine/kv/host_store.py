@@ -52,7 +52,7 @@ class HostStore(Generic[RowT]):
             if free < size:
                 return False
             for one in dropped:
-                one.drop_kv()
+                one.kv = None
             self._lent[row.row_id] = size
             return True
 

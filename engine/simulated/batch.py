@@ -8,10 +8,10 @@ what was counted since. Knows no rank and no time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from engine.device import Group, Rank
-from engine.messages import BatchShape, FinishReason, RowId, RowSpec, RowUpdate, Tally, Terms
+from engine.device import DeviceRow
+from engine.messages import BatchShape, FinishReason, RowSpec, RowUpdate, Tally
 
 TOKEN = 0
 """The id of every token generated here: none is read, but they are counted."""
@@ -25,79 +25,45 @@ class SimulatedKv:
     in_host_memory: bool
 
 
-@dataclass(eq=False, slots=True)
-class SimulatedRow:
-    """One sequence. Rows compare by identity."""
+class SimulatedRow(DeviceRow):
+    """One sequence."""
 
-    spec: RowSpec
-    rank: Rank = (0, 0)
-    group: Group = field(default_factory=lambda: Group(Terms()))
-    kv: SimulatedKv | None = None
-    setbacks: int = 0
-    cached_prompt: int = 0
-    """Tokens of its prompt that were copied in place of being read."""
-    generated: int = 0
+    kv: SimulatedKv | None
+    step = 0
     """Tokens made so far; while the row runs, as of `since`."""
-    reported: int = 0
+    reported = 0
     """Tokens reported so far."""
-    since: int = 0
+    since = 0
     """The batch's iteration at which it joined."""
-    offset: int = 0
+    offset = 0
     """Columns of the row less those that the batch had opened when it joined."""
-    ends_at: int = 0
+    ends_at = 0
     """The batch's iteration that brings its last token."""
-    total: int = field(init=False)
-    """Tokens that it will have generated at its end."""
+    words: Sequence[str] = ()
+    """Its answer's text, a word a token, over and over; none where no text is told."""
 
-    def __post_init__(self) -> None:
-        sampling = self.spec.sampling
-        replayed = sampling.replay_tokens
-        self.total = sampling.max_tokens if replayed is None else min(replayed, sampling.max_tokens)
-
-    @property
-    def row_id(self) -> RowId:
-        return self.spec.row_id
-
-    @property
-    def started(self) -> bool:
-        return self.generated > 0
+    def __init__(self, spec: RowSpec) -> None:
+        super().__init__(spec)
+        most, replayed = spec.sampling.max_tokens, spec.sampling.replay_tokens
+        self.total = most if replayed is None else min(replayed, most)
+        """Tokens that it will have generated at its end."""
 
     @property
     def ended(self) -> bool:
-        return self.generated >= self.total
-
-    @property
-    def length(self) -> int:
-        """Tokens, prompt and generated."""
-        return len(self.spec.prompt) + self.generated
-
-    @property
-    def cached_tokens(self) -> int:
-        """Tokens whose K and V exist once there is a generated token: all but the newest."""
-        return self.length - 1
-
-    @property
-    def scores_prompt(self) -> bool:
-        return self.spec.sampling.prompt_logprobs is not None
-
-    def drop_kv(self) -> None:
-        self.kv = None
+        return self.step >= self.total
 
     def report(self) -> RowUpdate:
         """All tokens that were not reported yet."""
-        begin, self.reported = self.reported, self.generated
-        replayed = self.total == self.spec.sampling.replay_tokens  # ended as the recorded one did, by an end token
+        begin, self.reported = self.reported, self.step
+        replayed = self.total == self.sampling.replay_tokens  # ended as the recorded one did, by an end token
+        words, count = self.words, self.step - begin
         return RowUpdate(
-            self.spec.row_id,
-            (TOKEN,) * (self.generated - begin),
-            self.say(begin),
+            self.row_id,
+            (TOKEN,) * count,
+            "".join([words[place % len(words)] for place in range(begin, self.step)]) if words else "",
             cached_prompt=0 if begin else self.cached_prompt,
             finish_reason=(FinishReason.STOP if replayed else FinishReason.LENGTH) if self.ended else None,
         )
-
-    def say(self, begin: int) -> str:
-        """The text of the tokens from one on."""
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +138,7 @@ class SimulatedBatch:
     def insert(self, row: SimulatedRow, under_way: int = 0) -> None:
         """Let a row join, as of the iterations `under_way` without it; its columns are its own tokens only."""
         row.since, row.offset = self.iterations + under_way, row.cached_tokens - self._opened - under_way
-        row.ends_at = row.since + row.total - row.generated
+        row.ends_at = row.since + row.total - row.step
         self.rows.append(row)
         self._bounds = None
 
@@ -185,7 +151,7 @@ class SimulatedBatch:
     def settle(self, row: SimulatedRow) -> None:
         """Count up to now what a row has generated; one that has ended generates nothing of its own any more."""
         made = max(0, self.iterations - row.since)
-        row.generated, row.since = min(row.generated + made, row.total), row.since + made
+        row.step, row.since = min(row.step + made, row.total), row.since + made
 
     def tally(self, iterations: int) -> Tally:
         """Tokens that so many iterations, the next ones, compute and read; no row may end before the last of them."""
@@ -212,7 +178,7 @@ class SimulatedBatch:
         self.iterations += 1
         self._opened += max(row.length for row in joining)
         for row in joining:
-            row.generated += 1
+            row.step += 1
             self.insert(row)
 
     def resize(self, capacity_tokens: int) -> None:

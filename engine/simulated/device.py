@@ -22,7 +22,7 @@ class SimulatedPrefill:
         self.rows = sorted(rows, key=lambda row: -row.length)
         self._max_tokens = max_tokens
         self._prefixes = prefixes
-        prompts = [(row.spec.prompt, row.spec.cache_scope) for row in self.rows]
+        prompts = [(row.prompt, row.cache_scope) for row in self.rows]
         found = prefixes.find(prompts, lambda length: all(length in row.group.terms.keep_kv for row in self.rows))
         self._kept = self._done = prefixes.chunk * len(found[0])
         for row in self.rows:
@@ -47,7 +47,7 @@ class SimulatedPrefill:
         still = sum(row.length > end for row in self.rows)
         ended = self.rows[still:]
         for row in ended:
-            self._prefixes.keep(row.spec.prompt, row.spec.cache_scope, _block)
+            self._prefixes.keep(row.prompt, row.cache_scope, _block)
         del self.rows[still:]
         return ended, tally
 
@@ -97,7 +97,7 @@ class SimulatedDevice:
         return SimulatedRow(spec)
 
     def kept_prefix(self, row: SimulatedRow) -> int:
-        return self._prefixes.length(row.spec.prompt, row.spec.cache_scope)
+        return self._prefixes.length(row.prompt, row.cache_scope)
 
     def kv_bytes(self, row: SimulatedRow) -> int:
         """One a token: host memory has no bound here."""
@@ -106,7 +106,7 @@ class SimulatedDevice:
     def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
         if row.kv is not None and row.kv.in_host_memory:
             self._copying += self._cost.copy(row.cached_tokens)
-        row.drop_kv()
+        row.kv = None
         self.batch.insert(row, self._under_way)
 
     def drop(self, row: SimulatedRow) -> None:
@@ -125,7 +125,7 @@ class SimulatedDevice:
         """Nothing: copies are charged when the row joins."""
 
     def unreported(self, rows: Sequence[SimulatedRow]) -> Sequence[RowUpdate]:
-        return [row.report() for row in rows if self._settled(row).generated > row.reported]
+        return [row.report() for row in rows if self._settled(row).step > row.reported]
 
     def _settled(self, row: SimulatedRow) -> SimulatedRow:
         if row in self.batch.rows:
@@ -162,7 +162,7 @@ class SimulatedDevice:
         if not self._prefill.rows:
             self._prefill = None
         for row in ended:
-            row.generated += 1
+            row.step += 1
             row.kv = SimulatedKv(row.cached_tokens, in_host_memory=False)
         return Outcome([row.report() for row in ended], tally=tally + Tally(generated=len(ended)), read=ended)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engine.device import Action, Outcome, RowFault
 from engine.kv.prefix_cache import PrefixCache
@@ -26,17 +26,6 @@ class NotComputed(RowFault):
     """A client asks for numbers that only a network could compute."""
 
     by_client = True
-
-
-@dataclass(eq=False, slots=True)
-class VirtualRow(SimulatedRow):
-    """A row whose tokens are words of a text."""
-
-    words: Sequence[str] = ()
-
-    def say(self, begin: int) -> str:
-        words = self.words
-        return "".join([words[place % len(words)] for place in range(begin, self.generated)])
 
 
 class VirtualDevice(SimulatedDevice):
@@ -66,8 +55,10 @@ class VirtualDevice(SimulatedDevice):
         self._stepped_at = 0.0  # when the latest step that was begun ends
         self._sleeps_well = False
 
-    def new_row(self, spec: RowSpec) -> VirtualRow:
-        return VirtualRow(spec, words=self._words)
+    def new_row(self, spec: RowSpec) -> SimulatedRow:
+        row = super().new_row(spec)
+        row.words = self._words
+        return row
 
     def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
         if not self.batch.rows:  # the rows of the step under way have gone
@@ -88,7 +79,7 @@ class VirtualDevice(SimulatedDevice):
         if self._prefill is None:  # its last row was cancelled while the chunk was under way
             return Outcome()
         outcome = super().collect_chunk()
-        asked = [(row, row.spec.sampling) for row in outcome.read]
+        asked = [(row, row.sampling) for row in outcome.read]
         wrong = [row for row, sampling in asked if (sampling.logprobs, sampling.prompt_logprobs) != (None, None)]
         failures = [(row, NotComputed("a virtual device has no log-probabilities")) for row in wrong]
         told = [update for update in outcome.updates if update.row_id not in {row.row_id for row in wrong}]
@@ -132,4 +123,4 @@ class VirtualDevice(SimulatedDevice):
         rows = [row for row in self.batch.rows if row.reported < row.total]
         for row in rows:
             self.batch.settle(row)
-        return [row.report() for row in rows if row.generated > row.reported]
+        return [row.report() for row in rows if row.step > row.reported]
