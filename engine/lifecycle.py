@@ -266,7 +266,7 @@ class Lifecycle(RowTable[RowT]):
 
     def _has_unread(self, group: Group) -> bool:
         """Whether prompts of a group are still to be read, so that it cannot start to run."""
-        return any(row.group is group for row in (*chain.from_iterable(self._queues.unread), *self._device.prefilling))
+        return any(row.group is group for row in chain(self._device.prefilling, *self._queues.unread))
 
     def _give_up_stranded(self) -> bool:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""

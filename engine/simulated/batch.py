@@ -37,6 +37,8 @@ class SimulatedRow(DeviceRow):
     """The batch's iteration at which it joined."""
     offset = 0
     """Columns of the row less those that the batch had opened when it joined."""
+    own = 0
+    """Its tokens with K and V, less those that it gets in the batch's iterations so far."""
     ends_at = 0
     """The batch's iteration that brings its last token."""
     words: Sequence[str] = ()
@@ -138,6 +140,7 @@ class SimulatedBatch:
     def insert(self, row: SimulatedRow, under_way: int = 0) -> None:
         """Let a row join, as of the iterations `under_way` without it; its columns are its own tokens only."""
         row.since, row.offset = self.iterations + under_way, row.cached_tokens - self._opened - under_way
+        row.own = row.cached_tokens - row.since
         row.ends_at = row.since + row.total - row.step
         self.rows.append(row)
         self._bounds = None
@@ -207,6 +210,6 @@ class SimulatedBatch:
         if self._bounds is None:
             live = [row for row in self.rows if row.ends_at > self.iterations]
             farthest = max((row.offset for row in self.rows), default=0)
-            own = sum(row.cached_tokens - row.since for row in live)
+            own = sum(row.own for row in live)
             self._bounds = Bounds(farthest, len(live), min((row.ends_at for row in live), default=0), own)
         return self._bounds
