@@ -2,7 +2,7 @@
 one command share. Torch-free.
 
 A device holds K and V and computes. Which rows it reads, takes in, runs and lets go is decided by the rules alone.
-engine.forward.device computes with torch; engine.simulated.device computes only how long that would take.
+engine.pipeline computes with torch; engine.simulated.device computes only how long that would take.
 """
 
 from __future__ import annotations

@@ -1,21 +1,170 @@
-"""The rules of engine.lifecycle on a device that computes with torch."""
+"""One device of the engine: what computes there with torch, chunks of prefill in a stream of their own, decode steps
+and sampled tokens, under the rules of engine.lifecycle.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
+import torch
+
+from engine.device import Outcome, OutOfMemoryError
 from engine.forward.batch import RunningBatch
-from engine.forward.device import TorchDevice
+from engine.forward.decode import Decode, accept
+from engine.forward.prefill import Prefill
+from engine.forward.prefill_stream import PrefillStream
+from engine.forward.shortage import refusing
+from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
-from engine.messages import EVERY_LENGTH, RowSpec, Terms
+from engine.messages import EVERY_LENGTH, RowSpec, RowUpdate, Tally, Terms
 from engine.row import Row
-from engine.sampling.grammar import Grammars
+from engine.sampling import sampler as sampling
+from engine.sampling.grammar import Grammars, Matcher
 from models.network.loader import LoadedModel
 from models.text import Text
+
+log = logging.getLogger(__name__)
+
+
+class TorchDevice:
+    """A `Device` of engine.device: a model, its running batch and the prefill beside it."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        text: Text,
+        batch: RunningBatch,
+        max_prefill_tokens: int,
+        grammars: Grammars,
+        prefixes: PrefixCache[RowKv] | None = None,
+        *,
+        ahead: bool | None = None,
+    ) -> None:
+        """`ahead`: whether a step is launched before the tokens of the one before it are read; None: on CUDA."""
+        self._model = model
+        self._text = text
+        self._max_prefill_tokens = max_prefill_tokens
+        self._grammars = grammars
+        self._prefixes = prefixes
+        self._blocks = DeviceBlocks(model.device)
+        self._stream = PrefillStream(model.device)
+        self.batch = batch
+        self._decode = Decode(batch, model.device, ahead=model.device.type == "cuda" if ahead is None else ahead)
+        self.prefill: Prefill | None = None
+        """The group whose prompts are being read."""
+
+    @property
+    def prefilling(self) -> Sequence[Row]:
+        return () if self.prefill is None else self.prefill.rows
+
+    def new_row(self, spec: RowSpec) -> Row:
+        grammar = spec.sampling.grammar
+        matcher = None if grammar is None else Matcher(self._grammars, grammar)
+        return Row(spec, self._text, self._model.end_token_ids, matcher)
+
+    def kept_prefix(self, row: Row) -> int:
+        return 0 if self._prefixes is None else self._prefixes.length(row.tokens, row.cache_scope)
+
+    def kv_bytes(self, row: Row) -> int:
+        return row.cached_tokens * self._model.kv.bytes_per_token
+
+    def insert(self, row: Row, *, lasting: bool) -> None:
+        assert row.kv is not None, "a row joins with its K and V"
+        self._stream.await_fetched()
+        with self._refusing():
+            self.batch.insert(row, row.kv, lasting=lasting)
+        row.kv = None
+
+    def drop(self, row: Row) -> None:
+        self._stream.wait()  # what is dropped may be in the middle of a chunk
+        if self.prefill is not None:
+            with self._stream.working():  # the next chunk reads what is moved together here
+                self.prefill.drop(row.row_id)
+            if not self.prefill.rows:
+                self.prefill = None
+
+    def save(self, row: Row) -> bool:
+        self._stream.await_fetched()
+        try:
+            row.kv = self.batch.extract(row) if row.kv is None else row.kv.to_host()
+        except (RuntimeError, MemoryError) as error:  # torch raises the first for any lack of memory, the host's too
+            log.warning("K and V of a row could not be copied to host memory, so they are computed again: %s", error)
+            return False
+        return True
+
+    def fetch(self, row: Row) -> None:
+        if row.kv is not None:
+            with self._refusing():
+                row.kv = self._stream.fetched(row.kv)
+
+    def unreported(self, rows: Sequence[Row]) -> Sequence[RowUpdate]:
+        return ()
+
+    # Computing
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """`refusing`, upon which blocks give their memory back: host memory has them all."""
+        try:
+            with refusing():
+                yield
+        except OutOfMemoryError:
+            self._blocks.clear()
+            raise
+
+    def launch_chunk(self, rows: Sequence[Row]) -> Tally:
+        try:
+            with self._refusing(), self._stream.working():
+                if self.prefill is None:
+                    self.prefill = Prefill(self._model, rows, self._prefixes, self._blocks)
+                self.prefill.launch(self._max_prefill_tokens)
+        except Exception:
+            self.prefill = None
+            raise
+        return self.prefill.tally
+
+    def chunk_done(self) -> bool:
+        return self._stream.done
+
+    def collect_chunk(self) -> Outcome[Row]:
+        self._stream.wait()
+        if self.prefill is None:  # its last row was cancelled while the chunk was under way
+            return Outcome()
+        try:
+            with self._refusing():
+                with self._stream.copying():
+                    ended = self.prefill.collect()
+                for done in ended:
+                    self._stream.hand_over(done.kv.keys, done.kv.values, done.logits)
+                rows = [done.row for done in ended]
+                choices = sampling.sample(rows, torch.stack([done.logits for done in ended])) if rows else []
+        except Exception:
+            self.prefill = None
+            raise
+        if not self.prefill.rows:
+            self.prefill = None
+        for done in ended:
+            done.row.kv = done.kv
+        return accept(rows, choices, Tally(generated=len(rows)), read=rows)
+
+    def settle(self) -> Outcome[Row]:
+        with self._refusing():
+            return self._decode.settle()
+
+    def enter(self, rows: Sequence[Row]) -> Outcome[Row]:
+        with self._refusing():
+            return self._decode.enter(rows)
+
+    def step(self, iterations: int) -> Outcome[Row]:
+        """One decode iteration, whatever was asked for: each one's tokens are told at once."""
+        with self._refusing():
+            return self._decode.step()
 
 
 class Pipeline(Lifecycle[Row]):

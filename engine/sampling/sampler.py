@@ -7,7 +7,7 @@ those rows only. The order of the steps is the field's: bar, grammar, bias, pena
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,13 +24,10 @@ from engine.sampling.grammar import GrammarFault
 from engine.transfer import Fetch, move, send
 from models.network.likeliest import find_peaks
 
-Masks: TypeAlias = tuple[dict[int, Tensor], dict[int, GrammarFault]]
 
-
-def masks(rows: Sequence[Row], logits: Tensor) -> Masks:
-    """For each place of a row with a grammar: what may follow there (vocab,), boolean, or the fault that hides it.
-
-    logits  (rows, vocab), whose device and width the masks take
+def constrain(rows: Sequence[Row], logits: Tensor) -> tuple[list[int], dict[int, GrammarFault]]:
+    """Bar what rows' grammars do not let follow, in place on (rows, vocab). Returns the places of rows that have one,
+    and by place the faults of grammars that cannot tell.
 
     A fault is the row's own; the others never notice. Rows without a grammar cost nothing.
     """
@@ -44,10 +41,11 @@ def masks(rows: Sequence[Row], logits: Tensor) -> Masks:
         else:
             if line is not None:
                 bits[place] = line
-    if not bits:
-        return {}, faults
-    packed = torch.from_numpy(np.stack(list(bits.values()))).to(logits.device)
-    return dict(zip(bits, unpack(packed, logits.shape[-1]), strict=True)), faults
+    if bits:
+        at = send(list(bits), logits.device)
+        packed = torch.from_numpy(np.stack(list(bits.values()))).to(logits.device)
+        logits[at] = logits[at].masked_fill_(~unpack(packed, logits.shape[-1]), -torch.inf)
+    return list(bits), faults
 
 
 def unpack(packed: Tensor, width: int) -> Tensor:
@@ -142,8 +140,8 @@ class Chosen:
         self.finite = torch.isfinite(peaks)
         self._wants = [place for place, row in enumerate(rows) if row.sampling.logprobs is not None]
         self._raw = logits[send(self._wants, device)].log_softmax(dim=-1) if self._wants else logits[:0]
-        allowed, self._faults = masks(rows, logits)
-        changed = shape(rows, logits, allowed, steps, unread)
+        constrained, self._faults = constrain(rows, logits)
+        changed = shape(rows, logits, constrained, steps, unread)
         if shaped := [place for place in changed if rows[place].sampling.temperature == 0]:
             at = send(shaped, device)
             self.tokens.index_copy_(0, at, find_peaks(logits[at])[1])
@@ -202,21 +200,15 @@ def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
 
 
 def shape(
-    rows: Sequence[Row],
-    logits: Tensor,
-    allowed: Mapping[int, Tensor],
-    steps: Sequence[int],
-    unread: Unread | None = None,
+    rows: Sequence[Row], logits: Tensor, constrained: Sequence[int], steps: Sequence[int], unread: Unread | None
 ) -> set[int]:
     """Apply what rows ask for beyond temperature and cut-offs, in place on (rows, vocab); the places that it changed.
 
-    allowed  by place, (vocab,) boolean, what a row's grammar lets follow; what is barred was left out of it
-    steps    index of the token that each row is given
+    constrained  places of rows whose grammars have barred what they bar
+    steps        index of the token that each row is given
     """
-    for place, follows in allowed.items():
-        logits[place].masked_fill_(~follows, -torch.inf)
     barred = [(place, row.barred_at(step)) for place, (row, step) in enumerate(zip(rows, steps, strict=True))]
-    cells = [(place, token) for place, tokens in barred if place not in allowed for token in tokens]
+    cells = [(place, token) for place, tokens in barred if place not in constrained for token in tokens]
     if cells:
         at, ids = send(cells, logits.device).unbind(dim=1)
         logits[at, ids] = -torch.inf
@@ -224,12 +216,8 @@ def shape(
     if biases:
         at, ids = send([(place, token) for place, token, _ in biases], logits.device).unbind(dim=1)
         logits[at, ids] += send([value for *_, value in biases], logits.device, torch.float32)
-    return {
-        *allowed,
-        *penalize(rows, logits, unread),
-        *(place for place, _ in cells),
-        *(place for place, *_ in biases),
-    }
+    penalized = penalize(rows, logits, unread)
+    return {*constrained, *penalized, *(place for place, _ in cells), *(place for place, *_ in biases)}
 
 
 def score(logprobs: Tensor, tokens: Tensor, most: int) -> Sequence[Tensor]:

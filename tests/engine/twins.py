@@ -9,11 +9,11 @@ from typing import Generic, Protocol, TypeAlias
 
 from engine.device import RowT
 from engine.forward.batch import RunningBatch
-from engine.forward.device import TorchDevice
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
 from engine.messages import HandedBack, RowId, RowSpec, RowUpdate, Terms
+from engine.pipeline import TorchDevice
 from engine.row import Row
 from engine.sampling.grammar import Grammars
 from engine.simulated.batch import SimulatedBatch, SimulatedRow
