@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 CHUNK = 64
 """Tokens of a block, unless said otherwise; a multiple of models.network.attention.QUERY_BLOCK."""
@@ -29,18 +28,18 @@ class Block(Protocol):
 
 BlockT = TypeVar("BlockT", bound=Block)
 
-_Key: TypeAlias = str | tuple[int, ...]
-"""The tokens of a chunk; a root's is its scope."""
+_Parent: TypeAlias = str | int
+"""The scope of a prompt's first chunk; the number of the node before each other one."""
+
+_Key: TypeAlias = tuple[_Parent, tuple[int, ...]]
+"""A chunk's parent, and its tokens."""
 
 
-@dataclass(eq=False, slots=True)
-class _Node(Generic[BlockT]):
-    """One chunk of a prompt that was read; a scope's root holds none."""
+class _Node(NamedTuple, Generic[BlockT]):
+    """One chunk of a prompt that was read; no two have the same number, ever."""
 
-    key: _Key
-    parent: _Node[BlockT] | None = None
-    block: BlockT | None = None
-    children: dict[_Key, _Node[BlockT]] = field(default_factory=dict)
+    number: int
+    block: BlockT
 
 
 class PrefixCache(Generic[BlockT]):
@@ -57,15 +56,11 @@ class PrefixCache(Generic[BlockT]):
         """Tokens of the prompts that were to be read."""
         self.hits = 0
         """Tokens of them that were copied in place of being read."""
-        self._bytes = 0
-        self._roots: dict[str, _Node[BlockT]] = {}
-        self._nodes: OrderedDict[_Node[BlockT], int] = OrderedDict()  # their bytes, the least recently used first
-        self._lock = threading.Lock()
-
-    @property
-    def bytes(self) -> int:
+        self.bytes = 0
         """Host memory that blocks take."""
-        return self._bytes
+        self._made = 0  # nodes, gone ones included
+        self._nodes: OrderedDict[_Key, _Node[BlockT]] = OrderedDict()  # the least recently used first
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Blocks that are kept."""
@@ -93,7 +88,7 @@ class PrefixCache(Generic[BlockT]):
                 self._touch(path)
             self.queries += sum(len(prompt) for prompt, _ in prompts)
             self.hits += self.chunk * shared * len(prompts)
-            return [[node.block for node in path[:shared] if node.block is not None] for path in paths]
+            return [[self._nodes[key].block for key in path[:shared]] for path in paths]
 
     def keep(self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT]) -> None:
         """Keep all whole chunks of a prompt that was read; `make` copies the K and V of those that are not here yet."""
@@ -107,58 +102,38 @@ class PrefixCache(Generic[BlockT]):
         with self._lock:
             path = self._path(prompt, scope, whole)
             missing = range(chunk * len(path), whole, chunk)
-            if not missing or len(missing) > len(blocks):
-                return  # all came meanwhile, or some went: what comes after them has nothing to hang from
-            node = path[-1] if path else self._roots.setdefault(scope, _Node(scope))
+            if len(missing) > len(blocks):
+                return  # some went meanwhile: what comes after them has nothing to hang from
+            parent = self._nodes[path[-1]].number if path else scope
             for place, block in zip(missing, blocks[len(blocks) - len(missing) :], strict=True):
-                key = tuple(prompt[place : place + chunk])
-                child = _Node(key, node, block)
-                node.children[key] = child
-                node = child
-                self._nodes[node] = block.bytes
-                self._bytes += block.bytes
-                path.append(node)
+                path.append((parent, tuple(prompt[place : place + chunk])))
+                self._made += 1
+                self._nodes[path[-1]] = _Node(self._made, block)
+                parent = self._made
+                self.bytes += block.bytes
             self._touch(path)
-            self._evict()
+            while self.bytes > self.capacity:
+                self.bytes -= self._nodes.popitem(last=False)[1].block.bytes
 
-    def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_Node[BlockT]]:
-        """Nodes of the longest kept prefix of at most so many tokens."""
-        path: list[_Node[BlockT]] = []
-        node = self._roots.get(scope)
+    def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_Key]:
+        """Keys of the longest kept prefix of at most so many tokens."""
+        path: list[_Key] = []
+        parent: _Parent = scope
         for place in range(0, most - self.chunk + 1, self.chunk):
-            node = None if node is None else node.children.get(tuple(prompt[place : place + self.chunk]))
-            if node is None:
+            key = parent, tuple(prompt[place : place + self.chunk])
+            if (node := self._nodes.get(key)) is None:
                 break
-            path.append(node)
+            path.append(key)
+            parent = node.number
         return path
 
-    def _touch(self, path: list[_Node[BlockT]]) -> None:
+    def _touch(self, path: list[_Key]) -> None:
         """Mark nodes as used now, a parent always after its children: so the first to go is never one with children."""
-        for node in reversed(path):
-            self._nodes.move_to_end(node)
-
-    def _evict(self) -> None:
-        while self._bytes > self.capacity:
-            node, size = self._nodes.popitem(last=False)
-            self._bytes -= size
-            assert node.parent is not None
-            assert not node.children
-            del node.parent.children[node.key]
-            if not node.parent.children and node.parent.parent is None:
-                del self._roots[str(node.parent.key)]
+        for key in reversed(path):
+            self._nodes.move_to_end(key)
 
     def check(self) -> None:
-        """Assert that the forest and the order of use agree and the bound holds; for tests."""
-        reached = [node for root in self._roots.values() for node in _descendants(root)]
-        order = {node: place for place, node in enumerate(self._nodes)}
-        assert len(reached) == len(order) and all(node in order for node in reached)
-        assert self._bytes == sum(node.block.bytes for node in reached if node.block is not None) <= self.capacity
-        for node in reached:
-            assert node.parent is not None and node.parent.children[node.key] is node
-            assert node.parent.parent is None or order[node.parent] > order[node], "a parent would go first"
-
-
-def _descendants(node: _Node[BlockT]) -> Iterator[_Node[BlockT]]:
-    for child in node.children.values():
-        yield child
-        yield from _descendants(child)
+        """Assert that every node hangs from one that goes after it and the bound holds; for tests."""
+        order = {node.number: place for place, node in enumerate(self._nodes.values())}
+        assert all(isinstance(parent, str) or order[parent] > place for place, (parent, _) in enumerate(self._nodes))
+        assert self.bytes == sum(node.block.bytes for node in self._nodes.values()) <= self.capacity
