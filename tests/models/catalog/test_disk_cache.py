@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from models.catalog.disk_cache import MANIFEST, DiskCache, Origin
+from models.catalog.disk_cache import MANIFEST, Origin, read_manifest
+from models.catalog.disk_cache import obtain as obtain_folder
 from models.errors import CatalogError
 
 ORIGIN = Origin("tiny-model==1.0", "0" * 64)
@@ -36,7 +37,7 @@ def failing(error: BaseException) -> Callable[[Path, Path], None]:
 
 
 def obtain(root: Path, origin: Origin = ORIGIN) -> Path:
-    return DiskCache(root).obtain(ENTRY, origin, 0, build)
+    return obtain_folder(root / ENTRY, origin, 0, build)
 
 
 def left_over(root: Path) -> list[Path]:
@@ -45,7 +46,7 @@ def left_over(root: Path) -> list[Path]:
 
 def test_a_built_folder_has_a_manifest_of_its_files_and_nothing_of_the_scratch_folder(tmp_path: Path) -> None:
     folder = obtain(tmp_path)
-    manifest = DiskCache(tmp_path).manifest(ENTRY)
+    manifest = read_manifest(tmp_path / ENTRY)
     assert manifest is not None
     assert manifest.files == {"a": 1, "b": 1, "deep/c": 6}
     assert (manifest.origin, manifest.size) == (ORIGIN, 8)
@@ -60,8 +61,8 @@ def test_a_damaged_folder_is_reported_and_made_anew(
 ) -> None:
     folder = obtain(tmp_path)
     how(folder / damage)
-    DiskCache(tmp_path).obtain(ENTRY, ORIGIN, 0, build)
-    assert DiskCache(tmp_path).manifest(ENTRY) is not None
+    obtain_folder(tmp_path / ENTRY, ORIGIN, 0, build)
+    assert read_manifest(tmp_path / ENTRY) is not None
     assert capsys.readouterr().err == f"{folder} is damaged or out of date: it is made anew\n"
 
 
@@ -69,14 +70,14 @@ def test_a_folder_of_another_origin_is_made_anew(tmp_path: Path) -> None:
     obtain(tmp_path)
     newer = Origin("tiny-model==2.0", "1" * 64)
     obtain(tmp_path, newer)
-    manifest = DiskCache(tmp_path).manifest(ENTRY)
+    manifest = read_manifest(tmp_path / ENTRY)
     assert manifest is not None and manifest.origin == newer
 
 
 @pytest.mark.parametrize("error", [CatalogError("no"), KeyboardInterrupt(), RuntimeError("bug"), SystemExit(1)])
 def test_a_build_that_fails_leaves_nothing_and_keeps_its_error(tmp_path: Path, error: BaseException) -> None:
     with pytest.raises(type(error)) as caught:
-        DiskCache(tmp_path).obtain(ENTRY, ORIGIN, 0, failing(error))
+        obtain_folder(tmp_path / ENTRY, ORIGIN, 0, failing(error))
     assert caught.value is error
     assert left_over(tmp_path) == []
 
@@ -136,14 +137,14 @@ def test_five_writes_are_all_there_are(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match=r"not enough disk space: packaged/tiny needs 1000000000 MB"):
-        DiskCache(tmp_path).obtain(ENTRY, ORIGIN, 10**15, failing(AssertionError()))
+    with pytest.raises(CatalogError, match=r"not enough disk space: tiny needs 1000000000 MB"):
+        obtain_folder(tmp_path / ENTRY, ORIGIN, 10**15, failing(AssertionError()))
     assert left_over(tmp_path) == []
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CatalogError, match=r"cannot write to .*file: .*LENGTHWISE_CACHE"):
+    with pytest.raises(CatalogError, match=r"cannot write to .*file/packaged: .*LENGTHWISE_CACHE"):
         obtain(tmp_path / "file")
 
 
@@ -165,9 +166,9 @@ def test_of_two_at_once_one_builds_and_the_other_waits(tmp_path: Path, monkeypat
         build(scratch, out)
 
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(DiskCache(tmp_path).obtain, ENTRY, ORIGIN, 0, slow)
+        first = threads.submit(obtain_folder, tmp_path / ENTRY, ORIGIN, 0, slow)
         assert building.wait(30)
-        other = threads.submit(DiskCache(tmp_path).obtain, ENTRY, ORIGIN, 0, slow)
+        other = threads.submit(obtain_folder, tmp_path / ENTRY, ORIGIN, 0, slow)
         assert first.result() == other.result()
     assert len(builds) == 1
-    assert told == [f"waiting for another process that prepares {ENTRY}"]
+    assert told == ["waiting for another process that prepares tiny"]
