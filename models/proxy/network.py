@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,10 @@ conversation to its beginning would take longer than predicting."""
 class ProxyNetwork(nn.Module):
     """The encoder and its head."""
 
-    def __init__(self, encoder: nn.Module, hidden: int, outputs: int) -> None:
+    def __init__(self, encoder: nn.Module, hidden: int, task: Task) -> None:
         super().__init__()
         self.encoder = encoder
+        outputs = task.classes if task.scores_classes else 1
         self.head = nn.Sequential(nn.Linear(hidden, HEAD_WIDTH), nn.ReLU(), nn.Linear(HEAD_WIDTH, outputs))
 
     def first_token(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -78,11 +79,8 @@ class Reader:
 
     def pad(self, rows: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
         """Rows -> ids and mask, each (n, longest)."""
-        longest = max(len(row) for row in rows)
-        fill = self.tokenizer.pad_token_id or 0
-        ids = torch.tensor([row + [fill] * (longest - len(row)) for row in rows], device=device)
-        lengths = torch.tensor([len(row) for row in rows], device=device)
-        return ids, (torch.arange(longest, device=device) < lengths[:, None]).long()
+        padded = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(device)
+        return padded["input_ids"], padded["attention_mask"]
 
 
 class Proxy:
@@ -100,8 +98,7 @@ class Proxy:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder, reader = load_encoder(folder, max_tokens)
-            outputs = task.classes if task.scores_classes else 1
-            network = ProxyNetwork(encoder, int(encoder.config.hidden_size), outputs)
+            network = ProxyNetwork(encoder, int(encoder.config.hidden_size), task)
         return cls(network, reader, task, scale)
 
     @property
@@ -116,14 +113,17 @@ class Proxy:
 
     def predict(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Texts -> predicted lengths in tokens, (n,)."""
-        rows = self.reader.read(texts)
-        predicted = np.empty(len(rows), dtype=np.float32)
+        return lengths_of(self.task, self.scale, self.compute(self.reader.read(texts), self.network).cpu())
+
+    def compute(self, rows: Sequence[list[int]], part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """What a part of the network makes of rows' ids and mask, in the order of the rows; nothing is learned."""
         self.network.eval()
-        with torch.inference_mode():
+        found: dict[int, Tensor] = {}
+        with torch.no_grad():
             for places in groups(rows, CELLS):
-                ids, mask = self.reader.pad([rows[place] for place in places], self.device)
-                predicted[places] = lengths_of(self.task, self.scale, self.network(ids, mask).cpu())
-        return predicted
+                inputs = self.reader.pad([rows[place] for place in places], self.device)
+                found |= dict(zip(places, part(*inputs), strict=True))
+        return torch.stack([found[place] for place in range(len(rows))])
 
 
 def groups(rows: Sequence[list[int]], cells: int) -> Iterator[list[int]]:
@@ -239,8 +239,7 @@ def load(folder: Path) -> Proxy:
     """Read a proxy; raises CatalogError with the remedy."""
     about = read_manifest(folder)
     encoder, reader = load_encoder(folder / ENCODER, about.max_tokens)
-    outputs = about.task.classes if about.task.scores_classes else 1
-    network = ProxyNetwork(encoder, about.hidden, outputs)
+    network = ProxyNetwork(encoder, about.hidden, about.task)
     try:
         network.head.load_state_dict(load_file(folder / HEAD))
     except (OSError, SafetensorError, RuntimeError) as error:

@@ -9,6 +9,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.proxy.network import CELLS, Proxy, groups
+from models.proxy.network import Proxy
 from models.proxy.task import Task, at_ranks, loss, targets
 
 NEIGHBOURHOOD = 16
@@ -107,7 +108,7 @@ class _Training:
         head = self._train_head() if self._options.head_epochs else ()
         self._network.eval()
         self._note_scores()
-        return History(start, tuple(both), tuple(head))
+        return History(start, both, head)
 
     def _note_scores(self) -> None:
         """Hold the scores of a ranking against lengths, rank for rank, on what it has learned from."""
@@ -117,7 +118,7 @@ class _Training:
                 scores = self._network.head(self._states(self._rows)).squeeze(1)
             proxy.scale = replace(proxy.scale, scores=at_ranks(scores.cpu().numpy()))
 
-    def _train_both(self, start: float) -> list[float]:
+    def _train_both(self, start: float) -> tuple[float, ...]:
         options, network = self._options, self._network
         optimizer = torch.optim.AdamW(
             [
@@ -125,38 +126,33 @@ class _Training:
                 {"params": list(network.head.parameters()), "lr": options.head_rate},
             ]
         )
-        total = options.epochs * math.ceil(len(self._rows) / options.batch)
+        total, done = options.epochs * math.ceil(len(self._rows) / options.batch), count(1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
-        best, losses, done = _Best(network, start), list[float](), 0
-        for _ in range(options.epochs):
+
+        def train_epoch() -> float:
             network.train()
             for places in self._batches():
                 ids, mask = self._proxy.reader.pad([self._rows[place] for place in places], self._proxy.device)
                 self._descend(network(ids, mask), places, optimizer)
                 schedule.step()
-                done += 1
-                self._watch(Step(1, done, total))
-            losses.append(self._held_loss(self._states(self._held_rows)))
-            if best.waited(losses[-1]) > options.patience:
-                break
-        best.restore()
-        return losses
+                self._watch(Step(1, next(done), total))
+            return self._held_loss(self._states(self._held_rows))
 
-    def _train_head(self) -> list[float]:
+        return _repeat(network, start, train_epoch, options.epochs, options.patience)
+
+    def _train_head(self) -> tuple[float, ...]:
         """The frozen encoder's state of each text stays the same, so it is computed once."""
-        options, head = self._options, self._network.head
+        options, head, done = self._options, self._network.head, count(1)
         states, held = self._states(self._rows), self._states(self._held_rows)
         optimizer = torch.optim.AdamW(head.parameters(), lr=options.head_rate)
-        best, losses = _Best(head, self._held_loss(held)), list[float]()
-        for epoch in range(options.head_epochs):
+
+        def train_epoch() -> float:
             for places in self._batches():
                 self._descend(head(states[places]), places, optimizer)
-            losses.append(self._held_loss(held))
-            self._watch(Step(2, epoch + 1, options.head_epochs))
-            if best.waited(losses[-1]) > options.head_patience:
-                break
-        best.restore()
-        return losses
+            self._watch(Step(2, next(done), options.head_epochs))
+            return self._held_loss(held)
+
+        return _repeat(head, self._held_loss(held), train_epoch, options.head_epochs, options.head_patience)
 
     def _descend(self, outputs: Tensor, places: list[int], optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()
@@ -176,35 +172,22 @@ class _Training:
 
     def _states(self, rows: Sequence[list[int]]) -> Tensor:
         """The encoder's state of each row's first token, (n, hidden)."""
-        self._network.eval()
-        found: dict[int, Tensor] = {}
-        with torch.no_grad():
-            for places in groups(rows, CELLS):
-                ids, mask = self._proxy.reader.pad([rows[place] for place in places], self._proxy.device)
-                found |= dict(zip(places, self._network.first_token(ids, mask), strict=True))
-        return torch.stack([found[place] for place in range(len(rows))])
+        return self._proxy.compute(rows, self._network.first_token)
 
     def _held_loss(self, states: Tensor) -> float:
         with torch.no_grad():
             return float(loss(self._proxy.task, self._network.head(states), self._held_targets))
 
 
-class _Best:
-    """The weights with the least loss so far."""
-
-    def __init__(self, module: nn.Module, start: float) -> None:
-        self._module = module
-        self._least = start
-        self._waited = 0
-        self._state = copy.deepcopy(module.state_dict())
-
-    def waited(self, loss: float) -> int:
-        """Look at the present weights; returns how many looks ago the best ones were seen."""
-        if loss < self._least:
-            self._least, self._waited, self._state = loss, 0, copy.deepcopy(self._module.state_dict())
-        else:
-            self._waited += 1
-        return self._waited
-
-    def restore(self) -> None:
-        self._module.load_state_dict(self._state)
+def _repeat(
+    module: nn.Module, start: float, train_epoch: Callable[[], float], epochs: int, patience: int
+) -> tuple[float, ...]:
+    """The loss after each epoch, until more than `patience` of them bring no lower one; the module is left with the
+    weights of the least."""
+    losses, best = [start], copy.deepcopy(module.state_dict())
+    while len(losses) <= epochs and len(losses) - 1 - losses.index(min(losses)) <= patience:
+        losses.append(train_epoch())
+        if losses[-1] < min(losses[:-1]):
+            best = copy.deepcopy(module.state_dict())
+    module.load_state_dict(best)
+    return tuple(losses[1:])
