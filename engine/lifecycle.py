@@ -154,8 +154,8 @@ class Lifecycle(RowTable[RowT]):
         self.lost = bool(lost)
         if action is Action.PREFILL:
             half = (len(left) + 1) // 2
-            self._queues.add_unread(left[:half])
-            self._queues.add_unread(left[half:])
+            self._queue_unread(left[:half])
+            self._queue_unread(left[half:])
         self._fail(lost, error)
 
     # Prefill
@@ -172,7 +172,7 @@ class Lifecycle(RowTable[RowT]):
 
     def _next_to_read(self) -> list[RowT] | None:
         """The rows to prefill next. Those of a closed batch wait until the one before it has ended."""
-        return next((rows for rows in self._queues.unread if self._may_read(rows[0])), None)
+        return next((rows for rows in self._unread if self._may_read(rows[0])), None)
 
     def _may_read(self, row: RowT) -> bool:
         """Whether no other group runs, and none that waits for a slot comes before this row's, should it be closed."""
@@ -180,14 +180,14 @@ class Lifecycle(RowTable[RowT]):
             return True
         if any(other.group is not row.group for other in self._device.batch.rows):
             return False
-        return all(one.group is row.group or row.rank < one.rank for one in self._queues.staged[:1])
+        return all(one.group is row.group or row.rank < one.rank for one in self._staged[:1])
 
     def _launch_chunk(self) -> bool:
         """Begin the next chunk; False, and its rows are read again or have failed, when it cannot be begun."""
         rows = list(self._device.prefilling)
         if not rows:
             rows = self._next_to_read() or []
-            self._queues.unread.remove(rows)
+            self._unread.remove(rows)
             self._begun += tuple(row.row_id for row in rows)
         launched = self._attempt(Action.PREFILL, rows, partial(self._device.launch_chunk, rows))
         self._reading = launched is not None
@@ -201,7 +201,7 @@ class Lifecycle(RowTable[RowT]):
         if outcome is not None:
             for row in outcome.read:
                 self._longest_read = max(self._longest_read, row.length)
-                self._queues.stage(row)
+                self._stage(row)
             self._book(Action.PREFILL, outcome)
 
     # Steps
@@ -214,7 +214,7 @@ class Lifecycle(RowTable[RowT]):
         rows = [*self.entering, *self._device.batch.rows]
         outcome = self._attempt(Action.ENTER, rows, partial(self._device.enter, self.entering))
         if outcome is not None:
-            del self._queues.entering[: len(self.entering)]
+            del self._to_enter[: len(self.entering)]
             self.begun += tuple(row.row_id for row in self.entering)
             self._book(Action.ENTER, outcome)
 
@@ -250,14 +250,14 @@ class Lifecycle(RowTable[RowT]):
 
     def _join(self, row: RowT) -> None:
         self._device.insert(row, lasting=not row.group.terms.closed)
-        self._queues.staged.remove(row)
+        self._staged.remove(row)
         self._store.give_back(row.row_id)
         if row.group.terms.closed:
             self._closed = row.group
 
     def _next_to_join(self) -> RowT | None:
         """The best staged row that may: of a closed batch that runs, or can start to, its own rows alone."""
-        staged = self._queues.staged
+        staged = self._staged
         if self._closed is not None:
             return next((row for row in staged if row.group is self._closed), None)
         if staged and staged[0].group.terms.closed and (self._device.batch.rows or self._has_unread(staged[0].group)):
@@ -266,7 +266,7 @@ class Lifecycle(RowTable[RowT]):
 
     def _has_unread(self, group: Group) -> bool:
         """Whether prompts of a group are still to be read, so that it cannot start to run."""
-        return any(row.group is group for row in chain(self._device.prefilling, *self._queues.unread))
+        return any(row.group is group for row in chain(self._device.prefilling, *self._unread))
 
     def _give_up_stranded(self) -> bool:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""
@@ -276,14 +276,14 @@ class Lifecycle(RowTable[RowT]):
         if staged is not None:
             stranded = [] if self._fits(staged) else [staged]
         else:
-            stranded = [row for row in self._queues.entering[:1] if not self._device.batch.admits([row.length])]
+            stranded = [row for row in self._to_enter[:1] if not self._device.batch.admits([row.length])]
         self._fail(stranded, MemoryError("the row outgrows the device"))
         return bool(stranded)
 
     def _next_to_enter(self) -> list[RowT]:
         """The best rows that there is room for now."""
         entering: list[RowT] = []
-        for row in self._queues.entering if self._closed is None else ():
+        for row in self._to_enter if self._closed is None else ():
             if not self._device.batch.admits([one.length for one in (*entering, row)]):
                 break
             entering.append(row)
@@ -307,7 +307,7 @@ class Lifecycle(RowTable[RowT]):
         elif not self._save(worst):
             self._hand_back([worst], Cause.OVERFLOW)
         else:
-            self._queues.stage(worst)
+            self._stage(worst)
             self.extracted += (worst.row_id,)
 
     def _relieve(self, error: OutOfMemoryError) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterable
+from itertools import chain, groupby
 from typing import Generic
 
 from engine.device import Device, Group, Rank, RowFault, RowT, similar_lengths
@@ -32,39 +32,6 @@ from engine.messages import (
 )
 
 
-class Queues(Generic[RowT]):
-    """Each row is in one of three places, if it is here."""
-
-    def __init__(self) -> None:
-        self.unread: list[list[RowT]] = []
-        """Rows to prefill, those of one list together; the list with the best row first."""
-        self.staged: list[RowT] = []
-        """Rows to embed, best first; their K and V exist."""
-        self.entering: list[RowT] = []
-        """Rows to enter by shape, best first."""
-
-    def __iter__(self) -> Iterator[RowT]:
-        for rows in self.unread:
-            yield from rows
-        yield from self.staged
-        yield from self.entering
-
-    def add_unread(self, rows: list[RowT]) -> None:
-        """Let rows wait to be prefilled together."""
-        if rows:
-            bisect.insort(self.unread, rows, key=lambda group: group[0].rank)
-
-    def stage(self, row: RowT) -> None:
-        """Let a row whose K and V exist wait for a slot."""
-        bisect.insort(self.staged, row, key=_rank)
-
-    def drop(self, row: RowT) -> None:
-        """Take a row out; does nothing when it is not here."""
-        self.unread = [left for rows in self.unread if (left := [one for one in rows if one is not row])]
-        self.staged = [one for one in self.staged if one is not row]
-        self.entering = [one for one in self.entering if one is not row]
-
-
 def _rank(row: RowT) -> Rank:
     return row.rank
 
@@ -80,7 +47,12 @@ class RowTable(Generic[RowT]):
         self._store = store
         self._max_prefill_tokens = max_prefill_tokens
         self._rows: dict[RowId, RowT] = {}
-        self._queues: Queues[RowT] = Queues()
+        self._unread: list[list[RowT]] = []
+        """Rows to prefill, those of one list together; the list with the best row first."""
+        self._staged: list[RowT] = []
+        """Rows to embed, best first; their K and V exist."""
+        self._to_enter: list[RowT] = []
+        """Rows to enter by shape, best first."""
         self._closed: Group | None = None  # the group that the batch is running, if no other row may join it
         self._admitted = 0
         self._handed_back: list[HandedBack] = []
@@ -108,7 +80,7 @@ class RowTable(Generic[RowT]):
         return len(self._rows)
 
     def shape(self) -> BatchShape:
-        return self._device.batch.shape(len(self._queues.staged))
+        return self._device.batch.shape(len(self._staged))
 
     def clear(self) -> None:
         """Begin a new report."""
@@ -161,13 +133,13 @@ class RowTable(Generic[RowT]):
         for spec in specs:
             row = self._add(spec, group)
             if row.kv is not None:
-                self._queues.stage(row)
+                self._stage(row)
             elif terms.entry is Entry.SHAPE and not terms.closed and not row.scores_prompt:
-                bisect.insort(self._queues.entering, row, key=_rank)
+                bisect.insort(self._to_enter, row, key=_rank)
             else:  # there is nothing to enter into yet; or the prompt is to be scored, which only prefill does
                 unread.append(row)
         for part in self._read_together(unread, terms):
-            self._queues.add_unread(part)
+            self._queue_unread(part)
 
     def _read_together(self, unread: list[RowT], terms: Terms) -> Iterable[list[RowT]]:
         """Groups of prompts to read: those of a batch that others join start where what is kept of them ends."""
@@ -189,6 +161,15 @@ class RowTable(Generic[RowT]):
         self._admitted += 1
         self._rows[row.row_id] = row
         return row
+
+    def _queue_unread(self, rows: list[RowT]) -> None:
+        """Let rows wait to be prefilled together."""
+        if rows:
+            bisect.insort(self._unread, rows, key=lambda group: group[0].rank)
+
+    def _stage(self, row: RowT) -> None:
+        """Let a row whose K and V exist wait for a slot."""
+        bisect.insort(self._staged, row, key=_rank)
 
     # Out
 
@@ -269,7 +250,9 @@ class RowTable(Generic[RowT]):
             self._device.batch.remove(row, wipe=wipe)
         else:
             self._device.drop(row)
-            self._queues.drop(row)
+            self._unread = [left for rows in self._unread if (left := [one for one in rows if one is not row])]
+            self._staged = [one for one in self._staged if one is not row]
+            self._to_enter = [one for one in self._to_enter if one is not row]
         self._dissolve()
 
     def _dissolve(self) -> None:
@@ -283,7 +266,8 @@ class RowTable(Generic[RowT]):
     def check(self) -> None:
         """Assert that every row is in exactly one place; for tests."""
         self._device.batch.check()
-        places = [row.row_id for row in (*self._device.batch.rows, *self._device.prefilling, *self._queues)]
+        waiting = chain(*self._unread, self._staged, self._to_enter)
+        places = [row.row_id for row in (*self._device.batch.rows, *self._device.prefilling, *waiting)]
         assert sorted(places) == sorted(self._rows)
         assert self._closed is None or any(row.group is self._closed and not row.ended for row in self._rows.values())
 

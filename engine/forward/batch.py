@@ -5,7 +5,8 @@ Knows no queue and no rank: who joins and who leaves is decided above.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -81,13 +82,19 @@ class RunningBatch:
         Raises ArenaFull when no view of the budget holds one more column: take a row out and try again.
         A step that fails leaves rows and arena as they were.
         """
-        self._show(self._next_view())
-        width = self.arena.open()
-        try:
+        with self._open(self._next_view()):
             logits = self._replay(fed)
             return self._forward([(row.last_token,) for row in self.rows], fed) if logits is None else logits
+
+    @contextmanager
+    def _open(self, view: tuple[int, int] | None, joining: Sequence[int] = ()) -> Iterator[None]:
+        """Open a step's columns in this view, and close them should the step fail."""
+        self._show(view)
+        width = self.arena.open(joining)
+        try:
+            yield
         except BaseException:
-            self.arena.close(width)
+            self.arena.close(width, len(joining))
             raise
 
     def _replay(self, fed: Tensor | None) -> Tensor | None:
@@ -119,13 +126,8 @@ class RunningBatch:
         the batch `admits` them. A step that fails leaves rows and arena as they were.
         """
         lengths = [row.length for row in joining]
-        self._show(self._view_for(len(self) + len(joining), self.arena.window + max(lengths) - 1))
-        width = self.arena.open(lengths)
-        try:
+        with self._open(self._view_for(len(self) + len(joining), self.arena.window + max(lengths) - 1), lengths):
             logits = self._forward([*((row.last_token,) for row in self.rows), *(row.tokens for row in joining)])
-        except BaseException:
-            self.arena.close(width, len(joining))
-            raise
         self.rows += joining
         return logits
 
@@ -161,21 +163,21 @@ class RunningBatch:
             self.arena.reshape(*view)
 
     def _next_view(self) -> tuple[int, int] | None:
-        """The view in which every row can have one more cell: the present one when it will do."""
-        arena, needed = self.arena, self.arena.window + 1
-        if needed <= arena.columns:
-            return arena.rows, arena.columns
-        return choose_view(arena.capacity_tokens, arena.max_rows, len(self), needed, needed)
+        """The view in which every row can have one more cell."""
+        needed = self.arena.window + 1
+        return self._find_view(len(self), needed, needed)
 
     def _view_for(self, rows: int, window: int, *, lasting: bool = True) -> tuple[int, int] | None:
-        """The view for so many rows: the present one when it will do, else a better one, else None."""
-        arena, tight = self.arena, window + 1
-        needed = tight + self._headroom if lasting and rows > 1 else tight
-        if rows <= arena.rows and needed <= arena.columns:
+        """The view for so many rows, of which some are to join."""
+        needed = window + 1 + (self._headroom if lasting and rows > 1 else 0)
+        return self._find_view(rows, needed, 2 * needed)
+
+    def _find_view(self, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:
+        """The present view when it will do, else the one to choose, else None."""
+        arena = self.arena
+        if rows <= arena.rows and columns <= arena.columns:
             return arena.rows, arena.columns
-        if rows > arena.max_rows:
-            return None
-        return choose_view(arena.capacity_tokens, arena.max_rows, rows, needed, 2 * needed)
+        return choose_view(arena.capacity_tokens, arena.max_rows, rows, columns, wanted_columns)
 
     def resize(self, capacity_tokens: int) -> None:
         """Go on with another budget for K and V; no row may be left."""
@@ -213,9 +215,9 @@ class RunningBatch:
 def choose_view(capacity: int, max_rows: int, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:
     """Rows x columns for a batch that needs at least these: as many rows as leave `wanted_columns`, else just enough.
 
-    Returns None when rows x columns exceeds the capacity.
+    Returns None when rows x columns exceeds the capacity, or there may not be so many rows.
     """
-    if rows * columns > capacity:
+    if rows > max_rows or rows * columns > capacity:
         return None
     most = max_rows
     while most > rows and capacity // most < wanted_columns:

@@ -6,65 +6,13 @@ Both ways of a row's K and V, out to host memory and in again, are charged when 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from engine.device import Action, Outcome
 from engine.kv.prefix_cache import PrefixCache
 from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.machine import Cost, Work
-
-
-class SimulatedPrefill:
-    """One group under way; rows whose prompts have been read leave it."""
-
-    def __init__(self, rows: Iterable[SimulatedRow], max_tokens: int, prefixes: PrefixCache[SimulatedKv]) -> None:
-        self.rows = sorted(rows, key=lambda row: -row.length)
-        self._max_tokens = max_tokens
-        self._prefixes = prefixes
-        prompts = [(row.prompt, row.cache_scope) for row in self.rows]
-        found = prefixes.find(prompts, lambda length: all(length in row.group.terms.keep_kv for row in self.rows))
-        self._kept = self._done = prefixes.chunk * len(found[0])
-        for row in self.rows:
-            row.cached_prompt = self._kept
-
-    def seconds(self, cost: Cost) -> float:
-        """Duration of the next chunk; those of a group whose rows are equally long add up to the group's. The first one
-        begins with the copy of what was kept of earlier prompts.
-        """
-        rows = len(self.rows)
-        before = cost.prefill(rows, self._done) if self._done else 0.0
-        copying = cost.copy(rows * self._kept) if self._kept and self._done == self._kept else 0.0
-        return copying + cost.prefill(rows, self._end) - before
-
-    def advance(self) -> tuple[list[SimulatedRow], Tally]:
-        """Read the next chunk; returns the rows whose prompts ended in it, and what was computed."""
-        begin, self._done = self._done, self._end
-        end = self._done
-        read = sum(min(row.length, end) - begin for row in self.rows)
-        cached = len(self.rows) * self._kept if begin == self._kept else 0
-        tally = Tally(prompt=read, pad=len(self.rows) * (end - begin) - read, cached=cached)
-        still = sum(row.length > end for row in self.rows)
-        ended = self.rows[still:]
-        for row in ended:
-            self._prefixes.keep(row.prompt, row.cache_scope, _block)
-        del self.rows[still:]
-        return ended, tally
-
-    def drop(self, row: SimulatedRow) -> None:
-        """Take a row out, if it is here."""
-        self.rows = [other for other in self.rows if other is not row]
-
-    @property
-    def _end(self) -> int:
-        chunk = self._prefixes.chunk
-        columns = max(chunk, self._max_tokens // len(self.rows) // chunk * chunk)
-        return min(self._done + columns, self.rows[0].length)
-
-
-def _block(columns: slice) -> SimulatedKv:
-    return SimulatedKv(columns.stop - columns.start, in_host_memory=True)
-
 
 GLANCE = 32
 """Iterations after which rows that others may join are reported, so that the scheduler knows their lengths."""
@@ -84,14 +32,13 @@ class SimulatedDevice:
         self._prefixes = PrefixCache[SimulatedKv](0, chunk=1) if prefixes is None else prefixes
         self._cost = cost
         self._max_prefill_tokens = max_prefill_tokens
-        self._prefill: SimulatedPrefill | None = None
+        self.prefilling: list[SimulatedRow] = []
+        """The rows of the prefill group under way, the longest first; those whose prompts have been read leave it."""
+        self._kept = 0  # columns of the group that were copied from earlier prompts
+        self._read = 0  # columns of the group that are there
         self._copying = 0.0  # seconds of copies that the next action begins with
         self._under_way = 0  # iterations that were begun before their rows were looked at
         self._glance = 0  # the batch's iteration as of which all rows were reported
-
-    @property
-    def prefilling(self) -> Sequence[SimulatedRow]:
-        return () if self._prefill is None else self._prefill.rows
 
     def new_row(self, spec: RowSpec) -> SimulatedRow:
         return SimulatedRow(spec)
@@ -110,10 +57,7 @@ class SimulatedDevice:
         self.batch.insert(row, self._under_way)
 
     def drop(self, row: SimulatedRow) -> None:
-        if self._prefill is not None:
-            self._prefill.drop(row)
-            if not self._prefill.rows:
-                self._prefill = None
+        self.prefilling = [other for other in self.prefilling if other is not row]
 
     def save(self, row: SimulatedRow) -> bool:
         if row.kv is None:
@@ -137,8 +81,7 @@ class SimulatedDevice:
     def work(self, action: Action, entering: Sequence[SimulatedRow], most: float) -> Work:
         """How long an action takes; `most`: decode iterations after which the rules have something to decide."""
         if action is Action.PREFILL:
-            assert self._prefill is not None, "a chunk was launched"
-            return _indivisible(action, self._prefill.seconds(self._cost))
+            return _indivisible(action, self._chunk_seconds())
         copying, self._copying = self._copying, 0.0
         rows = len(self.batch)
         if action is Action.ENTER:
@@ -148,23 +91,45 @@ class SimulatedDevice:
         return Work(action, iterations, lambda count: copying + self._cost.decode(rows, columns, count))
 
     def launch_chunk(self, rows: Sequence[SimulatedRow]) -> Tally:
-        if self._prefill is None:
-            self._prefill = SimulatedPrefill(rows, self._max_prefill_tokens, self._prefixes)
+        if not self.prefilling:
+            self.prefilling = sorted(rows, key=lambda row: -row.length)
+            prompts = [(row.prompt, row.cache_scope) for row in self.prefilling]
+            found = self._prefixes.find(prompts, lambda length: all(length in row.group.terms.keep_kv for row in rows))
+            self._kept = self._read = self._prefixes.chunk * len(found[0])
+            for row in rows:
+                row.cached_prompt = self._kept
         return Tally()
+
+    def _chunk_end(self) -> int:
+        chunk = self._prefixes.chunk
+        columns = max(chunk, self._max_prefill_tokens // len(self.prefilling) // chunk * chunk)
+        return min(self._read + columns, self.prefilling[0].length)
+
+    def _chunk_seconds(self) -> float:
+        """Duration of the next chunk; those of a group whose rows are equally long add up to the group's. The first one
+        begins with the copy of what was kept of earlier prompts.
+        """
+        rows = len(self.prefilling)
+        before = self._cost.prefill(rows, self._read) if self._read else 0.0
+        copying = self._cost.copy(rows * self._kept) if self._kept and self._read == self._kept else 0.0
+        return copying + self._cost.prefill(rows, self._chunk_end()) - before
 
     def chunk_done(self) -> bool:
         """Always: prefill and decode do not overlap here."""
         return True
 
     def collect_chunk(self) -> Outcome[SimulatedRow]:
-        assert self._prefill is not None, "no command is carried out while work is under way"
-        ended, tally = self._prefill.advance()
-        if not self._prefill.rows:
-            self._prefill = None
+        rows, begin, end = self.prefilling, self._read, self._chunk_end()
+        read = sum(min(row.length, end) - begin for row in rows)
+        cached = len(rows) * self._kept if begin == self._kept else 0
+        ended = [row for row in rows if row.length <= end]
+        tally = Tally(prompt=read, pad=len(rows) * (end - begin) - read, generated=len(ended), cached=cached)
+        self._read, self.prefilling = end, [row for row in rows if row.length > end]
         for row in ended:
+            self._prefixes.keep(row.prompt, row.cache_scope, _block)
             row.step += 1
             row.kv = SimulatedKv(row.cached_tokens, in_host_memory=False)
-        return Outcome([row.report() for row in ended], tally=tally + Tally(generated=len(ended)), read=ended)
+        return Outcome([row.report() for row in ended], tally=tally, read=ended)
 
     def settle(self) -> Outcome[SimulatedRow]:
         return Outcome()
@@ -206,3 +171,7 @@ class SimulatedDevice:
 
 def _indivisible(action: Action, seconds: float) -> Work:
     return Work(action, 1, lambda _: seconds)
+
+
+def _block(columns: slice) -> SimulatedKv:
+    return SimulatedKv(columns.stop - columns.start, in_host_memory=True)

@@ -76,7 +76,7 @@ class VirtualDevice(SimulatedDevice):
 
     def collect_chunk(self) -> Outcome[SimulatedRow]:
         self._sleep_until(self._read_at)
-        if self._prefill is None:  # its last row was cancelled while the chunk was under way
+        if not self.prefilling:  # its last row was cancelled while the chunk was under way
             return Outcome()
         outcome = super().collect_chunk()
         asked = [(row, row.sampling) for row in outcome.read]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from engine.forward import device as device_module
+from engine import pipeline as device_module
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.messages import FinishReason, RowId, RowUpdate

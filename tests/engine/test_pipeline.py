@@ -142,7 +142,7 @@ def test_a_row_that_is_cancelled_while_staged_gives_its_memory_back(run: Run) ->
     pipeline.turn()
     pipeline.turn()
     assert (pipeline.shape().rows, pipeline.shape().staged) == (1, 1)
-    (staged,) = pipeline._queues.staged
+    (staged,) = pipeline._staged
     assert staged.kv is not None
     gone = weakref.ref(staged.kv.keys)
     del staged
