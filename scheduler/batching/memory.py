@@ -20,36 +20,34 @@ def whole_length(request: Request) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A rule. Called with (worker, rows to add, length of the longest of them in tokens): whether they may be sent.
+    """A rule: whether an executor may be given rows. One row always may, when the executor is idle: that it fits alone
+    is for admission to see to."""
 
-    One row always may, when the executor is idle: that it fits alone is for admission to see to.
-    """
-
-    fits: Callable[[Worker, int, int], bool]
+    cells: Callable[[Worker, int, int], int] | None = None
+    """(worker, rows to add, length of the longest of them in tokens) -> tokens of K and V that it will then hold; None
+    where these rows are a batch of their own, which `most` bounds."""
     length: Callable[[Request], int] = operator.attrgetter("tokens")
     """The length that a request counts for: by default the tokens that it has so far."""
     most: Callable[[int, int], int] = operator.floordiv
     """Rows of a batch of its own, by the executor's capacity and the batch's length, both in tokens."""
 
     def __call__(self, worker: Worker, rows: int, length: int) -> bool:
-        return self.fits(worker, rows, length)
+        """Whether so many more rows may be sent, the longest of them of `length` tokens."""
+        if self.cells is None:
+            return rows <= max(1, self.most(worker.capacity_tokens, length))
+        return worker.rows + rows == 1 or self.cells(worker, rows, length) <= worker.capacity_tokens
 
 
-def _scale(worker: Worker, rows: int, length: int) -> bool:
-    total = worker.rows + rows
-    columns = max(worker.columns, length) + 1
-    return total == 1 or total * columns <= worker.capacity_tokens
+def _scale(worker: Worker, rows: int, length: int) -> int:
+    return (worker.rows + rows) * (max(worker.columns, length) + 1)
 
 
-def _fixed(worker: Worker, rows: int, length: int) -> bool:
-    total = worker.rows + rows
-    return total == 1 or total * worker.info.context_length <= worker.capacity_tokens
+def _fixed(worker: Worker, rows: int, length: int) -> int:
+    return (worker.rows + rows) * worker.info.context_length
 
 
-def _whole(worker: Worker, rows: int, length: int) -> bool:
-    total = worker.rows + rows
-    columns = max([length, *(whole_length(request) for request in worker.requests.values())])
-    return total == 1 or total * columns <= worker.capacity_tokens
+def _whole(worker: Worker, rows: int, length: int) -> int:
+    return (worker.rows + rows) * max([length, *map(whole_length, worker.requests.values())])
 
 
 def predicted_length(request: Request) -> int:
@@ -57,9 +55,8 @@ def predicted_length(request: Request) -> int:
     return request.tokens + ceil(remaining_length(request))
 
 
-def _peak(worker: Worker, rows: int, length: int) -> bool:
-    total = worker.rows + rows
-    return total == 1 or find_peak(worker.requests.values(), rows, length) <= worker.capacity_tokens
+def _peak(worker: Worker, rows: int, length: int) -> int:
+    return find_peak(worker.requests.values(), rows, length)
 
 
 def find_peak(running: Iterable[Request], rows: int, length: int) -> int:
@@ -75,23 +72,13 @@ def find_peak(running: Iterable[Request], rows: int, length: int) -> int:
     return peak
 
 
-def _paged(worker: Worker, rows: int, length: int) -> bool:
-    total = worker.rows + rows
-    held = sum(predicted_length(request) for request in worker.requests.values())
-    return total == 1 or held + rows * length <= worker.capacity_tokens
-
-
-def _alone(worker: Worker, rows: int, length: int) -> bool:
-    return rows <= max(1, worker.capacity_tokens // length)
+def _paged(worker: Worker, rows: int, length: int) -> int:
+    return sum(map(predicted_length, worker.requests.values())) + rows * length
 
 
 def _deepspeed_rows(capacity_tokens: int, length: int) -> int:
     allowed = 12 if length > 1024 else 22 if length > 512 else 28
     return min(allowed, capacity_tokens // length)
-
-
-def _deepspeed(worker: Worker, rows: int, length: int) -> bool:
-    return rows <= max(1, _deepspeed_rows(worker.capacity_tokens, length))
 
 
 scale = Memory(_scale)
@@ -106,15 +93,15 @@ whole = Memory(_whole, length=whole_length)
 """Room for every row to grow to the longest prompt plus answer that any of them may come to, as iteration-level
 schedulers reserve it when they know no generation lengths (SCLS, section 3.1)."""
 
-slice_bound = Memory(_alone)
+slice_bound = Memory()
 """(L + S)·N tokens at most for a batch of its own, asked with L + S: when it ends after S iterations it cannot have
 more (SCLS, equation 7). What else the executor holds does not count, since such batches run one after another."""
 
-deepspeed = Memory(_deepspeed, most=_deepspeed_rows)
+deepspeed = Memory(most=_deepspeed_rows)
 """The bound of slices on DeepSpeed, whose memory follows no formula: 12 rows at most where L + S > 1024, 22 where it is
 more than 512, else 28, for LLaMA2-13B on an A100 80 GB and slices of 128 (SCLS, Algorithm 2); and what fits."""
 
-predicted = Memory(_alone)
+predicted = Memory()
 """N·(L(B) + G'(B)) tokens at most for a batch of its own, asked with L(B) + G'(B): it has no more at its end unless a
 row outlives its prediction (Magnus, section III-C, equation 5)."""
 

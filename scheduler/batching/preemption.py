@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 from types import MappingProxyType
 from typing import TypeAlias
@@ -120,30 +120,27 @@ class Background:
 
     def within(self, worker: Worker, ranked: Iterable[Request]) -> Iterator[Request]:
         """The first of these background requests, as many as an executor may have beside what it has."""
-        seconds, columns = self._room(worker)
-        seconds -= sum(self._price(row, columns) for row in _background_rows(worker))
-        for request in ranked:
-            seconds -= self._price(request, columns)
-            if seconds < 0:
-                return
-            yield request
+        held = _background_rows(worker)
+        return islice(self._fitting(worker, chain(held, ranked)), len(held), None)
 
     def __call__(self, workers: Sequence[Worker], waiting: Iterable[Request], now: float) -> Pauses:
-        pauses = {worker.info.index: self._excess(worker) for worker in workers}
-        return {index: row_ids for index, row_ids in pauses.items() if row_ids}
+        """Those that came last make way."""
+        pauses: dict[int, Sequence[RowId]] = {}
+        for worker in workers:
+            held = _background_rows(worker)
+            excess = held[len(list(self._fitting(worker, held))) :]
+            if leaving := tuple(row.row_id for row in excess if row.row_id not in worker.pausing):
+                pauses[worker.info.index] = leaving
+        return pauses
 
-    def _excess(self, worker: Worker) -> tuple[RowId, ...]:
-        """Rows that have to leave an executor: those that came last."""
-        rows = _background_rows(worker)
-        if not rows:
-            return ()
+    def _fitting(self, worker: Worker, rows: Iterable[Request]) -> Iterator[Request]:
+        """The first of these background rows, as many as may run together beside the executor's other rows."""
         seconds, columns = self._room(worker)
-        excess = []
         for row in rows:
             seconds -= self._price(row, columns)
-            if seconds < 0 and row.row_id not in worker.pausing:
-                excess.append(row.row_id)
-        return tuple(excess)
+            if seconds < 0:
+                return
+            yield row
 
     def _room(self, worker: Worker) -> tuple[float, int]:
         """Seconds by which background rows may lengthen a step, and the columns of the other rows, which it reads.

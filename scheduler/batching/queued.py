@@ -106,17 +106,11 @@ class StaticBatcher(Batcher):
     def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
         super().__init__(kit)
         self._rows = rows or kit.limits.options.max_batch_size
-        self._asked = -inf  # when an executor was last asked
-        self._timeouts: deque[float] = deque()  # when those that came will have waited long enough
-
-    def add(self, request: Request, now: float) -> None:
-        super().add(request, now)
-        self._timeouts.append(self._times_out_at(request))
+        self._asked = -inf  # when an executor was last asked: what had waited long enough by then was seen
 
     def wake_at(self, now: float) -> float | None:
-        while self._timeouts and self._timeouts[0] <= self._asked:  # `take` has seen these already
-            self._timeouts.popleft()
-        return self._timeouts[0] if self._timeouts and self.waiting else None
+        moments = map(self._times_out_at, self.waiting)
+        return min((moment for moment in moments if moment > self._asked), default=None)
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._asked = now
@@ -189,22 +183,13 @@ class RoundRobinBatcher(Batcher):
         return pauses
 
     def _distribute(self, worker: Worker, now: float) -> None:
-        index = worker.info.index
-        if index in self._queues:
-            while self._unassigned:
-                self._give(self._next(), now)
-            return
-        self._queues[index], self._workers[index] = self._local(self._kit), worker
-        if self._unassigned:
-            self._give(index, now)
-
-    def _next(self) -> int:
-        """Index of the executor that gets the next request."""
-        return min(self._queues, key=lambda index: (index <= self._last, index))
-
-    def _give(self, index: int, now: float) -> None:
-        self._queues[index].add(self._unassigned.popleft(), now)
-        self._last = index
+        """Give what has come to the executors in turn, or one request to an executor that asks for the first time."""
+        index, count = worker.info.index, len(self._unassigned)
+        if is_new := index not in self._queues:
+            self._queues[index], self._workers[index] = self._local(self._kit), worker
+        for _ in range(min(1, count) if is_new else count):
+            self._last = index if is_new else min(self._queues, key=lambda index: (index <= self._last, index))
+            self._queues[self._last].add(self._unassigned.popleft(), now)
 
     def _reclaim(self) -> None:
         """Take back the requests that wait for executors that take none."""

@@ -6,8 +6,7 @@ executor holds, and the one that takes it is asked again. Batches of better prio
 Wasted memory accesses: how much of what a static batch reads serves no answer (Magnus, section III-C).
 
 A row that runs in a batch of input length L(B) and generation length G(B) reads L(B) + g cells of K and V in the
-iteration after its g-th token. Reads of its padding are wasted, and all reads after its end token are. Lengths are
-whole tokens; functions take numbers, or arrays of them as floats.
+iteration after its g-th token. Reads of its padding are wasted, and all reads after its end token are.
 
 The waste of a row in a batch is
 
@@ -20,10 +19,9 @@ As in the paper the sum of equation 3 has both its ends, so the row that ends la
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from enum import IntEnum
+from collections.abc import Iterable, Sequence
 from math import ceil, inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +33,6 @@ from scheduler.request import Request
 from scheduler.serving_time.bilinear import LEAST_SECONDS, FloatArray
 from scheduler.waiting.by_length import Arrived
 from scheduler.waiting.ranked import RankedQueue
-
-Count = TypeVar("Count", int, FloatArray)
 
 
 class Lengths(NamedTuple):
@@ -57,17 +53,17 @@ def batch_lengths(rows: Iterable[Lengths]) -> Lengths:
     return Lengths(max(inputs), max(generations))
 
 
-def useful_reads(input_length: Count, generation_length: Count) -> Count:
+def useful_reads(input_length: int, generation_length: int) -> int:
     """Σ_{g=0..G(p)-1} (L(p) + g): reads of a row's own tokens up to its end token, the same in every batch."""
     return generation_length * input_length + generation_length * (generation_length - 1) // 2
 
 
-def all_reads(input_length: Count, generation_length: Count) -> Count:
+def all_reads(input_length: int, generation_length: int) -> int:
     """Σ_{g=0..G(B)} (L(B) + g): reads of any one row of a batch, with equation 3's one iteration more."""
     return (generation_length + 1) * input_length + generation_length * (generation_length + 1) // 2
 
 
-def wma_from_least(input_length: Count, generation_length: Count, least_useful_reads: Count) -> Count:
+def wma_from_least(input_length: int, generation_length: int, least_useful_reads: int) -> int:
     """WMA(B) without a look at its rows: from L(B), G(B) and the least useful reads of any row.
 
     All rows of a batch read the same number of cells, and what is not useful is wasted: the terms G(p)·L(B) of
@@ -77,7 +73,7 @@ def wma_from_least(input_length: Count, generation_length: Count, least_useful_r
     return all_reads(input_length, generation_length) - least_useful_reads
 
 
-def memory_tokens(rows: Count, input_length: Count, generation_length: Count) -> Count:
+def memory_tokens(rows: int, input_length: int, generation_length: int) -> int:
     """MEM(B) / Δ = N·(L(B) + G(B)): tokens of K and V that a batch holds at its end (equation 5)."""
     return rows * (input_length + generation_length)
 
@@ -88,22 +84,26 @@ def hrrn(waited: FloatArray, seconds: FloatArray) -> FloatArray:
 
 
 class WaitingBatch:
-    """Requests of one priority that shall run together; others may join them while it is `insertable`."""
-
-    __slots__ = ("insertable", "rows")
+    """Requests of one priority that shall run together; others may join them while it is `insertable`. Never empty."""
 
     def __init__(self, rows: dict[Request, Lengths], *, insertable: bool = True) -> None:
         self.rows = rows
         """Each with the lengths that it had when it came, since these decided that it came here."""
         self.insertable = insertable
+        self.priority = next(iter(rows)).priority
+        self.count()
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def lengths(self) -> Lengths:
+    def count(self) -> None:
+        """Take note of its rows, since they have changed."""
+        self.lengths = batch_lengths(self.rows.values())
         """L(B) and G'(B)."""
-        return batch_lengths(self.rows.values())
+        self.least_useful = min(useful_reads(*lengths) for lengths in self.rows.values())
+        """The least useful reads of any of its rows."""
+        self.oldest = min(request.times.arrival for request in self.rows)
+        """When its oldest request arrived."""
 
     def halves(self) -> tuple[WaitingBatch, WaitingBatch]:
         """Two even batches that no request joins (Magnus, section III-C); there must be two requests at least."""
@@ -113,77 +113,6 @@ class WaitingBatch:
         return WaitingBatch(first, insertable=False), WaitingBatch(second, insertable=False)
 
 
-class Column(IntEnum):
-    """Numbers of a batch, in whole tokens and in seconds."""
-
-    ROWS = 0
-    INPUT = 1
-    GENERATION = 2
-    LEAST_USEFUL = 3
-    """The least useful reads of any of its rows."""
-    OLDEST = 4
-    """When its oldest request arrived."""
-    PRIORITY = 5
-    INSERTABLE = 6
-
-
-class BatchQueue:
-    """Batches in the order in which they were opened; none is ever empty."""
-
-    def __init__(self) -> None:
-        self._batches: list[WaitingBatch] = []
-        self._numbers: FloatArray = np.zeros((len(Column), 16))  # floats hold whole numbers exactly up to 2^53
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[WaitingBatch]:
-        return iter(self._batches)
-
-    def __getitem__(self, index: int) -> WaitingBatch:
-        return self._batches[index]
-
-    @property
-    def numbers(self) -> FloatArray:
-        """(columns, batches), as they are now; a view that lives until the queue changes."""
-        return self._numbers[:, : len(self._batches)]
-
-    def open(self, batch: WaitingBatch) -> None:
-        """Put a batch at the end."""
-        if len(self._batches) == self._numbers.shape[1]:
-            self._numbers = np.concatenate([self._numbers, np.zeros_like(self._numbers)], axis=1)
-        self._batches.append(batch)
-        self._write(len(self._batches) - 1)
-
-    def join(self, index: int, request: Request, lengths: Lengths) -> None:
-        """Put a request into a batch."""
-        self._batches[index].rows[request] = lengths
-        self._write(index)
-
-    def leave(self, batch: WaitingBatch, request: Request) -> None:
-        """Take a request out of its batch, and the batch out when it was the last."""
-        del batch.rows[request]
-        (self._write if batch.rows else self.remove)(self._batches.index(batch))
-
-    def remove(self, index: int) -> WaitingBatch:
-        """Take a batch out."""
-        batch = self._batches.pop(index)
-        left = len(self._batches)
-        self._numbers[:, index:left] = self._numbers[:, index + 1 : left + 1]
-        return batch
-
-    def _write(self, index: int) -> None:
-        batch = self._batches[index]
-        self._numbers[:, index] = (
-            len(batch),
-            *batch.lengths,
-            min(useful_reads(*lengths) for lengths in batch.rows.values()),
-            min(request.times.arrival for request in batch.rows),
-            next(iter(batch.rows)).priority,
-            batch.insertable,
-        )
-
-
 class WmaBatcher(Batcher):
     """A request joins the batch that wastes least with it in, or opens one; an idle executor takes the best batch."""
 
@@ -191,18 +120,19 @@ class WmaBatcher(Batcher):
         super().__init__(kit, RankedQueue(Arrived()))
         self._limits = kit.limits
         self._fixed_size = fixed_size
-        self._batches = BatchQueue()
+        self._batches: list[WaitingBatch] = []  # in the order in which they were opened
         self._home: dict[Request, WaitingBatch] = {}
 
     def add(self, request: Request, now: float) -> None:
         super().add(request, now)
         lengths = expected_lengths(request, self._limits.context_length)
-        index = self._least_wasteful(request.priority, lengths)
-        if index is None:
+        batch = self._least_wasteful(request.priority, lengths)
+        if batch is None:
             self._open(WaitingBatch({request: lengths}))
         else:
-            self._batches.join(index, request, lengths)
-            self._home[request] = self._batches[index]
+            batch.rows[request] = lengths
+            batch.count()
+            self._home[request] = batch
 
     def revise(self, request: Request, now: float) -> None:
         """Find a request the right batch again; one in a half of a batch that was split stays there."""
@@ -225,32 +155,37 @@ class WmaBatcher(Batcher):
     def discard(self, request: Request) -> bool:
         if not super().discard(request):
             return False
-        self._batches.leave(self._home.pop(request), request)
+        batch = self._home.pop(request)
+        del batch.rows[request]
+        if batch.rows:
+            batch.count()
+        else:
+            self._batches.remove(batch)
         return True
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._limits = self._limits.within(worker.capacity_tokens, worker.info.context_length, worker.info.max_rows)
         if worker.busy or not self._batches:
             return None
-        batch = self._cut(self._batches.remove(self._first(now)), worker)
+        batch = self._first(now)
+        self._batches.remove(batch)
+        batch = self._cut(batch, worker)
         for request in batch.rows:
             del self._home[request]
             self.waiting.discard(request)
         return self._plan(batch)
 
-    def _least_wasteful(self, priority: int, lengths: Lengths) -> int | None:
-        """Index of the batch that wastes least once such a request is in it, if it may join any (algorithm 1)."""
-        numbers = self._batches.numbers
-        rows = numbers[Column.ROWS] + 1
-        inputs = np.maximum(numbers[Column.INPUT], lengths.input)
-        generations = np.maximum(numbers[Column.GENERATION], lengths.generation)
-        least = np.minimum(numbers[Column.LEAST_USEFUL], useful_reads(*lengths))
-        waste = wma_from_least(inputs, generations, least)
-        open_to_it = (numbers[Column.INSERTABLE] > 0) & (numbers[Column.PRIORITY] == priority)
-        fits = (rows <= self._most_rows) & (memory_tokens(rows, inputs, generations) <= self._most_tokens)
-        waste[~(open_to_it & fits & (waste < self._limits.options.wma_threshold))] = inf
-        index = int(waste.argmin()) if waste.size else 0
-        return index if waste.size and waste[index] < inf else None
+    def _least_wasteful(self, priority: int, lengths: Lengths) -> WaitingBatch | None:
+        """The batch that wastes least once such a request is in it, if it may join any (algorithm 1)."""
+        found, least = None, float(self._limits.options.wma_threshold)
+        useful, most_rows, most_tokens = useful_reads(*lengths), self._most_rows, self._most_tokens
+        for batch in self._batches:
+            if batch.insertable and batch.priority == priority and len(batch) < most_rows:
+                joined = batch_lengths((batch.lengths, lengths))
+                waste = wma_from_least(*joined, min(batch.least_useful, useful))
+                if waste < least and memory_tokens(len(batch) + 1, *joined) <= most_tokens:
+                    found, least = batch, waste
+        return found
 
     @property
     def _most_tokens(self) -> float:
@@ -265,16 +200,16 @@ class WmaBatcher(Batcher):
             bounds.append(limits.capacity_tokens // limits.context_length)
         return min(bounds, default=inf)
 
-    def _first(self, now: float) -> int:
-        """Index of the batch to serve next: of the best priority there is, the one with the highest response
-        ratio; without estimates, the one with the oldest request."""
-        numbers = self._batches.numbers
-        scores = now - numbers[Column.OLDEST]
+    def _first(self, now: float) -> WaitingBatch:
+        """The batch to serve next: of the best priority there is, the one with the highest response ratio; without
+        estimates, the one with the oldest request."""
+        best = min(batch.priority for batch in self._batches)
+        batches = [batch for batch in self._batches if batch.priority == best]
+        waited = np.array([now - batch.oldest for batch in batches])
         if self._kit.estimator is not None:
-            seconds = self._kit.estimator.estimate_all(numbers[: Column.GENERATION + 1].T)
-            scores = hrrn(scores, seconds)
-        priorities = numbers[Column.PRIORITY]
-        return int(np.where(priorities == priorities.min(), scores, -inf).argmax())
+            features = np.array([(len(batch), *batch.lengths) for batch in batches], dtype=np.float64)
+            waited = hrrn(waited, self._kit.estimator.estimate_all(features))
+        return batches[int(waited.argmax())]
 
     def _cut(self, batch: WaitingBatch, worker: Worker) -> WaitingBatch:
         """The part of a batch that this executor can hold: halved, as if out of memory, until it fits."""
@@ -288,7 +223,7 @@ class WmaBatcher(Batcher):
         return len(batch) <= slots and self._kit.memory(worker, len(batch), batch.lengths.columns)
 
     def _open(self, batch: WaitingBatch) -> None:
-        self._batches.open(batch)
+        self._batches.append(batch)
         for request in batch.rows:
             self._home[request] = batch
 

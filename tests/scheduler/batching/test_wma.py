@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,8 +66,6 @@ def test_the_least_useful_reads_tell_the_waste_of_a_batch(rows: list[Lengths]) -
     batch = batch_lengths(rows)
     least = min(useful_reads(*row) for row in rows)
     assert wma_from_least(*batch, least) == wma(rows)
-    as_arrays = [np.array([value], dtype=np.float64) for value in (*batch, least)]
-    assert wma_from_least(*as_arrays).tolist() == [wma(rows)]
 
 
 def test_a_batch_without_rows_has_no_waste_to_tell() -> None:
