@@ -75,8 +75,9 @@ class Batching:
     shares: bool = False
     """Whether requests wait in queues of their strategy's order, before which another may stand."""
 
-    def check(self, strategy: Strategy) -> None:
-        """Raises StrategyError for a row with a choice that this batcher would not read, or cannot work with."""
+    def suited(self, strategy: Strategy) -> BatcherFactory:
+        """What makes the batcher of a strategy; raises StrategyError for a choice that this batcher would not read, or
+        cannot work with."""
         terms = strategy.refill
         if terms.closed == self.joins or (terms.closed and terms.entry is not Entry.EMBED):
             joins = "join running batches" if self.joins else "join no running batch, and so enter by no shape"
@@ -87,6 +88,7 @@ class Batching:
                 raise _refusal(column, strategy, f"batching={strategy.batching!r} works only with {only}")
         if strategy.placement == "max-min" and strategy.serving_time is None:
             raise _refusal("placement", strategy, "it goes by estimates, which no serving_time makes")
+        return self.make
 
 
 BATCHERS: Mapping[str, Batching] = MappingProxyType(
@@ -147,19 +149,33 @@ def assemble(
         machine = StepLearning(MachineModel(), submit)
     steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
     limits = _fit(limits, strategy, known.model)
-    kit = _make_kit(strategy, limits, known)
-    learning = BatchLearning(kit.estimator, submit) if isinstance(kit.estimator, Nearest) else None
+    prices = partial(_prices, known, limits)
+    order = strategy.order if callable(strategy.order) else _find("order", strategy, ORDERS)
+    kit = Kit(
+        new_order=lambda: order(limits, prices),
+        memory=_find("memory", strategy, MEMORIES),
+        limits=limits,
+        terms=replace(strategy.refill, iterations=limits.options.slice_length if strategy.slices else None),
+        returns=strategy.returns,
+        machine=known,
+        estimator=_find("serving_time", strategy, SERVING_TIMES)(known),
+        preemption=_find("preemption", strategy, PREEMPTIONS),
+    )
+    batching = strategy.batching
+    make = batching if callable(batching) else _find("batching", strategy, BATCHERS).suited(strategy)
+    batches = BatchLearning(kit.estimator, submit) if isinstance(kit.estimator, Nearest) else None
+    learning = batches or steps
     try:
-        batcher = _find_batching(strategy)(kit)
+        batcher = make(kit)
     except StrategyError as error:
         raise _refusal("order", strategy, str(error)) from None
     return Parts(
         batcher,
         _find("placement", strategy, PLACEMENTS),
-        () if learning is None else (learning,),
+        () if batches is None else (batches,),
         steps,
-        learning.learner if learning is not None else steps.learner if steps is not None else None,
-        partial(_prices, known, limits),
+        None if learning is None else learning.learner,
+        prices,
         strategy.name,
         strategy.calibrated,
     )
@@ -169,30 +185,6 @@ def can_share(strategy: Strategy) -> bool:
     """Whether another queue may stand before that of its order, such as one that is fair between clients."""
     batching = None if callable(strategy.batching) else _find("batching", strategy, BATCHERS)
     return batching is not None and batching.shares and strategy.preemption == "none"
-
-
-def _make_kit(strategy: Strategy, limits: Limits, machine: MachineModel) -> Kit:
-    """What the strategy's batcher is made of."""
-    order = strategy.order if callable(strategy.order) else _find("order", strategy, ORDERS)
-    return Kit(
-        new_order=lambda: order(limits, partial(_prices, machine, limits)),
-        memory=_find("memory", strategy, MEMORIES),
-        limits=limits,
-        terms=replace(strategy.refill, iterations=limits.options.slice_length if strategy.slices else None),
-        returns=strategy.returns,
-        machine=machine,
-        estimator=_find("serving_time", strategy, SERVING_TIMES)(machine),
-        preemption=_find("preemption", strategy, PREEMPTIONS),
-    )
-
-
-def _find_batching(strategy: Strategy) -> BatcherFactory:
-    """The strategy's kind of batcher; raises StrategyError where the row's other columns do not suit it."""
-    if callable(strategy.batching):
-        return strategy.batching
-    batching = _find("batching", strategy, BATCHERS)
-    batching.check(strategy)
-    return batching.make
 
 
 def _prices(machine: MachineModel, limits: Limits) -> Prices:

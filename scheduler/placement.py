@@ -8,9 +8,10 @@ in.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf
 from types import MappingProxyType
 from typing import Generic, TypeAlias, TypeVar
@@ -99,48 +100,29 @@ class _Node:
 
     load: NodeLoad
     """The load that the node told last."""
-    sent: deque[tuple[float, float]] = field(default_factory=deque)
+    sent: list[tuple[float, float]] = field(default_factory=list)
     """When each request was sent there since it told its load, and the seconds that it takes."""
-    seconds_sent: float = 0.0
     jobs: int = 0
     """Requests sent there in all."""
     prefixes: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
     def own_work(self, job: Job) -> float:
         """Seconds of the node for a request."""
-        prices = self.load.prices
-        return prices.unit * prices.price(self._unread(job), job.prompt_tokens, self._length(job))
+        prices, lengths = self.load.prices, (job.output_tokens, self.load.length, LENGTH)
+        length = next(one for one in lengths if one is not None)
+        kept = sum(1 for _ in takewhile(self.prefixes.__contains__, job.prefixes)) / max(1, len(job.prefixes))
+        return prices.unit * prices.price(round(job.prompt_tokens * (1 - kept)), job.prompt_tokens, length)
 
     def work_left(self, job: Job, now: float) -> float:
         """Seconds of the node for all that it has and a request."""
-        return max(0.0, self.load.work - (now - self.load.at)) + self.seconds_sent + self.own_work(job)
-
-    def _unread(self, job: Job) -> int:
-        kept = 0
-        while kept < len(job.prefixes) and job.prefixes[kept] in self.prefixes:
-            kept += 1
-        return round(job.prompt_tokens * (1 - kept / max(1, len(job.prefixes))))
-
-    def _length(self, job: Job) -> float:
-        return next((one for one in (job.output_tokens, self.load.length) if one is not None), LENGTH)
+        told = max(0.0, self.load.work - (now - self.load.at))
+        return told + sum(seconds for _, seconds in self.sent) + self.own_work(job)
 
     def send(self, job: Job, now: float) -> None:
         """Take note that a request was sent there."""
-        seconds = self.own_work(job)
-        self.sent.append((now, seconds))
-        self.seconds_sent += seconds
+        self.sent.append((now, self.own_work(job)))
         self.jobs += 1
-        self.remember(job.prefixes)
-
-    def tell(self, load: NodeLoad) -> None:
-        """Take note of its load, of which what was sent before is part."""
-        self.load = load
-        while self.sent and self.sent[0][0] <= load.at:
-            self.sent.popleft()
-        self.seconds_sent = sum(seconds for _, seconds in self.sent)
-
-    def remember(self, prefixes: Iterable[int]) -> None:
-        for prefix in prefixes:
+        for prefix in job.prefixes:
             self.prefixes[prefix] = None
             self.prefixes.move_to_end(prefix)
         while len(self.prefixes) > REMEMBERED:
@@ -160,7 +142,7 @@ class WorkRouter(Generic[Name]):
     def tell(self, name: Name, load: NodeLoad) -> None:
         """Take note of what a node tells; older news changes nothing."""
         if load.at > (node := self._node(name)).load.at:
-            node.tell(load)
+            node.load, node.sent = load, [one for one in node.sent if one[0] > load.at]  # the rest is part of it
 
     def rank(self, names: Iterable[Name], job: Job, now: float) -> list[Name]:
         """These nodes, the best for a request first; of equals the one that was sent the fewest requests."""

@@ -7,15 +7,15 @@ or keep both outside the tree, in a file, a package, or an installed entry point
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from engine.messages import Entry, Overflow, Terms
@@ -39,7 +39,8 @@ def load_outside(name: str) -> object:
     try:
         if not colon:
             return next(iter(entry_points(group=GROUP, name=name))).load()
-        module = _run_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        from_file = source.endswith(".py")
+        module = _run_file(Path(source).expanduser().resolve()) if from_file else importlib.import_module(source)
     except StopIteration:
         raise KeyError(name) from None
     except Exception as error:  # anything may happen in code of others
@@ -49,21 +50,10 @@ def load_outside(name: str) -> object:
     return getattr(module, attribute)
 
 
-def _run_file(file: Path) -> ModuleType:
-    """The module that a file makes; run once, however often it is asked for."""
-    path = file.expanduser().resolve()
-    name = f"strategy of {path}"  # which no import statement can mean
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, "a name that ends in .py has a loader"
-    module = sys.modules[name] = module_from_spec(spec)  # registered first, since dataclasses look it up
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+@cache
+def _run_file(file: Path) -> SimpleNamespace:
+    """The names that a file makes; run once, however often it is asked for."""
+    return SimpleNamespace(**run_path(str(file)))
 
 
 EMBED = Terms()
