@@ -1,6 +1,6 @@
 """The loop that decides: arrivals and reports come in, commands go out. It runs on the event loop and owns every
 request from arrival to end. The strategy's parts decide; there is no branch on a strategy here. Where each request is
-stands in the request table; what may be asked of them, in the status.
+stands in the request table.
 """
 
 from __future__ import annotations
@@ -8,18 +8,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock, earliest
 from scheduler.plan import Port, RequestObserver, Worker
-from scheduler.remaining_length import Calibration
-from scheduler.request import Failure, Refused, Request, State, TooLate
+from scheduler.request import Failure, Refused, Request, State, Times, TooLate
 from scheduler.request_table import RequestTable
-from scheduler.status import KeptPrefix, Known, SchedulerStatus, keep_nothing
 from scheduler.stream import TokenStream, Wakeups
 from scheduler.waiting.ranked import Deadlines
 
@@ -29,7 +27,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Dispatcher(SchedulerStatus):
+KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]
+"""Tokens of a prompt, of a scope, whose K and V are kept from earlier ones."""
+
+NO_ROW = 2**63 - 1
+"""Number of a request that is not taken in: after all that came at the same moment."""
+
+
+class Known(TypedDict, total=False):
+    """What may be known of a request that comes: fields of Request, with its defaults."""
+
+    priority: int
+    client: str
+    deadline: float | None
+    predicted_length: float | None
+    distribution: LengthDistribution | None
+    cache_scope: str
+
+
+class Dispatcher:
     """All methods belong to the event loop's thread."""
 
     def __init__(
@@ -38,20 +54,20 @@ class Dispatcher(SchedulerStatus):
         ports: Sequence[Port],
         clock: Clock,
         observers: Sequence[RequestObserver] = (),
-        kept_prefix: KeptPrefix = keep_nothing,
+        kept_prefix: KeptPrefix | None = None,
         patient: bool = False,
     ) -> None:
         """`patient`: whether requests wait while every executor has a fault."""
-        table = RequestTable(
-            parts.batcher,
-            ports,
-            clock,
-            prices=parts.prices,
-            plan_observers=parts.observers,
-            request_observers=observers,
-            calibration=Calibration() if parts.calibrated else None,
-        )
-        super().__init__(parts, table, clock, kept_prefix)
+        self._parts = parts
+        self._clock = clock
+        self._kept_prefix = kept_prefix
+        self.table = RequestTable(parts, ports, clock, observers)
+        """The requests, by where they are. To be read only, as the next three."""
+        self.waits = self.table.waits
+        self.waiting = self.table.waiting
+        self.workers: Collection[Worker] = self.table.workers.values()
+        self.now = clock.now
+        """Tells the seconds of the clock by which arrivals and deadlines are given."""
         self._deadlines = Deadlines()
         self._wakeups = Wakeups()
         self._row_ids = itertools.count()
@@ -66,19 +82,18 @@ class Dispatcher(SchedulerStatus):
     @property
     def alive(self) -> bool:
         """Whether requests can still be served."""
-        return not self._broken and bool(self._table.serving())
+        return not self._broken and bool(self.table.serving())
 
     @property
     def accepts(self) -> bool:
         """Whether requests are taken, even if they must wait until an executor's fault has passed."""
-        return not self._broken and bool(self._table.live() if self._patient else self._table.serving())
+        return not self._broken and bool(self.table.live() if self._patient else self.table.serving())
 
     def submit(
         self,
         prompt: Sequence[int],
         sampling: SamplingParams,
         *,
-        deadline: float | None = None,
         arrival: float | None = None,
         **known: Unpack[Known],
     ) -> Request:
@@ -91,16 +106,24 @@ class Dispatcher(SchedulerStatus):
         if self._draining:
             raise Refused("the server is shutting down")
         request = self.estimate(prompt, sampling, **known)
-        request.row_id, request.deadline = next(self._row_ids), deadline
+        if not self._can_meet(request):
+            raise TooLate
+        request.row_id = next(self._row_ids)
         request.stream = TokenStream(self._wakeups)
         request.times.arrival = request.times.arrival if arrival is None else arrival
-        self._table.queue(request)
+        self.table.queue(request)
         self._wake.set()
-        if not self._can_meet(request):
-            self._table.refuse(request)
-            raise TooLate
         self._empty.clear()
         self._deadlines.add(request)
+        return request
+
+    def estimate(self, prompt: Sequence[int], sampling: SamplingParams, **known: Unpack[Known]) -> Request:
+        """The request as it would be, with what is expected of it, had it come now; it is not taken in."""
+        request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=self.now()), **known)
+        request.correction = self.table.correct(request)
+        if self._kept_prefix is not None:
+            request.cached_prompt = self._kept_prefix(request.prompt, request.cache_scope)
+        request.expected = self.waits.expect(request)
         return request
 
     def revise(
@@ -108,11 +131,11 @@ class Dispatcher(SchedulerStatus):
     ) -> None:
         """Give a request a better prediction of its answer's length, wherever the request is by now."""
         request.predicted_length, request.distribution = predicted_length, distribution
-        request.correction = self._table.correct(request)
+        request.correction = self.table.correct(request)
         if request.state.is_final:
             return
         try:
-            self._table.revise(request)
+            self.table.revise(request)
         except Exception:
             self._break_down()
         self._wake.set()
@@ -120,22 +143,22 @@ class Dispatcher(SchedulerStatus):
     def cancel(self, request: Request) -> None:
         """End a request without an answer. Safe at any time, also after its end."""
         if not request.state.is_final:
-            self._table.withdraw(request)
-            self._table.end(request, State.CANCELLED, None)
+            self.table.withdraw(request)
+            self.table.end(request, State.CANCELLED, None)
             self._changed()
 
     def receive(self, report: Report) -> None:
         """Apply an executor's report."""
         match report:
             case StepReport():
-                self._table.record(report)
+                self.table.record(report)
             case ExecutorDied(executor, error, salvaged):
-                self._table.remove_executor(executor, error, set(salvaged))
+                self.table.remove_executor(executor, error, set(salvaged))
             case ExecutorHealth(executor, fault):
-                self._table.workers[executor].fault = fault
+                self.table.workers[executor].fault = fault
         self._changed()
         if self._parts.steps is not None and isinstance(report, StepReport):  # last: no answer hangs on what is learned
-            self._parts.steps.receive(report, self._clock.now())
+            self._parts.steps.receive(report, self.now())
 
     async def run(self) -> None:
         """Dispatch until cancelled or broken: on an arrival, a report, or when the batcher asked to be woken."""
@@ -150,28 +173,32 @@ class Dispatcher(SchedulerStatus):
 
     def wake_at(self) -> float | None:
         """The moment at which `dispatch` may decide otherwise though nothing has happened; None for never."""
-        return earliest(self._parts.batcher.wake_at(self._clock.now()), self._deadlines.next())
+        return earliest(self._parts.batcher.wake_at(self.now()), self._deadlines.next())
 
     def dispatch(self) -> None:
         """Fail what has waited past its deadline, hand out plans until no executor can be given more, and ask executors
         to hand back rows that shall make way."""
-        for request in self._deadlines.passed(self._clock.now()):
-            self._table.withdraw(request)
-            self._table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
+        for request in self._deadlines.passed(self.now()):
+            self.table.withdraw(request)
+            self.table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
             self._changed()
-        while any(self._assign(worker) for worker in self._parts.placement(self._table.serving())):
+        while any(self._assign(worker) for worker in self._parts.placement(self.table.serving())):
             pass
-        for index, row_ids in self._parts.batcher.preempt(self._table.serving(), self._clock.now()).items():
-            self._table.workers[index].pausing.update(row_ids)
-            self._table.post(self._table.workers[index], Pause(tuple(row_ids)))
-        if not self._table.live() and not self._dead.is_set():  # the last executor took no command
+        for index, row_ids in self._parts.batcher.preempt(self.table.serving(), self.now()).items():
+            self.table.workers[index].pausing.update(row_ids)
+            self.table.post(self.table.workers[index], Pause(tuple(row_ids)))
+        if not self.table.live() and not self._dead.is_set():  # the last executor took no command
             self._changed()
-        self._table.expected_wait.dispatched(self._clock.now(), stuck=self.requests_in_line > 0)
+        self.waits.dispatched(stuck=self.table.requests_in_line > 0)
+
+    def held_by(self, executor: int) -> int:
+        """Number of requests that an executor holds; 0 once it is lost."""
+        return self.table.workers[executor].rows
 
     def give_up(self, executor: int, error: str) -> None:
         """Treat an executor that stands still as dead. Should it ever go on, its reports are ignored, and it ends."""
         self.receive(ExecutorDied(executor, error))
-        self._table.post(self._table.workers[executor], Stop())
+        self.table.post(self.table.workers[executor], Stop())
 
     async def death(self) -> None:
         """Return when no request can be served any more."""
@@ -185,19 +212,18 @@ class Dispatcher(SchedulerStatus):
     def abort_all(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
         """End every request with an error, and take no more."""
         self._draining = True
-        held = [request for worker in self._table.workers.values() for request in worker.requests.values()]
-        for request in (*held, *self._table.waiting):
-            self._table.withdraw(request)
+        for request in (*self.table.held, *self.waiting):
+            self.table.withdraw(request)
             if not request.state.is_final:  # as it is when it was the last that its batch waited for
-                self._table.fail(request, message, failure)
+                self.table.fail(request, message, failure)
         self._changed()
 
     def _changed(self) -> None:
         """Wake the loop, since requests may have ended and slots be free."""
         self._wake.set()
-        if not self._table.live():
+        if not self.table.live():
             self._dead.set()
-        if not self._table.waiting and not self._table.held:
+        if not self.waiting and not self.table.held:
             self._empty.set()
 
     def _break_down(self) -> None:
@@ -208,9 +234,13 @@ class Dispatcher(SchedulerStatus):
         self._dead.set()
 
     def _can_meet(self, request: Request) -> bool:
-        """Whether a waiting request may meet its deadline; true where that cannot be estimated."""
-        now, by = self._clock.now(), request.deadline
-        return by is None or (now < by and now + (self._table.expected_wait.latency(request, now) or 0.0) <= by)
+        """Whether a request that comes may meet its deadline; true where that cannot be estimated, as while executors
+        have nothing to do: what was measured under load tells little of that."""
+        now, by, expected = self.now(), request.deadline, request.expected
+        if by is None or expected is None:
+            return True
+        seconds = expected.point if self.table.held or expected.place else 0.0
+        return now < by and now + seconds <= by
 
     def _refusal(self) -> Refused:
         if self._broken:
@@ -219,9 +249,9 @@ class Dispatcher(SchedulerStatus):
 
     def _assign(self, worker: Worker) -> bool:
         """Give one executor one plan; False when there is none for it."""
-        plan = self._parts.batcher.take(worker, self._clock.now())
+        plan = self._parts.batcher.take(worker, self.now())
         if plan is None:
             return False
-        self._table.assign(plan, worker)
-        self._table.post(worker, plan.command)
+        self.table.assign(plan, worker)
+        self.table.post(worker, plan.command)
         return True

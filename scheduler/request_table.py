@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
+from itertools import islice
 
 from engine.messages import (
     Admit,
@@ -21,13 +21,12 @@ from engine.messages import (
     RowUpdate,
     StepReport,
 )
-from scheduler.batching.batcher import Batcher
+from scheduler.assembly import Parts
 from scheduler.clock import Clock
-from scheduler.plan import Assignment, Plan, PlanObserver, Port, RequestObserver, Returns, Worker
+from scheduler.plan import Assignment, Plan, Port, RequestObserver, Returns, Worker
 from scheduler.remaining_length import Calibration, remaining_length
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.expected_wait import ExpectedWait
-from scheduler.waiting.prices import PricesNow, device_prices
 
 log = logging.getLogger(__name__)
 
@@ -36,41 +35,62 @@ class RequestTable:
     """All methods belong to the event loop's thread."""
 
     def __init__(
-        self,
-        batcher: Batcher,
-        ports: Sequence[Port],
-        clock: Clock,
-        *,
-        prices: PricesNow = device_prices,
-        plan_observers: Sequence[PlanObserver] = (),
-        request_observers: Sequence[RequestObserver] = (),
-        calibration: Calibration | None = None,
+        self, parts: Parts, ports: Sequence[Port], clock: Clock, observers: Sequence[RequestObserver] = ()
     ) -> None:
-        """`calibration` learns what predictions are worth; None takes them as they are."""
-        self.calibration = calibration
-        self._batcher = batcher
-        self.waiting = batcher.waiting
+        self.calibration = Calibration() if parts.calibrated else None
+        """Learns what predictions are worth; None where the strategy takes them as they are."""
+        self._batcher = parts.batcher
+        self.waiting = parts.batcher.waiting
         """Requests that no executor has, in no particular order."""
         self._clock = clock
-        self._plan_observers = plan_observers
-        self._request_observers = request_observers
+        self._plan_observers = parts.observers
+        self._request_observers = observers
         self.workers = {port.info.index: Worker(port) for port in ports}
         """Executors by index, lost ones too."""
-        self.expected_wait = ExpectedWait(batcher, self.workers.values(), prices)
+        self.waits = ExpectedWait(parts, self.workers.values(), clock)
+        """How long requests wait, and why."""
         self.queued_tokens: dict[Request, int] = {}
         """Tokens of each request in line: prompt, generated, and expected to come; background requests do not count."""
 
     @property
-    def held(self) -> int:
+    def held(self) -> list[Request]:
         """Requests that an executor holds, in whatever stage."""
-        return sum(worker.rows for worker in self.workers.values())
+        return [request for worker in self.workers.values() for request in worker.requests.values()]
 
     @property
     def not_begun(self) -> list[Request]:
         """Requests that executors have and have not begun."""
-        return [
-            one for worker in self.workers.values() for one in worker.requests.values() if one.state is State.ASSIGNED
-        ]
+        return [request for request in self.held if request.state is State.ASSIGNED]
+
+    @property
+    def requests_in_line(self) -> int:
+        """Requests that no executor has, but for those in the background."""
+        return len(self.queued_tokens)
+
+    @property
+    def requests_waiting(self) -> int:
+        """Requests that no executor has, or that an executor has and has not begun."""
+        return len(self.waiting) + len(self.not_begun)
+
+    @property
+    def requests_running(self) -> int:
+        """Requests that an executor has begun, in whatever stage."""
+        return len(self.held) - len(self.not_begun)
+
+    @property
+    def tokens_waiting(self) -> int:
+        """Tokens of the requests that are in line: prompt, generated, and expected to come."""
+        return sum(self.queued_tokens.values())
+
+    @property
+    def kv_usage(self) -> float:
+        """Part of the cells of K and V of all executors that their batches take."""
+        capacity = sum(worker.capacity_tokens for worker in self.live())
+        return sum(worker.used_tokens for worker in self.live()) / capacity if capacity else 0.0
+
+    def first_in_line(self, most: int) -> list[Request]:
+        """Requests that no executor has, as many as are wanted, in the order in which they are served."""
+        return list(islice(self.waiting.ranked(self._clock.now()), most))
 
     def live(self) -> list[Worker]:
         """Executors that are not lost."""
@@ -82,11 +102,10 @@ class RequestTable:
 
     def queue(self, request: Request) -> None:
         """Put a request among those that wait."""
-        now = self._clock.now()
         if request.runs == 0:
-            self.expected_wait.came(request, now)
+            self.waits.came(request)
         self._line_up(request)
-        self._batcher.add(request, now)
+        self._batcher.add(request, self._clock.now())
 
     def _line_up(self, request: Request) -> None:
         """Count a waiting request, or count it anew."""
@@ -103,13 +122,7 @@ class RequestTable:
         """What a request's prediction is to be multiplied by."""
         if self.calibration is None:
             return 1.0
-        return self.calibration.factor(request, chain.from_iterable(one.requests.values() for one in self.live()))
-
-    def refuse(self, request: Request) -> None:
-        """Drop a request that was just queued: it is not taken in after all."""
-        self._batcher.discard(request)
-        self.queued_tokens.pop(request, None)
-        self.expected_wait.forget(request)
+        return self.calibration.factor(request, self.held)
 
     def assign(self, plan: Plan, worker: Worker) -> None:
         """Hand a plan's requests over to an executor."""
@@ -125,7 +138,7 @@ class RequestTable:
             worker = self.workers[request.executor]
             assignment = worker.assignments[request.row_id]
             assignment.intact &= request not in assignment.open
-            self._leave(worker, request)
+            self._leave(request)
             self._release(assignment)
             self.post(worker, Cancel((request.row_id,)))
         elif request.runs:  # handed back before
@@ -146,11 +159,11 @@ class RequestTable:
                 made += len(update.token_ids)
                 decoded += len(update.token_ids) if request.generated > 1 else 0
                 self._begin(worker, request, now - report.seconds)
-                self._absorb(worker, request, update, now)
+                self._absorb(request, update, worker.assignments[update.row_id], now)
         for handed_back in report.handed_back:
             self._take_back(worker, handed_back, now)
         tally = report.tally
-        self.expected_wait.made(made, decoded, tally.prompt, len(report.begun), now)
+        self.waits.made(made, decoded, tally.prompt, len(report.begun))
 
     def post(self, worker: Worker, command: Command) -> None:
         """Send a command to an executor; one that cannot take it is lost, and no other."""
@@ -171,9 +184,10 @@ class RequestTable:
         worker.shape = BatchShape()
         untaken = worker.port.withdraw()
         safe = {*salvaged, *(spec.row_id for order in untaken if isinstance(order, Admit) for spec in order.rows)}
-        self._rescue_held(worker)
-        orphans = list(worker.requests.values())
         lost = dict.fromkeys(worker.assignments.values())
+        for assignment in lost:
+            self._send_held(assignment)
+        orphans = list(worker.requests.values())
         worker.requests.clear()
         worker.pausing.clear()
         worker.assignments.clear()
@@ -205,9 +219,9 @@ class RequestTable:
         request.executor = None
         request.times.end = now = self._clock.now()
         if state is not State.FINISHED:
-            self.expected_wait.forget(request)
+            self.waits.forget(request)
         else:
-            self.expected_wait.ended(request, now)
+            self.waits.ended(request, now)
             if self.calibration is not None:
                 self.calibration.add(request)
         for observer in self._request_observers:
@@ -224,8 +238,10 @@ class RequestTable:
         worker.requests[request.row_id] = request
         worker.assignments[request.row_id] = assignment
 
-    def _leave(self, worker: Worker, request: Request) -> None:
+    def _leave(self, request: Request) -> None:
         """Take a request off its executor."""
+        assert request.executor is not None
+        worker = self.workers[request.executor]
         request.executor = None
         worker.pausing.discard(request.row_id)
         del worker.requests[request.row_id]
@@ -242,36 +258,36 @@ class RequestTable:
         if assignment.began is None:
             assignment.began = now
 
-    def _absorb(self, worker: Worker, request: Request, update: RowUpdate, now: float) -> None:
+    def _absorb(self, request: Request, update: RowUpdate, assignment: Assignment, now: float) -> None:
         request.generated += len(update.token_ids)
-        assignment = worker.assignments[request.row_id]
-        assignment.intact &= update.finish_reason is not FinishReason.ERROR
         if assignment.plan.returns is Returns.BATCH_END:
-            self._hold(assignment, request, update)
-        elif update.finish_reason is not None:
-            self._deliver(worker, request, update)
-            self._release(assignment)
+            assignment.hold(request, update)
         else:
-            self._send(request, update, now)
-
-    def _send(self, request: Request, update: RowUpdate, now: float) -> None:
-        if request.send(update, now):
-            for observer in self._request_observers:
-                observer.on_first_token(request, now)
-
-    def _hold(self, assignment: Assignment, request: Request, update: RowUpdate) -> None:
-        assignment.hold(request, update)
+            self._deliver(request, update, now)
         if update.finish_reason is not None:
+            assignment.intact &= update.finish_reason is not FinishReason.ERROR
             assignment.open.discard(request)
             self._release(assignment)
 
-    def _release(self, assignment: Assignment) -> None:
-        """Send the held answers of a batch once its last row has ended."""
-        if assignment.open:
-            return
+    def _deliver(self, request: Request, update: RowUpdate, now: float) -> None:
+        """Send an update, and end its request where it is the last."""
+        if request.send(update, now):
+            for observer in self._request_observers:
+                observer.on_first_token(request, now)
+        if update.finish_reason is not None:
+            self._leave(request)
+            self.end(request, _outcome(update), update.finish_reason)
+
+    def _send_held(self, assignment: Assignment) -> None:
+        """Send the answers that a batch holds."""
         for request, update in list(assignment.held.items()):
-            self._deliver(self.workers[assignment.executor], request, update)
-        self._conclude(assignment)
+            self._deliver(request, update, self._clock.now())
+
+    def _release(self, assignment: Assignment) -> None:
+        """Send the answers that a batch holds once its last row has ended."""
+        if not assignment.open:
+            self._send_held(assignment)
+            self._conclude(assignment)
 
     def _conclude(self, assignment: Assignment) -> None:
         """Tell the observer, once, that an assignment is over."""
@@ -280,12 +296,6 @@ class RequestTable:
             for observer in self._plan_observers:
                 observer.on_finish(assignment, assignment.ended)
 
-    def _deliver(self, worker: Worker, request: Request, update: RowUpdate) -> None:
-        """Send a request's last update and end it."""
-        self._send(request, update, self._clock.now())
-        self._leave(worker, request)
-        self.end(request, _outcome(update), update.finish_reason)
-
     def _take_back(self, worker: Worker, handed_back: HandedBack, now: float) -> None:
         """Let rows that an executor handed back wait again, with what they have generated."""
         requests = [worker.requests[row_id] for row_id in handed_back.row_ids if row_id in worker.requests]
@@ -293,10 +303,9 @@ class RequestTable:
         for request in requests:
             assignment = worker.assignments[request.row_id]
             assignment.intact &= handed_back.cause is Cause.SLICE
-            partial = assignment.held.get(request)
-            self._leave(worker, request)
-            if partial is not None:
-                self._send(request, partial, now)
+            if request in assignment.held:
+                self._deliver(request, assignment.held[request], now)
+            self._leave(request)
             request.lacks_kv = request.row_id in dropped
             request.move(State.WAITING)
             self._line_up(request)
@@ -309,15 +318,6 @@ class RequestTable:
         for worker in self.live()[:1]:
             if row_ids:
                 self.post(worker, Cancel(tuple(row_ids)))
-
-    def _rescue_held(self, worker: Worker) -> None:
-        """Send the answers that a lost executor's batches held; complete ones end."""
-        for assignment in set(worker.assignments.values()):
-            for request, update in list(assignment.held.items()):
-                if update.finish_reason is not None:
-                    self._deliver(worker, request, update)
-                else:
-                    self._send(request, update, self._clock.now())
 
     def _fail_all(self, requests: Iterable[Request], message: str, failure: Failure) -> None:
         for request in requests:

@@ -106,7 +106,7 @@ async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str, pool: T
         dispatcher = live.dispatcher
         feed.show(Scene(dispatcher, "fake", "baton-pd", 256))
         dispatcher.pause = 0
-        dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
+        dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
         calls = []
         for waiting in (1, 2):
             calls.append(asyncio.create_task(live.chat()))
@@ -166,7 +166,7 @@ async def test_only_clients_with_something_to_tell_are_listed(played: Played) ->
 async def test_the_queue_is_shown_in_the_order_in_which_it_is_served(played: Played) -> None:
     """It was shown in order of arrival beside waits by another order, which did not rise."""
     page, theatre = played.page, played.theatre
-    theatre.dispatcher.expected_wait = lambda request: float(theatre.dispatcher.place(request) or 0)  # type: ignore[method-assign]
+    theatre.dispatcher.waits.wait = lambda request: float(theatre.dispatcher.waits.place(request) or 0)  # type: ignore[method-assign]
     late, early = theatre.submit(), theatre.submit(priority=-1)
     await page.until("document.querySelectorAll('#queue tbody tr').length === 2")
     lines = (

@@ -69,11 +69,11 @@ class Node:
     @property
     def requests(self) -> int:
         """Requests that it has and has not answered."""
-        return self._dispatcher.requests_waiting + self._dispatcher.requests_running
+        return self._dispatcher.table.requests_waiting + self._dispatcher.table.requests_running
 
     def load(self) -> NodeLoad:
         """The load that the node tells a router."""
-        return self._dispatcher.load()
+        return self._dispatcher.waits.load()
 
     def records(self) -> tuple[tuple[Usage, Tally], ...]:
         """Time that each executor has spent, and what for."""

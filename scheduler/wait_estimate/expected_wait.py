@@ -19,7 +19,7 @@ the prompts before theirs, and share the executors with so many rows as there wi
 
 Tokens still to come are predicted where the request carries a prediction (remaining_length.py), else the running mean
 of generated lengths; while that is unknown, so is the wait. The estimate knows none of the requests that will come and
-overtake.
+overtake. Why a request waits, and the load that a router is told, are by the same figures.
 
 What the order of the queue changes is told beside the order of arrival. No order changes how much work waits while all
 slots are taken; so a request that comes would wait, by order of arrival, for all that waits then, at the speed that is
@@ -28,17 +28,21 @@ measured when it ends. From its start to its end it takes as long in either orde
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
-from math import log
+from dataclasses import replace
+from itertools import islice, takewhile
+from math import inf, log
 from typing import NamedTuple
 
-from scheduler.batching.batcher import Batcher
+from scheduler.assembly import Parts
+from scheduler.clock import Clock
+from scheduler.placement import NodeLoad
 from scheduler.plan import Worker
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Comparison, Expected
-from scheduler.wait_estimate.places import Places
+from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
 from scheduler.wait_estimate.speed import Speed
-from scheduler.waiting.prices import Prices, PricesNow
 from scheduler.waiting.queue import Ahead
 
 SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
@@ -75,34 +79,38 @@ class _Before(NamedTuple):
 class ExpectedWait:
     """Reads a batcher's queue and what executors hold; changes neither. Event loop only."""
 
-    def __init__(self, batcher: Batcher, workers: Collection[Worker], prices: PricesNow) -> None:
-        self._batcher = batcher
+    def __init__(self, parts: Parts, workers: Collection[Worker], clock: Clock) -> None:
+        self._waiting = parts.batcher.waiting
         self._workers = workers
-        self._prices = prices
-        self.places = Places(batcher.waiting)
+        self._now = clock.now
+        self._strategy = parts.strategy
+        self._prices = parts.prices
+        self._places = Places(self._waiting)
         self._speed = Speed(self._iteration_seconds)
         self._calibration = Calibration()
         self.by_arrival = Comparison()
+        """Latencies so far beside those by order of arrival. To be read only."""
+        self._load = NodeLoad(-inf, 0.0, parts.prices())
         self._before: dict[Request, _Before] = {}
         self._stuck = False  # whether anything but what is in the background had to wait at the latest dispatch
         self._held: _Held | None = None  # until anything changes for the rows that are held
 
-    def dispatched(self, now: float, *, stuck: bool) -> None:
+    def dispatched(self, *, stuck: bool) -> None:
         """Note that all requests which could go to an executor have gone, and whether any had to stay in line."""
         self._stuck, self._held = stuck, None
-        self._speed.observe(self._rows(), self._decoding(), now)
+        self._speed.observe(self._rows(), self._decoding(), self._now())
 
-    def made(self, tokens: int, decoded: int, read: int, begun: int, now: float) -> None:
+    def made(self, tokens: int, decoded: int, read: int, begun: int) -> None:
         """Note that executors have made tokens, so many of them for rows that had one already, and have read tokens of
         prompts, of which some were begun."""
         prices, self._held = self._prices(), None
         work = tokens + prices.prompt * read + prices.entry * begun
-        self._speed.observe(self._rows(), self._decoding(), now, decoded, work)
+        self._speed.observe(self._rows(), self._decoding(), self._now(), decoded, work)
 
-    def came(self, request: Request, now: float) -> None:
+    def came(self, request: Request) -> None:
         """Note that a request comes, before it is in the queue."""
         if not request.in_background:
-            waiting, rows = self._batcher.waiting.total(), self._usual_rows()
+            waiting, rows = self._waiting.total(), self._usual_rows()
             waits = waiting.place >= self.free_slots
             self._before[request] = _Before(waiting, self._find_held().rest, rows) if waits else _Before()
 
@@ -129,32 +137,19 @@ class ExpectedWait:
         live = self._live()
         return 0 if self._stuck else max(0, _slots(live) - sum(len(worker.others) for worker in live))
 
-    def place(self, request: Request, now: float) -> int | None:
+    def place(self, request: Request) -> int | None:
         """How many requests are ahead in the queue, by the batcher's order; None when this one does not wait."""
-        ahead = self.places.ahead(request, now)
+        ahead = self._places.ahead(request, self._now())
         return None if ahead is None else ahead.place
 
-    def wait(self, request: Request, now: float) -> float | None:
+    def wait(self, request: Request) -> float | None:
         """Seconds until it starts; None when it does not wait, or when nothing has been measured yet."""
-        ahead = self.places.ahead(request, now)
+        ahead = self._places.ahead(request, self._now())
         return None if ahead is None else self._seconds(ahead)
 
-    def latency(self, request: Request, now: float) -> float | None:
-        """Seconds until its answer is ready; None when it does not wait, or when there is no estimate.
-
-        There is none while executors have nothing to do: what was measured under load tells little of that.
-        """
-        ahead = self.places.ahead(request, now)
-        if ahead is None or not (self._rows() or ahead.place):
-            return None
-        wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
-        if wait is None or seconds is None:
-            return None
-        return wait + self._entry_seconds(request, ahead) + self._speed.remaining(request) * seconds
-
-    def expect(self, request: Request, now: float) -> Expected:
+    def expect(self, request: Request) -> Expected:
         """Estimate of wait and latency for a request that comes now and is not in the queue yet."""
-        ahead = self._batcher.waiting.ahead(request, now)
+        ahead = self._waiting.ahead(request, now := self._now())
         wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
         if wait is None or seconds is None:
             return Expected(now, ahead.place, wait)
@@ -165,19 +160,40 @@ class ExpectedWait:
         told = self._calibration.interval(point, spread)
         return Expected(now, ahead.place, wait, point, spread, *told, self._calibration.answers)
 
-    def newcomer_wait(self, now: float) -> float | None:
+    def retry_after(self) -> float:
+        """Seconds, 1 at least, until all waiting requests have started: when a refused client should come back."""
+        return max(1.0, self.newcomer_wait() or 0.0)
+
+    def newcomer_wait(self) -> float | None:
         """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
         yet."""
-        return self._seconds(self._batcher.waiting.total())
+        return self._seconds(self._waiting.total())
 
-    def work(self, requests: Iterable[Request], prices: Prices) -> float:
-        """Price of all that requests have still to do."""
-        return sum(prices.work_left(request, self._speed.remaining(request)) for request in requests)
+    def explain(self, request: Request) -> Explanation | None:
+        """Why a request waits in the queue; None when it does not. Looks at the front of the queue at most."""
+        now = self._now()
+        before = self._places.ahead(request, now)
+        if before is None:
+            return None
+        ahead = tuple(islice(takewhile(lambda one: one is not request, self._waiting.ranked(now)), FRONT))
+        count = len(ahead) if len(ahead) < FRONT else max(FRONT, before.place)
+        work = self._waiting.passed_by(before)
+        passed_for = None if work is None else work * self._prices().unit / max(1, len(self._live()))
+        return Explanation(
+            self._strategy, count, ahead, Counter(find_reason(one, request) for one in ahead), passed_for
+        )
 
-    @property
-    def mean_length(self) -> float | None:
-        """Tokens of the recent answers, on the average; None before the first."""
-        return self._speed.mean_length
+    def load(self) -> NodeLoad:
+        """The load of this server for routers: as it is now, or was a moment ago, since many may ask."""
+        now, workers = self._now(), [worker for worker in self._workers if not worker.lost]
+        if now - self._load.at >= FRESH:
+            prices = self._prices()
+            prices = replace(prices, unit=prices.unit / max(1, len(workers)))
+            requests = [*self._waiting, *(request for worker in workers for request in worker.requests.values())]
+            work = sum(prices.work_left(request, self._speed.remaining(request)) for request in requests)
+            slots, length = max(1, _slots(workers)), self._speed.mean_length
+            self._load = NodeLoad(now, prices.unit * work, prices, len(requests), slots, length)
+        return self._load
 
     def _lengths(self, request: Request) -> tuple[float, float, float]:
         """Tokens that an answer is expected to have: the low end, the median and the high end of an interval."""

@@ -62,7 +62,7 @@ async def ready(request: web.Request) -> web.Response:
 async def health(request: web.Request) -> web.Response:
     """Tell whether a request would be taken, and how many are under way; raises ApiError 503."""
     dispatcher = _require_ready(request)
-    return json_response(Readiness("ok", dispatcher.requests_waiting, dispatcher.requests_running))
+    return json_response(Readiness("ok", dispatcher.table.requests_waiting, dispatcher.table.requests_running))
 
 
 def _require_ready(request: web.Request) -> Dispatcher:
@@ -93,7 +93,7 @@ class Load(msgspec.Struct, frozen=True):
 async def load(request: web.Request) -> web.Response:
     """Tell how much there is to do, and what a request would add to that."""
     dispatcher = request.app[DISPATCHER]
-    told = dispatcher.load()
+    told = dispatcher.waits.load()
     age = dispatcher.now() - told.at
     return json_response(Load(age, told.work, told.prices, told.requests, told.slots, told.length))
 

@@ -109,13 +109,13 @@ def find_place(requests: Iterable[Request], dispatcher: Dispatcher) -> tuple[int
     place, first = _first(requests, dispatcher)
     if place is None or first is None:
         return None, None
-    wait = dispatcher.expected_wait(first)
+    wait = dispatcher.waits.wait(first)
     return place + 1, None if wait is None else round(wait, 3)
 
 
 def _first(requests: Iterable[Request], dispatcher: Dispatcher) -> tuple[int | None, Request | None]:
     """The request that is to start first, behind its place from 0 on; None where all have started."""
-    places = [(place, request) for request in requests if (place := dispatcher.place(request)) is not None]
+    places = [(place, request) for request in requests if (place := dispatcher.waits.place(request)) is not None]
     return min(places, key=itemgetter(0), default=(None, None))
 
 
@@ -126,7 +126,7 @@ def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispat
     """
     # Only one is explained: that takes as long as it has requests ahead, and a call may have hundreds.
     _, next_ = _first(requests, dispatcher)
-    first = None if next_ is None else dispatcher.explain(next_)
+    first = None if next_ is None else dispatcher.waits.explain(next_)
     if first is None:
         return None
     own_ahead = dict.fromkeys(own[one] for one in first.ahead if one in own)

@@ -40,8 +40,9 @@ class Ticket:
         fit behind what waits; a call by itself always does."""
         self._quota.count_answers(self._share, answers)
         most, dispatcher = self._limits.max_num_queued_reqs, self._dispatcher
-        others = dispatcher.requests_in_line + self._pending.arrived - self._counted
-        if most is not None and others and others + answers > most and others + answers - dispatcher.free_slots > most:
+        others = dispatcher.table.requests_in_line + self._pending.arrived - self._counted
+        together = others + answers
+        if most is not None and others and together > most and together - dispatcher.waits.free_slots > most:
             message = f"{others} requests wait already, with these {answers} it would be more than {most}"
             raise _full(f"{message} (--max-num-queued-reqs)", dispatcher)
         if answers != self._counted:
@@ -93,20 +94,20 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
 def check_room(limits: Limits, dispatcher: Dispatcher, arrived: int) -> None:
     """Raise ApiError 429 when the queue is full, with the answers that have arrived and are not in it yet."""
     most, tokens = limits.max_num_queued_reqs, limits.max_num_queued_tokens
-    in_line = 0 if most is None else dispatcher.requests_in_line + arrived
-    if most is not None and in_line >= most and in_line - dispatcher.free_slots >= most:
+    in_line = 0 if most is None else dispatcher.table.requests_in_line + arrived
+    if most is not None and in_line >= most and in_line - dispatcher.waits.free_slots >= most:
         raise _full(f"{most} requests wait already (--max-num-queued-reqs)", dispatcher)
-    if tokens is not None and dispatcher.tokens_waiting >= tokens:
+    if tokens is not None and dispatcher.table.tokens_waiting >= tokens:
         raise _full(f"{tokens} tokens wait already (--max-num-queued-tokens)", dispatcher)
 
 
 def check_tokens(tokens: int, limits: Limits, dispatcher: Dispatcher) -> None:
     """Raise ApiError 429 when a call of this many tokens, prompt and answer, does not fit behind what waits."""
-    most, waiting = limits.max_num_queued_tokens, dispatcher.tokens_waiting
+    most, waiting = limits.max_num_queued_tokens, dispatcher.table.tokens_waiting
     if most is not None and waiting and waiting + tokens > most:
         message = f"{waiting} tokens wait already, with these {tokens} it would be more than {most}"
         raise _full(f"{message} (--max-num-queued-tokens)", dispatcher)
 
 
 def _full(reason: str, dispatcher: Dispatcher) -> ApiError:
-    return busy(f"the queue is full: {reason}; try again later", "queue_full", dispatcher.retry_after())
+    return busy(f"the queue is full: {reason}; try again later", "queue_full", dispatcher.waits.retry_after())

@@ -76,7 +76,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         stack.enter_context(_run_executors(loaded.executors))
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(measure_lag(metrics.lag.observe))
-        await stack.enter_async_context(log_throughput(throughput, dispatcher))
+        await stack.enter_async_context(log_throughput(throughput, dispatcher.table))
         await stack.enter_async_context(background(watchdog.run(), "watchdog of executors"))
 
         if loaded.grammars is not None:

@@ -72,7 +72,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))
         await stack.enter_async_context(measure_lag(metrics.lag.observe))
-        await stack.enter_async_context(log_throughput(throughput, dispatcher))
+        await stack.enter_async_context(log_throughput(throughput, dispatcher.table))
         feed.show(Scene(dispatcher, config.name, config.strategy, ROOM))
         Gauges(metrics, Sources(dispatcher, lengths.learned, config.strategy, feed, journal=lengths.journal))
         yield Service(

@@ -127,7 +127,7 @@ class Scene:
             [*self._fresh],
             [*self._firsts],
             self._tell_clients(),
-            self._dispatcher.by_arrival,
+            self._dispatcher.waits.by_arrival,
         )
         self.forget()
         self._stirred = False
@@ -139,15 +139,15 @@ class Scene:
 
     def _moment(self, now: float) -> snapshot.Moment:
         totals = snapshot.Totals(**asdict(self._tokens), ended=self._ended, failed=self._failed)
-        dispatcher = self._dispatcher
-        return snapshot.Moment(round(now, 3), dispatcher.requests_waiting, dispatcher.requests_running, totals)
+        table = self._dispatcher.table
+        return snapshot.Moment(round(now, 3), table.requests_waiting, table.requests_running, totals)
 
     def _tell_clients(self) -> list[snapshot.Client]:
         waiting: Counter[str] = Counter()
         running: Counter[str] = Counter()
         service = Counter(self._service)
-        if len(service) > 1 or self._dispatcher.requests_waiting:
-            waiting.update(one.client for one in chain(self._dispatcher.not_begun, self._dispatcher.waiting))
+        if len(service) > 1 or self._dispatcher.table.requests_waiting:
+            waiting.update(one.client for one in chain(self._dispatcher.table.not_begun, self._dispatcher.waiting))
         for held in chain.from_iterable(worker.requests.values() for worker in self._dispatcher.workers):
             service[held.client] += round(service_had(held))
             running[held.client] += held.state is State.RUNNING
@@ -171,12 +171,12 @@ class Scene:
 
     def _queue(self) -> list[snapshot.Waiter]:
         """Requests that executors have and have not begun, then the first in line, as far as there is room."""
-        sent = [*self._dispatcher.not_begun][:MOST_WAITERS]
-        waiting = self._dispatcher.first_in_line(MOST_WAITERS - len(sent))
+        sent = [*self._dispatcher.table.not_begun][:MOST_WAITERS]
+        waiting = self._dispatcher.table.first_in_line(MOST_WAITERS - len(sent))
         return [self._waiter(request) for request in (*sent, *waiting)]
 
     def _waiter(self, request: Request) -> snapshot.Waiter:
-        expected = None if request.executor is not None else self._dispatcher.expected_wait(request)
+        expected = None if request.executor is not None else self._dispatcher.waits.wait(request)
         return snapshot.Waiter(
             row=request.row_id,
             input=request.input_length,

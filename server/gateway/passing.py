@@ -112,7 +112,7 @@ def _submitted(
         )
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"
-        raise busy(message, "deadline_unreachable", dispatcher.retry_after()) from None
+        raise busy(message, "deadline_unreachable", dispatcher.waits.retry_after()) from None
     except Refused as error:
         raise failure_error(error.failure, str(error)) from None
     record.requests = (queued,)

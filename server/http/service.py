@@ -270,7 +270,7 @@ async def pace_refusals(request: web.Request, handler: Handler) -> web.StreamRes
     """Let refusals that follow one another fast wait, where rows run that they would disturb."""
     response = await handler(request)
     dispatcher = request.app[DISPATCHER]
-    if 400 <= response.status < 500 and response.status not in UNPACED and dispatcher.requests_running:
+    if 400 <= response.status < 500 and response.status not in UNPACED and dispatcher.table.requests_running:
         await sleep(request.app[PACE].wait(sender_of(request), dispatcher.now()))
     return response
 

@@ -27,6 +27,7 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.journal.writer import Journal
 from scheduler.learner import Learner
 from scheduler.plan import Worker
+from scheduler.request_table import RequestTable
 from server.dashboard.feed import Feed
 from server.lengths.lengths import PredictorParts
 from server.observe.logs import count_dropped, with_fields
@@ -92,7 +93,7 @@ class Gauges(Collector):
 
     def _order(self) -> Iterator[Metric]:
         """What the order of the queue brings, since the start."""
-        sums = self._sources.dispatcher.by_arrival
+        sums = self._sources.dispatcher.waits.by_arrival
         for name, text, served, by_arrival in (
             ("latency", "Seconds from arrival to the last token", sums.latency, sums.latency_by_arrival),
             (
@@ -108,14 +109,15 @@ class Gauges(Collector):
 
     def _gauges(self) -> Iterator[Row]:
         dispatcher, store, learned = self._sources.dispatcher, self._sources.store, self._sources.learned
-        tokens = sum(request.input_length for request in chain(dispatcher.waiting, dispatcher.not_begun))
+        table = dispatcher.table
+        tokens = sum(request.input_length for request in chain(table.waiting, table.not_begun))
         yield (
             "vllm:num_requests_waiting",
             "Requests whose prompt nobody has begun to read.",
-            dispatcher.requests_waiting,
+            table.requests_waiting,
         )
-        yield "vllm:num_requests_running", "Requests that an executor has begun.", dispatcher.requests_running
-        yield "vllm:kv_cache_usage_perc", "Share of all memory for keys and values in use, 0 to 1.", dispatcher.kv_usage
+        yield "vllm:num_requests_running", "Requests that an executor has begun.", table.requests_running
+        yield "vllm:kv_cache_usage_perc", "Share of all memory for keys and values in use, 0 to 1.", table.kv_usage
         yield "lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens
         yield "lengthwise:dashboard_viewers", "Open dashboards.", self._sources.feed.viewers
         if store is not None:
@@ -129,8 +131,8 @@ class Gauges(Collector):
             text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
             yield "lengthwise:length_rmse_tokens", text, lesson.rmse
         text = "Most seconds that an answer ended later than by order of arrival, as estimated."
-        yield "lengthwise:order_latest_seconds", text, dispatcher.by_arrival.latest
-        if (calibration := dispatcher.calibration) is not None:
+        yield "lengthwise:order_latest_seconds", text, dispatcher.waits.by_arrival.latest
+        if (calibration := table.calibration) is not None:
             text = "Latest answers that predictions are corrected by."
             yield "lengthwise:calibration_answers", text, calibration.answers
             text = "Tokens of these answers for each token that was predicted."
@@ -228,7 +230,7 @@ class Throughput:
             self._read += report.tally.prompt
             self._generated += report.tally.generated
 
-    def tell(self, load: Dispatcher, seconds: float) -> None:
+    def tell(self, load: RequestTable, seconds: float) -> None:
         """Log what the last `seconds` brought, and begin anew; nothing where nothing ran, waited or was computed."""
         read, generated = self._read / seconds, self._generated / seconds
         self._read = self._generated = 0
@@ -252,12 +254,12 @@ class Throughput:
         )
 
 
-def log_throughput(throughput: Throughput, load: Dispatcher) -> AbstractAsyncContextManager[None]:
+def log_throughput(throughput: Throughput, load: RequestTable) -> AbstractAsyncContextManager[None]:
     """Tell it every INTERVAL until the context is left."""
     return background(_tell_on(throughput, load), "throughput")
 
 
-async def _tell_on(throughput: Throughput, load: Dispatcher) -> None:
+async def _tell_on(throughput: Throughput, load: RequestTable) -> None:
     loop = asyncio.get_running_loop()
     begin = loop.time()
     while True:

@@ -211,7 +211,7 @@ def tell_limits(model: ServedModel) -> None:
 
 async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
     """Let running requests end, for `timeout` seconds or until the user hurries; then end them with an error."""
-    waiting, running = service.dispatcher.requests_waiting, service.dispatcher.requests_running
+    waiting, running = service.dispatcher.table.requests_waiting, service.dispatcher.table.requests_running
     if waiting or running:
         log.info(
             "shutting down: requests that still run have up to %g s to end (%d); a second signal ends them",

@@ -58,7 +58,7 @@ async def assert_settled(server: Server) -> None:
     async with asyncio.timeout(PATIENCE):
         while await server.gauges():
             await asyncio.sleep(0)
-    assert server.service.dispatcher.requests_waiting == server.service.dispatcher.requests_running == 0
+    assert server.service.dispatcher.table.requests_waiting == server.service.dispatcher.table.requests_running == 0
 
 
 def lost(found: Sequence[Answer], alone: Sequence[Answer]) -> int:

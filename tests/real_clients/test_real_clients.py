@@ -229,7 +229,7 @@ async def crowd(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> As
     async with live_server(pool, Limits(max_num_queued_reqs=1), context_length=4096) as live:
         crowd = Crowd(live)
         live.dispatcher.crowd(1)
-        monkeypatch.setattr(live.dispatcher, "retry_after", crowd.refuse)
+        monkeypatch.setattr(live.dispatcher.waits, "retry_after", crowd.refuse)
         yield crowd
 
 

@@ -52,9 +52,9 @@ class Crowd:
 
     def ask(self) -> None:
         last = self.requests[-1]
-        assert self.dispatcher.place(last) is not None
-        self.dispatcher.expected_wait(last)
-        self.dispatcher.retry_after()
+        assert self.dispatcher.waits.place(last) is not None
+        self.dispatcher.waits.wait(last)
+        self.dispatcher.waits.retry_after()
 
 
 def calls(action: Callable[[], object]) -> int:

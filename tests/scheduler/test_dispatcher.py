@@ -41,7 +41,7 @@ class Stage:
         self.dispatcher.receive(self.ports[executor].report(*updates))
 
     def counts(self) -> tuple[int, int]:
-        return self.dispatcher.requests_waiting, self.dispatcher.requests_running
+        return self.dispatcher.table.requests_waiting, self.dispatcher.table.requests_running
 
 
 async def last(request: Request) -> RowUpdate:
@@ -112,7 +112,7 @@ def test_plans_go_to_the_emptiest_executor() -> None:
         stage.submit(length=4)
     stage.dispatcher.dispatch()
     assert [admitted(one.posted) for one in stage.ports] == [[[0], [2]], [[1], [3]]]
-    assert stage.counts() == (5, 0) and stage.dispatcher.requests_queued == 1
+    assert stage.counts() == (5, 0) and len(stage.dispatcher.waiting) == 1
 
 
 # Cancellation
@@ -295,9 +295,9 @@ def test_a_better_prediction_puts_a_waiting_request_elsewhere_and_is_kept_by_oth
     assert stage.dispatch() == [[running.row_id]]
     slow, quick = (stage.dispatcher.submit(range(4), PARAMS, predicted_length=length) for length in (3.0, 2.0))
     stage.dispatcher.revise(slow, 1.0)
-    assert (slow.predicted_length, stage.dispatcher.tokens_waiting) == (1.0, 4 + 1 + 4 + 2)
+    assert (slow.predicted_length, stage.dispatcher.table.tokens_waiting) == (1.0, 4 + 1 + 4 + 2)
     stage.dispatcher.revise(running, 5.0)
-    assert (running.predicted_length, stage.dispatcher.tokens_waiting) == (5.0, 11)
+    assert (running.predicted_length, stage.dispatcher.table.tokens_waiting) == (5.0, 11)
     stage.report(token(running.row_id, 7, end=STOP))
     assert stage.dispatch() == [[slow.row_id]]
     assert quick.state is State.WAITING

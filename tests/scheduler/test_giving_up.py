@@ -142,7 +142,7 @@ def test_an_executor_whose_device_fails_gets_nothing_until_it_is_well(strategy: 
     dispatcher.receive(ExecutorHealth(1, "so is this"))
     back = HandedBack((0, 1), Cause.FAULT)
     dispatcher.receive(replace(ports[1].report(token(0, 5)), handed_back=(back,)))
-    assert dispatch() == ([], []) and dispatcher.requests_queued == 2
+    assert dispatch() == ([], []) and len(dispatcher.waiting) == 2
     with pytest.raises(Refused, match="no executor"):
         dispatcher.submit(range(4), PARAMS)
     assert [request.state for request in requests] == [State.WAITING] * 2

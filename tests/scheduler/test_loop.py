@@ -180,7 +180,7 @@ class World:
         return [executor for executor in self.executors if executor.port.alive]
 
     def counts(self) -> tuple[int, int]:
-        return self.dispatcher.requests_waiting, self.dispatcher.requests_running
+        return self.dispatcher.table.requests_waiting, self.dispatcher.table.requests_running
 
 
 async def ends_of(request: Request) -> list[FinishReason]:

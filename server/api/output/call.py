@@ -148,7 +148,7 @@ async def open_call(
             yield call
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"
-        raise busy(message, "deadline_unreachable", dispatcher.retry_after()) from None
+        raise busy(message, "deadline_unreachable", dispatcher.waits.retry_after()) from None
     except Refused as error:
         raise failure_error(error.failure, str(error)) from None
     finally:

@@ -40,7 +40,7 @@ def serve(name: str, load: list[Lengths]) -> tuple[list[Request], Comparison]:
             clock.move_to(moment.arrival)
             sampling = SamplingParams(1000, replay_tokens=moment.output_length)
             requests.append(node.submit((0,) * moment.input_length, sampling, "", float(moment.output_length)))
-    return requests, node._dispatcher.by_arrival
+    return requests, node._dispatcher.waits.by_arrival
 
 
 def mean_latency(done: list[Request]) -> float:
@@ -89,4 +89,4 @@ def test_requests_that_are_refused_cancelled_or_in_the_background_hold_up_no_fig
     left = dispatcher.submit((0,) * 3, sampling)
     dispatcher.cancel(left)
     dispatcher.cancel(lines)
-    assert dispatcher.by_arrival.requests == 0
+    assert dispatcher.waits.by_arrival.requests == 0

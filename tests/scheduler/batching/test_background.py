@@ -102,8 +102,8 @@ def test_background_requests_that_wait_are_in_nobodys_way() -> None:
     for _ in range(3):
         dispatcher.submit((1, 2), SamplingParams(max_tokens=8), priority=BACKGROUND)
     dispatcher.dispatch()
-    assert (dispatcher.requests_queued, dispatcher.requests_in_line, dispatcher.tokens_waiting) == (3, 0, 0)
-    assert dispatcher.free_slots == 3
+    assert (len(dispatcher.waiting), dispatcher.table.requests_in_line, dispatcher.table.tokens_waiting) == (3, 0, 0)
+    assert dispatcher.waits.free_slots == 3
 
 
 def serve(strategy: str, slowdown: float, *, beside: bool) -> list[float]:

@@ -123,7 +123,7 @@ def test_a_client_that_leaves_a_batch_does_not_hold_the_others_up(leaver: int) -
     assert staying.state is (State.FINISHED if leaver else State.RUNNING)
     if not leaver:
         stage.report(2.0, token(1, 7, end=FinishReason.STOP))
-    assert staying.state is State.FINISHED and stage.dispatcher.requests_running == 0
+    assert staying.state is State.FINISHED and stage.dispatcher.table.requests_running == 0
 
 
 async def test_complete_answers_survive_the_death_of_their_executor() -> None:
@@ -150,7 +150,7 @@ async def test_rows_that_are_handed_back_wait_and_go_on() -> None:
     stage = Stage("fcfs-dynamic")
     stage.report(1.0, token(0, 5), token(1, 6, end=FinishReason.STOP))
     stage.hand_back(0, Cause.SLICE)
-    assert (stage.one.state, stage.one.generated, stage.dispatcher.requests_waiting) == (State.WAITING, 1, 1)
+    assert (stage.one.state, stage.one.generated, stage.dispatcher.table.requests_waiting) == (State.WAITING, 1, 1)
     stage.dispatcher.dispatch()
     assert admitted(stage.port.take()) == [[0]] and stage.one.runs == 2
     stage.report(2.0, token(0, 7, end=FinishReason.STOP))

@@ -64,12 +64,12 @@ def test_the_wait_is_what_is_ahead_over_the_speed_of_the_rows_that_run() -> None
     first, second = queue.submit(6, predicted=6), queue.submit(2, predicted=2)
     for _ in range(12):
         queue.second()
-    places = [queue.dispatcher.place(one) for one in (first, second, *running)]
+    places = [queue.dispatcher.waits.place(one) for one in (first, second, *running)]
     assert places == [0, 1, None, None]
-    assert queue.dispatcher.expected_wait(first) == pytest.approx(3 / 2)
-    assert queue.dispatcher.expected_wait(second) == pytest.approx((6 + 3) / 2)
-    assert queue.dispatcher.retry_after() == pytest.approx((6 + 2 + 3) / 2)
-    assert queue.dispatcher.expected_wait(running[0]) is None
+    assert queue.dispatcher.waits.wait(first) == pytest.approx(3 / 2)
+    assert queue.dispatcher.waits.wait(second) == pytest.approx((6 + 3) / 2)
+    assert queue.dispatcher.waits.retry_after() == pytest.approx((6 + 2 + 3) / 2)
+    assert queue.dispatcher.waits.wait(running[0]) is None
 
 
 def test_what_runs_is_looked_at_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,11 +84,11 @@ def test_what_runs_is_looked_at_once_until_it_changes(monkeypatch: pytest.Monkey
         return remaining(self, request)
 
     monkeypatch.setattr(Speed, "remaining", counted)
-    first = queue.dispatcher.expected_wait(requests[-1])
-    assert [queue.dispatcher.expected_wait(request) for request in requests[50:]][-1] == first
+    first = queue.dispatcher.waits.wait(requests[-1])
+    assert [queue.dispatcher.waits.wait(request) for request in requests[50:]][-1] == first
     assert len(asked) == 50
     queue.second()
-    later = queue.dispatcher.expected_wait(requests[-1])
+    later = queue.dispatcher.waits.wait(requests[-1])
     assert first is not None and later is not None and later < first and len(asked) > 50
 
 
@@ -97,7 +97,7 @@ def test_the_place_is_that_of_the_strategys_order() -> None:
     queue.submit(50, predicted=50)
     queue.second()
     long, short = queue.submit(30, predicted=30), queue.submit(3, predicted=3)
-    assert [queue.dispatcher.place(one) for one in (long, short)] == [1, 0]
+    assert [queue.dispatcher.waits.place(one) for one in (long, short)] == [1, 0]
 
 
 def test_one_who_leaves_has_no_place_and_those_behind_move_up() -> None:
@@ -105,10 +105,10 @@ def test_one_who_leaves_has_no_place_and_those_behind_move_up() -> None:
     queue.submit(50)
     queue.second()
     one, other = queue.submit(5), queue.submit(5)
-    assert queue.dispatcher.place(other) == 1
+    assert queue.dispatcher.waits.place(other) == 1
     queue.dispatcher.cancel(one)
     queue.clock.time += FRESH
-    assert (queue.dispatcher.place(one), queue.dispatcher.place(other)) == (None, 0)
+    assert (queue.dispatcher.waits.place(one), queue.dispatcher.waits.place(other)) == (None, 0)
 
 
 def test_while_slots_are_free_nobody_waits_though_rows_run() -> None:
@@ -117,7 +117,7 @@ def test_while_slots_are_free_nobody_waits_though_rows_run() -> None:
     for _ in range(40):
         queue.second()
     newcomers = [queue.submit(100, predicted=100) for _ in range(3)]
-    waits = [queue.dispatcher.expected_wait(one) for one in newcomers]
+    waits = [queue.dispatcher.waits.wait(one) for one in newcomers]
     assert waits[:2] == [0.0, 0.0]
     assert waits[2] is not None and waits[2] > 10
 
@@ -128,11 +128,11 @@ def test_answers_of_unknown_length_take_as_long_as_those_that_ended_and_nobody_k
     for _ in range(20):
         queue.second()
     waiting = [queue.submit(30), queue.submit(30)]
-    assert queue.dispatcher.place(waiting[1]) == 1
-    assert queue.dispatcher.expected_wait(waiting[1]) is None
+    assert queue.dispatcher.waits.place(waiting[1]) == 1
+    assert queue.dispatcher.waits.wait(waiting[1]) is None
     for _ in range(10):
         queue.second()
-    assert queue.dispatcher.expected_wait(waiting[1]) == pytest.approx(30)
+    assert queue.dispatcher.waits.wait(waiting[1]) == pytest.approx(30)
 
 
 def test_before_anything_was_measured_nobody_can_say() -> None:
@@ -140,9 +140,9 @@ def test_before_anything_was_measured_nobody_can_say() -> None:
     queue.submit(5), queue.submit(5)
     queue.dispatcher.dispatch()
     waiting = queue.submit(5)
-    assert queue.dispatcher.place(waiting) == 1
-    assert queue.dispatcher.expected_wait(waiting) is None
-    assert queue.dispatcher.retry_after() == 1.0
+    assert queue.dispatcher.waits.place(waiting) == 1
+    assert queue.dispatcher.waits.wait(waiting) is None
+    assert queue.dispatcher.waits.retry_after() == 1.0
 
 
 def test_an_idle_hour_changes_nothing() -> None:
@@ -220,8 +220,8 @@ def test_expected_waits_come_true_on_the_average(rows: int, predicts: bool) -> N
     while sum(one.times.end is not None for one in requests) < 100:
         queue.second()
     asked = queue.clock.time
-    waiting = [one for one in requests if queue.dispatcher.place(one) is not None]
-    expected = [queue.dispatcher.expected_wait(one) or 0.0 for one in waiting]
+    waiting = [one for one in requests if queue.dispatcher.waits.place(one) is not None]
+    expected = [queue.dispatcher.waits.wait(one) or 0.0 for one in waiting]
     while any(one.times.end is None for one in requests):
         queue.second()
     actual = [(one.times.started or 0.0) - asked for one in waiting]

@@ -48,7 +48,7 @@ def test_a_deadline_that_what_waits_leaves_no_time_for_is_refused_at_once() -> N
     stage.dispatcher.dispatch()
     with pytest.raises(TooLate):  # at 30 s: 9 s for the one that runs, 20 s for the one that waits, 5 s of its own
         stage.submit(5, deadline=63.0)
-    assert stage.dispatcher.requests_waiting == 1
+    assert stage.dispatcher.table.requests_waiting == 1
     assert stage.submit(5, deadline=65.0).state is State.WAITING
 
 
@@ -80,7 +80,7 @@ async def test_a_request_whose_deadline_passes_in_the_queue_ends_with_an_error()
     ]
     assert [one.state for one in late] == [State.ASSIGNED, State.FAILED, State.FAILED]
     assert [one.failure for one in late] == [None, Failure.DEADLINE, Failure.DEADLINE]
-    assert (stage.dispatcher.requests_queued, stage.dispatcher.requests_waiting) == (0, 1)
+    assert (len(stage.dispatcher.waiting), stage.dispatcher.table.requests_waiting) == (0, 1)
     running.cancel()
 
 

@@ -61,7 +61,7 @@ def test_no_json_makes_the_server_fail(pool: ThreadPoolExecutor) -> None:
             status, text = runner.run(send(live, path, body))
             assert status in (200, 400, 404), (status, text)
             assert status == 200 or orjson.loads(text)["error"]["message"]
-            assert live.dispatcher.requests_running == 0
+            assert live.dispatcher.table.requests_running == 0
 
         check()
         runner.run(stack.aclose())

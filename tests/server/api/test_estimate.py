@@ -54,7 +54,7 @@ async def test_the_body_of_each_generating_call_is_estimated_and_not_queued(live
     assert told["place"] == 1 and told["expected_wait_s"] == 0.0
     assert 0 < told["expected_completion_s"]["low"] <= told["expected_completion_s"]["median"]
     assert told["expected_completion_s"]["median"] <= told["expected_completion_s"]["high"]
-    assert len(live.dispatcher.submitted) == submitted and live.dispatcher.requests_waiting == 0
+    assert len(live.dispatcher.submitted) == submitted and live.dispatcher.table.requests_waiting == 0
 
 
 async def test_an_estimate_counts_what_waits_and_all_answers_that_are_asked_for(live: Live) -> None:

@@ -57,7 +57,7 @@ def endless(request: RowSpec) -> Iterable[RowUpdate]:
 
 async def test_a_request_that_waits_tells_its_place_and_how_long_it_is_expected_to_take(live: Live) -> None:
     live.dispatcher.crowd(waiting=2)
-    live.dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
+    live.dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
     task = begin(live, CHAT, chat_body(n=2, max_tokens=30), **{"X-Request-Id": "mine"})
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
     _, status = await get(live, "/v1/requests/mine")
@@ -106,7 +106,7 @@ async def test_a_cancelled_request_frees_its_rows_and_its_client_is_told(live: L
     (under_way,) = (await get(live, "/v1/requests"))[1]["data"]
     status, reply = await cancel(live, under_way[by])
     assert (status, reply["state"]) == (200, "cancelled")
-    assert live.dispatcher.requests_running == 0
+    assert live.dispatcher.table.requests_running == 0
     status, body = await task
     assert status == 499
     assert orjson.loads(body)["error"] == {
@@ -315,7 +315,7 @@ async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_expl
     tasks.append(begin(live, COMPLETIONS, {"prompt": ["x"] * 30, "max_tokens": 1}, **{"X-Request-Id": "more"}))
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 60)
     explained, turns, counted = list[Request](), list[int](), itertools.count()
-    explain, iterate = live.dispatcher.explain, Register.iter_latest
+    explain, iterate = live.dispatcher.waits.explain, Register.iter_latest
 
     def watch(self: Register, holder: str | None, limit: int) -> Iterator[RequestStatus]:
         for status in iterate(self, holder, limit):
@@ -332,7 +332,7 @@ async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_expl
         return explain(request)
 
     monkeypatch.setattr(Register, "iter_latest", watch)
-    monkeypatch.setattr(live.dispatcher, "explain", note)
+    monkeypatch.setattr(live.dispatcher.waits, "explain", note)
     async with background(go_on(), "others"):
         await get(live, "/v1/requests?limit=1000")
     assert turns[1] - turns[0] == 2, "nothing else ran between two calls"

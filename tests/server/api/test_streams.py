@@ -174,7 +174,7 @@ async def test_when_one_of_several_answers_fails_the_others_are_cancelled(live: 
     else:
         assert (await live.post(CHAT, body))[0] == 500
     assert {request.sampling.seed for request in live.dispatcher.cancelled} == {6, 7}
-    assert live.dispatcher.requests_running == 0
+    assert live.dispatcher.table.requests_running == 0
 
 
 async def test_an_unforeseen_failure_in_a_stream_tells_its_cause_only_to_the_log(
@@ -211,7 +211,7 @@ async def test_a_client_that_leaves_has_its_requests_cancelled(
         if stream:
             await reader.readuntil(b"\r\n\r\n")
     await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == n)
-    assert live.dispatcher.requests_running == 0
+    assert live.dispatcher.table.requests_running == 0
 
 
 async def test_a_request_that_has_ended_is_not_cancelled(live: Live) -> None:
@@ -246,7 +246,7 @@ async def test_a_client_that_stops_reading_is_cut_off_and_others_go_on(
     live.dispatcher.script = flood
     async with live.connect() as (_, writer):
         writer.write(raw_post(CHAT, chat_body(stream=True)))
-        await live.dispatcher.until(lambda: live.dispatcher.requests_running == 1)
+        await live.dispatcher.until(lambda: live.dispatcher.table.requests_running == 1)
         live.dispatcher.script = answer
         assert text_of(await live.stream_chat()) == ANSWER
         await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
@@ -274,6 +274,6 @@ async def test_a_thousand_clients_that_leave_at_any_moment_leave_nothing_behind(
     for _ in range(20):
         with suppress(ConnectionError):
             await asyncio.gather(*(leave(turns) for turns in range(50)))
-    await live.dispatcher.until(lambda: live.dispatcher.requests_running == 0)
+    await live.dispatcher.until(lambda: live.dispatcher.table.requests_running == 0)
     assert text_of(await live.stream_chat()) == ANSWER
     assert "Traceback" not in caplog.text

@@ -197,7 +197,7 @@ async def test_an_answer_can_be_stopped_and_asked_for_again(page: Page, live: Li
 
 async def test_the_place_in_the_queue_is_told(page: Page, live: Live) -> None:
     live.dispatcher.crowd(waiting=2)
-    live.dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
+    live.dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
     await send(page, "Hi")
     await page.until("document.getElementById('note').textContent.startsWith('Place 3 in the queue, about')")
     live.dispatcher.release()

@@ -39,7 +39,7 @@ class Theatre:
         self.requests: list[Request] = []
         parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
         self.dispatcher = Dispatcher(parts, [port(rows=2)], self.clock, (self.feed,))
-        self.dispatcher.expected_wait = lambda request: 1.5  # type: ignore[method-assign]
+        self.dispatcher.waits.wait = lambda request: 1.5  # type: ignore[method-assign]
         self.feed.show(Scene(self.dispatcher, model, "baton-pd", 500))
 
     def submit(self, predicted: float | None = None, priority: int = 0) -> Request:

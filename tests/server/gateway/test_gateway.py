@@ -29,7 +29,7 @@ async def test_bytes_are_passed_on_as_they_came_both_ways() -> None:
         assert backend.seen[0]["x-mine"] == "1" and "x-lengthwise-place" in answer.headers
         status, whole = await gate.ask(stream=False)
         assert (status, whole) == (200, b'{"id": "theirs", "usage": {"completion_tokens": 5}}')
-        assert gate.service.dispatcher.requests_running == 0
+        assert gate.service.dispatcher.table.requests_running == 0
 
 
 async def test_errors_of_the_backend_are_its_own() -> None:
@@ -76,7 +76,7 @@ async def test_no_more_are_sent_than_the_backend_answers_and_one() -> None:
         backend.go_on.clear()
         more = [asyncio.ensure_future(gate.ask()) for _ in range(12)]
         await until(
-            lambda: backend.open == 4 and gate.service.dispatcher.requests_waiting == 9
+            lambda: backend.open == 4 and gate.service.dispatcher.table.requests_waiting == 9
         )  # one is at the backend
         backend.go_on.set()
         await asyncio.gather(*more)
@@ -86,11 +86,13 @@ async def test_a_client_that_leaves_frees_its_place_everywhere() -> None:
     backend = Backend(slots=1)
     async with served(backend) as server, gateway(server, slots=1) as gate:
         asked = [asyncio.ensure_future(gate.ask()) for _ in range(3)]
-        await until(lambda: backend.running == 1 and gate.service.dispatcher.requests_waiting == 2)
+        await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_waiting == 2)
         for call in asked:
             call.cancel()
         await until(lambda: backend.open == 0)
-        await until(lambda: gate.service.dispatcher.requests_waiting + gate.service.dispatcher.requests_running == 0)
+        await until(
+            lambda: gate.service.dispatcher.table.requests_waiting + gate.service.dispatcher.table.requests_running == 0
+        )
         backend.go_on.set()
         assert (await gate.ask())[1] == WHOLE
 
@@ -137,7 +139,7 @@ async def test_a_call_waits_until_its_only_backend_is_there_again() -> None:
     async with served(backend) as server, gateway(server) as gate:
         asked = asyncio.ensure_future(gate.ask())
         await until(lambda: backend.bodies and not gate.service.dispatcher.alive)
-        assert gate.service.dispatcher.requests_waiting == 1
+        assert gate.service.dispatcher.table.requests_waiting == 1
         backend.refuses = False
         assert await asked == (200, WHOLE)
 
@@ -148,7 +150,7 @@ async def test_a_stream_that_breaks_ends_with_an_error() -> None:
         status, told = await gate.ask()
         assert status == 200 and told.startswith(event(0)) and told.endswith(b"data: [DONE]\n\n")
         assert b"backend_failed" in told
-        assert gate.service.dispatcher.requests_running == 0
+        assert gate.service.dispatcher.table.requests_running == 0
 
 
 async def test_a_deadline_ends_a_call_that_waits() -> None:
@@ -166,7 +168,7 @@ async def test_a_call_can_be_cancelled_by_its_id() -> None:
     backend = Backend(slots=1)
     async with served(backend) as server, gateway(server, slots=1) as gate:
         running, waiting = (asyncio.ensure_future(gate.ask()) for _ in range(2))
-        await until(lambda: backend.running == 1 and gate.service.dispatcher.requests_waiting == 1)
+        await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_waiting == 1)
         for call in (await gate.get("/v1/requests"))["data"]:
             await gate.client.post(f"/v1/requests/{call['id']}/cancel")
         assert {(await one)[0] for one in (running, waiting)} == {200, 499}
@@ -200,7 +202,7 @@ async def test_bodies_of_calls_that_wait_have_a_bound() -> None:
     backend = Backend(slots=1)
     async with served(backend) as server, gateway(server, slots=1, max_body_bytes=1024) as gate:
         asked = [asyncio.ensure_future(gate.ask(filler="x" * 800)) for _ in range(19)]
-        await until(lambda: gate.service.dispatcher.requests_waiting >= 16)
+        await until(lambda: gate.service.dispatcher.table.requests_waiting >= 16)
         assert (await gate.ask(filler="x" * 800))[0] == 429
         backend.go_on.set()
         assert {status for status, _ in await asyncio.gather(*asked)} <= {200, 429}
@@ -215,7 +217,7 @@ async def test_what_ends_the_gateway_ends_its_calls() -> None:
     backend = Backend(slots=1)
     async with served(backend) as server, gateway(server, slots=1) as gate:
         asked = [asyncio.ensure_future(gate.ask()) for _ in range(2)]
-        await until(lambda: backend.running == 1 and gate.service.dispatcher.requests_waiting == 1)
+        await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_waiting == 1)
         gate.service.dispatcher.abort_all("the server is shutting down")
         assert {status for status, _ in await asyncio.gather(*asked)} == {200, 503}
         await until(lambda: backend.open == 0)
@@ -252,7 +254,7 @@ async def test_a_whole_answer_is_asked_as_a_stream_and_counts_as_a_slot() -> Non
     backend = Backend(slots=1, usage=True)
     async with served(backend) as server, gateway(server) as gate:
         asked = [asyncio.ensure_future(gate.ask(stream=False)) for _ in range(3)]
-        await until(lambda: backend.running == 1 and gate.service.dispatcher.requests_running == 1)
+        await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_running == 1)
         (worker,) = gate.service.dispatcher.workers
         assert worker.info.max_rows == 2
         backend.go_on.set()

@@ -82,7 +82,7 @@ async def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
         async with live.connect() as (_, writer):
             writer.write(raw_post(CHAT, chat_body(stream=stream)))
             await asyncio.wait_for(lost.wait(), 20)
-        assert live.dispatcher.requests_running == 0
+        assert live.dispatcher.table.requests_running == 0
 
 
 async def test_the_system_too_cuts_off_who_takes_nothing(live: Live) -> None:

@@ -61,7 +61,7 @@ async def test_refusals_wait_while_rows_run(live: Live, monkeypatch: pytest.Monk
     body = chat_body(stream=True)
     async with live.session.post(f"{live.url}/v1/chat/completions", json=body) as running:
         await running.content.readuntil(b"\n\n")
-        assert live.dispatcher.requests_running
+        assert live.dispatcher.table.requests_running
         assert await statuses() == {400} and len(waits) == 3 * BURST and waits[-1] > 0
         assert (await live.post("/nowhere", {}))[0] == 404 and len(waits) == 3 * BURST + 1
         live.dispatcher.release()

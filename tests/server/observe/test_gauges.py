@@ -86,7 +86,7 @@ async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_o
 
 
 async def test_what_the_order_brings_is_told_beside_the_order_of_arrival(watched: Counted) -> None:
-    order = watched.dispatcher.by_arrival
+    order = watched.dispatcher.waits.by_arrival
     order.add(2.0, 5.0, tokens=10)
     order.add(9.0, 6.0, tokens=100)
     name = "lengthwise:order_latency_seconds_total"

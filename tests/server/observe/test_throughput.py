@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from engine.messages import BatchShape, ExecutorDied, StepReport, Tally
-from scheduler.dispatcher import Dispatcher
+from scheduler.request_table import RequestTable
 from server.observe import gauges
 from server.observe.gauges import Throughput, log_throughput
 from server.observe.logs import fields_of
@@ -61,7 +61,7 @@ async def test_lines_come_while_something_runs(
     told = asyncio.Event()
 
     class Told(Throughput):
-        def tell(self, load: Dispatcher, seconds: float) -> None:
+        def tell(self, load: RequestTable, seconds: float) -> None:
             assert seconds >= 0.001
             super().tell(load, seconds)
             told.set()

@@ -40,7 +40,7 @@ async def _let_in(live: Live, **fields: object) -> tuple[int, Any, Mapping[str, 
 
 async def test_when_enough_requests_wait_one_more_is_told_when_to_come_again(live: Live) -> None:
     live.dispatcher.crowd(waiting=2)
-    live.dispatcher.retry_after = lambda: 7.2  # type: ignore[method-assign]
+    live.dispatcher.waits.retry_after = lambda: 7.2  # type: ignore[method-assign]
     status, error, headers = await refusal(live)
     assert (status, error["type"], error["code"]) == (429, "RateLimitError", "queue_full")
     assert "--max-num-queued-reqs" in error["message"]
@@ -140,7 +140,7 @@ async def test_a_call_of_many_tokens_waits_only_where_they_fit(
 
 
 async def test_a_deadline_that_cannot_be_met_is_429(live: Live) -> None:
-    live.dispatcher.retry_after = lambda: 3.0  # type: ignore[method-assign]
+    live.dispatcher.waits.retry_after = lambda: 3.0  # type: ignore[method-assign]
     status, error, headers = await refusal(live, deadline_ms=0.001)
     assert (status, error["code"], headers["Retry-After"]) == (429, "deadline_unreachable", "3")
 

@@ -109,7 +109,7 @@ class Machine:
 
     async def until_taken(self, calls: int) -> None:
         """Return when so many calls are in: one that came later could be refused at once."""
-        while self.dispatcher.requests_waiting + self.dispatcher.requests_running < calls:
+        while self.dispatcher.table.requests_waiting + self.dispatcher.table.requests_running < calls:
             await asyncio.sleep(0)
 
 

@@ -163,7 +163,7 @@ async def test_a_cancelled_batch_keeps_what_it_has(live: Live) -> None:
     batch = await until(live, name, "cancelled")
     assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 0}
     assert set(await results(live, batch["output_file_id"])) == {"a"}
-    assert live.dispatcher.requests_running + live.dispatcher.requests_waiting == 0
+    assert live.dispatcher.table.requests_running + live.dispatcher.table.requests_waiting == 0
     _, batch = await live.post(f"/v1/batches/{name}/cancel", {})
     assert batch["status"] == "cancelled"
 

@@ -36,10 +36,10 @@ async def streaming(
 
 async def test_a_stream_that_asks_is_told_its_place_and_expected_wait_and_again_when_they_change(live: Live) -> None:
     live.dispatcher.crowd(waiting=2)
-    live.dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
+    live.dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
     async with streaming(live, CHAT, chat_body(stream_options=ASKED)) as content:
         await content.readuntil(b": queued place=3 expected_wait_s=1.2\n\n")
-        live.dispatcher.expected_wait = lambda request: None  # type: ignore[method-assign]
+        live.dispatcher.waits.wait = lambda request: None  # type: ignore[method-assign]
         for ahead in [*live.dispatcher.waiting][:2]:
             live.dispatcher.cancel(ahead)
         await content.readuntil(b": queued place=1\n\n")

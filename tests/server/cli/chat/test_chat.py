@@ -121,7 +121,7 @@ async def test_ctrl_c_stops_the_answer_and_at_the_prompt_ends_the_conversation(l
 
 async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_begins(live: Live) -> None:
     live.dispatcher.crowd(waiting=2)
-    live.dispatcher.expected_wait = lambda request: 1.25  # type: ignore[method-assign]
+    live.dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
     leader, follower = pty.openpty()
     command = [*PROGRAM, "chat", "--url", live.url]
     process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=follower, stderr=PIPE)
