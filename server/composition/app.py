@@ -35,7 +35,7 @@ from server.composition.scheduling import learn_steps, parts_for
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.embeddings import TIMEOUT as EMBEDDING_TIMEOUT
-from server.embeddings import EmbeddingSetup, TextEmbedder, embed_texts
+from server.embeddings import TextEmbedder, make_embedding_worker
 from server.grammars import STACK
 from server.http.service import FilesPlace, Machine, Service
 from server.lengths.instruction import InstructionSplit
@@ -87,11 +87,10 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             dispatcher=dispatcher,
             store=loaded.store,
             prefixes=loaded.prefixes,
-            learned=lengths.learned,
+            lengths=lengths,
             strategy=config.strategy,
             feed=feed,
             serving_times=parts.learning,
-            journal=lengths.journal,
         )
         Gauges(metrics, sources)
         if (embedder := _embedder(config)) is not None:
@@ -129,7 +128,7 @@ async def _load_beside_predictor(
         submit=niced.submit,
         fit=partial(niced.run, fit),
     )
-    return loaded, await stack.enter_async_context(open_lengths(config, predictor, clock, context))
+    return loaded, await open_lengths(stack, config, predictor, clock, context)
 
 
 def _build_parts(
@@ -150,9 +149,8 @@ def _embedder(config: ServeConfig) -> TextEmbedder | None:
     if config.embedding_model == NO_EMBEDDINGS:
         return None
     model = config.embedding_model or DEFAULT_EMBEDDER
-    process = WorkerProcess(
-        "embedding model", embed_texts, EmbeddingSetup(model, config.device), timeout=EMBEDDING_TIMEOUT
-    )
+    make = partial(make_embedding_worker, model, config.device)
+    process = WorkerProcess("embedding model", make, EMBEDDING_TIMEOUT)
     fetched = config.embedding_model is not None
     return TextEmbedder(Path(model).name, process, lambda: fetched or Catalog().find(model) is not None)
 

@@ -55,7 +55,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             metrics.prediction.observe, metrics.late.observe, submit=niced.submit, fit=partial(niced.run, fit)
         )
         features = TokenFeatures.hashed(TABLE)
-        lengths = await stack.enter_async_context(open_recorded_lengths(config, config.name, features, clock, context))
+        lengths = await open_recorded_lengths(stack, config, config.name, features, clock, context)
 
         def deliver(report: Report) -> None:
             for receive in (metrics.receive, feed.receive, throughput.receive, dispatcher.receive):
@@ -74,7 +74,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
         await stack.enter_async_context(measure_lag(metrics.lag.observe))
         await stack.enter_async_context(log_throughput(throughput, dispatcher))
         feed.show(Scene(dispatcher, config.name, config.strategy, ROOM))
-        Gauges(metrics, Sources(dispatcher, lengths.learned, config.strategy, feed, journal=lengths.journal))
+        Gauges(metrics, Sources(dispatcher, lengths, config.strategy, feed))
         yield Service(
             dispatcher,
             None,

@@ -24,11 +24,10 @@ from engine.kv.prefix_cache import CHUNK, PrefixCache
 from engine.messages import Report, StepReport
 from scheduler.clock import background
 from scheduler.dispatcher import Dispatcher
-from scheduler.journal.writer import Journal
 from scheduler.learner import Learner
 from scheduler.plan import Worker
 from server.dashboard.feed import Feed
-from server.lengths.lengths import PredictorParts
+from server.lengths.lengths import Lengths
 from server.observe.logs import count_dropped, with_fields
 from server.observe.metrics import Metrics
 from server.version import VERSION
@@ -44,16 +43,14 @@ class Sources:
     """Where the numbers come from."""
 
     dispatcher: Dispatcher
-    learned: PredictorParts
+    lengths: Lengths
     strategy: str
     feed: Feed
     store: HostStore[Any] | None = None
     prefixes: PrefixCache[Any] | None = None
     """None, as the store, where other servers hold keys and values."""
     serving_times: Learner[Any] | None = None
-    """None where serving times are not learned."""
-    journal: Journal | None = None
-    """None where nothing is recorded."""
+    """None where serving times are not lengths."""
 
 
 OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
@@ -85,7 +82,7 @@ class Gauges(Collector):
         for name, text, count in self._counts():
             yield _family(CounterMetricFamily, name, text, [({}, count)])
         yield from self._order()
-        if (front := self._sources.learned.front) is not None:
+        if (front := self._sources.lengths.front) is not None:
             sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
             text = "Length predictions, by what made them."
             yield _family(CounterMetricFamily, "lengthwise:predictions", text, sources)
@@ -107,7 +104,7 @@ class Gauges(Collector):
             yield _family(CounterMetricFamily, f"lengthwise:order_{name}_seconds", text, values)
 
     def _gauges(self) -> Iterator[Row]:
-        dispatcher, store, learned = self._sources.dispatcher, self._sources.store, self._sources.learned
+        dispatcher, store, lengths = self._sources.dispatcher, self._sources.store, self._sources.lengths
         tokens = sum(request.input_length for request in chain(dispatcher.waiting, dispatcher.not_begun))
         yield (
             "vllm:num_requests_waiting",
@@ -125,7 +122,7 @@ class Gauges(Collector):
         if (prefixes := self._sources.prefixes) is not None:
             text = "Bytes of host memory with keys and values of earlier prompts."
             yield "lengthwise:prefix_cache_bytes", text, prefixes.bytes
-        if (lesson := learned.lesson) is not None:
+        if (lesson := lengths.lesson) is not None:
             text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
             yield "lengthwise:length_rmse_tokens", text, lesson.rmse
         text = "Most seconds that an answer ended later than by order of arrival, as estimated."
@@ -141,19 +138,19 @@ class Gauges(Collector):
             yield "lengthwise:serving_time_rmse_seconds", text, times.latest.rmse
 
     def _counts(self) -> Iterator[Row]:
-        learned, prefixes, journal = self._sources.learned, self._sources.prefixes, self._sources.journal
+        lengths, prefixes = self._sources.lengths, self._sources.prefixes
         if prefixes is not None:
             yield "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
             yield "vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits
-        if journal is not None:
+        if (journal := lengths.journal) is not None:
             yield "lengthwise:journal_written", "Entries written to the journal.", journal.written
             yield "lengthwise:journal_lost", "Journal entries lost because they could not be written.", journal.lost
         yield "lengthwise:log_lines_dropped", "Log lines dropped because nobody read the log.", count_dropped()
-        if (front := learned.front) is not None:
+        if (front := lengths.front) is not None:
             text = "Requests scheduled before their prediction arrived."
             yield "lengthwise:prediction_timeouts", text, front.timeouts
             yield "lengthwise:prediction_failures", "Failed calls of the length predictor.", front.failures
-        if (cached := learned.cached) is not None:
+        if (cached := lengths.cached) is not None:
             yield "lengthwise:length_cache_lookups", "Length-cache lookups.", cached.cache.lookups
             yield "lengthwise:length_cache_hits", "Length-cache hits.", cached.cache.hits
         if (times := self._sources.serving_times) is not None:

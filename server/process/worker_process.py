@@ -29,11 +29,11 @@ def kill(process: BaseProcess) -> None:
     process.join(KILL_TIMEOUT)
 
 
-def spawn(work: Callable[..., object], *arguments: object) -> tuple[BaseProcess, Connection[Any, Any]]:
+def spawn(work: Callable[..., object], *arguments: object, name: str = "") -> tuple[BaseProcess, Connection[Any, Any]]:
     """Run `work(connection, *arguments)` in a new process; both ends notice when the other is gone."""
     context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
     ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(theirs, *arguments), name=work.__name__, daemon=True)
+    process = context.Process(target=work, args=(theirs, *arguments), name=name or work.__name__, daemon=True)
     # Ctrl-C reaches the whole group, and a process that has yet to be set up would complain of it at length.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -62,9 +62,9 @@ class Refusal(Exception):
 class WorkerProcess:
     """Asks a process, one message at a time in the order of their coming. Event loop only; never blocks it."""
 
-    def __init__(self, name: str, work: Callable[..., object], setup: object, timeout: float = TIMEOUT) -> None:
-        """`work(connection, setup)` is what the process does, with `answer_all`; `timeout` is in seconds."""
-        self._name, self._work, self._setup = name, work, setup
+    def __init__(self, name: str, make: Callable[[], object], timeout: float = TIMEOUT) -> None:
+        """`make` makes the worker, in the process; `timeout` is in seconds."""
+        self._name, self._make = name, make
         self._timeout = timeout
         self._thread = ThreadPoolExecutor(1, name)
         self._process: BaseProcess | None = None
@@ -106,7 +106,7 @@ class WorkerProcess:
         try:
             if self._connection is None:
                 self._up = False
-                self._process, self._connection = spawn(self._work, self._setup)
+                self._process, self._connection = spawn(answer_all, self._make, name=self._name)
             self._connection.send(message)
             if not self._connection.poll(self._timeout if self._up else START_TIMEOUT):
                 raise TimeoutError
