@@ -42,11 +42,11 @@ from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
 from server.dashboard.feed import FEED, NAME, Feed, close_feed
 from server.embeddings import TextEmbedder
 from server.http.access import ACCESS, authenticate, holder_of, sender_of
-from server.http.front import HOSTS, OPEN, ORIGINS, Front, add_origin_headers, guard_hosts, guard_origins
+from server.http.front import FRONT, OPEN, Front, add_origin_headers, guard
 from server.http.request_id import HEADER, remember_id, request_id
 from server.observe.logs import with_fields
 from server.observe.metrics import METRICS, Metrics
-from server.observe.tracing import TRACING, trace_calls
+from server.observe.tracing import TRACING, close_tracing, trace_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         METRICS: service.metrics,
         FEED: service.feed,
         ACCESS: front.access,
-        ORIGINS: front.origins,
-        HOSTS: front.hosts,
+        FRONT: front,
         TRACING: front.tracing,
         PACE: Pace(),
         DOCUMENT: encode_document(service.operations),
@@ -153,8 +152,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     if (files := service.files) is not None:
         most = service.limits.max_body_bytes
         app[BATCHES] = Batches(files.folder, files.capacity, most, ModelAsker(app), service.slots)
-    if front.tracing is not None:
-        app.on_cleanup.append(front.tracing.close)
+    app.on_cleanup.append(close_tracing)
     app.add_routes(
         [
             getattr(web, operation.method)(operation.path, operation.handler, expect_handler=meet_expectation)
@@ -280,8 +278,7 @@ MIDDLEWARES = (
     trace_calls,
     pace_refusals,
     errors_as_json,
-    guard_hosts,
-    guard_origins,
+    guard,
     authenticate,
     admit,
 )

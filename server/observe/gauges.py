@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -21,8 +20,6 @@ from prometheus_client.registry import Collector
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
-from engine.messages import Report, StepReport
-from scheduler.clock import background
 from scheduler.dispatcher import Dispatcher
 from scheduler.learner import Learner
 from scheduler.plan import Worker
@@ -38,21 +35,6 @@ Row: TypeAlias = tuple[str, str, float]
 """A metric without labels: name, text, number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the numbers come from."""
-
-    dispatcher: Dispatcher
-    lengths: Lengths
-    strategy: str
-    feed: Feed
-    store: HostStore[Any] | None = None
-    prefixes: PrefixCache[Any] | None = None
-    """None, as the store, where other servers hold keys and values."""
-    serving_times: Learner[Any] | None = None
-    """None where serving times are not lengths."""
-
-
 OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
     ("executor_up", attrgetter("serves"), "1 while an executor takes requests, else 0."),
     ("executor_rows", attrgetter("shape.rows"), "Sequences in the executor's batch."),
@@ -65,15 +47,26 @@ OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
 STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 
 
+@dataclass(eq=False, slots=True)
 class Gauges(Collector):
-    """Registers itself beside what the metrics count."""
+    """Numbers and where they come from; it registers itself beside what the metrics count."""
 
-    def __init__(self, metrics: Metrics, sources: Sources) -> None:
-        self._metrics = metrics
-        self._sources = sources
-        metrics.registry.register(self)
-        metrics.expect(worker.info.index for worker in sources.dispatcher.workers)
-        ProcessCollector(registry=metrics.registry)  # memory, CPU time and open files, under the usual names
+    metrics: Metrics
+    dispatcher: Dispatcher
+    lengths: Lengths
+    strategy: str
+    feed: Feed
+    store: HostStore[Any] | None = None
+    prefixes: PrefixCache[Any] | None = None
+    """None, as the store, where other servers hold keys and values."""
+    serving_times: Learner[Any] | None = None
+    """None where serving times are not learned."""
+
+    def __post_init__(self) -> None:
+        registry = self.metrics.registry
+        registry.register(self)
+        self.metrics.expect(worker.info.index for worker in self.dispatcher.workers)
+        ProcessCollector(registry=registry)  # memory, CPU time and open files, under the usual names
 
     def collect(self) -> Iterator[Metric]:
         for name, text, value in self._gauges():
@@ -82,19 +75,20 @@ class Gauges(Collector):
         for name, text, count in self._counts():
             yield _family(CounterMetricFamily, name, text, [({}, count)])
         yield from self._order()
-        if (front := self._sources.lengths.front) is not None:
+        if (front := self.lengths.front) is not None:
             sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
             text = "Length predictions, by what made them."
             yield _family(CounterMetricFamily, "lengthwise:predictions", text, sources)
 
     def _order(self) -> Iterator[Metric]:
         """What the order of the queue brings, since the start."""
-        sums = self._sources.dispatcher.by_arrival
+        sums = self.dispatcher.by_arrival
+        latency = "Seconds from arrival to the last token"
         for name, text, served, by_arrival in (
-            ("latency", "Seconds from arrival to the last token", sums.latency, sums.latency_by_arrival),
+            ("latency", latency, sums.latency, sums.latency_by_arrival),
             (
                 "time_per_token",
-                "Seconds from arrival to the last token, divided by the tokens of the answer",
+                f"{latency}, divided by the tokens of the answer",
                 sums.per_token,
                 sums.per_token_by_arrival,
             ),
@@ -104,25 +98,22 @@ class Gauges(Collector):
             yield _family(CounterMetricFamily, f"lengthwise:order_{name}_seconds", text, values)
 
     def _gauges(self) -> Iterator[Row]:
-        dispatcher, store, lengths = self._sources.dispatcher, self._sources.store, self._sources.lengths
+        dispatcher = self.dispatcher
         tokens = sum(request.input_length for request in chain(dispatcher.waiting, dispatcher.not_begun))
-        yield (
-            "vllm:num_requests_waiting",
-            "Requests whose prompt nobody has begun to read.",
-            dispatcher.requests_waiting,
-        )
+        text = "Requests whose prompt nobody has begun to read."
+        yield "vllm:num_requests_waiting", text, dispatcher.requests_waiting
         yield "vllm:num_requests_running", "Requests that an executor has begun.", dispatcher.requests_running
         yield "vllm:kv_cache_usage_perc", "Share of all memory for keys and values in use, 0 to 1.", dispatcher.kv_usage
         yield "lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens
-        yield "lengthwise:dashboard_viewers", "Open dashboards.", self._sources.feed.viewers
-        if store is not None:
+        yield "lengthwise:dashboard_viewers", "Open dashboards.", self.feed.viewers
+        if (store := self.store) is not None:
             text = "Bytes of host memory with keys and values of sequences that are paused."
             yield "lengthwise:host_memory_bytes", text, store.bytes
             yield "lengthwise:host_memory_rows", "Paused sequences with keys and values in host memory.", len(store)
-        if (prefixes := self._sources.prefixes) is not None:
+        if (prefixes := self.prefixes) is not None:
             text = "Bytes of host memory with keys and values of earlier prompts."
             yield "lengthwise:prefix_cache_bytes", text, prefixes.bytes
-        if (lesson := lengths.lesson) is not None:
+        if (lesson := self.lengths.lesson) is not None:
             text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
             yield "lengthwise:length_rmse_tokens", text, lesson.rmse
         text = "Most seconds that an answer ended later than by order of arrival, as estimated."
@@ -132,14 +123,13 @@ class Gauges(Collector):
             yield "lengthwise:calibration_answers", text, calibration.answers
             text = "Tokens of these answers for each token that was predicted."
             yield "lengthwise:calibration_ratio", text, calibration.ratio
-        times = self._sources.serving_times
-        if times is not None and times.latest is not None:
+        if (times := self.serving_times) is not None and times.latest is not None:
             text = "Root-mean-square error of estimated serving times, in seconds, before the latest fit."
             yield "lengthwise:serving_time_rmse_seconds", text, times.latest.rmse
 
     def _counts(self) -> Iterator[Row]:
-        lengths, prefixes = self._sources.lengths, self._sources.prefixes
-        if prefixes is not None:
+        lengths = self.lengths
+        if (prefixes := self.prefixes) is not None:
             yield "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
             yield "vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits
         if (journal := lengths.journal) is not None:
@@ -153,18 +143,18 @@ class Gauges(Collector):
         if (cached := lengths.cached) is not None:
             yield "lengthwise:length_cache_lookups", "Length-cache lookups.", cached.cache.lookups
             yield "lengthwise:length_cache_hits", "Length-cache hits.", cached.cache.hits
-        if (times := self._sources.serving_times) is not None:
+        if (times := self.serving_times) is not None:
             yield "lengthwise:serving_time_lessons", "Times that estimates of serving times changed.", times.changes
 
     def _executors(self) -> Iterator[Metric]:
-        info = {"version": VERSION, "strategy": self._sources.strategy}
+        info = {"version": VERSION, "strategy": self.strategy}
         text = "Always 1; the labels are the version and the strategy."
         yield _family(GaugeMetricFamily, "lengthwise:info", text, [(info, 1.0)])
-        capacity = sum(worker.info.capacity_tokens for worker in self._sources.dispatcher.workers)
+        capacity = sum(worker.info.capacity_tokens for worker in self.dispatcher.workers)
         blocks = {"block_size": str(CHUNK), "num_gpu_blocks": str(capacity // CHUNK)}
         text = "Always 1; the labels are the tokens of a block of keys and values, and the number of blocks."
         yield _family(GaugeMetricFamily, "vllm:cache_config_info", text, [(blocks, 1.0)])
-        workers = self._sources.dispatcher.workers
+        workers = self.dispatcher.workers
         for name, read, text in (*OF_EXECUTORS, ("step_age_seconds", self._age, STEP_AGE)):
             values = [({"executor": str(worker.info.index)}, float(read(worker))) for worker in workers]
             yield _family(GaugeMetricFamily, f"lengthwise:{name}", text, values)
@@ -174,8 +164,8 @@ class Gauges(Collector):
         if worker.lost or not worker.busy:
             return 0.0
         given = min(assignment.sent for assignment in worker.assignments.values())
-        reported = self._metrics.last_report(worker.info.index)
-        return max(0.0, self._sources.dispatcher.now() - max(given, reported or given))
+        reported = self.metrics.last_report(worker.info.index)
+        return max(0.0, self.dispatcher.now() - max(given, reported or given))
 
 
 def _family(
@@ -195,12 +185,8 @@ LAG_INTERVAL = 0.25
 """Seconds between two looks."""
 
 
-def measure_lag(observe: Callable[[float], object]) -> AbstractAsyncContextManager[None]:
-    """Observe by how many seconds each look came too late, until the context is left."""
-    return background(_measure(observe), "loop lag")
-
-
-async def _measure(observe: Callable[[float], object]) -> None:
+async def measure_lag(observe: Callable[[float], object]) -> None:
+    """Observe by how many seconds each look came too late, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + LAG_INTERVAL
@@ -212,53 +198,29 @@ INTERVAL = 10.0
 """Seconds between two lines, as in vLLM."""
 
 
-class Throughput:
-    """Tokens of the executors' reports since the latest line. Event loop only."""
-
-    def __init__(self) -> None:
-        self._read = 0
-        self._generated = 0
-
-    def receive(self, report: Report) -> None:
-        """Count the tokens of a step."""
-        if isinstance(report, StepReport):
-            self._read += report.tally.prompt
-            self._generated += report.tally.generated
-
-    def tell(self, load: Dispatcher, seconds: float) -> None:
-        """Log what the last `seconds` brought, and begin anew; nothing where nothing ran, waited or was computed."""
-        read, generated = self._read / seconds, self._generated / seconds
-        self._read = self._generated = 0
-        running, waiting, usage = load.requests_running, load.requests_waiting, load.kv_usage
-        if not (running or waiting or read or generated):
-            return
-        log.info(
-            "%d running, %d waiting; tokens/s: %.1f generated, %.1f of prompts; K/V %.0f %% full",
-            running,
-            waiting,
-            generated,
-            read,
-            100 * usage,
-            extra=with_fields(
-                running=running,
-                waiting=waiting,
-                generated_tokens_per_s=round(generated, 1),
-                prompt_tokens_per_s=round(read, 1),
-                kv_usage=round(usage, 3),
-            ),
-        )
-
-
-def log_throughput(throughput: Throughput, load: Dispatcher) -> AbstractAsyncContextManager[None]:
-    """Tell it every INTERVAL until the context is left."""
-    return background(_tell_on(throughput, load), "throughput")
-
-
-async def _tell_on(throughput: Throughput, load: Dispatcher) -> None:
-    loop = asyncio.get_running_loop()
+async def log_throughput(metrics: Metrics, load: Dispatcher) -> None:
+    """Log at each interval what runs and what was computed, until cancelled."""
+    loop, before = asyncio.get_running_loop(), metrics.tokens
     begin = loop.time()
     while True:
         await asyncio.sleep(INTERVAL)
-        now = loop.time()
-        throughput.tell(load, now - begin)
-        begin = now
+        now, tokens = loop.time(), metrics.tokens
+        seconds = now - begin
+        log_load(load, (tokens.prompt - before.prompt) / seconds, (tokens.generated - before.generated) / seconds)
+        begin, before = now, tokens
+
+
+def log_load(load: Dispatcher, read: float, generated: float) -> None:
+    """Log what runs and waits, and the tokens a second that were read and generated; nothing where all of it is 0."""
+    running, waiting, usage = load.requests_running, load.requests_waiting, load.kv_usage
+    if not (running or waiting or read or generated):
+        return
+    speed = f"tokens/s: {generated:.1f} generated, {read:.1f} of prompts"
+    fields = with_fields(
+        running=running,
+        waiting=waiting,
+        generated_tokens_per_s=round(generated, 1),
+        prompt_tokens_per_s=round(read, 1),
+        kv_usage=round(usage, 3),
+    )
+    log.info("%d running, %d waiting; %s; K/V %.0f %% full", running, waiting, speed, 100 * usage, extra=fields)

@@ -22,7 +22,7 @@ from scheduler.strategy import STRATEGIES
 from server.cli.config import FrontConfig
 from server.dashboard.feed import Feed
 from server.lengths.lengths import Lengths
-from server.observe.gauges import Gauges, Sources
+from server.observe.gauges import Gauges
 from server.observe.metrics import Metrics
 from tests.scheduler.fakes import FakePort, VirtualClock, port
 from tests.scheduler.length.test_microbatch import FakePredictor, query
@@ -80,8 +80,7 @@ async def counted() -> Counted:
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, (metrics,))
     lengths = await _lengths(clock)
     store = cast(HostStore[Any], Store())
-    sources = Sources(dispatcher, lengths, "baton-pd", Feed(), store, PrefixCache(0), _taught())
-    Gauges(metrics, sources)
+    Gauges(metrics, dispatcher, lengths, "baton-pd", Feed(), store, PrefixCache(0), _taught())
     return Counted(metrics, dispatcher, ports, clock)
 
 
