@@ -7,16 +7,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -24,7 +21,7 @@ from scheduler.length.features import FloatMatrix, LengthQuery, assemble
 from scheduler.length.forest import Examples, Forest, ForestError, Manifest, grow, load, read, save
 from scheduler.length.learning import ServedRow, is_worse
 from scheduler.length.prediction import Estimate, LengthDistribution, Source
-from server.process.worker_process import END_TIMEOUT, TIMEOUT, ProcessFailed, WorkerProcess, end, spawn
+from server.process.worker_process import TIMEOUT, ProcessFailed, WorkerProcess
 
 if TYPE_CHECKING:
     from models.embedder import Embedder
@@ -240,56 +237,37 @@ class NicedProcess:
     in the server's own process that would hold the interpreter's lock, and the event loop lags by it."""
 
     def __init__(self, niceness: int = NICENESS) -> None:
-        self._niceness = niceness
-        self._thread = ThreadPoolExecutor(1, "length training")
-        self._thread.submit(int)  # its thread starts now: while answers are made, the system may have none to give
-        self._process: BaseProcess | None = None
-        self._closed = False
-
-    def submit(self, work: Callable[..., T], *arguments: object) -> Future[T]:
-        """Run work in the thread, which may call `run`."""
-        return self._thread.submit(work, *arguments)
+        self._process = WorkerProcess("length training", partial(NicedWorker, niceness), start_timeout=None)
+        self.submit = self._process.thread.submit
+        """Runs work in the thread, which may call `run`."""
+        self.submit(int)  # its thread starts now: while answers are made, the system may have none to give
 
     def run(self, work: Callable[..., T], *arguments: object) -> T:
         """Run work in a process of its own and wait for its result. Raises ProcessFailed, and CancelledError at the
-        end of the server, whose signal may have come to all its processes."""
-        self._process, connection = spawn(_work_niced, self._niceness, work, arguments)
-        if self._closed:  # since it was being started
-            self._process.kill()
+        end of the server."""
         try:
-            with connection:
-                result, error = connection.recv()
-        except (EOFError, OSError) as gone:
-            self._process.join(END_TIMEOUT)
-            told = self._closed or self._process.exitcode == -signal.SIGTERM
-            raise (CancelledError if told else ProcessFailed)("the process that grew a forest is gone") from gone
+            result: T = self._process.call("run", work, arguments)
+        except ProcessFailed as failed:
+            if self._process.told_to_end:
+                raise CancelledError(str(failed)) from failed
+            raise ProcessFailed(f"no forest could be grown: {failed}") from failed
         finally:
-            end(self._process)
-        if error is not None:
-            raise ProcessFailed(f"no forest could be grown: {error}")
-        return cast(T, result)
+            self._process.hang_up()
+        return result
 
     def close(self) -> None:
         """End the process: what is under way is given up."""
-        self._closed = True
-        if self._process is not None:
-            self._process.kill()
-        self._thread.shutdown(cancel_futures=True)
+        self._process.close()
 
 
-def _work_niced(
-    connection: Connection[Any, Any], niceness: int, work: Callable[..., object], arguments: tuple[object, ...]
-) -> None:
-    """A process of low priority: sends the result of the work, and what went wrong, or None."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(niceness)
-    result, error = None, None
-    try:
-        result = work(*arguments)
-    except Exception as trouble:
-        error = f"{type(trouble).__name__}: {trouble}"
-    with suppress(OSError):
-        connection.send((result, error))
+class NicedWorker:
+    """Does any work, in a process of low priority."""
+
+    def __init__(self, niceness: int) -> None:
+        os.nice(niceness)
+
+    def run(self, work: Callable[..., T], arguments: tuple[object, ...]) -> T:
+        return work(*arguments)
 
 
 def _train(setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()) -> Forest | None:
