@@ -18,7 +18,7 @@ from engine.messages import REPETITION, FinishReason
 from engine.sampling.params import SamplingParams
 from models.catalog.catalog import default_cache
 from scheduler.clock import Clock, background
-from scheduler.journal.file import JournalError, RequestEntry, read
+from scheduler.journal.file import ANSWERED, JournalError, RequestEntry, read
 from scheduler.journal.writer import Bounds, Journal
 from scheduler.learner import Lesson, Submit, inline
 from scheduler.length.cache import CachedPredictor
@@ -83,19 +83,22 @@ class Lengths:
         if noted is None:  # it ended while it was being submitted
             return
         query, prediction = noted
-        if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
-            self._learn(query, prediction, request.generated, whole=_is_whole(request, reason))
+        outcome = _outcome(request, reason)
+        if outcome in ANSWERED and request.generated:
+            limited = outcome == FinishReason.LENGTH and request.generated >= request.sampling.max_tokens
+            cut = limited or outcome == REPETITION
+            self._learn(query, prediction, request.generated, cut=cut)
         if self.journal is not None:
-            recorded = self.journal.put(request_entry(self.config, self.model, request, query, prediction, reason))
+            recorded = self.journal.put(self._entry(request, query, prediction, outcome))
             request.recorded = recorded if self.config.journal_sync else None
 
-    def _learn(self, query: LengthQuery, prediction: Prediction | None, length: int, *, whole: bool) -> None:
-        """Learn from an answer; one that is not `whole` was cut off at `max_tokens`, or because it repeated itself."""
-        self.history.add(query.scope, query.instruction, length, cut=not whole)
-        if self.cached is not None and whole:
+    def _learn(self, query: LengthQuery, prediction: Prediction | None, length: int, *, cut: bool) -> None:
+        """Learn from an answer, which was `cut` off at `max_tokens`, or because it repeated itself, or is whole."""
+        self.history.add(query.scope, query.instruction, length, cut=cut)
+        if self.cached is not None and not cut:
             self.cached.ended(query, length)
         if self.learning is not None and prediction is not None and (features := prediction.features_by_now):
-            self.learning.add(ServedRow(features, prediction.length, length, not whole, query.scope))
+            self.learning.add(ServedRow(features, prediction.length, length, cut, query.scope))
 
     def _revised(self, request: Request, revise: Revise, estimate: Estimate) -> bool:
         """Take over a prediction that came after its request had gone on with a guess; False when it says nothing."""
@@ -109,57 +112,41 @@ class Lengths:
         revise(request, prediction.length, prediction.distribution)
         return True
 
-
-def request_entry(
-    config: FrontConfig,
-    model: str,
-    request: Request,
-    query: LengthQuery,
-    prediction: Prediction | None,
-    reason: FinishReason | None,
-) -> RequestEntry:
-    """A request that has ended, as the journal has it."""
-    times = request.times
-    since = times.arrival
-    return RequestEntry(
-        finished_at=time.time(),
-        model=model,
-        strategy=config.strategy,
-        outcome=_outcome(request, reason),
-        input_length=request.input_length,
-        user_input_length=query.user_input_length,
-        max_tokens=request.sampling.max_tokens,
-        generated=request.generated,
-        predicted=None if prediction is None else prediction.length,
-        source=None if prediction is None else str(prediction.source),
-        assigned=None if times.assigned is None else times.assigned - since,
-        started=None if times.started is None else times.started - since,
-        first_token=None if times.first_token is None else times.first_token - since,
-        latency=(since if times.end is None else times.end) - since,
-        runs=request.runs,
-        replayed=request.sampling.replay_tokens is not None,
-        features=() if prediction is None else prediction.features_by_now,
-        instruction=query.instruction if config.journal_prompts else None,
-        user_input=query.user_input if config.journal_prompts else None,
-        scope=query.scope,
-    )
+    def _entry(self, request: Request, query: LengthQuery, prediction: Prediction | None, outcome: str) -> RequestEntry:
+        """A request that has ended, as the journal has it."""
+        times = request.times
+        since = times.arrival
+        return RequestEntry(
+            finished_at=time.time(),
+            model=self.model,
+            strategy=self.config.strategy,
+            outcome=outcome,
+            input_length=request.input_length,
+            user_input_length=query.user_input_length,
+            max_tokens=request.sampling.max_tokens,
+            generated=request.generated,
+            predicted=None if prediction is None else prediction.length,
+            source=None if prediction is None else str(prediction.source),
+            assigned=None if times.assigned is None else times.assigned - since,
+            started=None if times.started is None else times.started - since,
+            first_token=None if times.first_token is None else times.first_token - since,
+            latency=(since if times.end is None else times.end) - since,
+            runs=request.runs,
+            replayed=request.sampling.replay_tokens is not None,
+            features=() if prediction is None else prediction.features_by_now,
+            instruction=query.instruction if self.config.journal_prompts else None,
+            user_input=query.user_input if self.config.journal_prompts else None,
+            scope=query.scope,
+        )
 
 
 def _outcome(request: Request, reason: FinishReason | None) -> str:
+    """How a request ended: its finish reason, or CANCELLED, or REPETITION where the server ended its answer; a client's
+    own stop string of that name is another matter."""
     if reason is None:
         return CANCELLED
-    return REPETITION if _repeated(request) else str(reason)
-
-
-def _is_whole(request: Request, reason: FinishReason) -> bool:
-    if _repeated(request):
-        return False
-    return reason is FinishReason.STOP or request.generated < request.sampling.max_tokens
-
-
-def _repeated(request: Request) -> bool:
-    """Whether the server ended the answer; a client's own stop string of this name is another matter."""
-    return request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
+    ended_here = request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
+    return REPETITION if ended_here else str(reason)
 
 
 @dataclass(frozen=True, slots=True)

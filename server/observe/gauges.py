@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 from prometheus_client import Metric, ProcessCollector
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily as Counter
+from prometheus_client.metrics_core import GaugeMetricFamily as Gauge
 from prometheus_client.registry import Collector
 
 from engine.kv.host_store import HostStore
@@ -30,10 +31,6 @@ from server.observe.metrics import Metrics
 from server.version import VERSION
 
 log = logging.getLogger(__name__)
-
-Row: TypeAlias = tuple[str, str, float]
-"""A metric without labels: name, text, number."""
-
 
 OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
     ("executor_up", attrgetter("serves"), "1 while an executor takes requests, else 0."),
@@ -69,95 +66,97 @@ class Gauges(Collector):
         ProcessCollector(registry=registry)  # memory, CPU time and open files, under the usual names
 
     def collect(self) -> Iterator[Metric]:
-        for name, text, value in self._gauges():
-            yield _family(GaugeMetricFamily, name, text, [({}, value)])
-        yield from self._executors()
-        for name, text, count in self._counts():
-            yield _family(CounterMetricFamily, name, text, [({}, count)])
+        yield from self._queue()
         yield from self._order()
-        if (front := self.lengths.front) is not None:
-            sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
-            text = "Length predictions, by what made them."
-            yield _family(CounterMetricFamily, "lengthwise:predictions", text, sources)
+        yield from self._predictions()
+        yield from self._kept()
+        yield from self._executors()
+
+    def _queue(self) -> Iterator[Metric]:
+        dispatcher = self.dispatcher
+        text = "Requests whose prompt nobody has begun to read."
+        yield Gauge("vllm:num_requests_waiting", text, dispatcher.requests_waiting)
+        text = "Requests that an executor has begun."
+        yield Gauge("vllm:num_requests_running", text, dispatcher.requests_running)
+        text = "Share of all memory for keys and values in use, 0 to 1."
+        yield Gauge("vllm:kv_cache_usage_perc", text, dispatcher.kv_usage)
+        tokens = sum(request.input_length for request in chain(dispatcher.waiting, dispatcher.not_begun))
+        yield Gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens)
+        yield Gauge("lengthwise:dashboard_viewers", "Open dashboards.", self.feed.viewers)
 
     def _order(self) -> Iterator[Metric]:
         """What the order of the queue brings, since the start."""
-        sums = self.dispatcher.by_arrival
-        latency = "Seconds from arrival to the last token"
+        sums, latency = self.dispatcher.by_arrival, "Seconds from arrival to the last token"
+        per_token = f"{latency}, divided by the tokens of the answer"
         for name, text, served, by_arrival in (
             ("latency", latency, sums.latency, sums.latency_by_arrival),
-            (
-                "time_per_token",
-                f"{latency}, divided by the tokens of the answer",
-                sums.per_token,
-                sums.per_token_by_arrival,
-            ),
+            ("time_per_token", per_token, sums.per_token, sums.per_token_by_arrival),
         ):
             values = [({"order": "served"}, served), ({"order": "arrival"}, by_arrival)]
             text = f"{text}, summed over answers: as they were served, and as estimated for order of arrival."
-            yield _family(CounterMetricFamily, f"lengthwise:order_{name}_seconds", text, values)
+            yield _family(Counter, f"lengthwise:order_{name}_seconds", text, values)
+        text = "Most seconds that an answer ended later than by order of arrival, as estimated."
+        yield Gauge("lengthwise:order_latest_seconds", text, sums.latest)
 
-    def _gauges(self) -> Iterator[Row]:
-        dispatcher = self.dispatcher
-        tokens = sum(request.input_length for request in chain(dispatcher.waiting, dispatcher.not_begun))
-        text = "Requests whose prompt nobody has begun to read."
-        yield "vllm:num_requests_waiting", text, dispatcher.requests_waiting
-        yield "vllm:num_requests_running", "Requests that an executor has begun.", dispatcher.requests_running
-        yield "vllm:kv_cache_usage_perc", "Share of all memory for keys and values in use, 0 to 1.", dispatcher.kv_usage
-        yield "lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens
-        yield "lengthwise:dashboard_viewers", "Open dashboards.", self.feed.viewers
-        if (store := self.store) is not None:
-            text = "Bytes of host memory with keys and values of sequences that are paused."
-            yield "lengthwise:host_memory_bytes", text, store.bytes
-            yield "lengthwise:host_memory_rows", "Paused sequences with keys and values in host memory.", len(store)
-        if (prefixes := self.prefixes) is not None:
-            text = "Bytes of host memory with keys and values of earlier prompts."
-            yield "lengthwise:prefix_cache_bytes", text, prefixes.bytes
+    def _predictions(self) -> Iterator[Metric]:
+        """How lengths and times are predicted, and what was learned of them."""
+        if (front := self.lengths.front) is not None:
+            sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
+            yield _family(Counter, "lengthwise:predictions", "Length predictions, by what made them.", sources)
+            text = "Requests scheduled before their prediction arrived."
+            yield Counter("lengthwise:prediction_timeouts", text, front.timeouts)
+            yield Counter("lengthwise:prediction_failures", "Failed calls of the length predictor.", front.failures)
+        if (cached := self.lengths.cached) is not None:
+            yield Counter("lengthwise:length_cache_lookups", "Length-cache lookups.", cached.cache.lookups)
+            yield Counter("lengthwise:length_cache_hits", "Length-cache hits.", cached.cache.hits)
         if (lesson := self.lengths.lesson) is not None:
             text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
-            yield "lengthwise:length_rmse_tokens", text, lesson.rmse
-        text = "Most seconds that an answer ended later than by order of arrival, as estimated."
-        yield "lengthwise:order_latest_seconds", text, dispatcher.by_arrival.latest
-        if (calibration := dispatcher.calibration) is not None:
+            yield Gauge("lengthwise:length_rmse_tokens", text, lesson.rmse)
+        if (calibration := self.dispatcher.calibration) is not None:
             text = "Latest answers that predictions are corrected by."
-            yield "lengthwise:calibration_answers", text, calibration.answers
+            yield Gauge("lengthwise:calibration_answers", text, calibration.answers)
             text = "Tokens of these answers for each token that was predicted."
-            yield "lengthwise:calibration_ratio", text, calibration.ratio
-        if (times := self.serving_times) is not None and times.latest is not None:
-            text = "Root-mean-square error of estimated serving times, in seconds, before the latest fit."
-            yield "lengthwise:serving_time_rmse_seconds", text, times.latest.rmse
-
-    def _counts(self) -> Iterator[Row]:
-        lengths = self.lengths
-        if (prefixes := self.prefixes) is not None:
-            yield "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
-            yield "vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits
-        if (journal := lengths.journal) is not None:
-            yield "lengthwise:journal_written", "Entries written to the journal.", journal.written
-            yield "lengthwise:journal_lost", "Journal entries lost because they could not be written.", journal.lost
-        yield "lengthwise:log_lines_dropped", "Log lines dropped because nobody read the log.", count_dropped()
-        if (front := lengths.front) is not None:
-            text = "Requests scheduled before their prediction arrived."
-            yield "lengthwise:prediction_timeouts", text, front.timeouts
-            yield "lengthwise:prediction_failures", "Failed calls of the length predictor.", front.failures
-        if (cached := lengths.cached) is not None:
-            yield "lengthwise:length_cache_lookups", "Length-cache lookups.", cached.cache.lookups
-            yield "lengthwise:length_cache_hits", "Length-cache hits.", cached.cache.hits
+            yield Gauge("lengthwise:calibration_ratio", text, calibration.ratio)
         if (times := self.serving_times) is not None:
-            yield "lengthwise:serving_time_lessons", "Times that estimates of serving times changed.", times.changes
+            text = "Times that estimates of serving times changed."
+            yield Counter("lengthwise:serving_time_lessons", text, times.changes)
+            if times.latest is not None:
+                text = "Root-mean-square error of estimated serving times, in seconds, before the latest fit."
+                yield Gauge("lengthwise:serving_time_rmse_seconds", text, times.latest.rmse)
+
+    def _kept(self) -> Iterator[Metric]:
+        """What is kept in memory, in the journal and in the log, and what is lost."""
+        if (store := self.store) is not None:
+            text = "Bytes of host memory with keys and values of sequences that are paused."
+            yield Gauge("lengthwise:host_memory_bytes", text, store.bytes)
+            text = "Paused sequences with keys and values in host memory."
+            yield Gauge("lengthwise:host_memory_rows", text, len(store))
+        if (prefixes := self.prefixes) is not None:
+            text = "Bytes of host memory with keys and values of earlier prompts."
+            yield Gauge("lengthwise:prefix_cache_bytes", text, prefixes.bytes)
+            yield Counter(
+                "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
+            )
+            yield Counter("vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits)
+        if (journal := self.lengths.journal) is not None:
+            yield Counter("lengthwise:journal_written", "Entries written to the journal.", journal.written)
+            text = "Journal entries lost because they could not be written."
+            yield Counter("lengthwise:journal_lost", text, journal.lost)
+        text = "Log lines dropped because nobody read the log."
+        yield Counter("lengthwise:log_lines_dropped", text, count_dropped())
 
     def _executors(self) -> Iterator[Metric]:
         info = {"version": VERSION, "strategy": self.strategy}
         text = "Always 1; the labels are the version and the strategy."
-        yield _family(GaugeMetricFamily, "lengthwise:info", text, [(info, 1.0)])
+        yield _family(Gauge, "lengthwise:info", text, [(info, 1.0)])
         capacity = sum(worker.info.capacity_tokens for worker in self.dispatcher.workers)
         blocks = {"block_size": str(CHUNK), "num_gpu_blocks": str(capacity // CHUNK)}
         text = "Always 1; the labels are the tokens of a block of keys and values, and the number of blocks."
-        yield _family(GaugeMetricFamily, "vllm:cache_config_info", text, [(blocks, 1.0)])
+        yield _family(Gauge, "vllm:cache_config_info", text, [(blocks, 1.0)])
         workers = self.dispatcher.workers
         for name, read, text in (*OF_EXECUTORS, ("step_age_seconds", self._age, STEP_AGE)):
             values = [({"executor": str(worker.info.index)}, float(read(worker))) for worker in workers]
-            yield _family(GaugeMetricFamily, f"lengthwise:{name}", text, values)
+            yield _family(Gauge, f"lengthwise:{name}", text, values)
 
     def _age(self, worker: Worker) -> float:
         """Seconds since an executor with work last reported, or was given it: an idle one does not report."""
@@ -169,7 +168,7 @@ class Gauges(Collector):
 
 
 def _family(
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    kind: type[Gauge] | type[Counter],
     name: str,
     text: str,
     values: Sequence[tuple[Mapping[str, str], float]],
