@@ -106,16 +106,8 @@ class Place:
             return bytes(msgspec.json.decode(file.read(self.size), type=InputLine).body)
 
 
-class BadInput(Exception):
-    """The input has these faults."""
-
-    def __init__(self, errors: list[LineError]) -> None:
-        super().__init__(errors)
-        self.errors = errors
-
-
-def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
-    """The places of all lines, of so many bytes at most. Raises BadInput with the first faults."""
+def find_lines(path: Path, endpoint: str, longest: int) -> tuple[list[Place], list[LineError]]:
+    """The places of all lines, of `longest` bytes at most, and the first faults of the input. Raises OSError."""
     places: dict[str, Place] = {}
     errors: list[LineError] = []
     offset, number = 0, 0
@@ -137,9 +129,7 @@ def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
         errors.append(LineError("too_many_requests", f"a batch has {MOST_LINES} lines at most, and as many blank ones"))
     if not places and not errors:
         errors.append(LineError("empty_file", "the file has no lines"))
-    if errors:
-        raise BadInput(errors)
-    return list(places.values())
+    return list(places.values()), errors
 
 
 def _read_line(raw: bytes, number: int, endpoint: str, earlier: Container[str]) -> InputLine | LineError:
@@ -174,12 +164,6 @@ class ResultLine(msgspec.Struct, frozen=True):
     error: LineError | None
 
 
-class AnswerLine(msgspec.Struct, frozen=True):
-    """The id of an answered line."""
-
-    custom_id: str
-
-
 def read_answered(path: Path) -> set[str]:
     """The lines that have an answer in a file of results; what a crash has left of a last line is cut off."""
     found: set[str] = set()
@@ -190,7 +174,7 @@ def read_answered(path: Path) -> set[str]:
                 if not raw.endswith(b"\n"):
                     break
                 whole += len(raw)
-                found.add(msgspec.json.decode(raw, type=AnswerLine).custom_id)
+                found.add(msgspec.json.decode(raw, type=ResultLine).custom_id)
             file.truncate(whole)
     return found
 

@@ -74,7 +74,7 @@ class Batches:
         open_ = [batch for batch in self._batches.values() if batch.record.under_way]
         self.files.remove_rests({name: one.record.holder for one in open_ for name in one.record.result_ids})
         for batch in open_:
-            self._start(batch)
+            batch.task = asyncio.create_task(self._run(batch), name=batch.record.id)
 
     async def stop(self) -> None:
         """Break off; what has no answer yet is asked for by the next server."""
@@ -139,7 +139,7 @@ class Batches:
             del self._batches[record.id]
             raise
         await self._forget_oldest()
-        self._start(batch)
+        batch.task = asyncio.create_task(self._run(batch), name=record.id)
 
     async def _forget_oldest(self) -> None:
         """Where too many are remembered, forget a batch that has ended: the oldest of the key that has most of them."""
@@ -150,9 +150,6 @@ class Batches:
         oldest = max(ended, key=lambda record: held[record.holder])  # the first of several
         del self._batches[oldest.id]
         await self._on_disk(self._folder.remove, oldest.id)
-
-    def _start(self, batch: Batch) -> None:
-        batch.task = asyncio.create_task(self._run(batch), name=batch.record.id)
 
     async def _run(self, batch: Batch) -> None:
         record = batch.record
@@ -178,14 +175,12 @@ class Batches:
 
     async def _answer_all(self, record: stored.BatchRecord) -> stored.BatchStatus:
         """Ask for every line that has no answer, until the window closes; returns how the batch has ended."""
+        path, places = self.files.path(record.input_file_id), list[stored.Place]()
         try:
-            path = self.files.path(record.input_file_id)
-            places = await self._on_disk(stored.find_lines, path, record.endpoint, self._longest)
-        except stored.BadInput as bad:
-            record.errors = bad.errors
-            return "failed"
+            places, record.errors = await self._on_disk(stored.find_lines, path, record.endpoint, self._longest)
         except OSError:
             record.errors = [stored.LineError("file_missing", f"{record.input_file_id} is not here any more")]
+        if record.errors:
             return "failed"
         record.total = len(places)
         todo = await self._find_unanswered(record, places)

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from server.batches.asker import ModelAsker
-from server.batches.batch import BatchRecord, LineReply, append, read_answered
+from server.batches.batch import BatchRecord, LineReply, ResultLine, append, read_answered
 from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import FileStore, NoSuchFile, RecordFolder, StoredFile
 from server.http.access import Quota, Share
@@ -120,7 +120,8 @@ async def test_a_batch_that_was_being_cancelled_when_the_server_died_counts_its_
     async with running(tmp_path, asker) as batches:
         record = await begin(batches, lines=2)
         await asker.asked.wait()
-        append(batches.files.path(record.output_file_id), b'{"custom_id": "0"}\n')
+        line = ResultLine("x", "0", None, None)
+        append(batches.files.path(record.output_file_id), msgspec.json.encode(line) + b"\n")
     record.enter("cancelling")
     RecordFolder(tmp_path / "batches", BatchRecord).save(record.id, record)
     async with running(tmp_path, asker) as batches:
