@@ -203,7 +203,7 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
     path = request.rel_url.raw_path  # still percent-encoded: it could hold line breaks
     level = logging.DEBUG if path.startswith(QUIET) else logging.INFO
     milliseconds = round(seconds * 1000)
-    caller = holder_of(request)
+    caller, code = holder_of(request), error_code(request)
     line = f"{request.method} {path} {status} {milliseconds} ms {request_id(request)}"
     fields = with_fields(
         method=request.method,
@@ -211,21 +211,14 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
         status=status,
         duration_ms=milliseconds,
         caller=caller,
-        error=error_code(request),
+        error=code,
     )
     log.log(level, "%s%s", line, f" by {caller}" if caller else "", extra=fields)
-    _count(request, status)
-
-
-def _count(request: web.Request, status: str) -> None:
-    metrics = request.app.get(METRICS)
-    if metrics is None:
-        return
-    resource = request.match_info.route.resource
-    metrics.count_response(request.method, "unknown" if resource is None else resource.canonical, status)
-    code = error_code(request)
-    if status in REFUSALS and code is not None and generates(request):
-        metrics.count_refusal(code)
+    if (metrics := request.app.get(METRICS)) is not None:
+        resource = request.match_info.route.resource
+        route = "unknown" if resource is None else resource.canonical
+        refusal = code if status in REFUSALS and generates(request) else None
+        metrics.count_response(request.method, route, status, refusal)
 
 
 INTERVAL = 0.02

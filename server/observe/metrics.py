@@ -260,13 +260,12 @@ class Metrics:
             self._observe("lengthwise:serving_time_seconds", seconds)
             self._observe("lengthwise:serving_time_error_seconds", abs(assignment.plan.estimate - seconds))
 
-    def count_refusal(self, reason: str) -> None:
-        """A call was turned away that another time could have been served."""
-        self._add("vllm:admission_rejections", reason=reason)
-
-    def count_response(self, method: str, route: str, status: str) -> None:
-        """A response, or its attempt, is over."""
+    def count_response(self, method: str, route: str, status: str, refusal: str | None) -> None:
+        """A response, or its attempt, is over; `refusal` is why a call was turned away that another time could have
+        been served."""
         self._add("lengthwise:http_responses", method=method, route=route, status=status)
+        if refusal is not None:
+            self._add("vllm:admission_rejections", reason=refusal)
 
     def _count(self, report: StepReport) -> None:
         tally = report.tally
