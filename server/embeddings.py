@@ -8,33 +8,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from server.api.errors import ApiError, busy
-from server.process.worker_process import Refusal, WorkerProcess, answer_all
+from server.process.worker_process import Refusal, WorkerProcess
 
 if TYPE_CHECKING:
     from models.embedder import Embedder
 
 Ids: TypeAlias = tuple[int, ...]
 FloatMatrix: TypeAlias = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingSetup:
-    """The settings of the process."""
-
-    model: str
-    """The sentence embedder, as --embedding-model says."""
-    device: str = "cpu"
-    """The device of the executors, as --device says."""
 
 
 class Refused(Refusal):
@@ -76,18 +63,14 @@ class EmbeddingWorker:
         return self._network.encode_ids(ids, dimensions)
 
 
-def embed_texts(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None:
-    """The work of the process."""
-    answer_all(connection, partial(_load, setup))
-
-
-def _load(setup: EmbeddingSetup) -> EmbeddingWorker:
+def make_embedding_worker(model: str, device: str) -> EmbeddingWorker:
+    """What embeds by a sentence embedder, in a process of its own; `device` is the executors', as --device says."""
     from models.catalog.catalog import Catalog  # with torch, in this process only
     from server.composition.devices import run_beside_executors
     from server.lengths.process import load_embedder
 
-    run_beside_executors(setup.device)
-    return EmbeddingWorker(load_embedder(Catalog().resolve(setup.model), WHOLE), Path(setup.model).name)
+    run_beside_executors(device)
+    return EmbeddingWorker(load_embedder(Catalog().resolve(model), WHOLE), Path(model).name)
 
 
 WHOLE = 2**31

@@ -197,11 +197,8 @@ class GrammarCompiler:
         """
         run = asyncio.get_running_loop().run_in_executor
         for seconds, pool in self._pools:
-            trial = Trial(tuple(checked), grammar, seconds)
             with suppress(Exceeded):
-                with suppress(Starved):
-                    return await run(pool, self._compile, replace(trial, spare=SPARE * seconds))
-                return await run(pool, self._compile, trial)
+                return await run(pool, self._compile, Trial(tuple(checked), grammar, seconds))
         limit = f"{PATIENT:g} s or {MEMORY // 2**20} MiB"
         raise RefusedGrammar(f"takes more than {limit} to be compiled; make it smaller or simpler")
 
@@ -216,19 +213,13 @@ class GrammarCompiler:
             pool.shutdown(cancel_futures=True)
 
     def _compile(self, trial: Trial) -> Compiled | None:
-        outcome = self._try(trial)
-        if outcome.error is not None:
-            raise RefusedGrammar(outcome.error, outcome.place)
-        return None if trial.compiled is None else self.grammars.compile(trial.compiled, outcome.bytes)
-
-    def _try(self, trial: Trial) -> Outcome:
-        """The outcome of a trial that may have been made before. Raises Exceeded and Starved."""
-        key = hashlib.sha256(msgspec.msgpack.encode(replace(trial, spare=None))).digest()
+        """Compile what has passed a trial, which may have been made before. Raises Exceeded and RefusedGrammar."""
+        key = hashlib.sha256(msgspec.msgpack.encode(trial)).digest()
         with self._lock:
             known, outcome = key in self._outcomes, self._outcomes.get(key)
         if not known:
             with suppress(Exceeded):
-                outcome = self._tester.run(trial)
+                outcome = self._run(trial)
         with self._lock:
             self._outcomes[key] = outcome
             self._outcomes.move_to_end(key)
@@ -236,7 +227,15 @@ class GrammarCompiler:
                 self._outcomes.popitem(last=False)
         if outcome is None:
             raise Exceeded
-        return outcome
+        if outcome.error is not None:
+            raise RefusedGrammar(outcome.error, outcome.place)
+        return None if trial.compiled is None else self.grammars.compile(trial.compiled, outcome.bytes)
+
+    def _run(self, trial: Trial) -> Outcome:
+        """Run a trial in spare time, and with its share of the processors where it gets too little of that."""
+        with suppress(Starved):
+            return self._tester.run(replace(trial, spare=SPARE * trial.seconds))
+        return self._tester.run(trial)
 
 
 ATTEMPTS = 2

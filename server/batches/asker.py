@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from server.api.output.wanted import list_wanted
 from server.api.register import REGISTER, Caller, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.batches.batch import LineReply
-from server.http.access import ACCESS, Share, enter_in_background
+from server.http.access import ACCESS, ALL, Share
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,10 @@ class ModelAsker:
 
     def enter(self, holder: str | None) -> Share | None:
         """A share of a key's quota for a request; None while too little of it is left."""
-        return enter_in_background(self._app, holder)
+        quota = self._app[ACCESS].quota
+        with suppress(ApiError):
+            return quota.enter(holder or ALL, self._app[DISPATCHER].now(), quota.background)
+        return None
 
     def leave(self, share: Share) -> None:
         """A request is over."""

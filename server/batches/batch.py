@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -106,16 +106,8 @@ class Place:
             return bytes(msgspec.json.decode(file.read(self.size), type=InputLine).body)
 
 
-class BadInput(Exception):
-    """The input has these faults."""
-
-    def __init__(self, errors: list[LineError]) -> None:
-        super().__init__(errors)
-        self.errors = errors
-
-
-def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
-    """The places of all lines, of so many bytes at most. Raises BadInput with the first faults."""
+def find_lines(path: Path, endpoint: str, longest: int) -> tuple[list[Place], list[LineError]]:
+    """The places of all lines, of `longest` bytes at most, and the first faults of the input. Raises OSError."""
     places: dict[str, Place] = {}
     errors: list[LineError] = []
     offset, number = 0, 0
@@ -137,9 +129,7 @@ def find_lines(path: Path, endpoint: str, longest: int) -> list[Place]:
         errors.append(LineError("too_many_requests", f"a batch has {MOST_LINES} lines at most, and as many blank ones"))
     if not places and not errors:
         errors.append(LineError("empty_file", "the file has no lines"))
-    if errors:
-        raise BadInput(errors)
-    return list(places.values())
+    return list(places.values()), errors
 
 
 def _read_line(raw: bytes, number: int, endpoint: str, earlier: Container[str]) -> InputLine | LineError:
@@ -174,40 +164,31 @@ class ResultLine(msgspec.Struct, frozen=True):
     error: LineError | None
 
 
-class AnswerLine(msgspec.Struct, frozen=True):
-    """The id of an answered line."""
-
-    custom_id: str
-
-
-class ResultFile:
-    """Answers, a line each, of which only whole ones count."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def answered(self) -> Iterator[str]:
-        """The lines that have one; what a crash has left of a last line is cut off."""
-        if not self._path.exists():
-            return
-        with open(self._path, "rb+", buffering=READ_SIZE) as file:
+def read_answered(path: Path) -> set[str]:
+    """The lines that have an answer in a file of results; what a crash has left of a last line is cut off."""
+    found: set[str] = set()
+    if path.exists():
+        with open(path, "rb+", buffering=READ_SIZE) as file:
             whole = 0
             for raw in file:
                 if not raw.endswith(b"\n"):
                     break
                 whole += len(raw)
-                yield msgspec.json.decode(raw, type=AnswerLine).custom_id
+                found.add(msgspec.json.decode(raw, type=ResultLine).custom_id)
             file.truncate(whole)
+    return found
 
-    def append(self, lines: bytes) -> None:
-        """Add whole lines; they are on the disk when this returns. Raises OSError, and then adds none."""
-        before = self._path.stat().st_size if self._path.exists() else 0
-        try:
-            with open(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            if self._path.exists():
-                os.truncate(self._path, before)  # or half a line would spoil the next
-            raise
+
+def append(path: Path, lines: bytes) -> None:
+    """Add whole lines to a file of results; they are on the disk when this returns. Raises OSError, and then adds
+    none."""
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        if path.exists():
+            os.truncate(path, before)  # or half a line would spoil the next
+        raise

@@ -65,17 +65,16 @@ class Batches:
         self._folder = RecordFolder(folder / "batches", stored.BatchRecord)
         self._longest, self._asker, self._slots = longest, asker, slots
         self._disk = ThreadPoolExecutor(1, "batches")  # of one thread, so that what is written last is there last
-        self._batches = {record.id: Batch(record) for record in self._folder.load()}
-        self._asked = 0  # lines that are with the asker
-        self._room = asyncio.Event()
-        self._stopped = False
+        records = sorted(self._folder.load(), key=lambda record: (record.created_at, record.id))
+        self._batches = {record.id: Batch(record) for record in records}
 
     def start(self) -> None:
         """Go on with what an earlier server left."""
+        self._free = asyncio.Semaphore(max(1, LINES_PER_SLOT * self._slots()))  # lines more that may be asked for
         open_ = [batch for batch in self._batches.values() if batch.record.under_way]
         self.files.remove_rests({name: one.record.holder for one in open_ for name in one.record.result_ids})
         for batch in open_:
-            self._start(batch)
+            batch.task = asyncio.create_task(self._run(batch), name=batch.record.id)
 
     async def stop(self) -> None:
         """Break off; what has no answer yet is asked for by the next server."""
@@ -83,10 +82,7 @@ class Batches:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if not self._stopped:  # at the drain, or else at the end
-            self._stopped = True
-            await self._on_disk(int)  # what is being written is done then
-            self._disk.shutdown()
+        await asyncio.to_thread(self._disk.shutdown)  # what is being written is done then
 
     async def create(
         self, input_file_id: str, endpoint: str, holder: str | None, metadata: Mapping[str, str]
@@ -122,7 +118,7 @@ class Batches:
         if batch.task is not None and not batch.ending and batch.record.status != "cancelling":
             batch.record.enter("cancelling")
             batch.task.cancel()  # at once: later, the batch may have ended, or the client that asks may be gone
-            await self._on_disk(self._folder.save, batch.record)
+            await self._on_disk(self._folder.save, name, batch.record)
 
     def uses(self, file_id: str) -> bool:
         """Whether a batch under way reads a file."""
@@ -138,12 +134,12 @@ class Batches:
     async def _begin(self, record: stored.BatchRecord) -> None:
         self._batches[record.id] = batch = Batch(record)  # it counts from now on
         try:
-            await self._on_disk(self._folder.save, record)
+            await self._on_disk(self._folder.save, record.id, record)
         except OSError:
             del self._batches[record.id]
             raise
         await self._forget_oldest()
-        self._start(batch)
+        batch.task = asyncio.create_task(self._run(batch), name=record.id)
 
     async def _forget_oldest(self) -> None:
         """Where too many are remembered, forget a batch that has ended: the oldest of the key that has most of them."""
@@ -154,9 +150,6 @@ class Batches:
         oldest = max(ended, key=lambda record: held[record.holder])  # the first of several
         del self._batches[oldest.id]
         await self._on_disk(self._folder.remove, oldest.id)
-
-    def _start(self, batch: Batch) -> None:
-        batch.task = asyncio.create_task(self._run(batch), name=batch.record.id)
 
     async def _run(self, batch: Batch) -> None:
         record = batch.record
@@ -182,20 +175,18 @@ class Batches:
 
     async def _answer_all(self, record: stored.BatchRecord) -> stored.BatchStatus:
         """Ask for every line that has no answer, until the window closes; returns how the batch has ended."""
+        path, places = self.files.path(record.input_file_id), list[stored.Place]()
         try:
-            path = self.files.path(record.input_file_id)
-            places = await self._on_disk(stored.find_lines, path, record.endpoint, self._longest)
-        except stored.BadInput as bad:
-            record.errors = bad.errors
-            return "failed"
+            places, record.errors = await self._on_disk(stored.find_lines, path, record.endpoint, self._longest)
         except OSError:
             record.errors = [stored.LineError("file_missing", f"{record.input_file_id} is not here any more")]
+        if record.errors:
             return "failed"
         record.total = len(places)
         todo = await self._find_unanswered(record, places)
         if record.status == "validating":
             record.enter("in_progress")
-            await self._write(self._folder.save, record)
+            await self._write(self._folder.save, record.id, record)
         try:
             async with asyncio.timeout(record.expires_at - time.time()), asyncio.TaskGroup() as group:
                 for place in todo:
@@ -214,29 +205,24 @@ class Batches:
 
     async def _find_unanswered(self, record: stored.BatchRecord, places: Sequence[stored.Place]) -> list[stored.Place]:
         """The lines without an answer, the others counted."""
-        output, error = [await self._on_disk(self._read_answered, name) for name in record.result_ids]
+        paths = map(self.files.path, record.result_ids)
+        output, error = [await self._on_disk(stored.read_answered, path) for path in paths]
         record.completed, record.failed = len(output), len(error)
         return [place for place in places if place.custom_id not in output | error]
-
-    def _read_answered(self, name: str) -> set[str]:
-        return set(stored.ResultFile(self.files.path(name)).answered())
 
     async def _take_slot(self, holder: str | None) -> Share:
         """Wait for a slot, and for the quota of a key and its room for answers, without holding the one meanwhile."""
         while True:
-            while self._asked >= max(1, LINES_PER_SLOT * self._slots()):  # without slots, one is asked again and again
-                self._room.clear()
-                await self._room.wait()
+            await self._free.acquire()
             share = self._asker.enter(holder) if self.files.may_answer(holder) else None
             if share is not None:
-                self._asked += 1
                 return share
+            self._free.release()
             await asyncio.sleep(RETRY)
 
     def _free_slot(self, share: Share, _: object) -> None:
         self._asker.leave(share)
-        self._asked -= 1
-        self._room.set()
+        self._free.release()
 
     async def _answer(self, record: stored.BatchRecord, place: stored.Place, share: Share) -> None:
         body, name = await self._on_disk(place.read, self.files.path(record.input_file_id)), _request_id(record, place)
@@ -253,7 +239,7 @@ class Batches:
         record.failed += (not fine) * len(lines)
 
     def _append_now(self, name: str, holder: str | None, written: bytes) -> None:
-        stored.ResultFile(self.files.path(name)).append(written)
+        stored.append(self.files.path(name), written)
         self.files.note_answers(name, holder, len(written))
 
     async def _finish(self, record: stored.BatchRecord, last: stored.BatchStatus) -> None:
@@ -263,7 +249,7 @@ class Batches:
         await self._find_unanswered(record, ())
         await self._write(self._publish, record)
         record.enter(last)
-        await self._write(self._folder.save, record)
+        await self._write(self._folder.save, record.id, record)
 
     def _publish(self, record: stored.BatchRecord) -> None:
         """Make files of the answers and the errors."""

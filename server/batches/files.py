@@ -8,12 +8,13 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Generic, Literal, Protocol, TypeVar
+from typing import BinaryIO, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -43,29 +44,11 @@ class StoredFile(FileObject, frozen=True, kw_only=True):
     """Name of the API key that it belongs to; None where there are no keys."""
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A content that is being written, of so many bytes so far."""
-
-    holder: str | None
-    bytes: int = 0
-
-
 class NoSuchFile(Exception):
     """Raised where no file has this id, or the file is another's."""
 
 
-R = TypeVar("R", bound="Record")
-
-
-class Record(Protocol):
-    """What is known of a file or of a batch."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def created_at(self) -> int: ...
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 class RecordFolder(Generic[R]):
@@ -76,9 +59,9 @@ class RecordFolder(Generic[R]):
         self._folder, self._kind = folder, kind
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def save(self, record: R) -> None:
+    def save(self, name: str, record: R) -> None:
         """Keep a record; it is on the disk when this returns."""
-        with replace_file(self._folder / f"{record.id}.json") as file:
+        with replace_file(self._folder / f"{name}.json") as file:
             file.write(msgspec.json.encode(record))
 
     def remove(self, name: str) -> None:
@@ -86,12 +69,12 @@ class RecordFolder(Generic[R]):
         (self._folder / f"{name}.json").unlink(missing_ok=True)
 
     def load(self) -> list[R]:
-        """All records, the oldest first; what is none is left out."""
+        """All records; what is none is left out."""
         found: list[R] = []
         for path in self._folder.glob("*.json"):
             with suppress(OSError, msgspec.MsgspecError):
                 found.append(msgspec.json.decode(path.read_bytes(), type=self._kind))
-        return sorted(found, key=lambda record: (record.created_at, record.id))
+        return found
 
 
 class FileStore:
@@ -104,23 +87,37 @@ class FileStore:
         self._folder, self._capacity = folder, capacity
         self._records = RecordFolder(folder, StoredFile)
         self._files = {file.id: file for file in self._records.load() if self.path(file.id).exists()}
-        self._drafts: dict[str, _Draft] = {}
+        self._drafts: dict[str, str | None] = {}  # the holder of each
+        self._lock = threading.Lock()  # of what follows: threads add and remove contents
+        self._sizes: dict[str, int] = {}  # bytes of each content; beside it those of each holder
+        self._contents, self._bytes = Counter[str | None](), Counter[str | None]()
+        for file in self._files.values():
+            self._count(file.id, file.holder, file.bytes)
+
+    def _count(self, name: str, holder: str | None, size: int | None) -> None:
+        """Count a content with the bytes that it has now; None where it is gone."""
+        with self._lock:
+            before = self._sizes.pop(name, None)
+            if size is not None:
+                self._sizes[name] = size
+            self._contents[holder] += (size is not None) - (before is not None)
+            self._bytes[holder] += (size or 0) - (before or 0)
 
     def room_of(self, holder: str | None, times: int = 1) -> int:
         """Bytes that a holder may still have of so many times the capacity; none where there are too many files. One
         key of several has half of everything at most, so that it cannot keep the others out."""
         part, room = 1 if holder is None else 2, times * self._capacity
-        kept: list[StoredFile | _Draft] = [*tuple(self._files.values())]  # copied, as threads add and remove meanwhile
-        kept += tuple(self._drafts.values())
-        own = [one.bytes for one in kept if one.holder == holder]
-        if len(own) >= MOST_FILES // part or len(kept) >= MOST_FILES:
-            return 0
-        return max(0, min(room // part - sum(own), room - sum(one.bytes for one in kept)))
+        with self._lock:
+            if self._contents[holder] >= MOST_FILES // part or self._contents.total() >= MOST_FILES:
+                return 0
+            return max(0, min(room // part - self._bytes[holder], room - self._bytes.total()))
 
     def take_room(self, draft: str, count: int) -> bool:
         """Count bytes for a draft; returns False where they do not fit."""
-        fits = count <= self.room_of(self._drafts[draft].holder)
-        self._drafts[draft].bytes += fits * count
+        holder = self._drafts[draft]
+        fits = count <= self.room_of(holder)
+        if fits:
+            self.note_answers(draft, holder, count)
         return fits
 
     def may_answer(self, holder: str | None) -> bool:
@@ -129,7 +126,7 @@ class FileStore:
 
     def note_answers(self, name: str, holder: str | None, count: int) -> None:
         """Count bytes that were written for a content that becomes a file by `add`."""
-        self._drafts.setdefault(name, _Draft(holder)).bytes += count
+        self._count(name, holder, self._sizes.get(name, 0) + count)
 
     def path(self, name: str) -> Path:
         """Where the content of a file is, or is being made."""
@@ -148,24 +145,35 @@ class FileStore:
     def draft(self, holder: str | None) -> Iterator[tuple[str, BinaryIO]]:
         """An id, and a content to write; it becomes a file of the holder's by `keep`, else it is removed."""
         name = new_file_id()
-        self._drafts[name] = _Draft(holder)
+        self._drafts[name] = holder
+        self._count(name, holder, 0)
         try:
             with open(os.open(self.path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as content:
                 yield name, content
         finally:
-            if self._drafts.pop(name, None) is not None:
-                self.path(name).unlink(missing_ok=True)
+            with suppress(NoSuchFile):
+                self._take_draft(name)
+                self._drop(name, holder)
 
     def keep(self, name: str, filename: str, purpose: str) -> StoredFile:
         """Make a file of a draft. Raises NoSuchFile where it was left meanwhile, and OSError."""
-        draft = self._drafts.pop(name, None)
-        if draft is None:
-            raise NoSuchFile(name)
+        holder = self._take_draft(name)
         try:
-            return self.add(name, filename, purpose, draft.holder)
+            return self.add(name, filename, purpose, holder)
         except OSError:
-            self.path(name).unlink(missing_ok=True)
+            self._drop(name, holder)
             raise
+
+    def _take_draft(self, name: str) -> str | None:
+        """The holder of a draft, which no one else takes. Raises NoSuchFile where it was taken."""
+        try:
+            return self._drafts.pop(name)
+        except KeyError:
+            raise NoSuchFile(name) from None
+
+    def _drop(self, name: str, holder: str | None) -> None:
+        self.path(name).unlink(missing_ok=True)
+        self._count(name, holder, None)
 
     def add(self, name: str, filename: str, purpose: str, holder: str | None) -> StoredFile:
         """Make a file of a content that is written."""
@@ -175,8 +183,8 @@ class FileStore:
         file = StoredFile(
             id=name, bytes=size, created_at=int(time.time()), filename=filename, purpose=purpose, holder=holder
         )
-        self._records.save(file)
-        self._drafts.pop(name, None)
+        self._records.save(name, file)
+        self._count(name, holder, size)
         self._files[name] = file
         return file
 
@@ -200,7 +208,7 @@ class FileStore:
         """Delete the holder's file of this id; raises NoSuchFile."""
         self.find(name, holder)
         self._records.remove(name)
-        self.path(name).unlink(missing_ok=True)
+        self._drop(name, holder)
         self._files.pop(name, None)
 
 

@@ -35,14 +35,14 @@ from server.composition.scheduling import learn_steps, parts_for
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.embeddings import TIMEOUT as EMBEDDING_TIMEOUT
-from server.embeddings import EmbeddingSetup, TextEmbedder, embed_texts
+from server.embeddings import TextEmbedder, make_embedding_worker
 from server.grammars import STACK
 from server.http.service import FilesPlace, Machine, Service
 from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths, PredictorContext
 from server.lengths.predictors import fetch_predictor, open_lengths, open_predictor
 from server.lengths.process import NicedProcess
-from server.observe.gauges import Gauges, Sources, Throughput, log_throughput, measure_lag
+from server.observe.gauges import Gauges, log_throughput, measure_lag
 from server.observe.metrics import Metrics
 from server.process.watchdog import Watchdog
 from server.process.worker_process import WorkerProcess
@@ -63,7 +63,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     if find_virtual(config.device) is not None:
         config = replace(config, no_journal=True)  # no model has filler's lengths
     relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
-    metrics, feed, throughput = Metrics(_model_names(config)[0]), Feed(), Throughput()
+    metrics, feed = Metrics(_model_names(config)[0]), Feed()
     async with AsyncExitStack() as stack:
         loaded, lengths = await _load_beside_predictor(stack, config, relay, clock, metrics)
         parts, steps = _build_parts(stack, config, loaded, metrics)
@@ -71,29 +71,19 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         dispatcher = Dispatcher(parts, loaded.executors, clock, observers, loaded.prefixes.length)
         watchdog = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
 
-        readers = metrics, feed, throughput, watchdog, dispatcher
+        readers = metrics, feed, watchdog, dispatcher
         stack.enter_context(relay.send_to(*(reader.receive for reader in readers)))
         stack.enter_context(_run_executors(loaded.executors))
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
-        await stack.enter_async_context(measure_lag(metrics.lag.observe))
-        await stack.enter_async_context(log_throughput(throughput, dispatcher.table))
+        await stack.enter_async_context(background(measure_lag(metrics.lag.observe), "loop lag"))
+        await stack.enter_async_context(background(log_throughput(metrics, dispatcher.table), "throughput"))
         await stack.enter_async_context(background(watchdog.run(), "watchdog of executors"))
 
         if loaded.grammars is not None:
             stack.enter_context(closing(loaded.grammars))
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
         feed.show(Scene(dispatcher, model.id, config.strategy, model.context_length))
-        sources = Sources(
-            dispatcher=dispatcher,
-            store=loaded.store,
-            prefixes=loaded.prefixes,
-            learned=lengths.learned,
-            strategy=config.strategy,
-            feed=feed,
-            serving_times=parts.learning,
-            journal=lengths.journal,
-        )
-        Gauges(metrics, sources)
+        Gauges(metrics, dispatcher, lengths, config.strategy, feed, loaded.store, loaded.prefixes, parts.learning)
         if (embedder := _embedder(config)) is not None:
             stack.push_async_callback(embedder.aclose)
         yield Service(
@@ -129,7 +119,7 @@ async def _load_beside_predictor(
         submit=niced.submit,
         fit=partial(niced.run, fit),
     )
-    return loaded, await stack.enter_async_context(open_lengths(config, predictor, clock, context))
+    return loaded, await open_lengths(stack, config, predictor, clock, context)
 
 
 def _build_parts(
@@ -150,9 +140,8 @@ def _embedder(config: ServeConfig) -> TextEmbedder | None:
     if config.embedding_model == NO_EMBEDDINGS:
         return None
     model = config.embedding_model or DEFAULT_EMBEDDER
-    process = WorkerProcess(
-        "embedding model", embed_texts, EmbeddingSetup(model, config.device), timeout=EMBEDDING_TIMEOUT
-    )
+    make = partial(make_embedding_worker, model, config.device)
+    process = WorkerProcess("embedding model", make, EMBEDDING_TIMEOUT)
     fetched = config.embedding_model is not None
     return TextEmbedder(Path(model).name, process, lambda: fetched or Catalog().find(model) is not None)
 

@@ -34,7 +34,7 @@ from server.gateway.slots import Slots
 from server.http.service import Service
 from server.lengths.lengths import PredictorContext, open_recorded_lengths
 from server.lengths.process import NicedProcess
-from server.observe.gauges import Gauges, Sources, Throughput, log_throughput, measure_lag
+from server.observe.gauges import Gauges, log_throughput, measure_lag
 from server.observe.metrics import Metrics
 
 CONNECTING = 10.0
@@ -48,17 +48,17 @@ FIRST_SLOTS = 8
 async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
     """Start the queue before the backends; on leaving, end all connections to them. Raises UserError."""
     clock, passages = MonotonicClock(), Passages()
-    metrics, feed, throughput = Metrics(config.name), Feed(), Throughput()
+    metrics, feed = Metrics(config.name), Feed()
     async with AsyncExitStack() as stack:
         niced = stack.enter_context(closing(NicedProcess()))
         context = PredictorContext(
             metrics.prediction.observe, metrics.late.observe, submit=niced.submit, fit=partial(niced.run, fit)
         )
         features = TokenFeatures.hashed(TABLE)
-        lengths = await stack.enter_async_context(open_recorded_lengths(config, config.name, features, clock, context))
+        lengths = await open_recorded_lengths(stack, config, config.name, features, clock, context)
 
         def deliver(report: Report) -> None:
-            for receive in (metrics.receive, feed.receive, throughput.receive, dispatcher.receive):
+            for receive in (metrics.receive, feed.receive, dispatcher.receive):
                 receive(report)
 
         backends = [
@@ -71,10 +71,10 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
         session = await stack.enter_async_context(_open_session())
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))
-        await stack.enter_async_context(measure_lag(metrics.lag.observe))
-        await stack.enter_async_context(log_throughput(throughput, dispatcher.table))
+        await stack.enter_async_context(background(measure_lag(metrics.lag.observe), "loop lag"))
+        await stack.enter_async_context(background(log_throughput(metrics, dispatcher.table), "throughput"))
         feed.show(Scene(dispatcher, config.name, config.strategy, ROOM))
-        Gauges(metrics, Sources(dispatcher, lengths.learned, config.strategy, feed, journal=lengths.journal))
+        Gauges(metrics, dispatcher, lengths, config.strategy, feed)
         yield Service(
             dispatcher,
             None,

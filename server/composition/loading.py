@@ -43,13 +43,13 @@ from models.progress import Bars
 from models.text import Text
 from scheduler.length.features import TokenFeatures
 from scheduler.serving_time.profile_file import Conditions
-from scheduler.strategy import STRATEGIES
+from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
 from server.composition import devices as machine
 from server.composition.cache_paths import fetch_model
 from server.composition.devices import choose_slots, context_length
 from server.grammars import GrammarCompiler, TrialProcess, run_trials
-from server.lengths.predictors import IN_MODEL, choose_predictor
+from server.lengths.predictors import choose_predictor
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         prefixes=prefixes,
         grammars=compiler,
         conditions=machine.conditions_of(config, first),
-        token_features=TokenFeatures.of(token_embeddings(first)) if choose_predictor(config) in IN_MODEL else None,
+        token_features=TokenFeatures.of(token_embeddings(first)) if choose_predictor(config) is Length.OWN else None,
         shares_cores=first.device.type == "cpu",
     )
 
@@ -254,6 +254,6 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
         prefixes=prefixes,
         grammars=None,
         conditions=Conditions(config.model, "none", "none", config.device, 0, chunk),
-        token_features=TokenFeatures.hashed(text.vocab_size) if choose_predictor(config) in IN_MODEL else None,
+        token_features=TokenFeatures.hashed(text.vocab_size) if choose_predictor(config) is Length.OWN else None,
         shares_cores=False,
     )

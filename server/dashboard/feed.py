@@ -45,7 +45,6 @@ class Feed:
         self._scene: Scene | None = None  # until there is something to see
         self._lost = False  # by a fault, until somebody looks again
         self.viewers = 0
-        self._closed = False
         self._frame = b""
         self._ticked = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
@@ -82,7 +81,7 @@ class Feed:
         Raises ApiError 503 where as many look as may. To be closed when it is not read to its end.
         """
         scene = self._scene
-        if self._closed or scene is None:
+        if scene is None:
             return
         if self.viewers >= MOST_VIEWERS:
             raise ApiError(503, f"{MOST_VIEWERS} dashboards are open already; close one", code="too_many_viewers")
@@ -107,7 +106,7 @@ class Feed:
 
     def close(self) -> None:
         """End all frames for good: the server is going."""
-        self._closed = True
+        self._scene = None
         self._end()
 
     async def _tick_on(self, scene: Scene) -> None:

@@ -9,6 +9,8 @@ from collections import Counter, deque
 from dataclasses import asdict
 from itertools import chain
 
+import msgspec
+
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.evaluation import can_be_judged, is_inside
@@ -117,10 +119,7 @@ class Scene:
         self._prune(now)
         moment = self._moment(now)
         tick = snapshot.Tick(
-            moment.t,
-            moment.waiting,
-            moment.running,
-            moment.totals,
+            *(moment.t, moment.waiting, moment.running, moment.totals),
             [self._executor(worker) for worker in self._dispatcher.workers],
             [*self._changes],
             self._queue(),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -21,8 +21,11 @@ from server.cli.config import ConfigError, FrontConfig
 from server.http.access import Access, Quota
 from server.http.keys import load_keys
 from server.http.listener import ConnectionLimits
-from server.observe.tracing import Tracing, tracing_to
+from server.observe.tracing import tracing_to
 from server.process.port import is_loopback
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 ANY = "*"
 HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -51,22 +54,6 @@ class Origins:
         return ANY in self.allowed or origin in self.allowed
 
 
-ORIGINS = web.AppKey("origins", Origins)
-
-
-@web.middleware
-async def guard_origins(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a browser's question whether a page may call, and refuse calls of those that may not."""
-    origins, origin = request.app[ORIGINS], request.headers.get("Origin")
-    if origin is None:
-        return await handler(request)
-    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
-        return _preflight(request, origins, origin)
-    if _foreign(request, origin) and request.method not in HARMLESS and not origins.allows(origin):
-        raise _refusal()
-    return await handler(request)
-
-
 def _foreign(request: web.Request, origin: str) -> bool:
     """Whether a page of another origin calls. Browsers tell so only over https and on localhost: else compare names."""
     site = request.headers.get("Sec-Fetch-Site")
@@ -77,7 +64,7 @@ def _foreign(request: web.Request, origin: str) -> bool:
 
 async def add_origin_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Say on each response which page may read it."""
-    origins, origin = request.app[ORIGINS], request.headers.get("Origin")
+    origins, origin = request.app[FRONT].origins, request.headers.get("Origin")
     if not origins.allowed:
         return
     response.headers.add("Vary", "Origin")
@@ -111,8 +98,6 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 Hosts: TypeAlias = frozenset[str]
 """Host names that may be asked for, without ports and in lower case."""
 
-HOSTS = web.AppKey("hosts", Hosts)
-
 
 def local_hosts(bound: str, more: Iterable[str]) -> Hosts:
     """The names of this machine alone, the address that is listened on, and those that the user adds."""
@@ -124,14 +109,6 @@ def name_of(host: str) -> str:
     """A Host header without its port."""
     name, colon, port = host.strip().lower().rpartition(":")
     return (name if colon and (port.isdigit() or not port) else host.strip().lower()).removesuffix(".")
-
-
-@web.middleware
-async def guard_hosts(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse calls by foreign names, where names are checked at all."""
-    if (hosts := request.app.get(HOSTS)) is not None:
-        check_host(hosts, request.headers.get("Host", ""))
-    return await handler(request)
 
 
 def check_host(hosts: Hosts, host: str) -> None:
@@ -154,11 +131,29 @@ class Front:
     """Names under which it answers; None for any."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: ssl.SSLContext | None = None
-    tracing: Tracing | None = None
+    tracing: TracerProvider | None = None
     """Where spans of calls go; None for nowhere."""
 
 
 OPEN = Front()
+
+FRONT = web.AppKey("front", Front)
+
+
+@web.middleware
+async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse calls by foreign names, where names are checked, and by pages that may not call; answer a browser's
+    question whether a page may."""
+    front, origin = request.app[FRONT], request.headers.get("Origin")
+    if front.hosts is not None:
+        check_host(front.hosts, request.headers.get("Host", ""))
+    if origin is None:
+        return await handler(request)
+    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+        return _preflight(request, front.origins, origin)
+    if _foreign(request, origin) and request.method not in HARMLESS and not front.origins.allows(origin):
+        raise _refusal()
+    return await handler(request)
 
 
 def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
@@ -182,18 +177,6 @@ def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
         tls=tls_context(config.ssl_certfile, config.ssl_keyfile),
         tracing=None if config.otlp_traces_endpoint is None else tracing_to(config.otlp_traces_endpoint),
     )
-
-
-def reread(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> None:
-    """Take keys and certificate anew from where they came from, both or neither; raises ConfigError.
-
-    Quotas stay, and so do the weights by which service is shared out. Connections that are open keep their certificate.
-    """
-    keys = load_keys(config.api_key, config.api_key_file, environ)
-    tls_context(config.ssl_certfile, config.ssl_keyfile)  # tried apart: a chain without its key would be half taken
-    if front.tls is not None and config.ssl_certfile is not None:
-        front.tls.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password=_refuse)
-    front.access.keys.replace(keys)
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -241,10 +224,18 @@ def reload_on_hangup(front: Front, config: FrontConfig, environ: Mapping[str, st
 
 
 def _reload(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> None:
+    """Take keys and certificate anew from where they came from, both or neither.
+
+    Quotas stay, and so do the weights by which service is shared out. Connections that are open keep their certificate.
+    """
     try:
-        reread(front, config, environ)
+        keys = load_keys(config.api_key, config.api_key_file, environ)
+        tls_context(config.ssl_certfile, config.ssl_keyfile)  # tried apart: a chain without its key is half taken
     except ConfigError as error:
         log.error("SIGHUP: keys and certificate stay as they were: %s", error)
-    else:
-        certificate = "no certificate" if front.tls is None else "the certificate"
-        log.info("SIGHUP: read %d keys and %s anew", len(front.access.keys), certificate)
+        return
+    if front.tls is not None and config.ssl_certfile is not None:
+        front.tls.load_cert_chain(config.ssl_certfile, config.ssl_keyfile, password=_refuse)
+    front.access.keys.replace(keys)
+    certificate = "no certificate" if front.tls is None else "the certificate"
+    log.info("SIGHUP: read %d keys and %s anew", len(keys), certificate)

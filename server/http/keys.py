@@ -57,8 +57,8 @@ def _holder(digest: bytes) -> str:
 def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> Keyring:
     """The keys of all sources together. Raises ConfigError, also where a source holds none."""
     keys = read_keys(given, file, environ)
-    if file is not None:
-        _warn_if_open(file)
+    if file is not None and file.stat().st_mode & stat.S_IROTH:
+        log.warning("%s can be read by everybody on this machine: chmod 600 it", file)
     if any(len(key) < SHORT for key in keys):
         log.warning("an API key has fewer than %d characters: make keys with `openssl rand -hex 32`", SHORT)
     return Keyring(keys, keys)
@@ -109,8 +109,3 @@ def _check(key: str, source: str) -> str:
     if not key or not all("!" <= character <= "~" for character in key):
         raise ConfigError(f"{source}: a key consists of printable ASCII characters, without spaces")
     return key
-
-
-def _warn_if_open(file: Path) -> None:
-    if file.stat().st_mode & stat.S_IROTH:
-        log.warning("%s can be read by everybody on this machine: chmod 600 it", file)

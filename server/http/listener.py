@@ -172,11 +172,9 @@ class Listener(web.BaseSite):
 
     async def start(self) -> None:
         await super().start()
-        self._server = await self._listen(asyncio.get_running_loop())
-
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractServer:
+        loop = asyncio.get_running_loop()
         listen = loop.create_unix_server if self._socket.family == socket.AF_UNIX else loop.create_server
-        return await listen(
+        self._server = await listen(
             self._connect,
             sock=self._socket,
             ssl=self._ssl_context,

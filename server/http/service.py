@@ -42,11 +42,11 @@ from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
 from server.dashboard.feed import FEED, NAME, Feed, close_feed
 from server.embeddings import TextEmbedder
 from server.http.access import ACCESS, authenticate, holder_of, sender_of
-from server.http.front import HOSTS, OPEN, ORIGINS, Front, add_origin_headers, guard_hosts, guard_origins
+from server.http.front import FRONT, OPEN, Front, add_origin_headers, guard
 from server.http.request_id import HEADER, remember_id, request_id
 from server.observe.logs import with_fields
 from server.observe.metrics import METRICS, Metrics
-from server.observe.tracing import TRACING, trace_calls
+from server.observe.tracing import TRACING, close_tracing, trace_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         METRICS: service.metrics,
         FEED: service.feed,
         ACCESS: front.access,
-        ORIGINS: front.origins,
-        HOSTS: front.hosts,
+        FRONT: front,
         TRACING: front.tracing,
         PACE: Pace(),
         DOCUMENT: encode_document(service.operations),
@@ -153,8 +152,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     if (files := service.files) is not None:
         most = service.limits.max_body_bytes
         app[BATCHES] = Batches(files.folder, files.capacity, most, ModelAsker(app), service.slots)
-    if front.tracing is not None:
-        app.on_cleanup.append(front.tracing.close)
+    app.on_cleanup.append(close_tracing)
     app.add_routes(
         [
             getattr(web, operation.method)(operation.path, operation.handler, expect_handler=meet_expectation)
@@ -205,7 +203,7 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
     path = request.rel_url.raw_path  # still percent-encoded: it could hold line breaks
     level = logging.DEBUG if path.startswith(QUIET) else logging.INFO
     milliseconds = round(seconds * 1000)
-    caller = holder_of(request)
+    caller, code = holder_of(request), error_code(request)
     line = f"{request.method} {path} {status} {milliseconds} ms {request_id(request)}"
     fields = with_fields(
         method=request.method,
@@ -213,21 +211,14 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
         status=status,
         duration_ms=milliseconds,
         caller=caller,
-        error=error_code(request),
+        error=code,
     )
     log.log(level, "%s%s", line, f" by {caller}" if caller else "", extra=fields)
-    _count(request, status)
-
-
-def _count(request: web.Request, status: str) -> None:
-    metrics = request.app.get(METRICS)
-    if metrics is None:
-        return
-    resource = request.match_info.route.resource
-    metrics.count_response(request.method, "unknown" if resource is None else resource.canonical, status)
-    code = error_code(request)
-    if status in REFUSALS and code is not None and generates(request):
-        metrics.count_refusal(code)
+    if (metrics := request.app.get(METRICS)) is not None:
+        resource = request.match_info.route.resource
+        route = "unknown" if resource is None else resource.canonical
+        refusal = code if status in REFUSALS and generates(request) else None
+        metrics.count_response(request.method, route, status, refusal)
 
 
 INTERVAL = 0.02
@@ -280,8 +271,7 @@ MIDDLEWARES = (
     trace_calls,
     pace_refusals,
     errors_as_json,
-    guard_hosts,
-    guard_origins,
+    guard,
     authenticate,
     admit,
 )

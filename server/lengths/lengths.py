@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from engine.messages import REPETITION, FinishReason
 from engine.sampling.params import SamplingParams
 from models.catalog.catalog import default_cache
 from scheduler.clock import Clock, background
-from scheduler.journal.file import JournalError, RequestEntry, read
+from scheduler.journal.file import ANSWERED, JournalError, RequestEntry, read
 from scheduler.journal.writer import Bounds, Journal
 from scheduler.learner import Lesson, Submit, inline
 from scheduler.length.cache import CachedPredictor
@@ -33,83 +33,72 @@ from server.api.served_model import Revise
 from server.cli.config import FrontConfig
 from server.composition.cache_paths import journal_path
 
+CANCELLED = "cancelled"
+"""Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""
 
-@dataclass(frozen=True, slots=True)
-class PredictorParts:
-    """The parts that predict and learn; None for what is not there."""
 
+@dataclass(eq=False, slots=True)
+class Lengths:
+    """Predicts for the handlers, and follows requests for the dispatcher. Event loop only; recording takes
+    no time and raises nothing."""
+
+    config: FrontConfig
+    model: str
+    """The name that answers are recorded by."""
+    journal: Journal | None = None
+    """Where requests are recorded; None for nowhere."""
     front: MicroBatcher | None = None
+    """Predicts lengths; None where nothing does."""
     learning: Learning | OnlineForest | None = None
     cached: CachedPredictor | None = None
     late: LateEstimates = field(default_factory=LateEstimates)
     history: LengthHistory = field(default_factory=LengthHistory)
+    knows: bool = False
+    """Whether requests say how long they become."""
+    _open: dict[Request, tuple[LengthQuery, Prediction | None]] = field(default_factory=dict)
 
     @property
     def lesson(self) -> Lesson | None:
         """The latest lesson on lengths; None before the first."""
         return None if self.learning is None else self.learning.learner.latest
 
-
-CANCELLED = "cancelled"
-"""Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""
-
-
-class Lengths:
-    """Predicts for the handlers, and follows requests for the dispatcher. Event loop only; recording takes
-    no time and raises nothing."""
-
-    def __init__(
-        self,
-        config: FrontConfig,
-        model: str,
-        journal: Journal | None,
-        learned: PredictorParts | None = None,
-        *,
-        knows: bool = False,
-    ) -> None:
-        """`model` is the name that answers are recorded by; where it `knows`, requests say how long they become."""
-        self.learned = learned or PredictorParts()
-        self.journal = journal
-        """Where requests are recorded; None for nowhere."""
-        self._config, self._model, self._knows = config, model, knows
-        self._open: dict[Request, tuple[LengthQuery, Prediction | None]] = {}
-
     async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         """The predicted length; None where none is wanted. Raises NoReplay."""
-        if self.learned.front is not None:
-            return await self.learned.front.predict(query)
-        return oracle(sampling) if self._knows else None
+        if self.front is not None:
+            return await self.front.predict(query)
+        return oracle(sampling) if self.knows else None
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
         """Note a request that was submitted, with what is known of it."""
         self._open[request] = query, prediction
         if prediction is not None and prediction.late is not None and not request.state.is_final:
-            self.learned.late.expect(request, prediction.late, partial(self._revised, request, revise))
+            self.late.expect(request, prediction.late, partial(self._revised, request, revise))
 
     def on_first_token(self, request: Request, now: float) -> None:
         return
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        self.learned.late.forget(request)
+        self.late.forget(request)
         noted = self._open.pop(request, None)
         if noted is None:  # it ended while it was being submitted
             return
         query, prediction = noted
-        if reason in (FinishReason.STOP, FinishReason.LENGTH) and request.generated:
-            self._learn(query, prediction, request.generated, whole=_is_whole(request, reason))
+        outcome = _outcome(request, reason)
+        if outcome in ANSWERED and request.generated:
+            limited = outcome == FinishReason.LENGTH and request.generated >= request.sampling.max_tokens
+            cut = limited or outcome == REPETITION
+            self._learn(query, prediction, request.generated, cut=cut)
         if self.journal is not None:
-            entry = request_entry(self._config, self._model, request, query, prediction, reason)
-            recorded = self.journal.put(entry)
-            request.recorded = recorded if self._config.journal_sync else None
+            recorded = self.journal.put(self._entry(request, query, prediction, outcome))
+            request.recorded = recorded if self.config.journal_sync else None
 
-    def _learn(self, query: LengthQuery, prediction: Prediction | None, length: int, *, whole: bool) -> None:
-        """Learn from an answer; one that is not `whole` was cut off at `max_tokens`, or because it repeated itself."""
-        parts = self.learned
-        parts.history.add(query.scope, query.instruction, length, cut=not whole)
-        if parts.cached is not None and whole:
-            parts.cached.ended(query, length)
-        if parts.learning is not None and prediction is not None and (features := prediction.features_by_now):
-            parts.learning.add(ServedRow(features, prediction.length, length, not whole, query.scope))
+    def _learn(self, query: LengthQuery, prediction: Prediction | None, length: int, *, cut: bool) -> None:
+        """Learn from an answer, which was `cut` off at `max_tokens`, or because it repeated itself, or is whole."""
+        self.history.add(query.scope, query.instruction, length, cut=cut)
+        if self.cached is not None and not cut:
+            self.cached.ended(query, length)
+        if self.learning is not None and prediction is not None and (features := prediction.features_by_now):
+            self.learning.add(ServedRow(features, prediction.length, length, cut, query.scope))
 
     def _revised(self, request: Request, revise: Revise, estimate: Estimate) -> bool:
         """Take over a prediction that came after its request had gone on with a guess; False when it says nothing."""
@@ -123,57 +112,41 @@ class Lengths:
         revise(request, prediction.length, prediction.distribution)
         return True
 
-
-def request_entry(
-    config: FrontConfig,
-    model: str,
-    request: Request,
-    query: LengthQuery,
-    prediction: Prediction | None,
-    reason: FinishReason | None,
-) -> RequestEntry:
-    """A request that has ended, as the journal has it."""
-    times = request.times
-    since = times.arrival
-    return RequestEntry(
-        finished_at=time.time(),
-        model=model,
-        strategy=config.strategy,
-        outcome=_outcome(request, reason),
-        input_length=request.input_length,
-        user_input_length=query.user_input_length,
-        max_tokens=request.sampling.max_tokens,
-        generated=request.generated,
-        predicted=None if prediction is None else prediction.length,
-        source=None if prediction is None else str(prediction.source),
-        assigned=None if times.assigned is None else times.assigned - since,
-        started=None if times.started is None else times.started - since,
-        first_token=None if times.first_token is None else times.first_token - since,
-        latency=(since if times.end is None else times.end) - since,
-        runs=request.runs,
-        replayed=request.sampling.replay_tokens is not None,
-        features=() if prediction is None else prediction.features_by_now,
-        instruction=query.instruction if config.journal_prompts else None,
-        user_input=query.user_input if config.journal_prompts else None,
-        scope=query.scope,
-    )
+    def _entry(self, request: Request, query: LengthQuery, prediction: Prediction | None, outcome: str) -> RequestEntry:
+        """A request that has ended, as the journal has it."""
+        times = request.times
+        since = times.arrival
+        return RequestEntry(
+            finished_at=time.time(),
+            model=self.model,
+            strategy=self.config.strategy,
+            outcome=outcome,
+            input_length=request.input_length,
+            user_input_length=query.user_input_length,
+            max_tokens=request.sampling.max_tokens,
+            generated=request.generated,
+            predicted=None if prediction is None else prediction.length,
+            source=None if prediction is None else str(prediction.source),
+            assigned=None if times.assigned is None else times.assigned - since,
+            started=None if times.started is None else times.started - since,
+            first_token=None if times.first_token is None else times.first_token - since,
+            latency=(since if times.end is None else times.end) - since,
+            runs=request.runs,
+            replayed=request.sampling.replay_tokens is not None,
+            features=() if prediction is None else prediction.features_by_now,
+            instruction=query.instruction if self.config.journal_prompts else None,
+            user_input=query.user_input if self.config.journal_prompts else None,
+            scope=query.scope,
+        )
 
 
 def _outcome(request: Request, reason: FinishReason | None) -> str:
+    """How a request ended: its finish reason, or CANCELLED, or REPETITION where the server ended its answer; a client's
+    own stop string of that name is another matter."""
     if reason is None:
         return CANCELLED
-    return REPETITION if _repeated(request) else str(reason)
-
-
-def _is_whole(request: Request, reason: FinishReason) -> bool:
-    if _repeated(request):
-        return False
-    return reason is FinishReason.STOP or request.generated < request.sampling.max_tokens
-
-
-def _repeated(request: Request) -> bool:
-    """Whether the server ended the answer; a client's own stop string of this name is another matter."""
-    return request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
+    ended_here = request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
+    return REPETITION if ended_here else str(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,19 +167,22 @@ class PredictorContext:
     """Grows the forests of the default."""
 
 
-@asynccontextmanager
 async def open_recorded_lengths(
-    config: FrontConfig, model: str, features: TokenFeatures, clock: Clock, context: PredictorContext
-) -> AsyncIterator[Lengths]:
-    """Lengths of a model's answers, predicted from features of its prompts, and recorded by its name."""
-    async with AsyncExitStack() as stack:
-        journal = await stack.enter_async_context(open_journal(config))
-        known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, model)
-        forest = OnlineForest(features, context.submit, clock, known, context.fit)
-        await forest.wait_for_first()
-        learning = forest if config.learning_interval else None
-        async with connect(config, model, journal, context, forest, learning) as lengths:
-            yield lengths
+    stack: AsyncExitStack,
+    config: FrontConfig,
+    model: str,
+    features: TokenFeatures,
+    clock: Clock,
+    context: PredictorContext,
+) -> Lengths:
+    """Lengths of a model's answers, predicted from features of its prompts, and recorded by its name, until the stack
+    is left."""
+    journal = open_journal(stack, config)
+    known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, model)
+    forest = OnlineForest(features, context.submit, clock, known, context.fit)
+    await forest.wait_for_first()
+    lengths = Lengths(config, model, journal, learning=forest if config.learning_interval else None)
+    return await connect(stack, lengths, forest, context)
 
 
 def _served_before(path: Path, model: str) -> list[ServedRow]:
@@ -216,41 +192,29 @@ def _served_before(path: Path, model: str) -> list[ServedRow]:
     return []
 
 
-@asynccontextmanager
 async def connect(
-    config: FrontConfig,
-    model: str,
-    journal: Journal | None,
-    context: PredictorContext,
-    predictor: LengthPredictor,
-    learning: Learning | OnlineForest | None,
-    cached: CachedPredictor | None = None,
-) -> AsyncIterator[Lengths]:
-    """Lengths by a predictor, and the loop that feeds it; its answers go to what learns from them and to the cache."""
-    history = LengthHistory()
-    front = MicroBatcher(
-        cached or predictor,
-        history,
-        time_limit=config.prediction_timeout,
+    stack: AsyncExitStack, lengths: Lengths, predictor: LengthPredictor, context: PredictorContext
+) -> Lengths:
+    """Let a predictor predict the lengths, until the stack is left."""
+    lengths.late = LateEstimates(context.late)
+    lengths.front = MicroBatcher(
+        predictor,
+        lengths.history,
+        time_limit=lengths.config.prediction_timeout,
         idle_share=IDLE_SHARE if context.shared_cores else 1.0,
         observe=context.held,
     )
-
-    parts = PredictorParts(front, learning, cached, LateEstimates(context.late), history)
-    async with background(front.run(), "length front"):
-        yield Lengths(config, model, journal, parts)
+    await stack.enter_async_context(background(lengths.front.run(), "length front"))
+    return lengths
 
 
-@asynccontextmanager
-async def open_journal(config: FrontConfig) -> AsyncIterator[Journal | None]:
+def open_journal(stack: AsyncExitStack, config: FrontConfig) -> Journal | None:
+    """The journal, which is closed when the stack is left; None where nothing is recorded."""
     if config.no_journal:
-        yield None
-        return
+        return None
     age = None if config.journal_max_age is None else config.journal_max_age * 86400
     bounds = Bounds(age, config.journal_max_size * 2**30)
     journal = Journal(journal_path(default_cache(), config.journal), bounds=bounds)
     journal.start()
-    try:
-        yield journal
-    finally:
-        await asyncio.to_thread(journal.close)
+    stack.push_async_callback(asyncio.to_thread, journal.close)
+    return journal

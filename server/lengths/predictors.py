@@ -19,12 +19,13 @@ from models.errors import UserError
 from models.proxy.network import read_manifest
 from scheduler.clock import Clock, background
 from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
+from scheduler.length.forest import Manifest
 from scheduler.length.learning import Learning
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
 from server.composition.cache_paths import forest_path, model_key, proxy_path
 from server.lengths.lengths import Lengths, PredictorContext, connect, open_journal, open_recorded_lengths
-from server.lengths.process import NICENESS, PredictorProcess, Setup, Work, predict_by_forest, predict_by_proxy
+from server.lengths.process import NICENESS, Make, PredictorProcess, Setup, make_forest_worker, make_proxy_worker
 from server.process.worker_process import ProcessFailed
 
 log = logging.getLogger(__name__)
@@ -36,8 +37,8 @@ class PredictorKind:
 
     path: Callable[[Path, str], Path]
     """(cache folder, served model) -> the file or folder of what was trained."""
-    work: Work
-    """The work of the process."""
+    make: Make
+    """Makes the worker of the process."""
     learns: bool
     """Whether it is trained while it serves."""
     cache_size: int
@@ -46,13 +47,10 @@ class PredictorKind:
 
 KINDS: Mapping[Length, PredictorKind] = MappingProxyType(
     {
-        Length.FOREST: PredictorKind(forest_path, predict_by_forest, learns=True, cache_size=0),
-        Length.PROXY: PredictorKind(proxy_path, predict_by_proxy, learns=False, cache_size=CAPACITY),
+        Length.FOREST: PredictorKind(forest_path, make_forest_worker, learns=True, cache_size=0),
+        Length.PROXY: PredictorKind(proxy_path, make_proxy_worker, learns=False, cache_size=CAPACITY),
     }
 )
-
-IN_MODEL = frozenset({Length.OWN})
-"""Predictions from what the served model makes of a prompt."""
 
 
 def choose_predictor(config: ServeConfig) -> Length:
@@ -83,22 +81,13 @@ def cache_size(config: ServeConfig, kind: PredictorKind) -> int:
     return kind.cache_size if config.length_cache_size is None else config.length_cache_size
 
 
-@dataclass(frozen=True, slots=True)
-class Predictor:
-    """A predictor whose process has been started and may not be ready yet."""
-
-    kind: PredictorKind
-    process: PredictorProcess
-    started: asyncio.Task[None]
-
-
 @asynccontextmanager
 async def open_predictor(
-    config: ServeConfig, work: Work | None = None, niceness: int = NICENESS
-) -> AsyncIterator[Predictor | None]:
+    config: ServeConfig, make: Make | None = None, niceness: int = NICENESS
+) -> AsyncIterator[PredictorProcess | None]:
     """Start the process that predicts, and do not wait for it; None where none is wanted.
 
-    `work` is what it does in place of its own, for tests; `niceness` is that of the one that grows forests. Raises
+    `make` makes its worker in place of its own, for tests; `niceness` is that of the one that grows forests. Raises
     CatalogError and UserError.
     """
     kind = KINDS.get(choose_predictor(config))
@@ -106,60 +95,40 @@ async def open_predictor(
         yield None
         return
     folder = await asyncio.to_thread(Catalog().resolve, config.embedder)
-    path = kind.path(default_cache(), config.model)
-    setup = Setup(config.embedder, folder, config.embedder_max_tokens, path, niceness=niceness, device=config.device)
-    process = PredictorProcess(setup, work or kind.work)
-    started = asyncio.create_task(process.start(embeds=cache_size(config, kind) > 0), name="length predictor")
+    about = Manifest(config.embedder, config.embedder_max_tokens)
+    setup = Setup(folder, kind.path(default_cache(), config.model), about, niceness, config.device)
+    process = PredictorProcess(setup, make or kind.make)
+    started = process.begin(embeds=cache_size(config, kind) > 0)
     try:
-        yield Predictor(kind, process, started)
+        yield process
     finally:
         await asyncio.to_thread(process.close)
         with suppress(ProcessFailed, asyncio.CancelledError):
             await started
 
 
-@asynccontextmanager
 async def open_lengths(
+    stack: AsyncExitStack,
     config: ServeConfig,
-    predictor: Predictor | None,
+    process: PredictorProcess | None,
     clock: Clock,
     context: PredictorContext,
-) -> AsyncIterator[Lengths]:
-    """Lengths that are predicted, recorded and learned from, once the predictor is ready or has failed to be."""
-    model = model_key(config.model)
-    async with AsyncExitStack() as stack:
-        if predictor is None and context.token_features is not None:
-            own = open_recorded_lengths(config, model, context.token_features, clock, context)
-            yield await stack.enter_async_context(own)
-            return
-        journal = await stack.enter_async_context(open_journal(config))
-        if predictor is None:
-            yield Lengths(config, model, journal, knows=choose_predictor(config) is Length.ORACLE)
-            return
-        ready = await _until_ready(predictor)
-        process, size = predictor.process, cache_size(config, predictor.kind)
-        cached = CachedPredictor(process, process.embed, LengthCache(size)) if size else None
-        learning = await _open_learning(config, process, clock) if ready and predictor.kind.learns else None
-        if learning is not None:
+) -> Lengths:
+    """Lengths that are predicted, recorded and learned from until the stack is left, once the predictor is ready or has
+    failed to be."""
+    model, length = model_key(config.model), choose_predictor(config)
+    if process is None and context.token_features is not None:
+        return await open_recorded_lengths(stack, config, model, context.token_features, clock, context)
+    lengths = Lengths(config, model, open_journal(stack, config), knows=length is Length.ORACLE)
+    if process is None:
+        return lengths
+    if await process.ready() and KINDS[length].learns:
+        training = await process.training()
+        if training is None and config.learning_interval:
+            log.info("there is no forest yet: lengths are guessed from earlier answers until one has grown")
+        if config.learning_interval:
+            lengths.learning = learning = Learning(process.train, clock, training, config.learning_interval)
             await stack.enter_async_context(background(learning.run(), "length learning"))
-        connected = connect(config, model, journal, context, process, learning, cached)
-        yield await stack.enter_async_context(connected)
-
-
-async def _until_ready(predictor: Predictor) -> bool:
-    """Whether it has started; else it is tried again when it is asked, and requests go on with guesses meanwhile."""
-    try:
-        await asyncio.shield(predictor.started)
-    except ProcessFailed as error:
-        log.warning("no lengths can be predicted, requests go on with guesses: %s", error)
-        return False
-    return True
-
-
-async def _open_learning(config: ServeConfig, process: PredictorProcess, clock: Clock) -> Learning | None:
-    training = await process.training()
-    if not config.learning_interval:
-        return None
-    if training is None:
-        log.info("there is no forest yet: lengths are guessed from earlier answers until one has grown")
-    return Learning(process.train, clock, training, config.learning_interval)
+    if size := cache_size(config, KINDS[length]):
+        lengths.cached = CachedPredictor(process, process.embed, LengthCache(size))
+    return await connect(stack, lengths, lengths.cached or process, context)

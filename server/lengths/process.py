@@ -7,24 +7,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from scheduler.length.features import FloatMatrix, LengthQuery, assemble
-from scheduler.length.forest import Examples, Forest, ForestError, Growth, Manifest, grow, load, read, save
+from scheduler.length.forest import Examples, Forest, ForestError, Manifest, grow, load, read, save
 from scheduler.length.learning import ServedRow, is_worse
 from scheduler.length.prediction import Estimate, LengthDistribution, Source
-from server.process.worker_process import END_TIMEOUT, TIMEOUT, ProcessFailed, WorkerProcess, answer_all, end, spawn
+from server.process.worker_process import TIMEOUT, ProcessFailed, WorkerProcess
 
 if TYPE_CHECKING:
     from models.embedder import Embedder
@@ -41,15 +38,12 @@ class it might not."""
 class Setup:
     """The settings of the process."""
 
-    embedder: str
-    """Name of the sentence embedder."""
     folder: Path
     """The embedder's folder."""
-    max_tokens: int
-    """Tokens of a text that are read."""
     forest: Path
     """The forest's file. Where it is absent nothing is predicted yet, but features are made for the first forest."""
-    growth: Growth = Growth()
+    about: Manifest
+    """The embedder, the tokens of a text that it reads, and how forests grow."""
     niceness: int = NICENESS
     """Niceness of the process that grows forests, above the server's own."""
     device: str = "cpu"
@@ -62,46 +56,38 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> FloatMatrix: ...
 
 
-class LengthWorker:
-    """What the process does; the cache needs texts embedded, also where no forest does."""
-
-    def __init__(self, embedder: Callable[[], Encoder]) -> None:
-        """`embedder` is called when the first texts are to be embedded."""
-        self._load_embedder = embedder
-
-    @cached_property
-    def embedder(self) -> Encoder:
-        return self._load_embedder()
-
-    def embed(self, texts: Sequence[str]) -> FloatMatrix:
-        """Texts -> (n, dim), for the length cache."""
-        return self.embedder.encode(texts)
-
-
-class ForestWorker(LengthWorker):
+class ForestWorker:
     """Estimates lengths by an embedder and a forest."""
 
     def __init__(self, embedder: Encoder, setup: Setup) -> None:
-        super().__init__(lambda: embedder)
-        self._forest = load_forest(setup)
+        self._embedder = embedder
+        self._forest = load_forest(setup.forest, setup.about)
+
+    def embed(self, texts: Sequence[str]) -> FloatMatrix:
+        """Texts -> (n, dim), for the length cache."""
+        return self._embedder.encode(texts)
 
     def take(self, forest: Forest) -> None:
         """Put a forest in the place of the present one."""
         self._forest = forest
 
     def estimate(self, queries: Sequence[LengthQuery]) -> tuple[Estimate, ...]:
-        features = embed(self.embedder, queries)
+        features = embed(self._embedder, queries)
         distributions = self._forest.distributions(features) if self._forest else [None] * len(queries)
         rows = zip(features.tolist(), distributions, strict=True)
         return tuple(Estimate(tuple(row), distribution) for row, distribution in rows)
 
 
-class ProxyWorker(LengthWorker):
+class ProxyWorker:
     """Estimates lengths by a proxy."""
 
-    def __init__(self, proxy: Proxy, embedder: Callable[[], Encoder]) -> None:
-        super().__init__(embedder)
-        self._proxy = proxy
+    def __init__(self, proxy: Proxy, load_encoder: Callable[[], Encoder]) -> None:
+        """`load_encoder` is called where the length cache has texts embedded."""
+        self._proxy, self._encoder = proxy, cache(load_encoder)
+
+    def embed(self, texts: Sequence[str]) -> FloatMatrix:
+        """Texts -> (n, dim), for the length cache."""
+        return self._encoder().encode(texts)
 
     def estimate(self, queries: Sequence[LengthQuery]) -> tuple[Estimate, ...]:
         lengths = self._proxy.predict([query.conversation for query in queries]).tolist()
@@ -116,21 +102,21 @@ def embed(embedder: Encoder, queries: Sequence[LengthQuery]) -> FloatMatrix:
     return assemble(embeddings[: len(queries)], embeddings[len(queries) :], lengths)
 
 
-def load_forest(setup: Setup) -> Forest | None:
-    """The forest in the file; None where there is none, or none that was grown for this embedder."""
+def load_forest(path: Path, about: Manifest) -> Forest | None:
+    """The forest in a file; None where there is none, or none that was grown for this embedder."""
     with suppress(ForestError):
-        read_examples(setup)
-        return load(setup.forest)[0]
+        read_examples(path, about)
+        return load(path)[0]
     return None
 
 
-def read_examples(setup: Setup) -> Examples:
-    """The examples of the forest in the file, if they were made by this embedder. Raises ForestError."""
-    examples, about = read(setup.forest)
-    if (about.embedder, about.max_tokens) != (setup.embedder, setup.max_tokens):
+def read_examples(path: Path, about: Manifest) -> Examples:
+    """The examples of the forest in a file, if they were made by this embedder. Raises ForestError."""
+    examples, its = read(path)
+    if (its.embedder, its.max_tokens) != (about.embedder, about.max_tokens):
         raise ForestError(
-            f"{setup.forest} was made for the embedder {about.embedder} with {about.max_tokens} tokens, not for "
-            f"{setup.embedder} with {setup.max_tokens}: train it again with `lengthwise train`"
+            f"{path} was made for the embedder {its.embedder} with {its.max_tokens} tokens, not for "
+            f"{about.embedder} with {about.max_tokens}: train it again with `lengthwise train`"
         )
     return examples
 
@@ -157,43 +143,50 @@ WARM_UP = (
 T = TypeVar("T")
 
 
-Work: TypeAlias = "Callable[[Connection[Any, Any], Setup], None]"
-"""Answers what comes over the connection, in a process of its own."""
+def make_forest_worker(setup: Setup) -> ForestWorker:
+    """What predicts by a forest, in a process of its own."""
+    from server.composition.devices import run_beside_executors  # with torch, which the trainer starts without
+
+    run_beside_executors(setup.device)
+    return ForestWorker(load_embedder(setup.folder, setup.about.max_tokens), setup)
 
 
-def predict_by_forest(connection: Connection[Any, Any], setup: Setup) -> None:
-    """Answer with the forest's predictions."""
+def make_proxy_worker(setup: Setup) -> ProxyWorker:
+    """What predicts by the proxy in the folder `setup.forest`, in a process of its own."""
+    from models.proxy.network import load  # with torch, in this process only
+    from server.composition.devices import run_beside_executors
 
-    def make() -> ForestWorker:
-        from server.composition.devices import run_beside_executors  # with torch, which the trainer starts without
-
-        run_beside_executors(setup.device)
-        return ForestWorker(load_embedder(setup.folder, setup.max_tokens), setup)
-
-    answer_all(connection, make)
+    run_beside_executors(setup.device)
+    return ProxyWorker(load(setup.forest).pack(), partial(load_embedder, setup.folder, setup.about.max_tokens))
 
 
-def predict_by_proxy(connection: Connection[Any, Any], setup: Setup) -> None:
-    """Answer with the predictions of the proxy in the folder `setup.forest`."""
-
-    def make() -> ProxyWorker:
-        from models.proxy.network import load  # with torch, in this process only
-        from server.composition.devices import run_beside_executors
-
-        run_beside_executors(setup.device)
-        return ProxyWorker(load(setup.forest).pack(), partial(load_embedder, setup.folder, setup.max_tokens))
-
-    answer_all(connection, make)
+Make: TypeAlias = Callable[[Setup], object]
+"""Makes the worker of the process that predicts, there."""
 
 
 class PredictorProcess:
     """A LengthPredictor that can be trained. Event loop only; never blocks it."""
 
-    def __init__(self, setup: Setup, work: Work = predict_by_forest, timeout: float = TIMEOUT) -> None:
+    def __init__(self, setup: Setup, make: Make = make_forest_worker, timeout: float = TIMEOUT) -> None:
         """`timeout` is in seconds."""
         self._setup = setup
-        self._process = WorkerProcess("length predictor", work, setup, timeout)
+        self._process = WorkerProcess("length predictor", partial(make, setup), timeout)
         self._trainer = NicedProcess(setup.niceness)
+
+    def begin(self, *, embeds: bool) -> asyncio.Task[None]:
+        """Start it, and do not wait for it: `ready` does. The task is the caller's to wait for at the end."""
+        self._started = asyncio.create_task(self.start(embeds=embeds), name="length predictor")
+        return self._started
+
+    async def ready(self) -> bool:
+        """Wait until it has begun, and return whether it could. Else it is tried again when it is asked, and requests
+        go on with guesses meanwhile."""
+        try:
+            await asyncio.shield(self._started)
+        except ProcessFailed as error:
+            log.warning("no lengths can be predicted, requests go on with guesses: %s", error)
+            return False
+        return True
 
     async def start(self, *, embeds: bool = False) -> None:
         """Return when it is ready: it has loaded, and answered what takes longer at first than later, texts too where
@@ -218,7 +211,7 @@ class PredictorProcess:
         which is logged."""
         if self._setup.forest.exists():
             try:
-                return await asyncio.to_thread(read_examples, self._setup)
+                return await asyncio.to_thread(read_examples, self._setup.forest, self._setup.about)
             except ForestError as error:
                 log.warning("%s; until then lengths are predicted without it", error)
         return None
@@ -231,9 +224,7 @@ class PredictorProcess:
         if forest is not None:
             await self._process.ask("take", forest)
         else:
-            log.info(
-                "a new forest is worse on %d answers held out than the present predictions: they stay", len(judges)
-            )
+            log.info("a new forest is worse on %d answers held out: the present predictions stay", len(judges))
 
     def close(self) -> None:
         """End the processes: a forest that is growing is given up, a batch that is under way is waited for a moment."""
@@ -246,62 +237,43 @@ class NicedProcess:
     in the server's own process that would hold the interpreter's lock, and the event loop lags by it."""
 
     def __init__(self, niceness: int = NICENESS) -> None:
-        self._niceness = niceness
-        self._thread = ThreadPoolExecutor(1, "length training")
-        self._thread.submit(int)  # its thread starts now: while answers are made, the system may have none to give
-        self._process: BaseProcess | None = None
-        self._closed = False
-
-    def submit(self, work: Callable[..., T], *arguments: object) -> Future[T]:
-        """Run work in the thread, which may call `run`."""
-        return self._thread.submit(work, *arguments)
+        self._process = WorkerProcess("length training", partial(NicedWorker, niceness), start_timeout=None)
+        self.submit = self._process.thread.submit
+        """Runs work in the thread, which may call `run`."""
+        self.submit(int)  # its thread starts now: while answers are made, the system may have none to give
 
     def run(self, work: Callable[..., T], *arguments: object) -> T:
         """Run work in a process of its own and wait for its result. Raises ProcessFailed, and CancelledError at the
-        end of the server, whose signal may have come to all its processes."""
-        self._process, connection = spawn(_work_niced, self._niceness, work, arguments)
-        if self._closed:  # since it was being started
-            self._process.kill()
+        end of the server."""
         try:
-            with connection:
-                result, error = connection.recv()
-        except (EOFError, OSError) as gone:
-            self._process.join(END_TIMEOUT)
-            told = self._closed or self._process.exitcode == -signal.SIGTERM
-            raise (CancelledError if told else ProcessFailed)("the process that grew a forest is gone") from gone
+            result: T = self._process.call("run", work, arguments)
+        except ProcessFailed as failed:
+            if self._process.told_to_end:
+                raise CancelledError(str(failed)) from failed
+            raise ProcessFailed(f"no forest could be grown: {failed}") from failed
         finally:
-            end(self._process)
-        if error is not None:
-            raise ProcessFailed(f"no forest could be grown: {error}")
-        return cast(T, result)
+            self._process.hang_up()
+        return result
 
     def close(self) -> None:
         """End the process: what is under way is given up."""
-        self._closed = True
-        if self._process is not None:
-            self._process.kill()
-        self._thread.shutdown(cancel_futures=True)
+        self._process.close()
 
 
-def _work_niced(
-    connection: Connection[Any, Any], niceness: int, work: Callable[..., object], arguments: tuple[object, ...]
-) -> None:
-    """A process of low priority: sends the result of the work, and what went wrong, or None."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(niceness)
-    result, error = None, None
-    try:
-        result = work(*arguments)
-    except Exception as trouble:
-        error = f"{type(trouble).__name__}: {trouble}"
-    with suppress(OSError):
-        connection.send((result, error))
+class NicedWorker:
+    """Does any work, in a process of low priority."""
+
+    def __init__(self, niceness: int) -> None:
+        os.nice(niceness)
+
+    def run(self, work: Callable[..., T], arguments: tuple[object, ...]) -> T:
+        return work(*arguments)
 
 
 def _train(setup: Setup, training: Examples, judges: Sequence[ServedRow] = ()) -> Forest | None:
     """Grow a forest, and keep its rows in the file; None, and nothing kept, where it is worse than the present one."""
-    forest = grow(training, setup.growth)
-    if is_worse(forest, load_forest(setup), judges):
+    forest = grow(training, setup.about.growth)
+    if is_worse(forest, load_forest(setup.forest, setup.about), judges):
         return None
-    save(setup.forest, training, Manifest(setup.embedder, setup.max_tokens, setup.growth))
+    save(setup.forest, training, setup.about)
     return forest

@@ -26,10 +26,11 @@ from models.proxy.training import train as tune
 from scheduler.length import evaluation
 from scheduler.length.evaluation import Contest, Contestant, Split, quality
 from scheduler.length.features import Ablation, TokenFeatures
-from scheduler.length.forest import Examples, Forest, ForestError, Growth, Manifest, load, save
+from scheduler.length.forest import Examples, Forest, Growth, Manifest, save
 from scheduler.length.online import fit
 from scheduler.length.prediction import LengthDistribution
 from server.composition.cache_paths import forest_path, proxy_path
+from server.lengths.process import load_forest
 from server.lengths.training_data import TrainingData, read_data, read_files
 
 FEWEST = 20
@@ -55,7 +56,7 @@ def _train_forest(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     _require_enough(len(data.examples))
     path = args.output or forest_path(default_cache(), args.tokenizer)
     about = Manifest(args.embedder, max_tokens, Growth(trees=args.trees, seed=args.seed, jobs=cores))
-    held_out, contest = _measure(data, args, about.growth, bars, _present(path, about))
+    held_out, contest = _measure(data, args, about.growth, bars, load_forest(path, about))
     if contest.winner is Contestant.NEW:
         _write(path, lambda: save(path, data.examples, about))
     rows, instructions = len(data.examples), len(set(data.tasks))
@@ -86,16 +87,6 @@ def _train_forest(args: argparse.Namespace, cores: int, bars: Bars) -> str:
 def _require_enough(rows: int) -> None:
     if rows < FEWEST:
         raise UserError(f"only {rows} rows to train from, {FEWEST} is the least: serve more, or name more files")
-
-
-def _present(path: Path, about: Manifest) -> Forest | None:
-    """The forest that is in use, to be judged beside a new one; None where none is, or the new one's features are not
-    those that it knows."""
-    try:
-        forest, its = load(path)
-    except ForestError:
-        return None
-    return forest if (its.embedder, its.max_tokens) == (about.embedder, about.max_tokens) else None
 
 
 def _write(path: Path, save: Callable[[], object]) -> None:

@@ -9,53 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 from prometheus_client import Metric, ProcessCollector
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily as Counter
+from prometheus_client.metrics_core import GaugeMetricFamily as Gauge
 from prometheus_client.registry import Collector
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
-from engine.messages import Report, StepReport
-from scheduler.clock import background
 from scheduler.dispatcher import Dispatcher
-from scheduler.journal.writer import Journal
 from scheduler.learner import Learner
 from scheduler.plan import Worker
 from scheduler.request_table import RequestTable
 from server.dashboard.feed import Feed
-from server.lengths.lengths import PredictorParts
+from server.lengths.lengths import Lengths
 from server.observe.logs import count_dropped, with_fields
 from server.observe.metrics import Metrics
 from server.version import VERSION
 
 log = logging.getLogger(__name__)
-
-Row: TypeAlias = tuple[str, str, float]
-"""A metric without labels: name, text, number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where the numbers come from."""
-
-    dispatcher: Dispatcher
-    learned: PredictorParts
-    strategy: str
-    feed: Feed
-    store: HostStore[Any] | None = None
-    prefixes: PrefixCache[Any] | None = None
-    """None, as the store, where other servers hold keys and values."""
-    serving_times: Learner[Any] | None = None
-    """None where serving times are not learned."""
-    journal: Journal | None = None
-    """None where nothing is recorded."""
-
 
 OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
     ("executor_up", attrgetter("serves"), "1 while an executor takes requests, else 0."),
@@ -69,122 +45,131 @@ OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
 STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 
 
+@dataclass(eq=False, slots=True)
 class Gauges(Collector):
-    """Registers itself beside what the metrics count."""
+    """Numbers and where they come from; it registers itself beside what the metrics count."""
 
-    def __init__(self, metrics: Metrics, sources: Sources) -> None:
-        self._metrics = metrics
-        self._sources = sources
-        metrics.registry.register(self)
-        metrics.expect(worker.info.index for worker in sources.dispatcher.workers)
-        ProcessCollector(registry=metrics.registry)  # memory, CPU time and open files, under the usual names
+    metrics: Metrics
+    dispatcher: Dispatcher
+    lengths: Lengths
+    strategy: str
+    feed: Feed
+    store: HostStore[Any] | None = None
+    prefixes: PrefixCache[Any] | None = None
+    """None, as the store, where other servers hold keys and values."""
+    serving_times: Learner[Any] | None = None
+    """None where serving times are not learned."""
+
+    def __post_init__(self) -> None:
+        registry = self.metrics.registry
+        registry.register(self)
+        self.metrics.expect(worker.info.index for worker in self.dispatcher.workers)
+        ProcessCollector(registry=registry)  # memory, CPU time and open files, under the usual names
 
     def collect(self) -> Iterator[Metric]:
-        for name, text, value in self._gauges():
-            yield _family(GaugeMetricFamily, name, text, [({}, value)])
-        yield from self._executors()
-        for name, text, count in self._counts():
-            yield _family(CounterMetricFamily, name, text, [({}, count)])
+        yield from self._queue()
         yield from self._order()
-        if (front := self._sources.learned.front) is not None:
-            sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
-            text = "Length predictions, by what made them."
-            yield _family(CounterMetricFamily, "lengthwise:predictions", text, sources)
+        yield from self._predictions()
+        yield from self._kept()
+        yield from self._executors()
+
+    def _queue(self) -> Iterator[Metric]:
+        table = self.dispatcher.table
+        text = "Requests whose prompt nobody has begun to read."
+        yield Gauge("vllm:num_requests_waiting", text, table.requests_waiting)
+        text = "Requests that an executor has begun."
+        yield Gauge("vllm:num_requests_running", text, table.requests_running)
+        text = "Share of all memory for keys and values in use, 0 to 1."
+        yield Gauge("vllm:kv_cache_usage_perc", text, table.kv_usage)
+        tokens = sum(request.input_length for request in chain(table.waiting, table.not_begun))
+        yield Gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens)
+        yield Gauge("lengthwise:dashboard_viewers", "Open dashboards.", self.feed.viewers)
 
     def _order(self) -> Iterator[Metric]:
         """What the order of the queue brings, since the start."""
-        sums = self._sources.dispatcher.waits.by_arrival
+        sums, latency = self.dispatcher.waits.by_arrival, "Seconds from arrival to the last token"
+        per_token = f"{latency}, divided by the tokens of the answer"
         for name, text, served, by_arrival in (
-            ("latency", "Seconds from arrival to the last token", sums.latency, sums.latency_by_arrival),
-            (
-                "time_per_token",
-                "Seconds from arrival to the last token, divided by the tokens of the answer",
-                sums.per_token,
-                sums.per_token_by_arrival,
-            ),
+            ("latency", latency, sums.latency, sums.latency_by_arrival),
+            ("time_per_token", per_token, sums.per_token, sums.per_token_by_arrival),
         ):
             values = [({"order": "served"}, served), ({"order": "arrival"}, by_arrival)]
             text = f"{text}, summed over answers: as they were served, and as estimated for order of arrival."
-            yield _family(CounterMetricFamily, f"lengthwise:order_{name}_seconds", text, values)
-
-    def _gauges(self) -> Iterator[Row]:
-        dispatcher, store, learned = self._sources.dispatcher, self._sources.store, self._sources.learned
-        table = dispatcher.table
-        tokens = sum(request.input_length for request in chain(table.waiting, table.not_begun))
-        yield (
-            "vllm:num_requests_waiting",
-            "Requests whose prompt nobody has begun to read.",
-            table.requests_waiting,
-        )
-        yield "vllm:num_requests_running", "Requests that an executor has begun.", table.requests_running
-        yield "vllm:kv_cache_usage_perc", "Share of all memory for keys and values in use, 0 to 1.", table.kv_usage
-        yield "lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens
-        yield "lengthwise:dashboard_viewers", "Open dashboards.", self._sources.feed.viewers
-        if store is not None:
-            text = "Bytes of host memory with keys and values of sequences that are paused."
-            yield "lengthwise:host_memory_bytes", text, store.bytes
-            yield "lengthwise:host_memory_rows", "Paused sequences with keys and values in host memory.", len(store)
-        if (prefixes := self._sources.prefixes) is not None:
-            text = "Bytes of host memory with keys and values of earlier prompts."
-            yield "lengthwise:prefix_cache_bytes", text, prefixes.bytes
-        if (lesson := learned.lesson) is not None:
-            text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
-            yield "lengthwise:length_rmse_tokens", text, lesson.rmse
+            yield _family(Counter, f"lengthwise:order_{name}_seconds", text, values)
         text = "Most seconds that an answer ended later than by order of arrival, as estimated."
-        yield "lengthwise:order_latest_seconds", text, dispatcher.waits.by_arrival.latest
-        if (calibration := table.calibration) is not None:
-            text = "Latest answers that predictions are corrected by."
-            yield "lengthwise:calibration_answers", text, calibration.answers
-            text = "Tokens of these answers for each token that was predicted."
-            yield "lengthwise:calibration_ratio", text, calibration.ratio
-        times = self._sources.serving_times
-        if times is not None and times.latest is not None:
-            text = "Root-mean-square error of estimated serving times, in seconds, before the latest fit."
-            yield "lengthwise:serving_time_rmse_seconds", text, times.latest.rmse
+        yield Gauge("lengthwise:order_latest_seconds", text, sums.latest)
 
-    def _counts(self) -> Iterator[Row]:
-        learned, prefixes, journal = self._sources.learned, self._sources.prefixes, self._sources.journal
-        if prefixes is not None:
-            yield "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
-            yield "vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits
-        if journal is not None:
-            yield "lengthwise:journal_written", "Entries written to the journal.", journal.written
-            yield "lengthwise:journal_lost", "Journal entries lost because they could not be written.", journal.lost
-        yield "lengthwise:log_lines_dropped", "Log lines dropped because nobody read the log.", count_dropped()
-        if (front := learned.front) is not None:
+    def _predictions(self) -> Iterator[Metric]:
+        """How lengths and times are predicted, and what was learned of them."""
+        if (front := self.lengths.front) is not None:
+            sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
+            yield _family(Counter, "lengthwise:predictions", "Length predictions, by what made them.", sources)
             text = "Requests scheduled before their prediction arrived."
-            yield "lengthwise:prediction_timeouts", text, front.timeouts
-            yield "lengthwise:prediction_failures", "Failed calls of the length predictor.", front.failures
-        if (cached := learned.cached) is not None:
-            yield "lengthwise:length_cache_lookups", "Length-cache lookups.", cached.cache.lookups
-            yield "lengthwise:length_cache_hits", "Length-cache hits.", cached.cache.hits
-        if (times := self._sources.serving_times) is not None:
-            yield "lengthwise:serving_time_lessons", "Times that estimates of serving times changed.", times.changes
+            yield Counter("lengthwise:prediction_timeouts", text, front.timeouts)
+            yield Counter("lengthwise:prediction_failures", "Failed calls of the length predictor.", front.failures)
+        if (cached := self.lengths.cached) is not None:
+            yield Counter("lengthwise:length_cache_lookups", "Length-cache lookups.", cached.cache.lookups)
+            yield Counter("lengthwise:length_cache_hits", "Length-cache hits.", cached.cache.hits)
+        if (lesson := self.lengths.lesson) is not None:
+            text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
+            yield Gauge("lengthwise:length_rmse_tokens", text, lesson.rmse)
+        if (calibration := self.dispatcher.table.calibration) is not None:
+            text = "Latest answers that predictions are corrected by."
+            yield Gauge("lengthwise:calibration_answers", text, calibration.answers)
+            text = "Tokens of these answers for each token that was predicted."
+            yield Gauge("lengthwise:calibration_ratio", text, calibration.ratio)
+        if (times := self.serving_times) is not None:
+            text = "Times that estimates of serving times changed."
+            yield Counter("lengthwise:serving_time_lessons", text, times.changes)
+            if times.latest is not None:
+                text = "Root-mean-square error of estimated serving times, in seconds, before the latest fit."
+                yield Gauge("lengthwise:serving_time_rmse_seconds", text, times.latest.rmse)
+
+    def _kept(self) -> Iterator[Metric]:
+        """What is kept in memory, in the journal and in the log, and what is lost."""
+        if (store := self.store) is not None:
+            text = "Bytes of host memory with keys and values of sequences that are paused."
+            yield Gauge("lengthwise:host_memory_bytes", text, store.bytes)
+            text = "Paused sequences with keys and values in host memory."
+            yield Gauge("lengthwise:host_memory_rows", text, len(store))
+        if (prefixes := self.prefixes) is not None:
+            text = "Bytes of host memory with keys and values of earlier prompts."
+            yield Gauge("lengthwise:prefix_cache_bytes", text, prefixes.bytes)
+            yield Counter(
+                "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
+            )
+            yield Counter("vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits)
+        if (journal := self.lengths.journal) is not None:
+            yield Counter("lengthwise:journal_written", "Entries written to the journal.", journal.written)
+            text = "Journal entries lost because they could not be written."
+            yield Counter("lengthwise:journal_lost", text, journal.lost)
+        text = "Log lines dropped because nobody read the log."
+        yield Counter("lengthwise:log_lines_dropped", text, count_dropped())
 
     def _executors(self) -> Iterator[Metric]:
-        info = {"version": VERSION, "strategy": self._sources.strategy}
+        info = {"version": VERSION, "strategy": self.strategy}
         text = "Always 1; the labels are the version and the strategy."
-        yield _family(GaugeMetricFamily, "lengthwise:info", text, [(info, 1.0)])
-        capacity = sum(worker.info.capacity_tokens for worker in self._sources.dispatcher.workers)
+        yield _family(Gauge, "lengthwise:info", text, [(info, 1.0)])
+        capacity = sum(worker.info.capacity_tokens for worker in self.dispatcher.workers)
         blocks = {"block_size": str(CHUNK), "num_gpu_blocks": str(capacity // CHUNK)}
         text = "Always 1; the labels are the tokens of a block of keys and values, and the number of blocks."
-        yield _family(GaugeMetricFamily, "vllm:cache_config_info", text, [(blocks, 1.0)])
-        workers = self._sources.dispatcher.workers
+        yield _family(Gauge, "vllm:cache_config_info", text, [(blocks, 1.0)])
+        workers = self.dispatcher.workers
         for name, read, text in (*OF_EXECUTORS, ("step_age_seconds", self._age, STEP_AGE)):
             values = [({"executor": str(worker.info.index)}, float(read(worker))) for worker in workers]
-            yield _family(GaugeMetricFamily, f"lengthwise:{name}", text, values)
+            yield _family(Gauge, f"lengthwise:{name}", text, values)
 
     def _age(self, worker: Worker) -> float:
         """Seconds since an executor with work last reported, or was given it: an idle one does not report."""
         if worker.lost or not worker.busy:
             return 0.0
         given = min(assignment.sent for assignment in worker.assignments.values())
-        reported = self._metrics.last_report(worker.info.index)
-        return max(0.0, self._sources.dispatcher.now() - max(given, reported or given))
+        reported = self.metrics.last_report(worker.info.index)
+        return max(0.0, self.dispatcher.now() - max(given, reported or given))
 
 
 def _family(
-    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    kind: type[Gauge] | type[Counter],
     name: str,
     text: str,
     values: Sequence[tuple[Mapping[str, str], float]],
@@ -200,12 +185,8 @@ LAG_INTERVAL = 0.25
 """Seconds between two looks."""
 
 
-def measure_lag(observe: Callable[[float], object]) -> AbstractAsyncContextManager[None]:
-    """Observe by how many seconds each look came too late, until the context is left."""
-    return background(_measure(observe), "loop lag")
-
-
-async def _measure(observe: Callable[[float], object]) -> None:
+async def measure_lag(observe: Callable[[float], object]) -> None:
+    """Observe by how many seconds each look came too late, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + LAG_INTERVAL
@@ -217,53 +198,29 @@ INTERVAL = 10.0
 """Seconds between two lines, as in vLLM."""
 
 
-class Throughput:
-    """Tokens of the executors' reports since the latest line. Event loop only."""
-
-    def __init__(self) -> None:
-        self._read = 0
-        self._generated = 0
-
-    def receive(self, report: Report) -> None:
-        """Count the tokens of a step."""
-        if isinstance(report, StepReport):
-            self._read += report.tally.prompt
-            self._generated += report.tally.generated
-
-    def tell(self, load: RequestTable, seconds: float) -> None:
-        """Log what the last `seconds` brought, and begin anew; nothing where nothing ran, waited or was computed."""
-        read, generated = self._read / seconds, self._generated / seconds
-        self._read = self._generated = 0
-        running, waiting, usage = load.requests_running, load.requests_waiting, load.kv_usage
-        if not (running or waiting or read or generated):
-            return
-        log.info(
-            "%d running, %d waiting; tokens/s: %.1f generated, %.1f of prompts; K/V %.0f %% full",
-            running,
-            waiting,
-            generated,
-            read,
-            100 * usage,
-            extra=with_fields(
-                running=running,
-                waiting=waiting,
-                generated_tokens_per_s=round(generated, 1),
-                prompt_tokens_per_s=round(read, 1),
-                kv_usage=round(usage, 3),
-            ),
-        )
-
-
-def log_throughput(throughput: Throughput, load: RequestTable) -> AbstractAsyncContextManager[None]:
-    """Tell it every INTERVAL until the context is left."""
-    return background(_tell_on(throughput, load), "throughput")
-
-
-async def _tell_on(throughput: Throughput, load: RequestTable) -> None:
-    loop = asyncio.get_running_loop()
+async def log_throughput(metrics: Metrics, load: RequestTable) -> None:
+    """Log at each interval what runs and what was computed, until cancelled."""
+    loop, before = asyncio.get_running_loop(), metrics.tokens
     begin = loop.time()
     while True:
         await asyncio.sleep(INTERVAL)
-        now = loop.time()
-        throughput.tell(load, now - begin)
-        begin = now
+        now, tokens = loop.time(), metrics.tokens
+        seconds = now - begin
+        log_load(load, (tokens.prompt - before.prompt) / seconds, (tokens.generated - before.generated) / seconds)
+        begin, before = now, tokens
+
+
+def log_load(load: RequestTable, read: float, generated: float) -> None:
+    """Log what runs and waits, and the tokens a second that were read and generated; nothing where all of it is 0."""
+    running, waiting, usage = load.requests_running, load.requests_waiting, load.kv_usage
+    if not (running or waiting or read or generated):
+        return
+    speed = f"tokens/s: {generated:.1f} generated, {read:.1f} of prompts"
+    fields = with_fields(
+        running=running,
+        waiting=waiting,
+        generated_tokens_per_s=round(generated, 1),
+        prompt_tokens_per_s=round(read, 1),
+        kv_usage=round(usage, 3),
+    )
+    log.info("%d running, %d waiting; %s; K/V %.0f %% full", running, waiting, speed, 100 * usage, extra=fields)

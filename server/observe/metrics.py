@@ -21,7 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport
+from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport, Tally
 from scheduler.length.evaluation import can_be_judged, is_inside, within_twice
 from scheduler.plan import Assignment
 from scheduler.request import Failure, Request
@@ -186,6 +186,8 @@ class Metrics:
 
     def __init__(self, model: str, now: Callable[[], float] = time.monotonic) -> None:
         self.registry = Registry(model)
+        self.tokens = Tally()
+        """Of all steps."""
         self._now = now
         self._latest_tokens: dict[RowId, float] = {}  # when each row's latest token came
         self._swept = now()
@@ -258,16 +260,16 @@ class Metrics:
             self._observe("lengthwise:serving_time_seconds", seconds)
             self._observe("lengthwise:serving_time_error_seconds", abs(assignment.plan.estimate - seconds))
 
-    def count_refusal(self, reason: str) -> None:
-        """A call was turned away that another time could have been served."""
-        self._add("vllm:admission_rejections", reason=reason)
-
-    def count_response(self, method: str, route: str, status: str) -> None:
-        """A response, or its attempt, is over."""
+    def count_response(self, method: str, route: str, status: str, refusal: str | None) -> None:
+        """A response, or its attempt, is over; `refusal` is why a call was turned away that another time could have
+        been served."""
         self._add("lengthwise:http_responses", method=method, route=route, status=status)
+        if refusal is not None:
+            self._add("vllm:admission_rejections", reason=refusal)
 
     def _count(self, report: StepReport) -> None:
         tally = report.tally
+        self.tokens += tally
         self._add("vllm:prompt_tokens", tally.prompt)
         self._add("vllm:generation_tokens", tally.generated)
         self._add("lengthwise:pad_tokens", tally.pad, phase="prefill")

@@ -7,8 +7,6 @@ for latencies; no prompt and no answer is in them. What became of a call, the re
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -17,7 +15,6 @@ from aiohttp.typedefs import Handler
 from server.api.errors import error_code
 from server.api.operation import generates
 from server.api.register import CALL, REGISTER
-from server.api.request_status import RequestStatus
 from server.cli.settings import ConfigError
 from server.http.access import holder_of
 from server.http.request_id import request_id
@@ -25,33 +22,13 @@ from server.version import VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.trace import Span
 
 
-@dataclass(frozen=True, slots=True)
-class Tracing:
-    """Where spans go."""
-
-    provider: TracerProvider
-
-    def span(self, request: web.Request) -> AbstractContextManager[Span]:
-        """A call's span; what its client sends in `traceparent` is its parent."""
-        from opentelemetry.trace import SpanKind
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        parent = TraceContextTextMapPropagator().extract(request.headers)
-        tracer = self.provider.get_tracer("lengthwise", VERSION)
-        return tracer.start_as_current_span(f"POST {request.path}", context=parent, kind=SpanKind.SERVER)
-
-    async def close(self, app: web.Application) -> None:
-        """Send what has not been sent. It may take its time, so not on the event loop."""
-        await asyncio.to_thread(self.provider.shutdown)
+TRACING: web.AppKey[TracerProvider] = web.AppKey("tracing")
+"""Where spans go."""
 
 
-TRACING = web.AppKey("tracing", Tracing)
-
-
-def tracing_to(endpoint: str) -> Tracing:
+def tracing_to(endpoint: str) -> TracerProvider:
     """Spans go there by OTLP over HTTP, in batches, from a thread of its own. Raises ConfigError without it."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -63,40 +40,48 @@ def tracing_to(endpoint: str) -> Tracing:
         raise ConfigError(message) from None
     provider = TracerProvider(resource=Resource.create({"service.name": "lengthwise", "service.version": VERSION}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint)))
-    return Tracing(provider)
+    return provider
+
+
+async def close_tracing(app: web.Application) -> None:
+    """Send what has not been sent. It may take its time, so not on the event loop."""
+    if TRACING in app:
+        await asyncio.to_thread(app[TRACING].shutdown)
 
 
 @web.middleware
 async def trace_calls(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Put a span around each call that generates, where spans are collected."""
-    tracing = request.app.get(TRACING)
-    if tracing is None or not generates(request):
+    """Put a span around each call that generates, where spans are collected; what its client sends in `traceparent` is
+    its parent."""
+    if TRACING not in request.app or not generates(request):
         return await handler(request)
-    with tracing.span(request) as span:
+    from opentelemetry.trace import SpanKind
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    parent = TraceContextTextMapPropagator().extract(request.headers)
+    tracer = request.app[TRACING].get_tracer("lengthwise", VERSION)
+    with tracer.start_as_current_span(f"POST {request.path}", context=parent, kind=SpanKind.SERVER) as span:
         try:
             response = await handler(request)
             span.set_attribute("http.response.status_code", response.status)
             return response
         finally:
-            _annotate(span, request)
+            told = _attributes(request)
+            span.set_attributes({name: value for name, value in told.items() if value is not None})
 
 
-def _annotate(span: Span, request: web.Request) -> None:
-    status = request.app[REGISTER].status(request[CALL], holder_of(request)) if CALL in request else None
+def _attributes(request: web.Request) -> dict[str, str | int | float | None]:
+    """Attributes that tell how a call went. Latencies are seconds."""
     told: dict[str, str | int | float | None] = {
         "http.route": request.path,
         "gen_ai.request.id": request_id(request),
         "error.type": error_code(request),
     }
-    if status is not None:
-        told |= _attributes(status)
-    span.set_attributes({name: value for name, value in told.items() if value is not None})
-
-
-def _attributes(status: RequestStatus) -> dict[str, str | int | float | None]:
-    """Attributes that tell how a call went. Latencies are seconds."""
+    status = request.app[REGISTER].status(request[CALL], holder_of(request)) if CALL in request else None
+    if status is None:
+        return told
     metrics = status.metrics
-    return {
+    return told | {
         "gen_ai.request.model": status.model,
         "gen_ai.request.max_tokens": status.max_tokens,
         "gen_ai.response.id": status.id,

@@ -29,11 +29,11 @@ def kill(process: BaseProcess) -> None:
     process.join(KILL_TIMEOUT)
 
 
-def spawn(work: Callable[..., object], *arguments: object) -> tuple[BaseProcess, Connection[Any, Any]]:
+def spawn(work: Callable[..., object], *arguments: object, name: str = "") -> tuple[BaseProcess, Connection[Any, Any]]:
     """Run `work(connection, *arguments)` in a new process; both ends notice when the other is gone."""
     context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
     ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(theirs, *arguments), name=work.__name__, daemon=True)
+    process = context.Process(target=work, args=(theirs, *arguments), name=name or work.__name__, daemon=True)
     # Ctrl-C reaches the whole group, and a process that has yet to be set up would complain of it at length.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -60,13 +60,19 @@ class Refusal(Exception):
 
 
 class WorkerProcess:
-    """Asks a process, one message at a time in the order of their coming. Event loop only; never blocks it."""
+    """Asks a process, one message at a time in the order of their coming, in a thread of its own."""
 
-    def __init__(self, name: str, work: Callable[..., object], setup: object, timeout: float = TIMEOUT) -> None:
-        """`work(connection, setup)` is what the process does, with `answer_all`; `timeout` is in seconds."""
-        self._name, self._work, self._setup = name, work, setup
-        self._timeout = timeout
-        self._thread = ThreadPoolExecutor(1, name)
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], object],
+        timeout: float = TIMEOUT,
+        start_timeout: float | None = START_TIMEOUT,
+    ) -> None:
+        """`make` makes the worker, in the process; timeouts are in seconds, the second one that of the first reply."""
+        self._name, self._make = name, make
+        self._timeout, self._start_timeout = timeout, start_timeout
+        self.thread = ThreadPoolExecutor(1, name)
         self._process: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
         self._up = False  # whether the process has answered, and is not busy with loading any more
@@ -77,28 +83,40 @@ class WorkerProcess:
         """Whether a process has been started and has not been found to be gone."""
         return self._connection is not None
 
+    @property
+    def told_to_end(self) -> bool:
+        """Whether the server ends, whose signal may have come to all its processes."""
+        return self._closed or (self._process is not None and self._process.exitcode == -signal.SIGTERM)
+
     async def ask(self, method: str, *arguments: object) -> Any:
         """The result of a method of the worker. Raises ProcessFailed, and what the worker refuses."""
-        message = (method, arguments)
-        reply = await asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, message)
+        return await asyncio.get_running_loop().run_in_executor(self.thread, self.call, method, *arguments)
+
+    def call(self, method: str, *arguments: object) -> Any:
+        """What `ask` does, from its thread."""
+        reply = self._exchange((method, arguments))
         if isinstance(reply, ProcessFailed | Refusal):
             raise reply
         return reply
+
+    def hang_up(self) -> None:
+        """Let the process end, from the same thread; the next call starts another."""
+        self._disconnect()
+        if self._process is not None:
+            end(self._process)
 
     def close(self) -> None:
         """End the process; a message that is under way is waited for a moment."""
         self._closed = True
         if self._process is not None and not self._up:  # it is still loading
             self._process.kill()
-        hung_up = self._thread.submit(self._disconnect)
+        hung_up = self.thread.submit(self.hang_up)
         try:
             hung_up.result(END_TIMEOUT)
         except TimeoutError:  # it hangs
             if self._process is not None:
                 self._process.kill()
-        self._thread.shutdown()
-        if self._process is not None:
-            end(self._process)
+        self.thread.shutdown()
 
     def _exchange(self, message: object) -> Any:
         if self._closed:
@@ -106,9 +124,11 @@ class WorkerProcess:
         try:
             if self._connection is None:
                 self._up = False
-                self._process, self._connection = spawn(self._work, self._setup)
+                self._process, self._connection = spawn(answer_all, self._make, name=self._name)
+                if self._closed:  # by the other thread, while it was being started
+                    self._process.kill()  # type: ignore[unreachable]
             self._connection.send(message)
-            if not self._connection.poll(self._timeout if self._up else START_TIMEOUT):
+            if not self._connection.poll(self._timeout if self._up else self._start_timeout):
                 raise TimeoutError
             reply = self._connection.recv()
             self._up = True

@@ -19,9 +19,10 @@ from scheduler.length.forest import Examples
 from scheduler.length.learning import Learning, LengthHistory, ServedRow
 from scheduler.length.microbatch import MicroBatcher
 from scheduler.strategy import STRATEGIES
+from server.cli.config import FrontConfig
 from server.dashboard.feed import Feed
-from server.lengths.lengths import PredictorParts
-from server.observe.gauges import Gauges, Sources
+from server.lengths.lengths import Lengths
+from server.observe.gauges import Gauges
 from server.observe.metrics import Metrics
 from tests.scheduler.fakes import FakePort, VirtualClock, port
 from tests.scheduler.length.test_microbatch import FakePredictor, query
@@ -77,14 +78,13 @@ async def counted() -> Counted:
     metrics = Metrics("m", clock.now)
     limits = Limits(group_tokens=100, prefill_ahead=0)
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, (metrics,))
-    learned = await _learned(clock)
-    store, journal = cast(HostStore[Any], Store()), cast(Journal, Recorded())
-    sources = Sources(dispatcher, learned, "baton-pd", Feed(), store, PrefixCache(0), _taught(), journal)
-    Gauges(metrics, sources)
+    lengths = await _lengths(clock)
+    store = cast(HostStore[Any], Store())
+    Gauges(metrics, dispatcher, lengths, "baton-pd", Feed(), store, PrefixCache(0), _taught())
     return Counted(metrics, dispatcher, ports, clock)
 
 
-async def _learned(clock: VirtualClock) -> PredictorParts:
+async def _lengths(clock: VirtualClock) -> Lengths:
     front = MicroBatcher(FakePredictor(), LengthHistory(), time_limit=0.0)
     await front.predict(query())
     await front.predict(query())
@@ -92,7 +92,8 @@ async def _learned(clock: VirtualClock) -> PredictorParts:
     learning.add(ServedRow((1.0,), predicted=13.0, generated=10))
     await learning.learn()
     cached = CachedPredictor(FakePredictor(), embed_nothing, LengthCache(4))
-    return PredictorParts(front, learning, cached)
+    journal = cast(Journal, Recorded())
+    return Lengths(FrontConfig(), "m", journal, front, learning, cached)
 
 
 async def embed_nothing(texts: Sequence[str]) -> FloatMatrix:

@@ -65,7 +65,7 @@ class RoughCost:
     def prefill(self, rows: int, length: int, /) -> float:
         return self._rough(rows) * self.cost.prefill(rows, length)
 
-    def decode(self, rows: int, length: int, iterations: int, /) -> float:
+    def decode(self, rows: int, length: float, iterations: int, /) -> float:
         return self._rough(rows) * self.cost.decode(rows, length, iterations)
 
     def copy(self, length: int, /) -> float:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from server.batches.asker import ModelAsker
-from server.batches.batch import BatchRecord, LineReply, ResultFile
+from server.batches.batch import BatchRecord, LineReply, ResultLine, append, read_answered
 from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import FileStore, NoSuchFile, RecordFolder, StoredFile
 from server.http.access import Quota, Share
@@ -83,11 +83,11 @@ async def test_a_batch_that_is_about_to_end_is_cancelled_no_more(
     async with running(tmp_path, Asker()) as batches:
         publishes, go_on, save = threading.Event(), threading.Event(), RecordFolder.save
 
-        def wait(folder: RecordFolder[Any], record: BatchRecord | StoredFile) -> None:
+        def wait(folder: RecordFolder[Any], name: str, record: BatchRecord | StoredFile) -> None:
             if isinstance(record, BatchRecord) and record.status == "failed":
                 publishes.set()
                 go_on.wait(20)
-            save(folder, record)
+            save(folder, name, record)
 
         monkeypatch.setattr(RecordFolder, "save", wait)
         record = await begin(batches, lines=0)
@@ -120,9 +120,10 @@ async def test_a_batch_that_was_being_cancelled_when_the_server_died_counts_its_
     async with running(tmp_path, asker) as batches:
         record = await begin(batches, lines=2)
         await asker.asked.wait()
-        ResultFile(batches.files.path(record.output_file_id)).append(b'{"custom_id": "0"}\n')
+        line = ResultLine("x", "0", None, None)
+        append(batches.files.path(record.output_file_id), msgspec.json.encode(line) + b"\n")
     record.enter("cancelling")
-    RecordFolder(tmp_path / "batches", BatchRecord).save(record)
+    RecordFolder(tmp_path / "batches", BatchRecord).save(record.id, record)
     async with running(tmp_path, asker) as batches:
         found = batches.find(record.id, None)
         assert found is not None
@@ -236,7 +237,7 @@ async def test_a_full_disk_makes_a_batch_wait_and_costs_no_answer(
         monkeypatch.setattr(os, "fsync", fail_every_third_time)
         assert (await ended(record)).status == "completed"
         kept = batches.files.path(record.output_file_id).read_bytes()
-    assert sorted(ResultFile(batches.files.path(record.output_file_id)).answered()) == ["0", "1", "2"]
+    assert sorted(read_answered(batches.files.path(record.output_file_id))) == ["0", "1", "2"]
     assert kept.count(b"\n") == 3 and next(writes) >= 8
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +11,6 @@ from numpy.typing import NDArray
 from models.catalog.catalog import default_cache
 from scheduler.length.forest import Examples
 from server.lengths.process import ForestWorker, Setup
-from server.process.worker_process import answer_all
 
 
 class FakeEmbedder:
@@ -36,14 +33,14 @@ class NotingEmbedder(FakeEmbedder):
         return super().encode(texts)
 
 
-def note(connection: Connection[Any, Any], setup: Setup) -> None:
+def note(setup: Setup) -> ForestWorker:
     """Answer as `predict` does, and note what was asked, for tests that want to know."""
-    answer_all(connection, lambda: ForestWorker(NotingEmbedder(), setup))
+    return ForestWorker(NotingEmbedder(), setup)
 
 
-def predict(connection: Connection[Any, Any], setup: Setup) -> None:
+def predict(setup: Setup) -> ForestWorker:
     """Runs in a process of its own."""
-    answer_all(connection, lambda: ForestWorker(FakeEmbedder(), setup))
+    return ForestWorker(FakeEmbedder(), setup)
 
 
 class StumblingEmbedder(FakeEmbedder):
@@ -53,18 +50,14 @@ class StumblingEmbedder(FakeEmbedder):
         raise ZeroDivisionError("division by zero")
 
 
-def stumble(connection: Connection[Any, Any], setup: Setup) -> None:
+def stumble(setup: Setup) -> ForestWorker:
     """A process whose embedder fails."""
-    answer_all(connection, lambda: ForestWorker(StumblingEmbedder(), setup))
+    return ForestWorker(StumblingEmbedder(), setup)
 
 
-def fail(connection: Connection[Any, Any], setup: Setup) -> None:
+def fail(setup: Setup) -> ForestWorker:
     """A process that cannot load its embedder."""
-
-    def make() -> ForestWorker:
-        raise ValueError(f"{setup.folder} is empty")
-
-    answer_all(connection, make)
+    raise ValueError(f"{setup.folder} is empty")
 
 
 def divide(examples: Examples, by: int) -> tuple[int, float]:

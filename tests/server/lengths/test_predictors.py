@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from server.composition.cache_paths import forest_path
 from server.lengths import predictors
 from server.lengths.lengths import Lengths, PredictorContext
 from server.lengths.predictors import KINDS, fetch_predictor, open_lengths, open_predictor
-from server.lengths.process import Work
+from server.lengths.process import Make
 from tests.scheduler.length.examples import linear
 from tests.server.lengths import light_predictor
 
@@ -57,15 +57,15 @@ def config(embedder: Path) -> ServeConfig:
 @asynccontextmanager
 async def lengths_of(
     config: ServeConfig,
-    work: Work | None = light_predictor.predict,
+    make: Make | None = light_predictor.predict,
     held: Callable[[float], None] = lambda seconds: None,
     late: Callable[[float], None] = lambda seconds: None,
 ) -> AsyncIterator[Lengths]:
     async with (
-        open_predictor(config, work, niceness=0) as predictor,  # other tests may keep all cores busy
-        open_lengths(config, predictor, MonotonicClock(), PredictorContext(held, late)) as lengths,
+        open_predictor(config, make, niceness=0) as process,  # other tests may keep all cores busy
+        AsyncExitStack() as stack,
     ):
-        yield lengths
+        yield await open_lengths(stack, config, process, MonotonicClock(), PredictorContext(held, late))
 
 
 def nobody_hears(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
@@ -147,7 +147,7 @@ async def test_a_forest_predicts_and_tells_how_likely_lengths_are(
     async with lengths_of(config, held=waits.append) as lengths:
         prediction = await serve(lengths)
         assert prediction.source is Source.FOREST and prediction.distribution is not None
-        assert lengths.learned.front is not None and lengths.learned.front.sources == {Source.FOREST: 1}
+        assert lengths.front is not None and lengths.front.sources == {Source.FOREST: 1}
     assert len(waits) == 1
 
 
@@ -162,11 +162,11 @@ async def test_a_forest_that_is_refused_is_told_with_the_remedy_and_serving_goes
 
 async def test_what_was_served_is_learned_from(config: ServeConfig, cache: Path) -> None:
     async with lengths_of(config) as lengths:
-        learning = lengths.learned.learning
+        learning = lengths.learning
         assert isinstance(learning, Learning)
         await serve(lengths, 5)
         await learning.learn()
-        lesson = lengths.learned.lesson
+        lesson = lengths.lesson
         assert lesson is not None and lesson.rows == 1
         assert forest_path(cache, "tiny").exists()
         while (await serve(lengths)).source is not Source.FOREST:
@@ -184,11 +184,9 @@ OWN = PredictorContext(
 async def own_lengths(config: ServeConfig, context: PredictorContext = OWN) -> AsyncIterator[Lengths]:
     """Lengths as the default strategy predicts them; forests grow at once, and here."""
     own = replace(config, strategy="lengthwise")
-    async with (
-        open_predictor(own) as predictor,
-        open_lengths(own, predictor, MonotonicClock(), context) as lengths,
-    ):
-        assert predictor is None and multiprocessing.active_children() == []
+    async with open_predictor(own) as process, AsyncExitStack() as stack:
+        lengths = await open_lengths(stack, own, process, MonotonicClock(), context)
+        assert process is None and multiprocessing.active_children() == []
         yield lengths
 
 
@@ -205,8 +203,8 @@ async def test_the_default_learns_lengths_in_this_process_from_a_hundred_answers
             tokens = 1 + place % 20
             last = await serve(lengths, 2 * tokens, asking(tokens))
         assert last.source is Source.OWN
-        assert lengths.learned.lesson is not None and lengths.learned.front is not None
-        assert lengths.learned.front.failures == 0
+        assert lengths.lesson is not None and lengths.front is not None
+        assert lengths.front.failures == 0
     assert {one.source for one in journalled(cache)} == {"max_tokens", "history", "own-embeddings"}
     async with own_lengths(config) as lengths:
         short, long = [await serve(lengths, query=asking(tokens)) for tokens in (3, 19)]
@@ -231,20 +229,20 @@ async def test_a_default_that_fails_is_told_once_and_requests_go_on(
     async with own_lengths(config) as lengths:
         beyond = replace(QUERY, tokens=(10**6,))  # no embedding has this number
         assert [(await lengths.predict(beyond, PARAMS)) is not None for _ in range(3)] == [True] * 3
-        assert lengths.learned.front is not None and lengths.learned.front.failures == 3
+        assert lengths.front is not None and lengths.front.failures == 3
     assert caplog.text.count("the length predictor failed") == 1
 
 
 async def test_when_the_process_is_killed_requests_go_on_and_another_takes_over(config: ServeConfig) -> None:
     async with lengths_of(config) as lengths:
         assert (await serve(lengths)).features
-        (child,) = (one for one in multiprocessing.active_children() if one.name == "predict")
+        (child,) = (one for one in multiprocessing.active_children() if one.name == "length predictor")
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         child.join()
         broken = await serve(lengths)
         assert (broken.source, broken.features) == (Source.HISTORY, ())
-        assert lengths.learned.front is not None and lengths.learned.front.failures == 1
+        assert lengths.front is not None and lengths.front.failures == 1
         assert (await serve(lengths)).features
     assert multiprocessing.active_children() == []
 
@@ -254,7 +252,7 @@ async def test_a_process_that_cannot_start_is_told_and_serving_goes_on(
 ) -> None:
     async with lengths_of(config, light_predictor.fail) as lengths:
         assert (await serve(lengths)).source is Source.MAX_TOKENS
-        assert lengths.learned.learning is None
+        assert lengths.learning is None
     assert "no lengths can be predicted, requests go on with guesses" in caplog.text
 
 
@@ -263,9 +261,9 @@ async def test_a_cache_knows_near_duplicates(config: ServeConfig) -> None:
         await serve(lengths, 5)
         again = await serve(lengths, 6)
         assert (again.length, again.source) == (5, Source.CACHE)
-        assert lengths.learned.cached is not None and lengths.learned.cached.cache.hits == 1
+        assert lengths.cached is not None and lengths.cached.cache.hits == 1
     async with lengths_of(config) as lengths:
-        assert lengths.learned.cached is None
+        assert lengths.cached is None
 
 
 async def test_one_flag_turns_a_cache_off_that_a_predictor_comes_with(
@@ -274,11 +272,11 @@ async def test_one_flag_turns_a_cache_off_that_a_predictor_comes_with(
     forest = replace(KINDS[Length.FOREST], cache_size=8)
     monkeypatch.setattr(predictors, "KINDS", {Length.FOREST: forest})
     async with lengths_of(config) as lengths:
-        assert lengths.learned.cached is not None
+        assert lengths.cached is not None
     async with lengths_of(replace(config, length_cache_size=0)) as lengths:
         await serve(lengths, 5)
         assert (await serve(lengths, 6)).source is not Source.CACHE
-        assert lengths.learned.cached is None
+        assert lengths.cached is None
 
 
 async def test_where_nobody_predicts_requests_are_recorded_all_the_same(config: ServeConfig, cache: Path) -> None:
@@ -296,9 +294,9 @@ async def test_without_a_journal_nothing_is_written_and_what_is_served_is_learne
 ) -> None:
     async with lengths_of(replace(config, no_journal=True)) as lengths:
         await serve(lengths)
-        assert isinstance(lengths.learned.learning, Learning)
-        await lengths.learned.learning.learn()
-        lesson = lengths.learned.lesson
+        assert isinstance(lengths.learning, Learning)
+        await lengths.learning.learn()
+        lesson = lengths.lesson
         assert lesson is not None and lesson.rows == 1
     assert not (cache / "journal").exists()
 

@@ -37,11 +37,11 @@ QUERIES = (LengthQuery("a b", "c d", 40, 100), LengthQuery("a b", "e", 5, 100))
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
     """Nothing is nice, since other tests may keep all cores busy."""
-    return Setup("tiny", tmp_path, 32, tmp_path / "tiny.forest", Growth(trees=5), niceness=0)
+    return Setup(tmp_path, tmp_path / "tiny.forest", Manifest("tiny", 32, Growth(trees=5)), niceness=0)
 
 
 def keep_forest(setup: Setup, examples: Examples, *, embedder: str = "tiny") -> None:
-    save(setup.forest, examples, Manifest(embedder, setup.max_tokens, setup.growth))
+    save(setup.forest, examples, replace(setup.about, embedder=embedder))
 
 
 def worker(setup: Setup) -> ForestWorker:
@@ -60,7 +60,7 @@ def test_with_a_forest_the_worker_answers_with_distributions(setup: Setup) -> No
     keep_forest(setup, linear(1000))
     estimates = worker(setup).estimate(QUERIES)
     means = [one.distribution.mean for one in estimates if one.distribution is not None]
-    assert means == pytest.approx(grow(linear(1000), setup.growth).predict(embed(FakeEmbedder(), QUERIES)))
+    assert means == pytest.approx(grow(linear(1000), setup.about.growth).predict(embed(FakeEmbedder(), QUERIES)))
     assert [one.features[-1] for one in estimates] == [40, 5]
 
 
@@ -87,7 +87,7 @@ def test_a_new_forest_takes_the_old_ones_place(setup: Setup) -> None:
     keep_forest(setup, linear())
     one = worker(setup)
     ten = Examples(linear().features, np.full(200, 10, dtype=np.float32))
-    one.take(grow(ten, setup.growth))
+    one.take(grow(ten, setup.about.growth))
     distributions = [estimate.distribution for estimate in one.estimate(QUERIES)]
     assert [one.mean for one in distributions if one is not None] == [10, 10]
 
@@ -109,7 +109,7 @@ async def test_a_real_embedder_works_in_the_process_and_gives_way(
     process = PredictorProcess(replace(setup, folder=folder))
     try:
         await process.start()
-        (child,) = (one for one in multiprocessing.active_children() if one.name == "predict_by_forest")
+        (child,) = (one for one in multiprocessing.active_children() if one.name == "length predictor")
         assert child.pid is not None
         own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child.pid))
         assert its == min(19, own + PREDICTOR_NICENESS)
@@ -187,7 +187,7 @@ async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup)
         while (await process.estimate(QUERIES))[0].distribution is None:
             await asyncio.sleep(0)
 
-        (child,) = (one for one in multiprocessing.active_children() if one.name == "predict")
+        (child,) = (one for one in multiprocessing.active_children() if one.name == "length predictor")
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         with pytest.raises(ProcessFailed, match="process is gone"):
@@ -201,7 +201,7 @@ async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup)
 
 def stop_predictor() -> int:
     """Stop the process that predicts, as SIGSTOP does; returns its number."""
-    (child,) = (one for one in multiprocessing.active_children() if one.name == "predict")
+    (child,) = (one for one in multiprocessing.active_children() if one.name == "length predictor")
     assert child.pid is not None
     os.kill(child.pid, signal.SIGSTOP)
     return child.pid

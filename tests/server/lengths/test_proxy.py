@@ -11,10 +11,11 @@ import pytest
 from models.proxy.network import load, read_manifest
 from models.proxy.task import Task
 from scheduler.length.features import LengthQuery
+from scheduler.length.forest import Manifest
 from scheduler.length.prediction import Source
 from server.cli.commands import train as train_command
 from server.composition.cache_paths import proxy_path
-from server.lengths.process import PredictorProcess, ProxyWorker, Setup, load_embedder, predict_by_proxy
+from server.lengths.process import PredictorProcess, ProxyWorker, Setup, load_embedder, make_proxy_worker
 from server.process.worker_process import ProcessFailed
 from tests.server.cli.commands.runner import run_command
 
@@ -92,7 +93,7 @@ def test_what_cannot_be_trained_is_one_line(
 def trained(tmp_path: Path, tiny_folder: Path, embedder: Path, capsys: pytest.CaptureFixture[str]) -> Setup:
     path = tmp_path / "proxy"
     assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), "--output", path) == 0
-    return Setup("tiny", embedder, 32, path)
+    return Setup(embedder, path, Manifest("tiny", 32))
 
 
 QUERIES = (LengthQuery("x y", "a b c", 3, 100), LengthQuery("", "a", 1, 100))
@@ -112,7 +113,7 @@ def test_a_worker_says_what_the_proxy_says_and_embeds_for_the_cache(trained: Set
 
 
 async def test_a_process_predicts_by_proxy(trained: Setup) -> None:
-    process = PredictorProcess(trained, predict_by_proxy)
+    process = PredictorProcess(trained, make_proxy_worker)
     try:
         await process.start()
         estimates = await process.estimate(QUERIES)
@@ -123,7 +124,7 @@ async def test_a_process_predicts_by_proxy(trained: Setup) -> None:
 
 
 async def test_a_missing_proxy_is_told_with_the_remedy(tmp_path: Path, embedder: Path) -> None:
-    process = PredictorProcess(Setup("tiny", embedder, 32, tmp_path / "none"), predict_by_proxy)
+    process = PredictorProcess(Setup(embedder, tmp_path / "none", Manifest("tiny", 32)), make_proxy_worker)
     try:
         with pytest.raises(ProcessFailed, match="make one with `lengthwise train --predictor proxy`"):
             await process.start()

@@ -18,7 +18,7 @@ from scheduler.length.learning import ServedRow
 from scheduler.length.prediction import LengthDistribution, Prediction, Source
 from scheduler.request import Request, Times
 from server.cli.config import FrontConfig
-from server.lengths.lengths import Lengths, PredictorParts
+from server.lengths.lengths import Lengths
 
 CONFIG = FrontConfig(strategy="magnus")
 QUERY = LengthQuery("Translate.", "Hello", 3, 8)
@@ -56,7 +56,7 @@ class Stage:
         self.journal = Journal(path)
         self.journal.start()
         self.learning = Learned()
-        self.lengths = Lengths(config, "tiny", self.journal, PredictorParts(learning=cast(Any, self.learning)))
+        self.lengths = Lengths(config, "tiny", self.journal, learning=cast(Any, self.learning))
 
     def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
         self.lengths.note(request, QUERY, prediction, revise=never)
@@ -152,7 +152,7 @@ def test_only_answers_that_nobody_broke_off_are_heard_of(
 
 def test_a_request_is_recorded_once_and_not_kept() -> None:
     learning, request = Learned(), ended_request()
-    lengths = Lengths(CONFIG, "tiny", None, PredictorParts(learning=cast(Any, learning)))
+    lengths = Lengths(CONFIG, "tiny", learning=cast(Any, learning))
     lengths.note(request, QUERY, FORESEEN, revise=never)
     for _ in range(2):
         lengths.on_end(request, FinishReason.STOP, 104.0)

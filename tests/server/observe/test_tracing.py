@@ -13,7 +13,7 @@ from aiohttp import web
 from server.api.limits import Limits
 from server.cli.settings import ConfigError
 from server.http.front import OPEN
-from server.observe.tracing import Tracing, tracing_to
+from server.observe.tracing import tracing_to
 from tests.server.live import chat_body, live_server
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="needs the extra otel")
@@ -28,7 +28,7 @@ async def spans_of(pool: ThreadPoolExecutor, *calls: dict[str, object]) -> tuple
     """The spans of some chat calls."""
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    async with live_server(pool, Limits(), front=replace(OPEN, tracing=Tracing(provider))) as live:
+    async with live_server(pool, Limits(), front=replace(OPEN, tracing=provider)) as live:
         for path in ("/v1/models", "/health/live"):
             await (await live.session.get(live.url + path)).read()
         for body in calls:
@@ -65,7 +65,7 @@ async def test_calls_of_the_same_request_id_at_once_keep_their_spans_apart(pool:
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
 
-    async with live_server(pool, Limits(), front=replace(OPEN, tracing=Tracing(provider))) as live:
+    async with live_server(pool, Limits(), front=replace(OPEN, tracing=provider)) as live:
         live.dispatcher.pause = 1
 
         async def ask(body: dict[str, object]) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from typing import Any, cast
 
 import numpy as np
 
-from server.embeddings import EmbeddingSetup, EmbeddingWorker, FloatMatrix
-from server.process.worker_process import answer_all
+from server.embeddings import EmbeddingWorker, FloatMatrix
 
 
 class FakeNetwork:
@@ -26,15 +24,11 @@ class FakeNetwork:
         return np.array([(one[0], one[-1], len(one)) for one in ids], dtype=np.float32)[:, :dimensions]
 
 
-def embed(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None:
+def embed(model: str, device: str) -> EmbeddingWorker:
     """Runs in a process of its own."""
-    answer_all(connection, lambda: EmbeddingWorker(cast(Any, FakeNetwork()), setup.model))
+    return EmbeddingWorker(cast(Any, FakeNetwork()), model)
 
 
-def fail(connection: Connection[Any, Any], setup: EmbeddingSetup) -> None:
+def fail(model: str, device: str) -> EmbeddingWorker:
     """A process that cannot load its network."""
-
-    def make() -> EmbeddingWorker:
-        raise ValueError(f"{setup.model} is no sentence embedder")
-
-    answer_all(connection, make)
+    raise ValueError(f"{model} is no sentence embedder")

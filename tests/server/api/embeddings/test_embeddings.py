@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from models.embedder import Embedder
 from server.api.health import LIFE
 from server.api.limits import Limits
 from server.composition.devices import PREDICTOR_NICENESS
-from server.embeddings import EmbeddingSetup, TextEmbedder, embed_texts
+from server.embeddings import TextEmbedder, make_embedding_worker
 from server.http.access import Access, Quota
 from server.http.front import OPEN, Front
 from server.http.keys import Keyring
@@ -33,14 +34,15 @@ from tests.server.live import Live, live_server
 
 URL = "/v1/embeddings"
 NAME = "letters"
+PROCESS = "embedding model"
 
 
 @asynccontextmanager
 async def server(
-    pool: ThreadPoolExecutor, work: Callable[..., object] = light_embedder.embed, model: str = NAME, **fields: Any
+    pool: ThreadPoolExecutor, make: Callable[..., object] = light_embedder.embed, model: str = NAME, **fields: Any
 ) -> AsyncIterator[Live]:
-    """A server whose embedder is `work` in a process."""
-    process = WorkerProcess("embedding model", work, EmbeddingSetup(model, "cpu"))
+    """A server whose embedder `make` makes in a process."""
+    process = WorkerProcess(PROCESS, partial(make, model, "cpu"))
     async with (
         aclosing(TextEmbedder(Path(model).name, process)) as embedder,
         live_server(pool, Limits(), embedder=embedder, **fields) as live,
@@ -67,7 +69,7 @@ def child(name: str) -> int:
 
 
 async def test_texts_and_token_ids_have_embeddings_in_their_order(live: Live) -> None:
-    assert not [one for one in multiprocessing.active_children() if one.name == "embed"]  # until it is asked
+    assert not [one for one in multiprocessing.active_children() if one.name == PROCESS]  # until it is asked
     reply = await ask(live, "hello")
     assert reply == {
         "object": "list",
@@ -146,7 +148,7 @@ async def test_too_much_at_a_time_is_a_429(live: Live, monkeypatch: pytest.Monke
 async def test_a_process_that_fails_or_is_killed_is_a_503_and_then_there_is_another(live: Live) -> None:
     status, reply = await live.post(URL, {"input": "c"})
     assert (status, reply["error"]["code"]) == (503, "embedder_failed")
-    os.kill(child("embed"), signal.SIGKILL)
+    os.kill(child(PROCESS), signal.SIGKILL)
     status, reply = await live.post(URL, {"input": "a"})
     assert (status, reply["error"]["code"]) == (503, "embedder_failed")
     await ask(live, "fine")
@@ -197,7 +199,7 @@ async def test_a_model_that_is_not_here_is_a_503_with_the_command_and_never_fetc
 ) -> None:
     """The first call took 21 s to download it."""
     here: list[bool] = []
-    process = WorkerProcess("embedding model", light_embedder.embed, EmbeddingSetup(NAME, "cpu"))
+    process = WorkerProcess(PROCESS, partial(light_embedder.embed, NAME, "cpu"))
     async with (
         aclosing(TextEmbedder(NAME, process, lambda: bool(here))) as embedder,
         live_server(pool, Limits(), embedder=embedder) as live,
@@ -205,7 +207,7 @@ async def test_a_model_that_is_not_here_is_a_503_with_the_command_and_never_fetc
         status, reply = await live.post(URL, {"input": "hello"})
         assert (status, reply["error"]["code"]) == (503, "model_not_fetched")
         assert f"lengthwise models pull {NAME}" in reply["error"]["message"]
-        assert not [one for one in multiprocessing.active_children() if one.name == "embed"]
+        assert not [one for one in multiprocessing.active_children() if one.name == PROCESS]
         here.append(True)
         await ask(live, "hello")
 
@@ -225,7 +227,7 @@ TEXTS = ["a b c", "d", "e f g h i j k l"]
 
 async def test_a_real_network_works_in_the_process_and_gives_way(pool: ThreadPoolExecutor, embedder: Path) -> None:
     network = Embedder.load(embedder, max_tokens=1000)
-    async with server(pool, embed_texts, str(embedder)) as live:
+    async with server(pool, make_embedding_worker, str(embedder)) as live:
         reply = await ask(live, TEXTS)
         found = np.array([one["embedding"] for one in reply["data"]])
         assert found == pytest.approx(network.encode(TEXTS), abs=1e-5)
@@ -234,10 +236,10 @@ async def test_a_real_network_works_in_the_process_and_gives_way(pool: ThreadPoo
         assert np.array([one["embedding"] for one in (await ask(live, ids))["data"]]) == pytest.approx(found, abs=1e-6)
         short = np.array([one["embedding"] for one in (await ask(live, TEXTS, dimensions=4))["data"]])
         assert short == pytest.approx(found[:, :4] / np.linalg.norm(found[:, :4], axis=1, keepdims=True), abs=1e-5)
-        own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child("embed_texts")))
+        own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child(PROCESS)))
         assert its == min(19, own + PREDICTOR_NICENESS)
         assert (await live.post(URL, {"input": "a " * 31}))[0] == 400
-    assert not [one for one in multiprocessing.active_children() if one.name == "embed_texts"]
+    assert not [one for one in multiprocessing.active_children() if one.name == PROCESS]
 
 
 @pytest.mark.slow
@@ -250,7 +252,7 @@ async def test_the_packaged_network_says_what_sentence_transformers_says(pool: T
     texts = ["The weather in Graz", "Le temps à Vienne", "word " * 200]
     network = SentenceTransformer(str(status.folder), device="cpu")
     wanted = network.encode(texts, truncate_dim=64, normalize_embeddings=True)
-    async with server(pool, embed_texts, DEFAULT_EMBEDDER) as live:
+    async with server(pool, make_embedding_worker, DEFAULT_EMBEDDER) as live:
         reply = await ask(live, texts, dimensions=64)
         assert (await live.post(URL, {"input": "word " * 255}))[0] == 400
     assert np.array([one["embedding"] for one in reply["data"]]) == pytest.approx(wanted, abs=1e-5)
