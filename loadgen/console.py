@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -58,22 +58,13 @@ def tell_duration(seconds: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A cell with more to it than its text."""
-
-    text: str
-    kind: str = ""
-    """A class of the style sheet."""
-
-
-@dataclass(frozen=True, slots=True)
 class Table:
     """Rows under a caption; the first cell of each row is its heading."""
 
     caption: str
     heads: tuple[str, ...]
     """Above the columns; empty: none."""
-    rows: tuple[tuple[str | Cell, ...], ...]
+    rows: tuple[tuple[str, ...], ...]
     kind: str = ""
     """A class of the style sheet."""
 
@@ -84,7 +75,7 @@ def show_table(table: Table) -> TextTable:
     for place, head in enumerate(table.heads):
         shown.add_column(head, justify="right" if place else "left")
     for row in table.rows:
-        shown.add_row(*(cell if isinstance(cell, str) else cell.text for cell in row))
+        shown.add_row(*row)
     return shown
 
 
@@ -156,20 +147,26 @@ BRIEF = ("mean_jct_ms", "p99_jct_ms", "mean_ttft_ms", "mean_normalized_latency_s
 def tabulate(caption: str, results: Mapping[str, Sequence[Figures]], keys: Sequence[str] = BRIEF) -> Table:
     """A line a name: each figure's mean over the name's results, from the lowest to the highest where there are
     several, and how far it is from the first name's."""
+    return tabulate_groups(caption, [results], keys)
+
+
+def tabulate_groups(caption: str, groups: Iterable[Mapping[str, Sequence[Figures]]], keys: Sequence[str]) -> Table:
+    """One table of several groups of names, each beside the first of its group."""
     columns = [COLUMNS[key] for key in keys]
-    base = next(iter(results.values()), ())
     rows = [
         (name, *(_write_cell(one, found, base if found is not base else ()) for one in columns))
+        for results in groups
+        for base in [next(iter(results.values()), ())]
         for name, found in results.items()
     ]
     return Table(caption, ("", *(one.axis for one in columns)), tuple(rows))
 
 
-def set_upright(table: Table, columns: Sequence[Column]) -> Table:
-    """A table of these columns with a line a column and a name above each of its lines."""
+def set_upright(table: Table, keys: Sequence[str]) -> Table:
+    """A table of the columns of these keys with a line a column and a name above each of its lines."""
     names, *lines = zip(*table.rows, strict=True)
-    rows = tuple((column.label, *cells) for column, cells in zip(columns, lines, strict=True))
-    return Table(table.caption, ("", *map(str, names)), rows)
+    rows = tuple((COLUMNS[key].label, *cells) for key, cells in zip(keys, lines, strict=True))
+    return Table(table.caption, ("", *names), rows)
 
 
 def _write_cell(column: Column, results: Sequence[Figures], base: Sequence[Figures]) -> str:

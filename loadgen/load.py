@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import fmean
@@ -67,16 +67,6 @@ ARRIVALS, CANCELLATIONS = range(2)
 """Independent streams of random numbers, so that cancelling some requests does not move the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Requests and when each is due: seconds after the start, ascending."""
-
-    requests: tuple[PreparedRequest, ...]
-    times: tuple[float, ...]
-    count: int
-    """Requests, those that will follow these included."""
-
-
 def schedule(
     prompts: Sequence[Prompt],
     form: RequestForm,
@@ -84,19 +74,19 @@ def schedule(
     seed: int = 0,
     cancel_rate: float = 0.0,
     cancel_delay: float = 1.0,
-) -> Schedule:
-    """The schedule of a run; without `arrivals`, prompts are due at their own times, or all at once if they have none.
+) -> list[PreparedRequest]:
+    """The requests of a run in the order in which they are due; without `arrivals`, prompts are due at their own times,
+    or all at once if they have none.
 
     Of a share `cancel_rate` of the requests the client leaves after `cancel_delay` seconds. Raises UserError.
     """
     timed = _timed(prompts, arrivals, np.random.default_rng([seed, ARRIVALS]))
     leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < cancel_rate
-    *firsts, count = accumulate((1 + len(prompt.follow_ups) for _, prompt in timed), initial=0)
-    requests = [
-        form.fill(prompt, index, cancel_delay if leave else None)
-        for index, (_, prompt), leave in zip(firsts, timed, leaves, strict=True)
+    firsts = accumulate((1 + len(prompt.follow_ups) for _, prompt in timed), initial=0)
+    return [
+        form.fill(prompt, index, due, cancel_delay if leave else None)
+        for index, (due, prompt), leave in zip(firsts, timed, leaves, strict=False)  # `firsts` ends with their number
     ]
-    return Schedule(tuple(requests), tuple(time for time, _ in timed), count)
 
 
 def _timed(
@@ -167,8 +157,8 @@ async def _note_lags(lags: list[float]) -> None:
 
 
 Clock: TypeAlias = Callable[[], float]
-Send: TypeAlias = Callable[[PreparedRequest, float, Clock], Awaitable[Outcome]]
-"""A request, when it was due, and the seconds since the start -> its outcome."""
+Send: TypeAlias = Callable[[PreparedRequest, Clock], Awaitable[Outcome]]
+"""A request, and the seconds since the start -> its outcome."""
 
 
 Show: TypeAlias = Callable[[int, str], None]
@@ -195,13 +185,12 @@ class Run:
 
 async def play(
     requests: Sequence[PreparedRequest],
-    times: Sequence[float],
     send: Send,
     show: Show,
     max_concurrency: int | None = None,
     think_time: float = 0.0,
 ) -> Run:
-    """Send each request at its time (seconds after the start, ascending) and wait until all have ended.
+    """Send each request when it is due, which is in their order, and wait until all have ended.
 
     A conversation's next request is sent `think_time` seconds after the answer that it follows, and a conversation ends
     with an answer that does not come.
@@ -212,9 +201,9 @@ async def play(
     begin = time.perf_counter()
     player = _Player(send, show, gate, lambda: time.perf_counter() - begin, think_time)
     async with watch_load() as measure:
-        await player.play(requests, times)
+        await player.play(requests)
         duration, load = time.perf_counter() - begin, measure()
-    outcomes = sorted(player.outcomes, key=lambda outcome: outcome.index)
+    outcomes = sorted(player.outcomes, key=lambda outcome: outcome.request.index)
     return Run(tuple(outcomes), len(requests) + player.followed, duration, load)
 
 
@@ -234,13 +223,13 @@ class _Player:
     """Requests that failed or were rejected or cancelled."""
     outcomes: list[Outcome] = field(default_factory=list)
 
-    async def play(self, requests: Sequence[PreparedRequest], times: Sequence[float]) -> None:
+    async def play(self, requests: Sequence[PreparedRequest]) -> None:
         """Send all requests; returns when they have ended, or soon after a cancellation."""
         try:
             async with asyncio.TaskGroup() as running:
-                for request, due in zip(requests, times, strict=True):
-                    await self._until(due)
-                    running.create_task(self._converse(request, due))
+                for request in requests:
+                    await self._until(request.due)
+                    running.create_task(self._converse(request))
         except asyncio.CancelledError:
             # The user stops the run and wants to see what came of it.
             if (task := asyncio.current_task()) is not None:
@@ -252,20 +241,20 @@ class _Player:
         while (wait := due - self.clock()) > 0:
             await asyncio.sleep(wait)
 
-    async def _converse(self, request: PreparedRequest, due: float) -> None:
+    async def _converse(self, request: PreparedRequest) -> None:
         """Send a request, and those that follow it."""
         while True:
             async with self.gate:
                 self._note(1)
-                outcome = await self.send(request, due, self.clock)
+                outcome = await self.send(request, self.clock)
             self.outcomes.append(outcome)
             self.lost += not outcome.completed
             self._note(-1)
             if request.follow_up is None or not outcome.completed:
                 return
             self.followed += 1
-            request, due = request.follow_up(outcome.text), self.clock() + self.think_time
-            await self._until(due)
+            request = request.follow_up(outcome.text, self.clock() + self.think_time)
+            await self._until(request.due)
 
     def _note(self, change: int) -> None:
         self.running += change
@@ -273,9 +262,7 @@ class _Player:
         self.show(len(self.outcomes), f"{self.running} running{lost}")
 
 
-@contextmanager
-def show_run(title: str, total: int) -> Iterator[Show]:
-    """Show the bar of one run of `total` requests."""
-    with Bars(threaded=True) as bars:
-        bar = bars.begin(title, total)
-        yield lambda ended, note: bar.show(ended, note=note)
+def show_run(bars: Bars, title: str, total: int) -> Show:
+    """Begin the bar of a run of `total` requests."""
+    bar = bars.begin(title, total)
+    return lambda ended, note: bar.show(ended, note=note)

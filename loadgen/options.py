@@ -187,9 +187,6 @@ class Contestants:
     serve_args: str = option(
         "", 'flags for every started server, after an equals sign: --serve-args="--max-num-seqs 8 --recompute"'
     )
-    baseline: str | None = option(
-        None, "contestant that the others are compared with (default: the first)", metavar="NAME"
-    )
     ready_check_timeout_sec: Positive = option(600.0, "how long a server may take to start", metavar="SECONDS")
 
 

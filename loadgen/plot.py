@@ -24,7 +24,7 @@ SUMMARY = TEMPLATES / "summary.html.j2"
 
 
 def render_page(template: Path, **values: object) -> str:
-    """The text of a page that needs nothing else: no script, no font, no picture from anywhere."""
+    """The text of a page that needs nothing else: no script, no font, no picture from anywhere; or of another file."""
     loader = FileSystemLoader([template.parent, TEMPLATES])
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -39,8 +39,6 @@ INSTALL = "pip install 'lengthwise[report]'"
 """Installs what draws the plots."""
 
 WIDTH = 420
-COLOURS = 6
-DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
 STYLE = TEMPLATES / "plot_style.json"
 """Vega-Lite's `config` of every plot."""
 
@@ -86,33 +84,8 @@ def require_drawing(path: Path | None, flag: str) -> None:
 def specify_lines(rows: Sequence[Spec], names: Sequence[str], x_label: str, y_label: str) -> Spec:
     """A line a name through its `x` and `y`, in the band from `low` to `high`, which each row has; its colour and
     dash are those of its place among the names."""
-    axes = {
-        axis: {"field": axis, "type": "quantitative", "title": title, "scale": {"zero": True}}
-        for axis, title in (("x", x_label), ("y", y_label))
-    }
-    low_and_high = {"y": {"field": "low", "type": "quantitative", "title": y_label}, "y2": {"field": "high"}}
-    band = {
-        "mark": {"type": "area", "opacity": 0.16, "stroke": None},
-        "encoding": {**low_and_high, "strokeDash": {"value": [1, 0]}},
-    }
-    columns = max(1, WIDTH // (42 + 7 * max(map(len, names), default=0)))  # as many as fit
-    legend = {"columns": columns, "title": None}
-    # Long enough for the dashes, and not as faint as the bands.
-    strokes = {"symbolType": "stroke", "symbolSize": 700, "symbolStrokeWidth": 2, "symbolOpacity": 1}
-    looks: dict[str, list[object]] = {
-        "color": [f"var(--c{look % COLOURS})" for look in range(len(names))],
-        "strokeDash": [DASHES[look % len(DASHES)] for look in range(len(names))],
-    }
-    by_name = {
-        channel: {
-            "field": "name",
-            "type": "nominal",
-            "scale": {"domain": names, "range": found},
-            "legend": {**legend, **(strokes if channel == "color" else {})},
-        }
-        for channel, found in looks.items()
-    }
-    return {"data": {"values": rows}, "encoding": {**axes, **by_name}, "layer": [band, {"mark": "line"}]}
+    columns = max(1, WIDTH // (42 + 7 * max(map(len, names), default=0)))  # of the legend, as many as fit
+    return _specify("lines", rows=rows, names=names, x_label=x_label, y_label=y_label, columns=columns)
 
 
 def specify_named_points(
@@ -121,23 +94,17 @@ def specify_named_points(
     """A faint mark for every point, and the names of some of them; what is beyond the corner is left out, so that it
     does not press all others together."""
     near = {name: one for name, one in points.items() if one.x <= corner.x and one.y <= corner.y}
-    rows = [{"name": name, "x": one.x, "y": one.y} for name, one in near.items()]
     alike: dict[tuple[str, str], list[str]] = {}
     for name in (one for one in dict.fromkeys(named) if one in near):
         alike.setdefault((format_number(near[name].x), format_number(near[name].y)), []).append(name)
-    best = [
-        {"name": first if not others else f"{first} and {len(others)} more", "x": near[first].x, "y": near[first].y}
-        for first, *others in alike.values()
-    ]
-    scale = {"zero": False, "padding": 20}
-    encoding = {
-        axis: {"field": axis, "type": "quantitative", "title": title, "scale": scale}
-        for axis, title in (("x", x_label), ("y", y_label))
+    best = {
+        first if not others else f"{first} and {len(others)} more": near[first] for first, *others in alike.values()
     }
-    label = {"type": "text", "align": "left", "dx": 6, "dy": -6}
-    layers = [
-        {"data": {"values": rows}, "mark": {"type": "point", "color": "var(--faint)"}},
-        {"data": {"values": best}, "mark": {"type": "point", "color": "var(--c0)"}},
-        {"data": {"values": best}, "mark": label, "encoding": {"text": {"field": "name"}}},
-    ]
-    return {"encoding": encoding, "layer": layers}
+    rows = [[{"name": name, **one._asdict()} for name, one in some.items()] for some in (near, best)]
+    return _specify("named_points", rows=rows[0], best=rows[1], x_label=x_label, y_label=y_label)
+
+
+def _specify(kind: str, **values: object) -> Spec:
+    """A specification from its template."""
+    spec: Spec = orjson.loads(render_page(TEMPLATES / f"{kind}.json.j2", **values))
+    return spec

@@ -94,10 +94,6 @@ class Bars:
         """Count so much more of the latest part as done."""
         self.update(self._progress.task_ids[-1], advance=count)
 
-    def remove(self, bar: Bar) -> None:
-        """Show a part no longer."""
-        self._progress.remove_task(bar.task)
-
     def update(self, task: TaskID, **changes: Any) -> None:
         """Change a part; draw it, or print a line about it, if the last time is long enough ago."""
         self._progress.update(task, **changes)
@@ -129,10 +125,6 @@ class Bar:
     def show(self, done: int, *, total: int | None = None, note: str = "") -> None:
         """Take over how much is done, a note, and a `total`, which stays until another is given."""
         self.bars.update(self.task, completed=done, total=total, note=note)
-
-    def rename(self, title: str) -> None:
-        """Give the part another title."""
-        self.bars.update(self.task, description=title)
 
 
 def say(line: str) -> None:

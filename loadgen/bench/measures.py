@@ -199,8 +199,8 @@ def measure(
 
 
 def _median_ttfts(completed: Sequence[Outcome]) -> list[float]:
-    turns = range(1, 1 + max((outcome.turn for outcome in completed), default=0))
-    samples = [[sample for one in completed if one.turn == turn for sample in ttft(one)] for turn in turns]
+    turns = range(1, 1 + max((outcome.request.turn for outcome in completed), default=0))
+    samples = [[sample for one in completed if one.request.turn == turn for sample in ttft(one)] for turn in turns]
     return [median(found) for found in samples if found] if len(turns) > 1 else []
 
 

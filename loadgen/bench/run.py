@@ -5,16 +5,16 @@ our own.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import math
 import resource
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import TypeAlias
@@ -35,14 +35,15 @@ from loadgen.workload.requests import join_turns
 from models.errors import INTERRUPTED, UserError
 from models.files import require_writable_folder
 from models.options import options_of
+from models.progress import Bars
 
 
 def details_json(outcomes: Sequence[Outcome]) -> Json:
     """Lists with an entry per request, in the order of the schedule; times in seconds after the start."""
     return {
         "statuses": [one.status for one in outcomes],
-        "labels": [one.label for one in outcomes],
-        "turns": [one.turn for one in outcomes],
+        "labels": [one.request.label for one in outcomes],
+        "turns": [one.request.turn for one in outcomes],
         "input_lens": [one.prompt_tokens or 0 for one in outcomes],
         "cached_lens": [one.cached_tokens for one in outcomes],
         "foretold": [None if one.foretold is None else asdict(one.foretold) for one in outcomes],
@@ -116,8 +117,8 @@ def print_lines(console: Console, lines: Iterable[str], style: str) -> None:
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-Watch: TypeAlias = Callable[[str, int], AbstractContextManager[Show]]
-"""Opens what shows the progress of some requests, given a title and their number."""
+Watch: TypeAlias = Callable[[str, int], Show]
+"""Begins what shows the progress of some requests, given a title and their number."""
 
 SPARE_FILES = 64
 """The open files that a process needs besides its connections."""
@@ -137,28 +138,40 @@ async def bench(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) -> B
 
     Raises UserError; KeyboardInterrupt when it is cancelled while warming up.
     """
-    allow_open_files(min(len(prompts), asked.max_concurrency or len(prompts)))
-    target = Target(asked.url, asked.headers(), asked.timeout)
-    prefix = asked.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-"
-    async with connect(target, id_prefix=prefix, keep_text=asked.save_detailed or asked.turns > 1) as client:
-        model = asked.model or await client.model()
-        form = RequestForm(model, asked.endpoint, asked.fields())
+    async with _connect(asked, len(prompts)) as (client, form):
         arrivals = None if asked.request_rate is None else Arrivals(asked.request_rate, asked.burstiness)
-        plan = schedule(prompts, form, arrivals, asked.seed, asked.cancel_rate, asked.cancel_delay)
+        requests = schedule(prompts, form, arrivals, asked.seed, asked.cancel_rate, asked.cancel_delay)
         await _warm_up(client, form, asked, prompts, watch)
         # Objects made by now stay to the end: a garbage collector that looked through them would delay sending.
         gc.collect()
         gc.freeze()
         try:
-            with watch("requests", plan.count) as show:
-                run = await play(plan.requests, plan.times, client.send, show, asked.max_concurrency, asked.think_time)
+            show = watch("requests", sum(1 + len(prompt.follow_ups) for prompt in prompts))
+            run = await play(requests, client.send, show, asked.max_concurrency, asked.think_time)
         finally:
             gc.unfreeze()
     percentiles, metrics = asked.metric_percentiles, asked.percentile_metrics
     unfinished = run.planned - len(run.outcomes)
     counts: Json = {"num_prompts": run.planned, "interrupted": run.interrupted, "unfinished": unfinished}
     figures = measure(run.outcomes, run.duration, percentiles, metrics, dict(asked.goodput))
-    return Benchmark(model, run, counts | figures | run.client)
+    return Benchmark(form.model, run, counts | figures | run.client)
+
+
+async def warm_up(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) -> None:
+    """Warm a server up by `num_warmups` requests, without measuring it. Raises as `bench` does."""
+    if asked.num_warmups:
+        async with _connect(asked, asked.num_warmups) as (client, form):
+            await _warm_up(client, form, asked, prompts, watch)
+
+
+@asynccontextmanager
+async def _connect(asked: BenchFlags, connections: int) -> AsyncIterator[tuple[Client, RequestForm]]:
+    """A client of the server, and the form of the requests to its model. Raises ServerError."""
+    allow_open_files(min(connections, asked.max_concurrency or connections))
+    target = Target(asked.url, asked.headers(), asked.timeout)
+    prefix = asked.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-"
+    async with connect(target, id_prefix=prefix, keep_text=asked.save_detailed or asked.turns > 1) as client:
+        yield client, RequestForm(asked.model or await client.model(), asked.endpoint, asked.fields())
 
 
 async def _warm_up(
@@ -169,8 +182,7 @@ async def _warm_up(
     requests = [form.fill(replace(prompt, follow_ups=()), index) for index, prompt in enumerate(first)]
     if not requests:
         return
-    with watch("warm-up", len(requests)) as show:
-        run = await play(requests, [0.0] * len(requests), client.send, show, asked.max_concurrency)
+    run = await play(requests, client.send, watch("warm-up", len(requests)), asked.max_concurrency)
     if run.interrupted:
         raise KeyboardInterrupt
     failures = [outcome.failure for outcome in run.outcomes if outcome.failure is not None]
@@ -205,8 +217,8 @@ def run_bench(asked: BenchFlags) -> int:
         with explain_unwritable(folder, FOLDER_FLAG):
             require_writable_folder(folder)
     prompts = join_turns(workload.load(asked, asked.num_prompts, asked.seed), asked.turns)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        done = runner.run(bench(asked, prompts, show_run))
+    with Bars(threaded=True, latest_only=True) as bars:
+        done = uvloop.run(bench(asked, prompts, partial(show_run, bars)))
     _print(done, asked)
     if saves:
         date = datetime.now().strftime("%Y%m%d-%H%M%S")

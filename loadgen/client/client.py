@@ -72,7 +72,7 @@ class Client:
         except (ValueError, LookupError, TypeError) as error:
             raise ServerError(f"{url} lists no model: name one with --model") from error
 
-    async def send(self, request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
+    async def send(self, request: PreparedRequest, clock: Clock) -> Outcome:
         """Send one request and read its answer to the end; `clock` tells the seconds since the start of the run."""
         sent = clock()
         transcript = Transcript(self.decoder, self.keep_text)
@@ -89,9 +89,8 @@ class Client:
             status = "rejected" if failure.rejected else "failed"
         times = tuple(transcript.token_times)
         return Outcome(
-            index=request.index,
+            request=request,
             status=status,
-            scheduled=scheduled,
             sent=sent,
             token_times=times,
             end=transcript.end if status == "completed" else clock(),
@@ -102,8 +101,6 @@ class Client:
             queue_time=transcript.queue_time,
             foretold=transcript.foretold,
             failure=failure,
-            label=request.label,
-            turn=request.turn,
             text=transcript.text,
         )
 

@@ -46,13 +46,15 @@ class PreparedRequest:
     index: int
     path: str
     body: bytes
+    due: float = 0.0
+    """When to send it, in seconds after the start."""
     label: str = ""
     cancel_after: float | None = None
     """Seconds after sending when the client leaves; None lets it stay."""
     turn: int = 1
     """Place of the request in its conversation, from 1."""
-    follow_up: Callable[[str], PreparedRequest] | None = None
-    """Makes the conversation's next request of this one's answer; None when it is the last."""
+    follow_up: Callable[[str, float], PreparedRequest] | None = None
+    """Makes the conversation's next request of this one's answer and when it is due; None when it is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ class RequestForm:
     fields: Mapping[str, object] = field(default_factory=dict)
     """Further fields of the body; they win over a prompt's own."""
 
-    def fill(self, prompt: Prompt, index: int, cancel_after: float | None = None, turn: int = 1) -> PreparedRequest:
+    def fill(
+        self, prompt: Prompt, index: int, due: float = 0.0, cancel_after: float | None = None, turn: int = 1
+    ) -> PreparedRequest:
         """The request for a prompt; those that follow it have the next indices. Raises UserError."""
         path = self.endpoint or (CHAT if prompt.messages else COMPLETIONS)
         asked = _messages(prompt) if "chat" in path else {"prompt": _raw_prompt(prompt)}
@@ -79,16 +83,16 @@ class RequestForm:
             **self.fields,
         }
         follow_up = partial(self._follow_up, prompt, index, turn) if prompt.follow_ups else None
-        return PreparedRequest(index, path, orjson.dumps(body), prompt.label, cancel_after, turn, follow_up)
+        return PreparedRequest(index, path, orjson.dumps(body), due, prompt.label, cancel_after, turn, follow_up)
 
-    def _follow_up(self, prompt: Prompt, index: int, turn: int, answer: str) -> PreparedRequest:
+    def _follow_up(self, prompt: Prompt, index: int, turn: int, answer: str, due: float) -> PreparedRequest:
         said, *later = prompt.follow_ups
         messages = (
             *prompt.messages,
             {"role": "assistant", "content": answer},
             {"role": "user", "content": said},
         )
-        return self.fill(replace(prompt, messages=messages, follow_ups=tuple(later)), index + 1, turn=turn + 1)
+        return self.fill(replace(prompt, messages=messages, follow_ups=tuple(later)), index + 1, due, turn=turn + 1)
 
 
 def _messages(prompt: Prompt) -> dict[str, object]:
@@ -139,12 +143,10 @@ class Failure:
 class Outcome:
     """One request, from the time when it was due to its end."""
 
-    index: int
+    request: PreparedRequest
     status: Status
-    scheduled: float
-    """When it was due. What a user waits counts from here, however late the client was."""
     sent: float
-    """When it went out: later than scheduled when a concurrency limit or a busy client held it back."""
+    """When it went out: later than due when a concurrency limit or a busy client held it back."""
     token_times: tuple[float, ...]
     """When each chunk with output arrived; a chunk may hold several tokens."""
     end: float
@@ -161,11 +163,13 @@ class Outcome:
     foretold: Foretold | None = None
     """When the server expected the answer's end as the request came, where it reports that."""
     failure: Failure | None = None
-    label: str = ""
-    turn: int = 1
-    """Place of the request in its conversation, from 1."""
     text: str = ""
     """The text of the answer, where the run keeps it."""
+
+    @property
+    def scheduled(self) -> float:
+        """When it was due. What a user waits counts from here, however late the client was."""
+        return self.request.due
 
     @property
     def completed(self) -> bool:

@@ -6,7 +6,6 @@ Source of the framing: the HTML standard, section "Server-sent events", parsing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +21,6 @@ class EventParser:
     Text is never decoded here, so a cut inside a character does no harm. An event that the stream ends in is dropped.
     """
 
-    on_comment: Callable[[bytes], object] = lambda comment: None
-    """Is given the text of each comment."""
     _tail: bytes = b""  # of a line that has no end yet
     _data: list[bytes] = field(default_factory=list)  # lines of an event that has no end yet
     _after_return: bool = False  # whether a line feed would only be the second half of a line's end
@@ -46,8 +43,6 @@ class EventParser:
             field, _, value = line.partition(b":")  # a comment is a line whose field has no name
             if field == b"data":
                 self._data.append(value.removeprefix(b" "))
-            elif not field:
-                self.on_comment(value.removeprefix(b" "))
             return None
         if not self._data:
             return None
@@ -95,18 +90,10 @@ class Usage(msgspec.Struct):
     prompt_tokens_details: PromptDetails | None = None
 
 
-class Interval(msgspec.Struct):
-    """A median, and the ends of an interval about it."""
-
-    median: float
-    low: float | None = None
-    high: float | None = None
-
-
 class Estimate(msgspec.Struct):
     """What a server expected of a request when it came."""
 
-    expected_completion_s: Interval | None = None
+    expected_completion_s: Foretold | None = None
 
 
 class Metrics(msgspec.Struct):
@@ -193,12 +180,7 @@ class Transcript:
             if metrics.queue_time_ms is not None:
                 self.queue_time = metrics.queue_time_ms / 1000
             if metrics.estimate is not None:
-                self.foretold = _foretold(metrics.estimate)
-
-
-def _foretold(estimate: Estimate) -> Foretold | None:
-    end = estimate.expected_completion_s
-    return None if end is None or end.low is None or end.high is None else Foretold(end.low, end.median, end.high)
+                self.foretold = metrics.estimate.expected_completion_s
 
 
 def _output(choice: Choice) -> str | None:

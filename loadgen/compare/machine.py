@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -37,15 +38,16 @@ def hide(text: str) -> str:
     return ASSIGNED.sub(lambda found: f"{found[1]}={HIDDEN}" if is_secret(found[1]) else found[0], text)
 
 
-def hide_all(value: object) -> object:
-    """A value without the secrets in its texts, however deep, and without the members with the name of a secret."""
-    if isinstance(value, str):
-        return hide(value)
+def publish(value: object) -> object:
+    """A value as JSON can hold it, which knows neither infinity nor paths; without the secrets in its texts, however
+    deep, and without the members with the name of a secret."""
+    if isinstance(value, str | Path):
+        return hide(str(value))
     if isinstance(value, Mapping):
-        return {name: HIDDEN if is_secret(str(name)) else hide_all(one) for name, one in value.items()}
+        return {name: HIDDEN if one and is_secret(str(name)) else publish(one) for name, one in value.items()}
     if isinstance(value, tuple | list):
-        return [hide_all(one) for one in value]
-    return value
+        return [publish(one) for one in value]
+    return "inf" if value == math.inf else value
 
 
 PACKAGES = ("lengthwise", "torch", "transformers", "aiohttp", "uvloop", "numpy")

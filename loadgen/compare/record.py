@@ -1,4 +1,4 @@
-"""A comparison as plain data: its plan, decided before anything runs, every run of every round, and verdicts.
+"""A comparison as plain data: what it is to play, decided before anything runs, every run of every round, and verdicts.
 
 Is a difference between two contestants real? Only if it is beyond what differs between rounds. Both play the requests
 of each round, so rounds are compared in pairs: a confidence interval of the mean change over rounds by Student's t
@@ -23,6 +23,8 @@ class Contestant:
 
     name: str
     strategy: str | None = None
+    command: str | None = None
+    """What starts it in a shell."""
     url: str | None = None
 
 
@@ -43,38 +45,6 @@ class Point:
         requests = "request" if self.rate == 1 else "requests"
         bursts = "" if self.burstiness == 1 else f", burstiness {self.burstiness:g}"
         return f"{self.rate:g} {requests}/s{bursts}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """All that a comparison does."""
-
-    contestants: tuple[Contestant, ...]
-    points: tuple[Point, ...]
-    flags: CompareFlags
-    baseline: str
-    """The contestant that the others are held against."""
-    serve_command: tuple[str, ...] = ()
-    """The command that starts a server of ours, without its strategy."""
-
-    def command(self, contestant: Contestant) -> list[str]:
-        """The command that starts a contestant of ours."""
-        assert contestant.strategy is not None
-        return [*self.serve_command, "--strategy", contestant.strategy]
-
-    def find_seed(self, number: int) -> int:
-        """The seed of a round, counted from 1, of whose requests and arrivals each contestant gets the same."""
-        return self.flags.seed + number - 1
-
-    def list_turns(self) -> Iterator[tuple[int, Contestant]]:
-        """Each round, counted from 1, with each contestant.
-
-        Every round begins with the next of them, so that slow changes of the machine meet all of them alike.
-        """
-        for number in range(self.flags.rounds):
-            start = number % len(self.contestants)
-            for contestant in (*self.contestants[start:], *self.contestants[:start]):
-                yield number + 1, contestant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,32 +92,48 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison and all its runs, also while it still goes on."""
+    """What is to be compared, and all runs so far: none before it begins."""
 
-    plan: Plan
+    flags: CompareFlags
+    contestants: tuple[Contestant, ...]
+    """The first is the baseline."""
+    points: tuple[Point, ...]
     plays: tuple[Play, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     interrupted: bool = False
 
-    def rounds_finished(self, contestant: Contestant) -> int:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the contestants."""
+        return tuple(one.name for one in self.contestants)
+
+    def list_turns(self) -> Iterator[tuple[int, Contestant]]:
+        """Each round, counted from 1, with each contestant.
+
+        Every round begins with the next of them, so that slow changes of the machine meet all of them alike.
+        """
+        for number in range(self.flags.rounds):
+            start = number % len(self.contestants)
+            for contestant in (*self.contestants[start:], *self.contestants[:start]):
+                yield number + 1, contestant
+
+    def rounds_finished(self, name: str) -> int:
         """The number of rounds in which a contestant played every load to its end."""
-        rounds = [[play.round for play in self.whole_plays(contestant, point)] for point in self.plan.points]
+        rounds = [[play.round for play in self.whole_plays(name, point)] for point in self.points]
         return len(set.intersection(*map(set, rounds)))
 
-    def whole_plays(self, contestant: Contestant, point: Point) -> tuple[Play, ...]:
-        """The runs that were played to their end, in the order of the rounds."""
-        return tuple(
-            play for play in self.plays if play.whole and (play.contestant, play.point) == (contestant.name, point)
-        )
+    def whole_plays(self, name: str, point: Point) -> tuple[Play, ...]:
+        """A contestant's runs that were played to their end, in the order of the rounds."""
+        return tuple(play for play in self.plays if play.whole and (play.contestant, play.point) == (name, point))
 
-    def by_round(self, contestant: Contestant, point: Point, key: str) -> dict[int, float]:
-        """A figure by round, of those that were played to their end, as far as it is known."""
-        figures = {play.round: play.figure(key) for play in self.whole_plays(contestant, point)}
+    def by_round(self, name: str, point: Point, key: str) -> dict[int, float]:
+        """A figure of a contestant by round, of those that were played to their end, as far as it is known."""
+        figures = {play.round: play.figure(key) for play in self.whole_plays(name, point)}
         return {number: value for number, value in figures.items() if value is not None}
 
-    def values(self, contestant: Contestant, point: Point, key: str) -> tuple[float, ...]:
-        """A figure of each round that was played to its end, as far as it is known."""
-        return tuple(self.by_round(contestant, point, key).values())
+    def count_lost(self, name: str, point: Point) -> float:
+        """A contestant's requests that failed or were rejected, in all rounds."""
+        return sum(sum(self.by_round(name, point, key).values()) for key in ("failed", "rejected"))
 
 
 COMPARED = tuple(
@@ -202,31 +188,28 @@ class Verdict:
 
 def judge_all(comparison: Comparison) -> list[Verdict]:
     """The verdicts on every pair of contestants once, those with the baseline first, wherever both have figures."""
-    ordered = sorted(comparison.plan.contestants, key=lambda one: one.name != comparison.plan.baseline)
     return [
         verdict
-        for place, base in enumerate(ordered)
-        for point in comparison.plan.points
+        for place, base in enumerate(comparison.names)
+        for point in comparison.points
         for quantity in (one for one in COMPARED if one.key not in UNJUDGED)
-        for other in ordered[place + 1 :]
+        for other in comparison.names[place + 1 :]
         if (verdict := _judge_quantity(comparison, other, base, point, quantity)) is not None
     ]
 
 
 def _judge_quantity(
-    comparison: Comparison, contestant: Contestant, baseline: Contestant, point: Point, quantity: Column
+    comparison: Comparison, contestant: str, baseline: str, point: Point, quantity: Column
 ) -> Verdict | None:
     own, base = (comparison.by_round(one, point, quantity.key) for one in (contestant, baseline))
     if not own or not base:
         return None
     pairs = [(own[number], base[number]) for number in sorted(own.keys() & base.keys())]
     outcome, text = judge(pairs, quantity.better or "lower")
-    lost = sum(
-        sum(comparison.values(one, point, key)) for one in (contestant, baseline) for key in ("failed", "rejected")
-    )
+    lost = sum(comparison.count_lost(one, point) for one in (contestant, baseline))
     if quantity.only_completed and lost and outcome != "no verdict":
         outcome, text = "no verdict", f"no verdict: {lost:g} requests did not complete, and this counts completed ones"
-    return Verdict(contestant.name, baseline.name, point, quantity, outcome, text)
+    return Verdict(contestant, baseline, point, quantity, outcome, text)
 
 
 def judge(pairs: Sequence[tuple[float, float]], better: Better) -> tuple[Outcome, str]:

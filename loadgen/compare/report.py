@@ -6,125 +6,76 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import groupby
-from pathlib import Path
-from shlex import join
-from statistics import median
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from loadgen.compare.machine import HIDDEN, hide, hide_all
-from loadgen.compare.record import (
-    COMPARED,
-    CONFIDENCE,
-    COUNTS,
-    Comparison,
-    Contestant,
-    Plan,
-    Play,
-    Point,
-    Setting,
-    Verdict,
-    judge_all,
-)
-from loadgen.console import BRIEF, COLUMNS, Cell, Figures, Table, set_upright, show_table, tabulate
+from loadgen.compare.machine import HIDDEN, hide, publish
+from loadgen.compare.record import COMPARED, CONFIDENCE, COUNTS, Comparison, Play, Point, Setting, Verdict, judge_all
+from loadgen.console import BRIEF, Figures, Table, set_upright, show_table, tabulate
 from loadgen.options import CompareFlags
 from loadgen.plot import SUMMARY, Plot, render_page
-from loadgen.simulate.report import Axis, draw
+from loadgen.result_file import Json
+from loadgen.simulate.report import draw_frontier, draw_lines
 
-SECRET_FLAGS = frozenset({"api_key", "header"})
 
-
-def collect_flags(asked: CompareFlags) -> dict[str, object]:
+def collect_flags(asked: CompareFlags) -> Json:
     """Every flag with its value, whether given or not; keys stay out."""
+    shown = {one.name for one in fields(asked) if one.repr}
     return {
-        name: HIDDEN if name in SECRET_FLAGS and value else _plain(hide_all(value))
-        for name, value in sorted(vars(asked).items())
+        name: HIDDEN if value and name not in shown else publish(value) for name, value in sorted(vars(asked).items())
     }
 
 
-def make_document(comparison: Comparison, setting: Setting) -> dict[str, object]:
+def make_document(comparison: Comparison, setting: Setting) -> Json:
     """The content of report.json."""
-    plan = comparison.plan
+    flags = comparison.flags
     return {
         **asdict(setting),
-        "seed": plan.flags.seed,
-        "rounds": plan.flags.rounds,
-        "rounds_finished": {one.name: comparison.rounds_finished(one) for one in plan.contestants},
-        "num_warmups": plan.flags.num_warmups,
+        "seed": flags.seed,
+        "rounds": flags.rounds,
+        "rounds_finished": {name: comparison.rounds_finished(name) for name in comparison.names},
+        "num_warmups": flags.num_warmups,
         "interrupted": comparison.interrupted,
-        "baseline": plan.baseline,
-        "contestants": [_contestant_json(plan, one) for one in plan.contestants],
+        "baseline": comparison.names[0],
+        "contestants": [publish(asdict(one)) for one in comparison.contestants],
         "troubles": [asdict(one) for one in comparison.troubles],
-        "summary": list(_summary_json(comparison)),
         "verdicts": [_verdict_json(one) for one in judge_all(comparison)],
         "plays": [_play_json(play) for play in comparison.plays],
     }
 
 
-def _contestant_json(plan: Plan, one: Contestant) -> dict[str, object]:
-    hidden = {"url": one.url, "command": join(plan.command(one)) if one.strategy else None}
-    return asdict(one) | {name: None if text is None else hide(text) for name, text in hidden.items()}
-
-
-def _summary_json(comparison: Comparison) -> Iterator[dict[str, object]]:
-    """Each figure of a contestant under a load, in the column's unit."""
-    plan = comparison.plan
-    for contestant, point in ((one, point) for one in plan.contestants for point in plan.points):
-        for column in COMPARED:
-            if values := comparison.values(contestant, point, column.key):
-                of = {"contestant": contestant.name, **_load_json(point), "quantity": column.key, "unit": column.unit}
-                yield of | {"median": median(values), "lowest": min(values), "highest": max(values), "rounds": values}
-
-
-def _verdict_json(one: Verdict) -> dict[str, object]:
+def _verdict_json(one: Verdict) -> Json:
     named = {"contestant": one.contestant, "baseline": one.baseline, **_load_json(one.point)}
     return {**named, "quantity": one.quantity.key, "outcome": one.outcome, "text": one.text}
 
 
-def _play_json(play: Play) -> dict[str, object]:
-    return {
-        "contestant": play.contestant,
-        "round": play.round,
-        **_load_json(play.point),
-        **play.figures,
-        "errors": play.errors,
-        "jcts_s": play.latencies,
-    }
+def _play_json(play: Play) -> Json:
+    named = {"contestant": play.contestant, "round": play.round, **_load_json(play.point)}
+    return {**named, **play.figures, "errors": play.errors, "jcts_s": play.latencies}
 
 
-def _load_json(point: Point) -> dict[str, object]:
-    return {"request_rate": _plain(point.rate), "burstiness": _plain(point.burstiness)}
-
-
-def _plain(value: object) -> object:
-    """A value as JSON can hold it, which knows neither infinity nor paths."""
-    if isinstance(value, float) and math.isinf(value):
-        return "inf"
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
-    return value
+def _load_json(point: Point) -> Json:
+    return {"request_rate": publish(point.rate), "burstiness": publish(point.burstiness)}
 
 
 def find_warnings(comparison: Comparison) -> Iterator[str]:
     """The faults of this comparison, the gravest first."""
-    plan = comparison.plan
     if comparison.interrupted:
-        played, planned = len(comparison.plays), plan.flags.rounds * len(plan.contestants) * len(plan.points)
+        planned = comparison.flags.rounds * len(comparison.names) * len(comparison.points)
+        played = len(comparison.plays)
         yield f"It was interrupted: {played} of {planned} runs were begun, and one that was cut short does not count."
     for trouble in comparison.troubles:
         yield f"{trouble.contestant} was left out from round {trouble.round} on: {trouble.message}"
-    for name in (one.name for one in plan.contestants):
+    for name in comparison.names:
         own = [play for play in comparison.plays if play.contestant == name and play.whole]
         failed, rejected = (sum(play.figure(key) or 0.0 for play in own) for key in ("failed", "rejected"))
         if failed or rejected:
             first = next((line for play in own for line in play.errors), "")
             yield f"{name}: {failed:g} requests failed and {rejected:g} were rejected, such as: {first}"
-    for point in plan.points:
+    for point in comparison.points:
         yield from _warn_of_uneven_work(comparison, point)
     if slow := [play for play in comparison.plays if play.figures.get("client_warning")]:
         yield (
@@ -139,10 +90,10 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
 def _warn_of_uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
     """A warning where answers differ in length, since their latencies then say little about schedulers."""
     made = {
-        contestant.name: max(tokens)
-        for contestant in comparison.plan.contestants
-        if (tokens := comparison.values(contestant, point, "total_output_tokens"))
-        and not any(comparison.values(contestant, point, key) != (0.0,) * len(tokens) for key in ("failed", "rejected"))
+        name: max(tokens.values())
+        for name in comparison.names
+        if (tokens := comparison.by_round(name, point, "total_output_tokens"))
+        and not comparison.count_lost(name, point)
     }
     if made and max(made.values()) > min(made.values()) * 1.01:
         told = ", ".join(f"{name} {tokens:,.0f}" for name, tokens in made.items())
@@ -161,11 +112,10 @@ MARKS = {"better": "▲ ", "worse": "▼ "}
 
 def make_page(comparison: Comparison, setting: Setting) -> str:
     """The text of report.html."""
-    plan = comparison.plan
-    *first, last = (one.name for one in plan.contestants)
-    seeds = f"seeds {plan.flags.seed} to {plan.flags.seed + plan.flags.rounds - 1}"
+    flags, (*first, last) = comparison.flags, comparison.names
+    seeds = f"seeds {flags.seed} to {flags.seed + flags.rounds - 1}"
     lines = [
-        f"{setting.date}. {_write_rounds(comparison)}; {seeds}, one a round. {warm_up(plan.flags.num_warmups)}",
+        f"{setting.date}. {_write_rounds(comparison)}; {seeds}, one a round. {tell_warm_up(flags.num_warmups)}",
         *(f"Warning: {line}" for line in find_warnings(comparison)),
         READING,
     ]
@@ -181,21 +131,20 @@ def make_page(comparison: Comparison, setting: Setting) -> str:
 
 def make_summary(comparison: Comparison) -> RenderableType:
     """The figures that matter most, for a terminal; the report has the others."""
-    plan = comparison.plan
     tables = (
         show_table(tabulate(f"{point.label}: mean of the rounds (lowest–highest)", found, BRIEF))
-        for point in plan.points
+        for point in comparison.points
         if (found := _find_results(comparison, point))
     )
     verdicts = (
         Text(f"{one.contestant} against {one.baseline}, {one.point.label}, {one.quantity.short}: {one.text}")
         for one in judge_all(comparison)
-        if one.baseline == plan.baseline and one.quantity.key in BRIEF
+        if one.baseline == comparison.names[0] and one.quantity.key in BRIEF
     )
-    return Group(*tables, Text(warm_up(plan.flags.num_warmups)), *verdicts)
+    return Group(*tables, Text(tell_warm_up(comparison.flags.num_warmups)), *verdicts)
 
 
-def warm_up(requests: int) -> str:
+def tell_warm_up(requests: int) -> str:
     """How servers were warmed up, given the requests for that in each turn."""
     if not requests:
         return "No server was warmed up (--num-warmups 0): what is slow at first is part of the figures."
@@ -204,16 +153,15 @@ def warm_up(requests: int) -> str:
 
 
 def _find_results(comparison: Comparison, point: Point) -> dict[str, list[Figures]]:
-    """The figures of each round that was played to its end, by contestant, the baseline first."""
-    ordered = sorted(comparison.plan.contestants, key=lambda one: one.name != comparison.plan.baseline)
-    found = {one.name: [play.figures for play in comparison.whole_plays(one, point)] for one in ordered}
+    """The figures of each round that was played to its end, by contestant."""
+    found = {name: [play.figures for play in comparison.whole_plays(name, point)] for name in comparison.names}
     return {name: figures for name, figures in found.items() if figures}
 
 
 def _write_rounds(comparison: Comparison) -> str:
     """How many rounds were played to their end, by contestant where they differ."""
-    planned = comparison.plan.flags.rounds
-    finished = {one.name: comparison.rounds_finished(one) for one in comparison.plan.contestants}
+    planned = comparison.flags.rounds
+    finished = {name: comparison.rounds_finished(name) for name in comparison.names}
     if len(set(finished.values())) == 1:
         return f"{next(iter(finished.values()))} of {planned} rounds"
     told = ", ".join(f"{count} by {name}" for name, count in finished.items())
@@ -223,16 +171,14 @@ def _write_rounds(comparison: Comparison) -> str:
 def _draw_loads(comparison: Comparison) -> list[Plot]:
     """Figures over the rates of one burstiness; mean against p99 at loads that stand alone."""
     plots: list[Plot] = []
-    played = [(point, found) for point in comparison.plan.points if (found := _find_results(comparison, point))]
-    for _, group in groupby(played, key=lambda pair: (pair[0].burstiness, pair[0].rate in (None, math.inf))):
-        loads = list(group)
-        rates = tuple(f"{point.rate:g}" for point, _ in loads if point.rate is not None)
-        if len(loads) == 1:
-            plots += draw((), [((), loads[0][1])], f" at {loads[0][0].label}")
-            continue
-        bursts = loads[0][0].burstiness
-        over = [((rate,), results) for rate, (_, results) in zip(rates, loads, strict=True)]
-        plots += draw((Axis("requests/s", rates),), over, "" if bursts == 1 else f" at burstiness {bursts:g}")
+    played = [(point, found) for point in comparison.points if (found := _find_results(comparison, point))]
+    for (bursts, _), group in groupby(played, key=lambda pair: (pair[0].burstiness, pair[0].rate in (None, math.inf))):
+        (first, alone), *others = group
+        if others:
+            over = {point.rate or 0.0: results for point, results in ((first, alone), *others)}
+            plots += draw_lines("requests/s", over, "" if bursts == 1 else f" at burstiness {bursts:g}")
+        else:
+            plots.append(draw_frontier(f"Mean against p99 at {first.label}", alone))
     return plots
 
 
@@ -242,12 +188,7 @@ def _tabulate_verdicts(comparison: Comparison) -> Iterator[Table]:
     for baseline, point in dict.fromkeys((one.baseline, one.point) for one in judged):
         own = [one for one in judged if (one.baseline, one.point) == (baseline, point)]
         names = tuple(dict.fromkeys(one.contestant for one in own))
-        cells = {
-            (one.quantity, one.contestant): Cell(f"{MARKS[one.outcome]}{one.text}", one.outcome)
-            if one.outcome in MARKS
-            else one.text
-            for one in own
-        }
+        cells = {(one.quantity, one.contestant): MARKS.get(one.outcome, "") + one.text for one in own}
         rows = tuple(
             (quantity.title, *(cells.get((quantity, name), "-") for name in names))
             for quantity in dict.fromkeys(one.quantity for one in own)
@@ -257,18 +198,14 @@ def _tabulate_verdicts(comparison: Comparison) -> Iterator[Table]:
 
 def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
     """A table for every load: quantities below each other, contestants side by side."""
-    for point in comparison.plan.points:
+    for point in comparison.points:
         if found := _find_results(comparison, point):
             told = {key for figures in found.values() for one in figures for key in one if one[key] is not None}
             keys = [key for key in (*(one.key for one in COMPARED), *COUNTS) if key in told]
-            yield set_upright(tabulate(f"At {point.label}", found, keys), [COLUMNS[key] for key in keys])
+            yield set_upright(tabulate(f"At {point.label}", found, keys), keys)
 
 
 def _tabulate_setting(comparison: Comparison, setting: Setting) -> Table:
     """Where the comparison ran, and whom it compared."""
-    plan = comparison.plan
-    servers = {
-        one.name: hide(join(plan.command(one)) if one.strategy else f"{one.url}, which ran before")
-        for one in plan.contestants
-    }
+    servers = {one.name: hide(one.command or f"{one.url}, which ran before") for one in comparison.contestants}
     return Table("Where and how", (), tuple((servers | {**setting.machine, **setting.versions}).items()), "setting")

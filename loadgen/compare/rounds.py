@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
-from math import inf
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -21,15 +20,15 @@ import aiohttp
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.bench.run import bench, list_errors
+from loadgen.bench.run import bench, list_errors, warm_up
 from loadgen.client.client import ServerError, Target
 from loadgen.client.request import Prompt
 from loadgen.compare.machine import hide
-from loadgen.compare.record import Comparison, Contestant, Plan, Play, Point, Trouble
+from loadgen.compare.record import Comparison, Contestant, Play, Point, Trouble
 from loadgen.compare.server import ServerFailure, run_server
 from loadgen.console import format_number
-from loadgen.load import Show
-from loadgen.options import BenchFlags, Sampling
+from loadgen.load import Show, show_run
+from loadgen.options import Access, BenchFlags, CompareFlags, Load, Sampling
 from models.options import options_of
 from models.progress import Bars
 
@@ -44,54 +43,14 @@ async def read_batch_rows(target: Target) -> tuple[float, float]:
             aiohttp.ClientSession(timeout=TIMEOUT, headers=dict(target.headers)) as session,
             session.get(target.url("/metrics")) as response,
         ):
-            families = list(text_string_to_metric_families(await response.text())) if response.status == 200 else []
+            text = await response.text() if response.status == 200 else ""
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-        families = []
-    samples = [(sample.name, sample.value) for family in families for sample in family.samples]
+        samples = []
     total, count = (
-        sum(value for name, value in samples if name == f"{BATCH_ROWS}_{kind}") for kind in ("sum", "count")
+        sum(one.value for one in samples if one.name == f"{BATCH_ROWS}_{kind}") for kind in ("sum", "count")
     )
     return total, count
-
-
-class CompareProgress:
-    """Is notified as a comparison goes on, and shows it in bars that are entered elsewhere."""
-
-    def __init__(self, plan: Plan, bars: Bars) -> None:
-        self._plan = plan
-        self._bars = bars
-        self._runs = bars.begin("runs", plan.flags.rounds * len(plan.contestants) * len(plan.points))
-        self._turn = ""
-
-    def starting(self, contestant: Contestant, round: int) -> None:
-        """Show that a contestant's turn begins."""
-        self._turn = f"round {round} of {self._plan.flags.rounds}, {contestant.name}"
-        doing = "starting the server" if contestant.strategy else f"connecting to {hide(contestant.url or '')}"
-        self._runs.rename(f"runs ({self._turn}: {doing})")
-        self._bars.say(f"{self._turn}: {doing}")
-
-    @contextmanager
-    def watch(self, title: str, total: int) -> Iterator[Show]:
-        """Show a bar while `total` requests are sent."""
-        self._runs.rename(f"runs ({self._turn})")
-        bar = self._bars.begin(f"{self._turn}: {title}, {total} requests", total)
-        try:
-            yield lambda ended, note: bar.show(ended, note=note)
-        finally:
-            self._bars.remove(bar)
-
-    def played(self, play: Play) -> None:
-        """Print a line about a play that has ended."""
-        self._runs.advance()
-        jct = play.figure("mean_jct_ms")
-        told = "" if jct is None else f", mean JCT {format_number(jct)} s"
-        counts = f"{play.figures['completed']} of {play.figures['num_prompts']} requests completed"
-        rate = f"{format_number(play.figure('request_throughput') or 0.0)} requests/s"
-        self._bars.say(f"{self._turn}, {play.point.label}: {counts}, {rate}{told}")
-
-    def left_out(self, trouble: Trouble) -> None:
-        """Print why a contestant will not be asked again."""
-        self._bars.say(f"{trouble.contestant} is left out from round {trouble.round} on: {trouble.message}", "red")
 
 
 KEYS = "LENGTHWISE_API_KEY"
@@ -100,10 +59,10 @@ METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_q
 
 
 def play_rounds(
-    plan: Plan,
+    plan: Comparison,
     prompts: Sequence[Sequence[Prompt]],
     logs: Path,
-    progress: CompareProgress,
+    bars: Bars,
     keep: Callable[[Comparison], None],
 ) -> Comparison:
     """Play all rounds, or until KeyboardInterrupt; `keep` gets what is known after every turn.
@@ -111,20 +70,20 @@ def play_rounds(
     Each round has prompts of its own. Logs of servers of ours go to the folder `logs`. A fault of a contestant's server
     leaves it out from then on; the others go on. Raises UserError where no contestant is to blame.
     """
-    known = Comparison(plan)
+    known = plan
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             for number, contestant in plan.list_turns():
                 if any(trouble.contestant == contestant.name for trouble in known.troubles):
                     continue
-                turn = _Turn(runner, contestant, number, prompts[number - 1], progress)
+                turn = _Turn(runner, plan.flags, contestant, number, prompts[number - 1], bars)
                 try:
-                    for play in turn.play(plan, logs):
+                    for play in turn.play(plan.points, logs):
                         known = replace(known, plays=(*known.plays, play))
                 except (ServerFailure, ServerError) as error:
                     trouble = Trouble(contestant.name, number, hide(str(error)))
                     known = replace(known, troubles=(*known.troubles, trouble))
-                    progress.left_out(trouble)
+                    bars.say(f"{contestant.name} is left out from round {number} on: {trouble.message}", "red")
                 keep(known)
                 if not all(play.whole for play in known.plays):
                     raise KeyboardInterrupt
@@ -138,40 +97,42 @@ class _Turn:
     """One contestant's turn in a round."""
 
     runner: asyncio.Runner
+    flags: CompareFlags
     contestant: Contestant
     number: int
     prompts: Sequence[Prompt]
-    progress: CompareProgress
+    bars: Bars
 
-    def play(self, plan: Plan, logs: Path) -> Iterator[Play]:
+    @property
+    def title(self) -> str:
+        return f"round {self.number} of {self.flags.rounds}, {self.contestant.name}"
+
+    def play(self, points: Sequence[Point], logs: Path) -> Iterator[Play]:
         """Put the contestant under all loads, or until one is interrupted. Raises ServerFailure and ServerError."""
-        self.progress.starting(self.contestant, self.number)
-        with _open_server(self.contestant, plan, self.number, logs) as (asked, check):
-            self._warm_up(replace(asked, request_rate=inf), plan.flags.num_warmups)
-            for point in plan.points:
-                load = replace(asked, request_rate=point.rate, burstiness=point.burstiness)
-                play = self.runner.run(self._play_load(load, point))
+        url = self.contestant.url
+        self.bars.say(f"{self.title}: {'starting the server' if url is None else f'connecting to {hide(url)}'}")
+        with self._open_server(logs) as (asked, check):
+            self.runner.run(warm_up(asked, self.prompts, self._show))
+            for point in points:
+                play = self.runner.run(self._play_load(asked, point))
                 check()
-                self.progress.played(play)
+                jct = play.figure("mean_jct_ms")
+                counts = f"{play.figures['completed']} of {play.figures['num_prompts']} requests completed"
+                rate = f"{format_number(play.figure('request_throughput') or 0.0)} requests/s"
+                told = "" if jct is None else f", mean JCT {format_number(jct)} s"
+                self.bars.say(f"{self.title}, {point.label}: {counts}, {rate}{told}")
                 yield play
                 if not play.whole:
                     return
 
-    def _warm_up(self, asked: BenchFlags, count: int) -> None:
-        """Send the first prompts at once, over and over if need be, without measuring; one at least must succeed."""
-        first = tuple(islice(cycle(self.prompts), count))
-        if not first:
-            return
-        done = self.runner.run(bench(asked, first, lambda _, total: self.progress.watch("warm-up", total)))
-        if done.run.interrupted:
-            raise KeyboardInterrupt
-        if not done.figures["completed"]:
-            raise ServerError(f"every warm-up request failed: {list_errors(done.run.outcomes)[0]}")
+    def _show(self, title: str, total: int) -> Show:
+        return show_run(self.bars, f"{self.title}: {title}, {total} requests", total)
 
     async def _play_load(self, asked: BenchFlags, point: Point) -> Play:
+        load = replace(asked, num_warmups=0, request_rate=point.rate, burstiness=point.burstiness)
         target = Target(asked.url, asked.headers())
         rows, batches = await read_batch_rows(target)
-        done = await bench(asked, self.prompts, lambda _, total: self.progress.watch(point.label, total))
+        done = await bench(load, self.prompts, lambda _, total: self._show(point.label, total))
         told: dict[str, float] = {}
         if not done.run.interrupted:  # else its figures do not count
             total, count = await read_batch_rows(target)
@@ -186,30 +147,25 @@ class _Turn:
             errors=tuple(map(hide, list_errors(done.run.outcomes))),
         )
 
-
-@contextmanager
-def _open_server(
-    contestant: Contestant, plan: Plan, number: int, logs: Path
-) -> Iterator[tuple[BenchFlags, Callable[[], None]]]:
-    """The flags with which `lengthwise bench` would ask a contestant's server, and what raises where that has died."""
-    flags, headers = plan.flags, tuple(plan.flags.headers().items())
-    sampling: dict[str, Any] = {one.name: getattr(flags, one.name) for one in options_of(Sampling)}
-    asked = BenchFlags(
-        timeout=flags.timeout,
-        seed=plan.find_seed(number),
-        max_concurrency=flags.max_concurrency,
-        num_warmups=0,
-        percentile_metrics=METRICS,
-        request_id_prefix="compare-",
-        **sampling,
-    )
-    if contestant.url is not None:
-        yield replace(asked, base_url=contestant.url, header=headers, model=flags.ask_model), lambda: None
-        return
-    name = re.sub(r"[^\w.]+", "-", contestant.name).strip("-")  # as far as any file system takes it
-    # A server may be set up to want keys. Given as a variable, this one is in no list of processes. A key that was
-    # asked for is each server's: lengths are learned by key, so a journal tells nothing to a new one.
-    key = dict(headers).get("Authorization", "").removeprefix("Bearer ") or token_hex()
-    log = logs / f"{name}-round-{number}.log"
-    with run_server(plan.command(contestant), log, flags.ready_check_timeout_sec, environ={KEYS: key}) as own:
-        yield replace(asked, base_url=own.url, header=(("Authorization", f"Bearer {key}"),)), own.require_alive
+    @contextmanager
+    def _open_server(self, logs: Path) -> Iterator[tuple[BenchFlags, Callable[[], None]]]:
+        """The flags with which `lengthwise bench` would ask the server, and what raises where that has died."""
+        flags, contestant = self.flags, self.contestant
+        shared: dict[str, Any] = {
+            one.name: getattr(flags, one.name) for group in (Access, Load, Sampling) for one in options_of(group)
+        }
+        asked = BenchFlags(
+            **shared | {"seed": flags.seed + self.number - 1},
+            percentile_metrics=METRICS,
+            request_id_prefix="compare-",
+        )
+        if contestant.command is None:
+            yield replace(asked, base_url=contestant.url, model=flags.ask_model), lambda: None
+            return
+        name = re.sub(r"[^\w.]+", "-", contestant.name).strip("-")  # as far as any file system takes it
+        # A server may be set up to want keys. Given as a variable, this one is in no list of processes. A key that was
+        # asked for is each server's: lengths are learned by key, so a journal tells nothing to a new one.
+        key = flags.headers().get("Authorization", "").removeprefix("Bearer ") or token_hex()
+        command, log = shlex.split(contestant.command), logs / f"{name}-round-{self.number}.log"
+        with run_server(command, log, flags.ready_check_timeout_sec, environ={KEYS: key}) as own:
+            yield replace(asked, base_url=own.url, header=(("Authorization", f"Bearer {key}"),)), own.require_alive

@@ -1,4 +1,4 @@
-"""A comparison from its flags to its report: reads the plan, plays the rounds, prints and saves the results."""
+"""A comparison from its flags to its report: plans it, plays the rounds, prints and saves the results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import orjson
 
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions
-from loadgen.compare.record import Comparison, Contestant, Plan, Point, Setting
+from loadgen.compare.record import Comparison, Contestant, Point, Setting
 from loadgen.compare.report import collect_flags, make_document, make_page, make_summary
-from loadgen.compare.rounds import CompareProgress, play_rounds
+from loadgen.compare.rounds import play_rounds
 from loadgen.console import table_console
 from loadgen.options import CompareFlags
 from loadgen.plot import INSTALL, can_draw
@@ -33,33 +33,24 @@ UNREACHABLE = ("--uds", "--ssl-certfile", "--ssl-keyfile")
 """Flags of `lengthwise serve` with which the comparison could not ask the server."""
 
 
-def read_plan(asked: CompareFlags) -> Plan:
-    """The plan that the flags make. Raises UserError."""
-    contestants = _contestants(asked.strategies, asked.urls)
-    names = [one.name for one in contestants]
+def plan(asked: CompareFlags) -> Comparison:
+    """The comparison that the flags ask for, before its first run. Raises UserError."""
+    contestants = _contestants(asked)
     if asked.model is not None and not asked.strategies:
         raise UserError(f"{asked.model}: only --strategies start servers; to ask those of --urls for it, give --model")
-    if asked.baseline not in (None, *names):
-        raise UserError(f"--baseline {asked.baseline}: choose from {', '.join(names)}")
-    return Plan(
-        contestants=contestants,
-        points=_points(asked.request_rates, asked.burstinesses),
-        flags=asked,
-        baseline=asked.baseline or names[0],
-        serve_command=_serve_command(asked.model, asked.serve_args),
-    )
+    return Comparison(asked, contestants, _points(asked.request_rates, asked.burstinesses))
 
 
-def _contestants(strategies: Sequence[str], urls: Sequence[tuple[str, str]]) -> tuple[Contestant, ...]:
-    find_strategies(strategies)
-    if len(strategies) + len(urls) < 2:
+def _contestants(asked: CompareFlags) -> tuple[Contestant, ...]:
+    find_strategies(asked.strategies)
+    if len(asked.strategies) + len(asked.urls) < 2:
         raise UserError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
     found: dict[str, Contestant] = {}
-    for place, strategy in enumerate(strategies):
-        before = strategies[:place].count(strategy)
+    for place, strategy in enumerate(asked.strategies):
+        before = asked.strategies[:place].count(strategy)
         name = f"{strategy} ({before + 1})" if before else strategy
-        found[name] = Contestant(name, strategy)
-    for name, url in urls:
+        found[name] = Contestant(name, strategy, _serve_command(asked.model, asked.serve_args, strategy))
+    for name, url in asked.urls:
         if name in found:
             raise UserError(f"--urls: the name {name} is taken: choose another")
         found[name] = Contestant(name, url=url)
@@ -76,7 +67,7 @@ def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tup
     return (*(Point(rate, burstiness) for burstiness in sorted(set(burstinesses)) for rate in finite), *at_once)
 
 
-def _serve_command(model: str | None, serve_args: str) -> tuple[str, ...]:
+def _serve_command(model: str | None, serve_args: str, strategy: str) -> str:
     try:
         further = shlex.split(serve_args)
     except ValueError as error:
@@ -87,7 +78,9 @@ def _serve_command(model: str | None, serve_args: str) -> tuple[str, ...]:
             does = "sets it" if flag in OURS else "asks servers by HTTP on the loopback interface"
             raise UserError(f"--serve-args: leave {flag} out, the comparison {does}")
     command = [*PROGRAM, "serve", *([model] if model else [])]
-    return (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further)
+    return shlex.join(
+        (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further, "--strategy", strategy)
+    )
 
 
 PAGE, DATA, LOGS = "report.html", "report.json", "logs"
@@ -101,9 +94,8 @@ def run_compare(asked: CompareFlags) -> int:
         # Lengths must be the same for all. Servers that are not ours do not know replayed ones.
         asked = replace(asked, replay_lengths=not asked.urls)
     folder = asked.output or Path(f"compare-{started:%Y%m%d-%H%M%S}")
-    plan = read_plan(replace(asked, ignore_eos=asked.ignore_eos or workload.ignores_eos(asked)))
-    seeds = [plan.find_seed(number) for number in range(1, asked.rounds + 1)]
-    prompts = [workload.load(asked, asked.num_prompts, seed) for seed in seeds]
+    planned = plan(replace(asked, ignore_eos=asked.ignore_eos or workload.ignores_eos(asked)))
+    prompts = [workload.load(asked, asked.num_prompts, asked.seed + round) for round in range(asked.rounds)]
     _prepare(folder)
     draws = can_draw()
     if not draws:
@@ -122,8 +114,8 @@ def run_compare(asked: CompareFlags) -> int:
             _write(folder / DATA, orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
     with stoppable():
-        with Bars(threaded=True) as bars:
-            done = play_rounds(plan, prompts, folder / LOGS, CompareProgress(plan, bars), save)
+        with Bars(threaded=True, latest_only=True) as bars:
+            done = play_rounds(planned, prompts, folder / LOGS, bars, save)
         save(done)
         if draws and done.plays:
             _write(folder / PAGE, make_page(done, setting).encode())

@@ -12,14 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
-from loadgen.console import BRIEF, COLUMNS, Figures, Table, read_all, set_upright, tabulate
+from loadgen.console import BRIEF, COLUMNS, Figures, Table, read_all, set_upright, tabulate_groups
 from loadgen.plot import SUMMARY, Plot, Point, render_page, specify_lines, specify_named_points
 from loadgen.result_file import Json
 from loadgen.simulate.flags import SimulatedLoad, SimulatedMachine, SimulatedScheduling, SimulateFlags
 from models.errors import UserError
 from models.options import options_of, suggest
+
+Results: TypeAlias = Mapping[str, Sequence[Figures]]
+"""A strategy -> its figures, with each seed."""
 
 NOISE = "noise"
 """An axis of its own: σ of `--prediction noisy:σ`, with 0 for an oracle."""
@@ -151,22 +154,12 @@ def make_table(swept: Swept, *, everything: bool) -> Table:
     """The terminal's table: the figures that matter most, each beside that of the first strategy; or all of them."""
     failed = any(one.figures["failed"] for one in swept.runs)
     keys = ALL if everything else (*BRIEF, "failed") if failed else BRIEF
-    table = _join(swept.axes, swept.points(), keys)
-    if not everything or len(table.rows) > SIDE_BY_SIDE:
-        return table
-    return set_upright(table, [COLUMNS[key] for key in keys])
-
-
-def _join(
-    axes: Sequence[Axis], points: Iterator[tuple[tuple[str, ...], Mapping[str, Sequence[Figures]]]], keys: Sequence[str]
-) -> Table:
-    """One table of some points, each strategy's figures beside those of the first at the same point."""
-    tables = [
-        tabulate("", {f"{name_values(axes, texts)} {name}".lstrip(): one for name, one in found.items()}, keys)
-        for texts, found in points
-    ]
-    heads = tables[0].heads if tables else ()
-    return Table("", heads, tuple(row for table in tables for row in table.rows))
+    groups = (
+        {f"{name_values(swept.axes, texts)} {name}".lstrip(): one for name, one in found.items()}
+        for texts, found in swept.points()
+    )
+    table = tabulate_groups("", groups, keys)
+    return set_upright(table, keys) if everything and len(table.rows) <= SIDE_BY_SIDE else table
 
 
 def write_csv(swept: Swept) -> str:
@@ -186,60 +179,70 @@ def write_csv(swept: Swept) -> str:
 
 def make_page(swept: Swept, caption: str) -> str:
     """The text of the HTML page; for each combination of the other axes, plots over the first axis and a table."""
-    groups: dict[tuple[str, ...], list[tuple[tuple[str, ...], dict[str, list[Json]]]]] = {}
+    groups: dict[tuple[str, ...], dict[str, Results]] = {}
     for texts, found in swept.points():
-        groups.setdefault(texts[1:], []).append((texts, found))
+        groups.setdefault(texts[1:], {})["".join(texts[:1])] = found
     plots: list[Plot] = []
     tables: list[Table] = []
+    first, others = swept.axes[:1], swept.axes[1:]
     for texts, points in groups.items():
-        name = name_values(swept.axes[1:], texts)
-        plots += draw(swept.axes, points, f" at {name}" if name else "")
-        marked = [(texts, mark_best(found)) for texts, found in points]
-        tables.append(replace(_join(swept.axes[:1], ((texts[:1], one) for texts, one in marked), PAGE), caption=name))
+        name = name_values(others, texts)
+        plots += _draw(first, points, f" at {name}" if name else "")
+        marked = (
+            {
+                f"{name_values(first, [text] if first else [])} {one}".lstrip(): runs
+                for one, runs in mark_best(found).items()
+            }
+            for text, found in points.items()
+        )
+        tables.append(tabulate_groups(name, marked, PAGE))
     lines = [caption, READING]
     return render_page(SUMMARY, title="Strategies in the simulator", lines=lines, plots=plots, tables=tables)
 
 
-def locate(found: Mapping[str, Sequence[Figures]]) -> dict[str, Point]:
+def locate(found: Results) -> dict[str, Point]:
     """The p99 and the mean of each strategy that completed any request."""
     columns = (COLUMNS["p99_jct_ms"], COLUMNS["mean_jct_ms"])
     read = {name: [read_all(column, one) for column in columns] for name, one in found.items()}
     return {name: Point(*map(fmean, values)) for name, values in read.items() if all(values)}
 
 
-def mark_best(found: Mapping[str, Sequence[Figures]]) -> dict[str, Sequence[Figures]]:
+def mark_best(found: Results) -> Results:
     """The strategies, with a mark on the names of those that no other undercuts or equals."""
     points = locate(found)
     alone = {name for name in find_frontier(points) if list(points.values()).count(points[name]) == 1}
     return {f"▲ {name}" if name in alone else name: one for name, one in found.items()}
 
 
-def draw(
-    axes: Sequence[Axis], points: Sequence[tuple[tuple[str, ...], Mapping[str, Sequence[Figures]]]], at: str
-) -> list[Plot]:
+def _draw(first: Sequence[Axis], points: Mapping[str, Results], at: str) -> list[Plot]:
     """Figures over the first axis where its values are numbers, and else mean against p99 at each of them."""
-    if not axes or axes[0].numbers is None:
-        return [
-            draw_frontier(f"Mean against p99{at}{', ' if at and texts else ''}{''.join(texts[:1])}", one)
-            for texts, one in points
-        ]
-    numbers = dict(zip(axes[0].texts, axes[0].numbers, strict=True))
+    if first and first[0].numbers is not None:
+        numbers = dict(zip(first[0].texts, first[0].numbers, strict=True))
+        return draw_lines(first[0].name, {numbers[text]: found for text, found in points.items()}, at)
+    return [
+        draw_frontier(f"Mean against p99{at}{', ' if at and text else ''}{text}", found)
+        for text, found in points.items()
+    ]
+
+
+def draw_lines(axis: str, points: Mapping[float, Results], at: str) -> list[Plot]:
+    """Figures over the numbers of an axis: a line a name in the band of its results."""
+    names = [*next(iter(points.values()))]
     plots = []
     for column in (COLUMNS[key] for key in PAGE[:2] + PAGE[4:5]):
-        names = [*points[0][1]]
         rows: list[dict[str, object]] = [
-            {"name": name, "x": numbers[texts[0]], "y": fmean(values), "low": min(values), "high": max(values)}
+            {"name": name, "x": number, "y": fmean(values), "low": min(values), "high": max(values)}
             for name in names
-            for texts, found in points
+            for number, found in points.items()
             if (values := read_all(column, found.get(name, ())))
         ]
-        spec = specify_lines(rows, names, axes[0].name, column.axis)
+        spec = specify_lines(rows, names, axis, column.axis)
         described = "A line a strategy: the mean, in the band from the lowest to the highest."
-        plots.append(Plot(f"{column.axis} over {axes[0].name}{at}", described, spec))
+        plots.append(Plot(f"{column.axis} over {axis}{at}", described, spec))
     return plots
 
 
-def draw_frontier(title: str, found: Mapping[str, Sequence[Figures]]) -> Plot:
+def draw_frontier(title: str, found: Results) -> Plot:
     """Mean against p99: a mark a strategy, and the names of those that no other beats in both."""
     points = locate(found)
     least = (min((one[axis] for one in points.values()), default=0.0) for axis in (0, 1))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loadgen.client.request import Outcome, Status
+from loadgen.client.request import CHAT, Outcome, PreparedRequest, Status
 
-DONE = Outcome(0, "completed", 0.0, 0.0, (1.0,), 1.0, 1, 1)
+DONE = Outcome(PreparedRequest(0, CHAT, b""), "completed", 0.0, (1.0,), 1.0, 1, 1)
 
 
 def completed(
@@ -15,7 +15,7 @@ def completed(
     """A completed request that ends with its last output."""
     return replace(
         DONE,
-        scheduled=scheduled,
+        request=replace(DONE.request, due=scheduled),
         sent=scheduled if sent is None else sent,
         token_times=token_times,
         end=token_times[-1],

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import cast
 
 import aiohttp
@@ -32,7 +33,7 @@ from tests.loadgen.scripted import (
     usage,
 )
 
-SHOT = PreparedRequest(7, CHAT, b"{}", "task")
+SHOT = PreparedRequest(7, CHAT, b"{}", label="task")
 WHOLE = stream(role(), said("Hi"), said(" you"), finish(), usage(5, 3))
 
 
@@ -50,7 +51,7 @@ async def talking(
 async def send(*answers: Answer, timeout: float = 30.0) -> Outcome:
     """The outcome of one request that meets these answers."""
     async with talking(*answers, timeout=timeout) as (server, client):
-        return await client.send(SHOT, 0.0, server.clock)
+        return await client.send(SHOT, server.clock)
 
 
 def why(outcome: Outcome) -> tuple[str, str]:
@@ -60,7 +61,12 @@ def why(outcome: Outcome) -> tuple[str, str]:
 
 async def test_a_whole_answer() -> None:
     outcome = await send(WHOLE)
-    assert (outcome.status, outcome.text, outcome.label, outcome.index) == ("completed", "Hi you", "task", 7)
+    assert (outcome.status, outcome.text, outcome.request.label, outcome.request.index) == (
+        "completed",
+        "Hi you",
+        "task",
+        7,
+    )
     assert (outcome.prompt_tokens, outcome.output_tokens, outcome.counted) == (5, 3, True)
     assert outcome.failure is None
 
@@ -72,7 +78,7 @@ async def test_without_usage_chunks_are_counted_and_it_says_so() -> None:
 
 async def test_what_is_sent() -> None:
     async with talking(WHOLE, headers={"Authorization": "Bearer k"}) as (server, client):
-        await client.send(PreparedRequest(3, CHAT, b'{"model":"m"}'), 0.0, server.clock)
+        await client.send(PreparedRequest(3, CHAT, b'{"model":"m"}'), server.clock)
     head, body = server.requests[0]
     assert head.startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
     lines = head.lower().split(b"\r\n")
@@ -90,7 +96,7 @@ async def test_a_connection_is_used_again_after_a_whole_answer() -> None:
 
     async with listening(serve) as url, connect(Target(url)) as client:
         for _ in range(3):
-            assert (await client.send(SHOT, 0.0, time.perf_counter)).completed
+            assert (await client.send(SHOT, time.perf_counter)).completed
     assert len(ports) == 1
 
 
@@ -108,7 +114,7 @@ async def test_figures_of_scripted_streams_by_hand() -> None:
     async with talking(*answers) as (server, client):
         for scheduled, sent in ((0.0, 0.0), (1.0, 3.5), (5.0, 5.0)):
             server.clock.now = sent
-            outcomes.append(await client.send(SHOT, scheduled, server.clock))
+            outcomes.append(await client.send(replace(SHOT, due=scheduled), server.clock))
     figures = measure(outcomes, 8.0, [100.0], goals={"ttft": 1.0, "jct": 3.0})
     counts = ("completed", "total_input_tokens", "total_output_tokens")
     assert [figures[name] for name in counts] == [3, 60, 8]
@@ -174,7 +180,7 @@ async def test_a_server_that_stalls(pieces: list[bytes]) -> None:
 async def test_a_refusal_is_no_failure_and_is_not_tried_again(status: str) -> None:
     answer = plain(status, b'{"error":{"message":"the queue is full"}}', "Retry-After: 2")
     async with talking(answer, WHOLE) as (server, client):
-        outcome = await client.send(SHOT, 0.0, server.clock)
+        outcome = await client.send(SHOT, server.clock)
         assert why(outcome) == ("rejected", "http")
         assert outcome.failure is not None and outcome.failure.message == f"status {status[:3]}: the queue is full"
         assert len(server.requests) == 1
@@ -205,7 +211,7 @@ async def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     async with connect(Target(url)) as client:
-        assert why(await client.send(SHOT, 0.0, time.perf_counter)) == ("failed", "connection")
+        assert why(await client.send(SHOT, time.perf_counter)) == ("failed", "connection")
         with pytest.raises(ServerError, match="no server answers at .*start one with"):
             await client.model()
 
@@ -213,7 +219,7 @@ async def test_nobody_listens() -> None:
 async def test_a_client_that_leaves_is_seen_by_the_server() -> None:
     request = PreparedRequest(0, CHAT, b"{}", cancel_after=0.3)
     async with talking(Answer([HEAD, chunk(said("a"))], "hang")) as (server, client):
-        outcome = await client.send(request, 0.0, server.clock)
+        outcome = await client.send(request, server.clock)
         assert (outcome.status, outcome.failure) == ("cancelled", None)
         async with asyncio.timeout(30):
             await server.left.wait()
@@ -249,7 +255,7 @@ class Lingering:
 
 async def test_leaving_after_the_end_marker_is_too_late() -> None:
     client = Client(Target("http://h"), cast(aiohttp.ClientSession, Lingering()))
-    outcome = await client.send(PreparedRequest(0, CHAT, b"{}", cancel_after=0.01), 0.0, lambda: 1.0)
+    outcome = await client.send(PreparedRequest(0, CHAT, b"{}", cancel_after=0.01), lambda: 1.0)
     assert (outcome.status, outcome.token_times) == ("completed", (1.0,))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadgen.compare.record import Comparison, Contestant, Plan, Play, Point, Setting
+from loadgen.compare.record import Comparison, Contestant, Play, Point, Setting
 from loadgen.options import CompareFlags
 
 SETTING = Setting(
@@ -17,15 +17,9 @@ SETTING = Setting(
 POINTS = (Point(1.0), Point(2.0), Point(4.0))
 
 
-def plan(names: Sequence[str] = ("vs", "magnus"), points: Sequence[Point] = POINTS, rounds: int = 3) -> Plan:
-    """One strategy for each name, the first of which is the baseline."""
-    return Plan(
-        contestants=tuple(Contestant(name, strategy=name) for name in names),
-        points=tuple(points),
-        flags=CompareFlags(rounds=rounds),
-        baseline=names[0],
-        serve_command=("lengthwise", "serve", "tiny model"),
-    )
+def contestant(name: str) -> Contestant:
+    """A server of ours with the strategy of this name."""
+    return Contestant(name, name, f"lengthwise serve 'tiny model' --strategy {name}")
 
 
 def play(contestant: str, round: int, point: Point, jct: float, more: Mapping[str, object] | None = None) -> Play:
@@ -66,4 +60,4 @@ def comparison(
         for number, jct in enumerate(values, 1)
         for point in points
     ]
-    return Comparison(plan(tuple(jcts), points), tuple(plays))
+    return Comparison(CompareFlags(), tuple(map(contestant, jcts)), tuple(points), tuple(plays))

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide, is_secret
-from loadgen.compare.record import Comparison, Setting
+from loadgen.compare.record import Setting
 from loadgen.compare.report import collect_flags, make_document, make_page
-from loadgen.compare.run import read_plan
+from loadgen.compare.run import plan
 from loadgen.options import COMPARE_GROUPS, CompareFlags
 from models.options import add_groups, read_options
 from tests.loadgen.compare.results import SETTING
@@ -81,7 +81,7 @@ def test_no_key_lands_in_a_report() -> None:
     asked = read_options(parser.parse_args(FLAGS), CompareFlags)
     flags = collect_flags(asked)
     setting: Setting = replace(SETTING, flags=flags)
-    shown = Comparison(read_plan(asked))
+    shown = plan(asked)
     written = json.dumps(make_document(shown, setting)) + make_page(shown, setting)
     assert SECRET not in written
     assert flags["extra_body"] == {

@@ -92,7 +92,7 @@ def test_it_names_the_machine_versions_seeds_and_commands() -> None:
 )
 def test_it_tells_how_servers_were_warmed_up(requests: int, expected: str) -> None:
     held = comparison(APART)
-    warmed = replace(held, plan=replace(held.plan, flags=replace(held.plan.flags, num_warmups=requests)))
+    warmed = replace(held, flags=replace(held.flags, num_warmups=requests))
     assert expected in read(warmed).said
 
 
@@ -151,11 +151,7 @@ def test_json_holds_every_figure_of_every_round() -> None:
     first = held["plays"][0]
     assert (first["contestant"], first["round"], first["request_rate"], first["mean_jct_ms"]) == ("vs", 1, 2.0, 5000.0)
     assert len(first["jcts_s"]) == 20
-    summary = [one for one in held["summary"] if (one["contestant"], one["quantity"]) == ("magnus", "mean_jct_ms")]
-    assert [(one["request_rate"], one["rounds"], one["median"]) for one in summary] == [
-        (2.0, [1.0, 1.1, 1.2], 1.1),
-        ("inf", [1.0, 1.1, 1.2], 1.1),
-    ]
+    assert {one["request_rate"] for one in held["plays"]} == {2.0, "inf"}
     pairs = {(one["contestant"], one["baseline"]) for one in held["verdicts"]}
     assert pairs == {("magnus", "vs"), ("baton-pd", "vs"), ("baton-pd", "magnus")}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,16 +13,20 @@ from loadgen.client.request import CHAT, Outcome, PreparedRequest
 from loadgen.load import BUSY_CPU, BUSY_LAG, Clock, measure_client, play, watch_load
 from tests.loadgen.bench.outcomes import DONE
 
-SHOTS = [PreparedRequest(index, CHAT, b"") for index in range(20)]
-AT_ONCE = [0.0] * len(SHOTS)
+AT_ONCE = [0.0] * 20
+
+
+def due(times: Sequence[float]) -> list[PreparedRequest]:
+    """A request at each of these times."""
+    return [PreparedRequest(index, CHAT, b"", time) for index, time in enumerate(times)]
 
 
 def show_nothing(ended: int, note: str) -> None:
     """Nobody looks."""
 
 
-def outcome(request: PreparedRequest, scheduled: float, sent: float, end: float) -> Outcome:
-    return replace(DONE, index=request.index, scheduled=scheduled, sent=sent, token_times=(end,), end=end)
+def outcome(request: PreparedRequest, sent: float, end: float) -> Outcome:
+    return replace(DONE, request=request, sent=sent, token_times=(end,), end=end)
 
 
 async def test_no_request_waits_for_another() -> None:
@@ -29,26 +34,25 @@ async def test_no_request_waits_for_another() -> None:
     shown: list[tuple[int, str]] = []
     all_out = asyncio.Event()
 
-    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
         sent = clock()
         if shown[-1] == (0, "20 running"):
             all_out.set()
         await all_out.wait()
-        return outcome(request, scheduled, sent, clock())
+        return outcome(request, sent, clock())
 
-    times = [0.001 * request.index for request in SHOTS]
-    run = await play(SHOTS, times, send, lambda *progress: shown.append(progress))
-    assert [one.index for one in run.outcomes] == list(range(20))
+    run = await play(due([0.001 * index for index in range(20)]), send, lambda *progress: shown.append(progress))
+    assert [one.request.index for one in run.outcomes] == list(range(20))
     assert (shown[-1], run.interrupted) == ((20, "0 running"), False)
 
 
 async def test_requests_go_out_at_their_time_and_never_before() -> None:
-    times = [0.002 * (request.index + 1) for request in SHOTS]
+    times = [0.002 * (index + 1) for index in range(20)]
 
-    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
-        return outcome(request, scheduled, clock(), clock())
+    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
+        return outcome(request, clock(), clock())
 
-    run = await play(SHOTS, times, send, show_nothing)
+    run = await play(due(times), send, show_nothing)
     assert [one.scheduled for one in run.outcomes] == times
     assert all(one.sent >= one.scheduled for one in run.outcomes)
     assert run.duration >= times[-1]
@@ -58,7 +62,7 @@ async def test_requests_go_out_at_their_time_and_never_before() -> None:
 async def test_a_limit_holds_requests_back_and_their_schedule_stays(limit: int) -> None:
     running = peak = 0
 
-    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
         nonlocal running, peak
         running += 1
         peak = max(peak, running)
@@ -66,9 +70,9 @@ async def test_a_limit_holds_requests_back_and_their_schedule_stays(limit: int) 
         for _ in range(5):
             await asyncio.sleep(0)
         running -= 1
-        return outcome(request, scheduled, sent, clock())
+        return outcome(request, sent, clock())
 
-    run = await play(SHOTS, AT_ONCE, send, show_nothing, limit)
+    run = await play(due(AT_ONCE), send, show_nothing, limit)
     assert peak == limit
     assert [one.scheduled for one in run.outcomes] == AT_ONCE
     sent = [one.sent for one in run.outcomes]
@@ -78,31 +82,31 @@ async def test_a_limit_holds_requests_back_and_their_schedule_stays(limit: int) 
 async def test_cancelling_keeps_what_has_ended_and_stops_the_rest() -> None:
     left: list[int] = []
 
-    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
         if request.index % 2:
             try:
                 await asyncio.Event().wait()
             finally:
                 left.append(request.index)
-        return outcome(request, scheduled, clock(), clock())
+        return outcome(request, clock(), clock())
 
     ended: list[int] = []
-    later = [*AT_ONCE[:10], *[3600.0] * 10]
-    task = asyncio.create_task(play(SHOTS, later, send, lambda done, note: ended.append(done)))
+    later = due([*AT_ONCE[:10], *[3600.0] * 10])
+    task = asyncio.create_task(play(later, send, lambda done, note: ended.append(done)))
     while 5 not in ended:
         await asyncio.sleep(0)
     task.cancel()
     run = await task
-    assert [one.index for one in run.outcomes] == [0, 2, 4, 6, 8]
+    assert [one.request.index for one in run.outcomes] == [0, 2, 4, 6, 8]
     assert (run.planned, run.interrupted, sorted(left)) == (20, True, [1, 3, 5, 7, 9])
 
 
 async def test_a_mistake_in_sending_is_not_swallowed() -> None:
-    async def send(request: PreparedRequest, scheduled: float, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
         raise ZeroDivisionError
 
     with pytest.raises(ExceptionGroup) as caught:
-        await play(SHOTS, AT_ONCE, send, show_nothing)
+        await play(due(AT_ONCE), send, show_nothing)
     assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
 
 

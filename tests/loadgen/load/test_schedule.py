@@ -75,22 +75,22 @@ def timed(*arrivals: float | None) -> list[Prompt]:
 
 def test_without_times_all_are_due_at_once_in_their_order() -> None:
     plan = schedule(CHATS[:3], FORM)
-    assert list(plan.times) == [0.0] * 3
-    assert [orjson.loads(request.body)["messages"][0]["content"] for request in plan.requests] == ["0", "1", "2"]
-    assert [(request.index, request.label, request.cancel_after) for request in plan.requests] == [
+    assert [request.due for request in plan] == [0.0] * 3
+    assert [orjson.loads(request.body)["messages"][0]["content"] for request in plan] == ["0", "1", "2"]
+    assert [(request.index, request.label, request.cancel_after) for request in plan] == [
         (n, "t", None) for n in range(3)
     ]
 
 
 def test_a_trace_is_played_at_its_own_times() -> None:
     plan = schedule(timed(2.5, 0.5, 1.0), FORM)
-    assert plan.times == (0.5, 1.0, 2.5)
-    assert [orjson.loads(request.body)["prompt"] for request in plan.requests] == ["0.5", "1.0", "2.5"]
+    assert [request.due for request in plan] == [0.5, 1.0, 2.5]
+    assert [orjson.loads(request.body)["prompt"] for request in plan] == ["0.5", "1.0", "2.5"]
 
 
 def test_a_rate_takes_the_place_of_a_traces_times() -> None:
     plan = schedule(timed(9.0, 9.0), FORM, Arrivals(rate=2.0, burstiness=float("inf")))
-    assert plan.times == (0.5, 1.0)
+    assert [request.due for request in plan] == [0.5, 1.0]
 
 
 def test_half_a_trace_cannot_be_played() -> None:
@@ -101,11 +101,11 @@ def test_half_a_trace_cannot_be_played() -> None:
 def test_cancellations_are_drawn_by_their_rate_and_leave_arrivals_alone() -> None:
     plain = schedule(CHATS, FORM, Arrivals(10.0), seed=3)
     leaving = schedule(CHATS, FORM, Arrivals(10.0), seed=3, cancel_rate=0.3, cancel_delay=2.0)
-    assert leaving.times == plain.times
-    delays = [request.cancel_after for request in leaving.requests]
+    assert [request.due for request in leaving] == [request.due for request in plain]
+    delays = [request.cancel_after for request in leaving]
     assert set(delays) == {None, 2.0}
     assert delays.count(2.0) == pytest.approx(600, abs=60)
-    everyone = schedule(CHATS[:50], FORM, cancel_rate=1.0, cancel_delay=0.0).requests
+    everyone = schedule(CHATS[:50], FORM, cancel_rate=1.0, cancel_delay=0.0)
     assert {request.cancel_after for request in everyone} == {0.0}
 
 

@@ -32,15 +32,14 @@ def converse(turns: int, fails: int | None = None) -> tuple[Run, list[list[str]]
     """Play the prompts; returns also what each request said, by its index. The request of index `fails` fails."""
     heard: dict[int, list[str]] = {}
 
-    async def send(request: PreparedRequest, due: float, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
         heard[request.index] = [message["content"] for message in orjson.loads(request.body)["messages"]]
-        done = Outcome(request.index, "completed", due, clock(), (clock(),), clock(), 1, text=f"answer {request.index}")
+        done = Outcome(request, "completed", clock(), (clock(),), clock(), 1, text=f"answer {request.index}")
         failure = Failure("http", "no")
         return replace(done, status="failed", failure=failure) if request.index == fails else done
 
     plan = schedule(join_turns(PROMPTS, turns), RequestForm("m"))
-    assert plan.count == len(PROMPTS)
-    run = asyncio.run(play(plan.requests, plan.times, send, show_nothing, think_time=0.01))
+    run = asyncio.run(play(plan, send, show_nothing, think_time=0.01))
     return run, [heard[index] for index in sorted(heard)]
 
 
@@ -55,14 +54,14 @@ def test_each_turn_carries_all_that_was_said_before_it() -> None:
         ["question 3", "answer 3", "question 4", "answer 4", "question 5"],
         ["question 6"],
     ]
-    assert [outcome.index for outcome in run.outcomes] == list(range(7)) and not run.interrupted
+    assert [outcome.request.index for outcome in run.outcomes] == list(range(7)) and not run.interrupted
     turns = run.outcomes[:3]
     assert all(later.sent >= earlier.end + 0.01 for earlier, later in zip(turns, turns[1:], strict=False))
 
 
 def test_a_conversation_ends_with_an_answer_that_does_not_come() -> None:
     run, heard = converse(3, fails=1)
-    assert [outcome.index for outcome in run.outcomes] == [0, 1, 3, 4, 5, 6] and len(heard) == 6
+    assert [outcome.request.index for outcome in run.outcomes] == [0, 1, 3, 4, 5, 6] and len(heard) == 6
     assert not run.interrupted
 
 
