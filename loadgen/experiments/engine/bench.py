@@ -25,7 +25,7 @@ from engine.device import similar_lengths
 from engine.messages import RowId, RowSpec
 from engine.pipeline import Pipeline
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.engine.options import ROWS, EngineBench
+from loadgen.console import table_console
 from loadgen.experiments.engine.setup import (
     CHUNK_TOKENS,
     Floor,
@@ -38,6 +38,8 @@ from loadgen.experiments.engine.setup import (
     torch_threads,
     weight_bytes,
 )
+from loadgen.experiments.options import ROWS, EngineBench
+from loadgen.result_file import require_writable, save_json
 from models.errors import UserError
 from models.progress import Bars
 
@@ -307,6 +309,17 @@ def find_troubles(found: Json) -> dict[str, str]:
     """Reasons that kept an engine from running, by its name."""
     standings = [one for part in found["parts"] for one in part["standings"]]
     return {one["name"]: one["trouble"] for one in standings if one["trouble"]}
+
+
+def run_engine(asked: EngineBench) -> int:
+    """Compare and print; returns the exit code. Raises UserError, also when this engine could not run."""
+    require_writable(asked.save_result)
+    found = run_bench(asked)
+    show(found, table_console())
+    save_json(asked.save_result, found)
+    if trouble := find_troubles(found).get(OURS):
+        raise UserError(trouble)
+    return 0
 
 
 def run_bench(asked: EngineBench) -> Json:

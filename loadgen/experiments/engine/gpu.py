@@ -34,7 +34,6 @@ from engine.sampling.params import SamplingParams
 from loadgen.console import format_number
 from loadgen.experiments.engine.bench import Generate, Job, Lengthwise, contest, draw_jobs
 from loadgen.experiments.engine.host import measure_host
-from loadgen.experiments.engine.options import GpuBench
 from loadgen.experiments.engine.setup import (
     CHUNK_TOKENS,
     Floor,
@@ -48,6 +47,8 @@ from loadgen.experiments.engine.setup import (
     tiny,
     weight_bytes,
 )
+from loadgen.experiments.options import GpuBench
+from loadgen.result_file import require_writable, save_json
 from models.network.attention import (
     Runs,
     VarlenAttention,
@@ -286,6 +287,14 @@ MEMORY_SHARE = 0.3
 """Part of the free memory that weights may take: two networks of them, and K and V beside, have to fit."""
 
 DRY = "no CUDA device: a dry run of a tiny network over the reference paths; its times say nothing of a GPU"
+
+
+def run_gpu(asked: GpuBench) -> int:
+    """Measure, print and save; returns the exit code, 1 where a part failed. Raises UserError."""
+    require_writable(asked.save_result)
+    found = run_first(asked, partial(print, flush=True))
+    save_json(asked.save_result, found)
+    return int(any("failed" in part for part in found.values()))
 
 
 @torch.inference_mode()

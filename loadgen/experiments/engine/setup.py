@@ -31,7 +31,7 @@ from engine.forward.graphs import graphs_for
 from engine.kv.arena import KvArena
 from engine.pipeline import Pipeline
 from loadgen.compare.machine import find_versions
-from loadgen.experiments.engine.options import BenchedModel
+from loadgen.experiments.options import BenchedModel
 from models.errors import UserError
 from models.native.decoder import NativeDecoder
 from models.network.decoder.decoder import Decoder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from engine.simulated.machine import Machine
+from loadgen.experiments.paper.experiment import Experiment, Paper
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.plan import Plan, Stage, limits
 from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Row, beside
-from loadgen.experiments.paper.trial import Line, Point
+from loadgen.experiments.paper.trial import Line, Point, Stage, limits
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 
@@ -87,7 +87,7 @@ def _machine(token: float) -> Machine:
     return Machine(cost, capacity_tokens=65_536, max_num_seqs=16, context_length=65_536, max_prefill_tokens=8192)
 
 
-def table(stage: Stage, target: Target) -> Plan:
+def table(stage: Stage, target: Target) -> Experiment:
     """All methods at each batch size of a table."""
     count = max(1, round(target.queries * stage.setting.scale))
     published = {size: seconds for size, *seconds in PUBLISHED[f"baton-table-{target.number}"]}
@@ -98,7 +98,7 @@ def table(stage: Stage, target: Target) -> Plan:
     )
     rows = partial(table_rows, target=target, published=published, whole=stage.setting.scale == 1)
     title = f"Baton: Table {target.number} (Target-{target.number})"
-    return Plan(title, setting, SHOWN, points, tuple(target.strategies.values()), rows)
+    return Experiment(title, setting, SHOWN, points, tuple(target.strategies.values()), rows)
 
 
 def _point(target: Target, count: int, size: int, seed: int) -> Point:
@@ -132,6 +132,7 @@ def table_rows(
     return rows
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
-    {"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)}
+PAPER = Paper(
+    MappingProxyType({"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)}),
+    lambda seed, scale: Pool((), SOURCE),
 )

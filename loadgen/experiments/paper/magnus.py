@@ -6,17 +6,16 @@ are solved for from its times.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
 from math import exp
 from pathlib import Path
 from statistics import correlation, median
 from types import MappingProxyType
 
-from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted
-from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
+from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
+from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted, sigma_for_rmse, task_pool
 from loadgen.experiments.paper.row import (
     PERCENT,
     PUBLISHED,
@@ -25,6 +24,7 @@ from loadgen.experiments.paper.row import (
     beside,
     chain,
     claim,
+    claim_rise,
     found_gains,
     gain,
     gain_rows,
@@ -32,7 +32,8 @@ from loadgen.experiments.paper.row import (
     skip,
     span,
 )
-from loadgen.experiments.paper.trial import Line, Point
+from loadgen.experiments.paper.trial import Line, Point, Stage, limits, shrink
+from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import fit_parts, prices_of, simulate
 from loadgen.workload.lengths import Lengths, clip
 from loadgen.workload.sample import Sample, estimate, read_jsonl
@@ -101,7 +102,7 @@ class LessonLog:
             self._latest, self._served = latest, []
 
 
-def learning(stage: Stage) -> Plan:
+def learning(stage: Stage) -> Experiment:
     """Figure 14, the estimator's half: its error over time on machines that are not as their profile says."""
     profile = prices_of(V100_CHATGLM_6B)
     served = stage.capacity("vs", V100_CHATGLM_6B, limits(), 350)
@@ -118,7 +119,7 @@ def learning(stage: Stage) -> Plan:
         f"log-normal factor of its own ({cases}); errors are root mean squares in seconds of the batches since the "
         "lesson before, with their true lengths"
     )
-    return Plan("Magnus: the estimator learns, Fig. 14", setting, others=rows)
+    return Experiment("Magnus: the estimator learns, Fig. 14", setting, rows=rows)
 
 
 def lesson_errors(
@@ -142,13 +143,14 @@ def lesson_errors(
 
 def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> list[Row]:
     """Rows for the error in the first interval, which nothing was learned before, and in those after."""
+    falls, where = f"{name}: the estimator's error falls", "IV-C, Fig. 14"
     own, profile = ({f"{one[0] / 60:.0f} min": one[place] for one in errors} for place in (1, 2))
     if len(errors) < 2:
-        return [claim(f"{name}: the estimator's error falls", False, f"too few lessons: {chain(own)}", "IV-C, Fig. 14")]
-    (before, *later), (_, *without) = list(own.values()), list(profile.values())
+        return [claim(falls, False, f"too few lessons: {chain(own)}", where)]
+    (before, *later), (_, *without) = own.values(), profile.values()
     return [
-        claim(f"{name}: the estimator's error falls", median(later) < before, chain(own), "IV-C, Fig. 14"),
-        claim(f"{name}: it is below the profile's", median(later) < median(without), chain(profile), "IV-C, Fig. 14"),
+        claim(falls, median(later) < before, own, where),
+        claim(f"{name}: it is below the profile's", median(later) < median(without), profile, where),
     ]
 
 
@@ -162,7 +164,7 @@ TOKENS = ("valid_tokens", "total_tokens")
 COMMENTED = "commented code"  # in an instruction that asks for code with a comment; the reference is the comment alone
 
 
-def main(stage: Stage) -> Plan:
+def main(stage: Stage) -> Experiment:
     """Figures 10 and 11."""
     new, _, _, low, high, where = next(one for one in PUBLISHED["magnus-main"] if one[1] == "vsq")
     skipped = skip(
@@ -174,12 +176,12 @@ def main(stage: Stage) -> Plan:
     return _plan(stage, "Figs. 10 and 11", ("vs", "ccb", "ccb-padded", "magnus"), main_rows, [skipped])
 
 
-def ablation(stage: Stage) -> Plan:
+def ablation(stage: Stage) -> Experiment:
     """Figures 12 and 13."""
     return _plan(stage, "ablation, Figs. 12 and 13", ABLATION, ablation_rows)
 
 
-def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[Row] = ()) -> Plan:
+def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[Row] = ()) -> Experiment:
     """The paper's executors, or a share of them under the same share of the load."""
     machine, whole = shrink(V100_CHATGLM_6B, stage.setting.scale), V100_CHATGLM_6B.workers
     bounds = limits()
@@ -196,20 +198,19 @@ def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped:
     points = [
         Point(f"{rate:.3g}/s", machine, stage.load(rate * machine.workers / whole), bounds, rate) for rate in rates
     ]
-    return Plan(f"Magnus: {figures}", setting, SHOWN, points, names, rows, skipped)
+    return Experiment(f"Magnus: {figures}", setting, SHOWN, points, names, rows, skipped)
 
 
 def main_rows(lines: Sequence[Line]) -> list[Row]:
     """Rows of section IV-B: magnus against its baselines."""
     fewer, ccb, throughput = (read(lines, name, "throughput") for name in ("vs", "ccb", "magnus"))
-    grows = all(one <= other for one, other in pairwise(throughput.values()))
     between = all(fewer[point] < ccb[point] < best for point, best in throughput.items())
     return [
         *gain_rows(lines, PUBLISHED["magnus-main"]),
         *found_gains(lines, "magnus", "vs", [*TITLES][:-1]),
         *(row for old in ("ccb", "ccb-padded") for row in found_gains(lines, "magnus", old, TOKENS)),
-        claim("magnus's throughput rises with the rate", grows, chain(throughput, 2), "IV-B, Fig. 11a"),
-        claim("ccb's throughput is between those of vs and magnus", between, chain(ccb, 2), "IV-B, Fig. 11a"),
+        claim_rise("magnus's throughput rises with the rate", throughput, "IV-B, Fig. 11a", 2),
+        claim("ccb's throughput is between those of vs and magnus", between, ccb, "IV-B, Fig. 11a", 2),
     ]
 
 
@@ -231,11 +232,11 @@ def _claim_same(lines: Sequence[Line], new: str, old: str, what: str, figure: st
     return claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
 
 
-def correlations(stage: Stage) -> Plan:
+def correlations(stage: Stage) -> Experiment:
     """Table I, whose correlations Figure 2 draws."""
     rows = _pearson_rows(stage.pool) or [skip("all of it", "the requests have no texts: give --tasks FOLDER")]
     setting = "lengths in tokens, estimated; answers are references, where the paper has those of three models"
-    return Plan("Magnus: Table I and Fig. 2", setting, others=rows)
+    return Experiment("Magnus: Table I and Fig. 2", setting, rows=rows)
 
 
 def _pearson_rows(pool: Pool) -> list[Row]:
@@ -280,11 +281,8 @@ def _lengths(sample: Sample, answers: str) -> Lengths:
     return Lengths(0.0, max(1, sample.input_length(estimate)), clip(output, LONGEST))
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
-    {
-        "main": main,
-        "ablation": ablation,
-        "correlations": correlations,
-        "learning": learning,
-    }
+PAPER = Paper(
+    MappingProxyType({"main": main, "ablation": ablation, "correlations": correlations, "learning": learning}),
+    task_pool,
+    prediction=lambda lengths: Prediction(sigma_for_rmse(lengths, RMSE)),
 )

@@ -15,7 +15,7 @@ from rich.table import Table as TextTable
 from rich.text import Text
 
 from loadgen.console import Table, show_table
-from loadgen.experiments.paper.plan import Experiment
+from loadgen.experiments.paper.experiment import Experiment
 from loadgen.experiments.paper.row import PERCENT, TIMES, Row
 from loadgen.plot import SUMMARY, Plot, render_page, specify_lines
 
@@ -51,9 +51,9 @@ NEUTRAL: Mapping[str, float] = MappingProxyType({PERCENT: 0.0, TIMES: 1.0})
 
 def report(one: Experiment) -> RenderableType:
     """Both tables of an experiment, below its title, and its verdicts, counted."""
-    title = f"{one.plan.title} (interrupted: as far as it came)" if one.interrupted else one.plan.title
-    warning = [] if one.warning is None else [Text(one.warning, style="yellow")]
-    head = (Text(title, style="bold"), Text(one.plan.setting, style="dim"), *warning)
+    title = f"{one.title} (interrupted: as far as it came)" if one.interrupted else one.title
+    warning = [Text(one.warning, style="yellow")] if one.warning else []
+    head = (Text(title, style="bold"), Text(one.setting, style="dim"), *warning)
     measured = [show_table(_tabulate_runs(one))] if one.lines else []
     found = Counter(filter(None, map(judge, one.rows)))
     told = ", ".join(f"{count} {verdict}" for verdict, count in found.most_common()) or "nothing to compare"
@@ -61,7 +61,7 @@ def report(one: Experiment) -> RenderableType:
 
 
 def _tabulate_runs(one: Experiment) -> Table:
-    names = ("requests", *one.plan.figures)
+    names = ("requests", *one.figures)
     rows = (
         (line.strategy, line.point.label, *(f"{line.figures[name]:,.{HEADS[name][1]}f}" for name in names))
         for line in one.lines
@@ -112,7 +112,7 @@ def _by_name(same: Sequence[Experiment]) -> dict[str, list[Row]]:
 
 def _draw(same: Sequence[Experiment], rows: Sequence[Row]) -> Iterator[Plot]:
     """A plot of a published figure over the points of a sweep, if these have numbers; rows by seed."""
-    labels = [[point.label for point in one.plan.points] for one in same]  # a rate may depend on the seed
+    labels = [[point.label for point in one.points] for one in same]  # a rate may depend on the seed
     found: list[tuple[float, list[float]]] = []
     for place, label in enumerate(labels[0]):
         measured = [row.document.get("measured") for row in rows]
@@ -135,7 +135,7 @@ def _draw(same: Sequence[Experiment], rows: Sequence[Row]) -> Iterator[Plot]:
     axis = re.sub(r"[\d.]+", "", labels[0][0], count=1).strip()
     names = ("measured", "published")
     spec = specify_lines(lines, names, "requests/s" if axis == "/s" else axis, str(rows[0].document["unit"]))
-    yield Plot(f"{same[0].plan.title}: {rows[0].what}", f"Published in {rows[0].where}.", spec)
+    yield Plot(f"{same[0].title}: {rows[0].what}", f"Published in {rows[0].where}.", spec)
 
 
 def _tabulate_seeds(same: Sequence[Experiment]) -> Table:
@@ -144,4 +144,4 @@ def _tabulate_seeds(same: Sequence[Experiment]) -> Table:
         (name, *(row.measured for row in rows), rows[0].published, rows[0].where)
         for name, rows in _by_name(same).items()
     )
-    return Table(f"{same[0].plan.title}. {same[0].plan.setting}", heads, tuple(rows))
+    return Table(f"{same[0].title}. {same[0].setting}", heads, tuple(rows))

@@ -101,16 +101,17 @@ def round_figure(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def claim(what: str, holds: bool, measured: str, where: str) -> Row:
+def claim(what: str, holds: bool, measured: Mapping[str, float] | str, where: str, digits: int = 1) -> Row:
     """The row of something that the text says in words."""
-    document: Json = {"what": what, "holds": holds, "measured": measured, "where": where}
-    return Row(what, f"{'yes' if holds else 'no'}: {measured}", "yes", where, document)
+    told = measured if isinstance(measured, str) else chain(measured, digits)
+    document: Json = {"what": what, "holds": holds, "measured": told, "where": where}
+    return Row(what, f"{'yes' if holds else 'no'}: {told}", "yes", where, document)
 
 
 def claim_rise(what: str, values: Mapping[str, float], where: str, digits: int = 1, *, falls: bool = False) -> Row:
     """The row of the claim that values rise, or fall, in their order."""
     sign = -1 if falls else 1
-    return claim(what, rises([sign * one for one in values.values()]), chain(values, digits), where)
+    return claim(what, rises([sign * one for one in values.values()]), values, where, digits)
 
 
 def find(what: str, measured: Mapping[str, float], unit: str) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.simulated.machine import Machine
-from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
+from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
+from loadgen.experiments.paper.load import chat_pool
 from loadgen.experiments.paper.row import (
     PERCENT,
     PUBLISHED,
@@ -25,7 +26,7 @@ from loadgen.experiments.paper.row import (
     rises,
     skip,
 )
-from loadgen.experiments.paper.trial import SLICE_MEMORY, Line, Point
+from loadgen.experiments.paper.trial import SLICE_MEMORY, Line, Point, Stage, limits, shrink
 from scheduler.serving_time.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
@@ -39,12 +40,6 @@ WORKERS = (1, 2, 4, 8)
 SHOWN = (
     "throughput", "mean", "tail", "batch_size", "pad", "invalid", "slices", "few_slices", "early_returns", "imbalance",
 )  # fmt: skip
-SLICE_CLAIMS = (
-    ("longer slices have more invalid tokens", "invalid", "5.5, Fig. 19a", 1, False),
-    ("longer slices have smaller batches", "batch_size", "5.5, Fig. 19b", 1, True),
-    ("longer slices are fewer a request", "slices", "5.5, Fig. 20a", 2, True),
-)
-"""Claims that a figure rises, or falls, with the slice length: what, figure, where, digits, whether it falls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,49 +69,44 @@ def make_point(stage: Stage, backend: Backend, label: str, rate: float = RATE, *
 
 
 def _plan(
-    stage: Stage,
-    backend: Backend,
-    figures: str,
-    points: Sequence[Point],
-    names: Sequence[str],
-    rows: Rows,
-    sweeping: bool = False,
-) -> Plan:
+    stage: Stage, backend: Backend, figures: str, points: Sequence[Point], names: Sequence[str], rows: Rows
+) -> Experiment:
     setting = (
         f"{shrink(backend.machine, stage.setting.scale).workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, "
         f"{stage.seconds:g} s of Poisson arrivals; rates are for {backend.machine.workers} workers; "
         f"Γ {backend.interval:g} s, λ 0.5, slices of {SLICE} unless said; K and V are read anew each slice"
     )
-    return Plan(f"SCLS on {backend.title}: {figures}", setting, SHOWN, points, names, rows, sweeping=sweeping)
+    title, alone = f"SCLS on {backend.title}: {figures}", len(names) == 1
+    return Experiment(title, setting, SHOWN, points, names, rows, sweeping=alone)
 
 
-def main(stage: Stage, backend: Backend) -> Plan:
+def main(stage: Stage, backend: Backend) -> Experiment:
     """Figures 12 to 14 and 17."""
     points = [make_point(stage, backend, f"{rate:g}/s", rate) for rate in stage.setting.rates or RATES]
     rows = partial(main_rows, backend=backend.key)
     return _plan(stage, backend, "Figs. 12, 13, 14 and 17", points, (*backend.baselines, "scls"), rows)
 
 
-def ablation(stage: Stage, backend: Backend) -> Plan:
+def ablation(stage: Stage, backend: Backend) -> Experiment:
     """Figures 15 and 16."""
     points = [make_point(stage, backend, f"{RATE:g}/s")]
     return _plan(stage, backend, "ablation, Figs. 15 and 16", points, ABLATION, ablation_rows)
 
 
-def slices(stage: Stage, backend: Backend) -> Plan:
+def slices(stage: Stage, backend: Backend) -> Experiment:
     """Figures 18 to 21."""
     points = [replace(make_point(stage, backend, f"slices of {one}", slice_length=one), x=one) for one in SLICES]
-    return _plan(stage, backend, "slice lengths, Figs. 18 to 21", points, ("scls",), slice_rows, sweeping=True)
+    return _plan(stage, backend, "slice lengths, Figs. 18 to 21", points, ("scls",), slice_rows)
 
 
-def workers(stage: Stage, backend: Backend) -> Plan:
+def workers(stage: Stage, backend: Backend) -> Experiment:
     """Figure 22: the whole load on fewer workers, each as fast as ever."""
     one = replace(make_point(stage, backend, ""), load=stage.load(RATE))
     points = [
         replace(one, label=f"workers: {count}", x=count, machine=replace(one.machine, workers=count))
         for count in WORKERS
     ]
-    return _plan(stage, backend, "workers, Fig. 22", points, ("scls",), worker_rows, sweeping=True)
+    return _plan(stage, backend, "workers, Fig. 22", points, ("scls",), worker_rows)
 
 
 def main_rows(lines: Sequence[Line], backend: str) -> list[Row]:
@@ -149,19 +139,18 @@ def _claim_balance(lines: Sequence[Line]) -> Row:
 
 def ablation_rows(lines: Sequence[Line]) -> list[Row]:
     """Rows of section 5.4: each step of the ablation."""
-    throughput, mean, size, pad = (
-        {line.strategy: line.figures[figure] for line in lines}
-        for figure in ("throughput", "mean", "batch_size", "pad")
-    )
-    sizes, pads = ({name: one[name] for name in ("pm", "ab", "lb")} for one in (size, pad))
-    before = {name: pad[name] for name in ("so", "pm")}
+
+    def values(figure: str, *names: str) -> dict[str, float]:
+        return {line.strategy: line.figures[figure] for line in lines if line.strategy in names}
+
+    sizes, pads = (values(figure, "pm", "ab", "lb") for figure in ("batch_size", "pad"))
     larger, slightly = (one["pm"] < min(one["ab"], one["lb"]) for one in (sizes, pads))
     return [
-        claim_rise("each step has more throughput", throughput, "5.4, Fig. 15a", 2),
-        claim_rise("each step has less mean response time", mean, "5.4, Fig. 15b", falls=True),
-        claim_rise("pm has fewer pad tokens than so", before, "5.4, Fig. 16c", falls=True),
-        claim("ab and lb have larger batches than pm", larger, chain(sizes), "5.4, Fig. 16b"),
-        claim("ab and lb have slightly more pad tokens than pm", slightly, chain(pads), "5.4, Fig. 16c"),
+        claim_rise("each step has more throughput", values("throughput", *ABLATION), "5.4, Fig. 15a", 2),
+        claim_rise("each step has less mean response time", values("mean", *ABLATION), "5.4, Fig. 15b", falls=True),
+        claim_rise("pm has fewer pad tokens than so", values("pad", "so", "pm"), "5.4, Fig. 16c", falls=True),
+        claim("ab and lb have larger batches than pm", larger, sizes, "5.4, Fig. 16b"),
+        claim("ab and lb have slightly more pad tokens than pm", slightly, pads, "5.4, Fig. 16c"),
     ]
 
 
@@ -171,20 +160,19 @@ def slice_rows(lines: Sequence[Line]) -> list[Row]:
     def values(figure: str) -> dict[str, float]:
         return {f"{line.point.x:g}": line.figures[figure] for line in lines}
 
-    throughput, early, imbalance = values("throughput"), values("early_returns"), values("imbalance")
-    rates, returns, spreads = list(throughput.values()), list(early.values()), list(imbalance.values())
-    best = rates.index(max(rates))
-    between = 0 < best < len(rates) - 1 and rises(rates[: best + 1]) and rises(rates[best:][::-1])
-    what = "throughput first rises with the slice length, then falls"
-    balance = "the longest slices balance load worse than the best"
+    rates, returns, spreads = values("throughput"), values("early_returns"), values("imbalance")
+    shortest, *_, longest = rates
+    throughput = list(rates.values())
+    best = throughput.index(max(throughput))
+    between = 0 < best < len(rates) - 1 and rises(throughput[: best + 1]) and rises(throughput[best:][::-1])
+    worse = spreads[longest] > list(spreads.values())[best]
     return [
-        claim(what, between, chain(throughput, 2), "5.5, Fig. 18a"),
-        *(
-            claim_rise(said, values(figure), where, digits, falls=falls)
-            for said, figure, where, digits, falls in SLICE_CLAIMS
-        ),
-        claim("long slices return early more often", returns[-1] > returns[0], chain(early), "5.5, Fig. 20b"),
-        claim(balance, spreads[-1] > spreads[best], chain(imbalance), "5.5, Fig. 21"),
+        claim("throughput first rises with the slice length, then falls", between, rates, "5.5, Fig. 18a", 2),
+        claim_rise("longer slices have more invalid tokens", values("invalid"), "5.5, Fig. 19a"),
+        claim_rise("longer slices have smaller batches", values("batch_size"), "5.5, Fig. 19b", falls=True),
+        claim_rise("longer slices are fewer a request", values("slices"), "5.5, Fig. 20a", 2, falls=True),
+        claim("long slices return early more often", returns[longest] > returns[shortest], returns, "5.5, Fig. 20b"),
+        claim("the longest slices balance load worse than the best", worse, spreads, "5.5, Fig. 21"),
     ]
 
 
@@ -198,10 +186,14 @@ def worker_rows(lines: Sequence[Line]) -> list[Row]:
     return [claim("throughput grows linearly with workers (10 %)", held, told, "5.6, Fig. 22")]
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
-    {
-        f"{experiment.__name__}{suffix}": partial(experiment, backend=backend)
-        for suffix, backend in (("", HF), ("-ds", DS))
-        for experiment in (main, ablation, slices, workers)
-    }
+PAPER = Paper(
+    MappingProxyType(
+        {
+            f"{experiment.__name__}{suffix}": partial(experiment, backend=backend)
+            for suffix, backend in (("", HF), ("-ds", DS))
+            for experiment in (main, ablation, slices, workers)
+        }
+    ),
+    lambda seed, scale: chat_pool(seed, input_scale=scale),
+    input_scale=INPUT_SCALE,
 )

@@ -47,7 +47,7 @@ def test_ssjf_ages_as_its_authors_do_unless_told_otherwise(factor: float, told: 
 
 
 def test_ssjf_takes_a_traces_times_where_there_are_any() -> None:
-    [row] = ssjf.azure_times(stage_of()).others
+    [row] = ssjf.azure_times(stage_of()).rows
     assert "give --trace" in row.measured
     pool = Pool(tuple(Lengths(3.0 * place, 5, 5 + place) for place in range(60)), "with times")
     points = ssjf.azure_times(stage_of(pool)).points

@@ -13,17 +13,16 @@ import pytest
 from engine.messages import Tally, Terms
 from engine.sampling.params import SamplingParams
 from loadgen.experiments.paper.baton import TARGET_2, table_rows
+from loadgen.experiments.paper.experiment import Experiment
 from loadgen.experiments.paper.load import Load, chat_pool
-from loadgen.experiments.paper.plan import Experiment, Plan, carry_out
 from loadgen.experiments.paper.row import PUBLISHED, Row, claim
-from loadgen.experiments.paper.scls import EXPERIMENTS, main_rows, slice_rows
+from loadgen.experiments.paper.scls import PAPER, main_rows, slice_rows
 from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
 from loadgen.experiments.paper.trial import Figures, Line, Point, SliceCount, make_trial, pool_trials
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Served, Simulation, Watch, WorkerRecord
 from models.errors import UserError
-from scheduler.plan import Assignment
-from scheduler.plan import Plan as BatchPlan
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
 from tests.loadgen.experiments.paper.parts import line, point_at, stage_of, trial_of
 
@@ -56,7 +55,7 @@ def test_several_runs_have_the_mean_of_each_figure() -> None:
 @pytest.mark.parametrize(("limit", "share"), [(5, 1.0), (4, 0.0), (None, 0.0)])
 def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | None, share: float) -> None:
     request = Request(0, (1,), SamplingParams(9), Times(0.0), generated=2)
-    assignment = Assignment(BatchPlan((request,), Terms(closed=True, iterations=limit)), 0, 0.0)
+    assignment = Assignment(Plan((request,), Terms(closed=True, iterations=limit)), 0, 0.0)
     count = SliceCount()
     request.generated = 6
     count.on_finish(assignment, 1.0)
@@ -68,9 +67,9 @@ def list_points(lines: Sequence[Line]) -> list[Row]:
     return [claim("points", True, " ".join(f"{line.strategy}@{line.point.label}" for line in lines), "here")]
 
 
-def plan(*, sweeping: bool = False) -> Plan:
+def experiment(*, sweeping: bool = False) -> Experiment:
     points = [point_at("slow"), point_at("fast", 2.0)]
-    return Plan("title", "setting", ("throughput",), points, ("vs", "ccb"), list_points, sweeping=sweeping)
+    return Experiment("title", "setting", ("throughput",), points, ("vs", "ccb"), list_points, sweeping=sweeping)
 
 
 def told(made: Experiment) -> list[str]:
@@ -90,22 +89,22 @@ def until(count: int) -> Callable[[str, Point], Figures]:
 
 
 def test_every_strategy_runs_at_each_point() -> None:
-    made = carry_out(plan(), until(4))
+    made = experiment().carry_out(until(4))
     assert told(made) == ["vs@slow", "ccb@slow", "vs@fast", "ccb@fast"] and not made.interrupted
     assert [row.measured for row in made.rows] == ["yes: vs@slow ccb@slow vs@fast ccb@fast"]
 
 
 def test_an_interrupt_leaves_what_ran_and_rows_of_complete_points() -> None:
-    made = carry_out(plan(), until(3))
+    made = experiment().carry_out(until(3))
     assert made.interrupted and told(made) == ["vs@slow", "ccb@slow", "vs@fast"]
     assert [row.measured for row in made.rows] == ["yes: vs@slow ccb@slow"]
-    none = carry_out(plan(), until(0))
+    none = experiment().carry_out(until(0))
     assert none.interrupted and none.lines == [] and none.rows == []
 
 
 @pytest.mark.parametrize(("runs", "count"), [(3, 0), (4, 1)])
 def test_rows_about_a_whole_sweep_need_all_of_it(runs: int, count: int) -> None:
-    assert len(carry_out(plan(sweeping=True), until(runs)).rows) == count
+    assert len(experiment(sweeping=True).carry_out(until(runs)).rows) == count
 
 
 def test_a_run_is_done_once() -> None:
@@ -118,8 +117,8 @@ def test_a_run_is_done_once() -> None:
     stage = stage_of(chat_pool(0, count=50), scale=0.125, rates=(8.0,))
     stage.begin = begin
     for _ in range(2):
-        carry_out(EXPERIMENTS["main"](stage), stage.play)
-    assert begun == ["sls, 8/s", "scls, 8/s"]
+        PAPER.experiments["main"](stage).carry_out(stage.play)
+    assert begun == ["sls, 8/s: 4 requests", "scls, 8/s: 4 requests"]
 
 
 def test_a_point_may_have_predictions_of_its_own() -> None:
