@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.experiment import Experiment, Paper
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Row, beside
-from loadgen.experiments.paper.trial import Line, Point, Stage, limits
+from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Row, Runs
+from loadgen.experiments.paper.trial import Point, Stage, limits
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 
@@ -112,23 +112,21 @@ def _point(target: Target, count: int, size: int, seed: int) -> Point:
     return Point(f"{size} rows", machine, load, bounds, size, pool=Pool(lengths, SOURCE))
 
 
-def table_rows(
-    lines: Sequence[Line], target: Target, published: Mapping[Any, Sequence[float]], whole: bool = True
-) -> list[Row]:
+def table_rows(runs: Runs, target: Target, published: Mapping[Any, Sequence[float]], whole: bool = True) -> list[Row]:
     """Throughput against Benchmark's, and, where the sets are `whole`, seconds."""
-    seconds = {(line.point.x, line.strategy): line.figures["duration"] for line in lines}
+    seconds = {(line.point.x, line.strategy): line.figures["duration"] for line in runs.lines}
     rows: list[Row] = []
-    for size in dict.fromkeys(line.point.x for line in lines):
+    for size in dict.fromkeys(line.point.x for line in runs.lines):
         label, base = f"{size:g} rows", seconds[size, target.strategies[BENCHMARK]]
         for (method, strategy), said in zip(target.strategies.items(), published[size], strict=True):
             own = seconds[size, strategy]
             if whole:
                 what = f"{method}, {label}: completion time"
-                rows.append(beside(what, {label: own}, said, said, SECONDS, target.where))
+                rows.append(Row.beside(what, {label: own}, said, said, SECONDS, target.where))
             if method != BENCHMARK:
                 ratio = published[size][0] / said
                 what = f"{method}, {label}: throughput to Benchmark's"
-                rows.append(beside(what, {label: base / own}, ratio, ratio, TIMES, target.where))
+                rows.append(Row.beside(what, {label: base / own}, ratio, ratio, TIMES, target.where))
     return rows
 
 

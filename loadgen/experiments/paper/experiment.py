@@ -8,7 +8,7 @@ from itertools import product
 from typing import TypeAlias
 
 from loadgen.experiments.paper.load import LONGEST, Pool
-from loadgen.experiments.paper.row import Row, round_figure
+from loadgen.experiments.paper.row import Row, Runs, round_figure
 from loadgen.experiments.paper.trial import Figures, Line, Point, Stage
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import Prediction
@@ -16,7 +16,7 @@ from loadgen.simulate.prediction import Prediction
 FEW = 30  # requests of the smallest run that any of the papers tells of: Baton's Target-2
 
 
-Rows: TypeAlias = Callable[[Sequence[Line]], Sequence[Row]]
+Rows: TypeAlias = Callable[[Runs], Sequence[Row]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Experiment:
     figures: tuple[str, ...] = ()  # the figures of a run to show
     points: Sequence[Point] = ()
     strategies: Sequence[str] = ()
-    compare: Rows = lambda lines: ()
+    compare: Rows = lambda runs: ()
     rows: Sequence[Row] = ()  # at first those that no run tells: of requests alone, and what cannot be measured here
     sweeping: bool = False  # whether `compare` speaks of all points together, so that some of them tell nothing
     lines: Sequence[Line] = ()
@@ -47,7 +47,7 @@ class Experiment:
         ran = [line.point.label for line in lines]
         complete = [line for line in lines if ran.count(line.point.label) == len(self.strategies)]
         told = complete and not (self.sweeping and interrupted)
-        rows = [*(self.compare(complete) if told else ()), *self.rows]
+        rows = [*(self.compare(Runs(complete)) if told else ()), *self.rows]
         return replace(self, lines=lines, rows=rows, interrupted=interrupted)
 
     @property

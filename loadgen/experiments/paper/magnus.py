@@ -16,23 +16,8 @@ from types import MappingProxyType
 
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
 from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted, sigma_for_rmse, task_pool
-from loadgen.experiments.paper.row import (
-    PERCENT,
-    PUBLISHED,
-    TITLES,
-    Row,
-    beside,
-    chain,
-    claim,
-    claim_rise,
-    found_gains,
-    gain,
-    gain_rows,
-    read,
-    skip,
-    span,
-)
-from loadgen.experiments.paper.trial import Line, Point, Stage, limits, shrink
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, Row, Runs, chain, span
+from loadgen.experiments.paper.trial import Point, Stage, limits, shrink
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import fit_parts, prices_of, simulate
 from loadgen.workload.lengths import Lengths, clip
@@ -146,11 +131,11 @@ def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> lis
     falls, where = f"{name}: the estimator's error falls", "IV-C, Fig. 14"
     own, profile = ({f"{one[0] / 60:.0f} min": one[place] for one in errors} for place in (1, 2))
     if len(errors) < 2:
-        return [claim(falls, False, f"too few lessons: {chain(own)}", where)]
+        return [Row.claim(falls, False, f"too few lessons: {chain(own)}", where)]
     (before, *later), (_, *without) = own.values(), profile.values()
     return [
-        claim(falls, median(later) < before, own, where),
-        claim(f"{name}: it is below the profile's", median(later) < median(without), profile, where),
+        Row.claim(falls, median(later) < before, own, where),
+        Row.claim(f"{name}: it is below the profile's", median(later) < median(without), profile, where),
     ]
 
 
@@ -167,7 +152,7 @@ COMMENTED = "commented code"  # in an instruction that asks for code with a comm
 def main(stage: Stage) -> Experiment:
     """Figures 10 and 11."""
     new, _, _, low, high, where = next(one for one in PUBLISHED["magnus-main"] if one[1] == "vsq")
-    skipped = skip(
+    skipped = Row.skip(
         f"{new} over vsq: throughput",
         "4-bit weights need a real engine: lengthwise compare --strategies magnus,vsq",
         span(low, high, PERCENT),
@@ -201,40 +186,40 @@ def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped:
     return Experiment(f"Magnus: {figures}", setting, SHOWN, points, names, rows, skipped)
 
 
-def main_rows(lines: Sequence[Line]) -> list[Row]:
+def main_rows(runs: Runs) -> list[Row]:
     """Rows of section IV-B: magnus against its baselines."""
-    fewer, ccb, throughput = (read(lines, name, "throughput") for name in ("vs", "ccb", "magnus"))
+    fewer, ccb, throughput = (runs.read(name, "throughput") for name in ("vs", "ccb", "magnus"))
     between = all(fewer[point] < ccb[point] < best for point, best in throughput.items())
     return [
-        *gain_rows(lines, PUBLISHED["magnus-main"]),
-        *found_gains(lines, "magnus", "vs", [*TITLES][:-1]),
-        *(row for old in ("ccb", "ccb-padded") for row in found_gains(lines, "magnus", old, TOKENS)),
-        claim_rise("magnus's throughput rises with the rate", throughput, "IV-B, Fig. 11a", 2),
-        claim("ccb's throughput is between those of vs and magnus", between, ccb, "IV-B, Fig. 11a", 2),
+        *runs.gain_rows(PUBLISHED["magnus-main"]),
+        *runs.found_gains("magnus", "vs", SHOWN[:5]),
+        *(row for old in ("ccb", "ccb-padded") for row in runs.found_gains("magnus", old, TOKENS)),
+        Row.rise("magnus's throughput rises with the rate", throughput, "IV-B, Fig. 11a", 2),
+        Row.claim("ccb's throughput is between those of vs and magnus", between, ccb, "IV-B, Fig. 11a", 2),
     ]
 
 
-def ablation_rows(lines: Sequence[Line]) -> list[Row]:
+def ablation_rows(runs: Runs) -> list[Row]:
     """Rows of section IV-C: each step of the ablation."""
-    valid, *others = gain_rows(lines, PUBLISHED["magnus-ablation"])
+    valid, *others = runs.gain_rows(PUBLISHED["magnus-ablation"])
     return [
         valid,
-        _claim_same(lines, "glp", "vs", "glp has almost the total tokens of vs", "total_tokens", 10, "IV-C, Fig. 12"),
+        _claim_same(runs, "glp", "vs", "glp has almost the total tokens of vs", "total_tokens", 10, "IV-C, Fig. 12"),
         *others,
-        _claim_same(lines, "magnus", "abp", "magnus has the throughput of abp", "throughput", 5, "IV-C, Fig. 13a"),
+        _claim_same(runs, "magnus", "abp", "magnus has the throughput of abp", "throughput", 5, "IV-C, Fig. 13a"),
     ]
 
 
-def _claim_same(lines: Sequence[Line], new: str, old: str, what: str, figure: str, within: float, where: str) -> Row:
+def _claim_same(runs: Runs, new: str, old: str, what: str, figure: str, within: float, where: str) -> Row:
     """The claim that two strategies have a figure within this many percent of each other."""
-    differences = gain(lines, new, old, figure)
+    differences = runs.gain(new, old, figure)
     same = all(abs(value) < within for value in differences.values())
-    return claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
+    return Row.claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
 
 
 def correlations(stage: Stage) -> Experiment:
     """Table I, whose correlations Figure 2 draws."""
-    rows = _pearson_rows(stage.pool) or [skip("all of it", "the requests have no texts: give --tasks FOLDER")]
+    rows = _pearson_rows(stage.pool) or [Row.skip("all of it", "the requests have no texts: give --tasks FOLDER")]
     setting = "lengths in tokens, estimated; answers are references, where the paper has those of three models"
     return Experiment("Magnus: Table I and Fig. 2", setting, rows=rows)
 
@@ -245,7 +230,7 @@ def _pearson_rows(pool: Pool) -> list[Row]:
         application = sample.label.partition("_")[0].upper()
         pairs.setdefault(application, []).append((estimate(sample.input), lengths.output_length))
     return [
-        beside(
+        Row.beside(
             f"{name}: Pearson of user input and answer, {len(pairs[name])} requests",
             {name: correlation(*zip(*pairs[name], strict=True))},
             *(low, high, "", "I, Table I"),

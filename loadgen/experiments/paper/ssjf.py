@@ -14,20 +14,8 @@ from typing import Any
 
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
 from loadgen.experiments.paper.load import Load, chat_pool, outputs, sigma_for_accuracy
-from loadgen.experiments.paper.row import (
-    PERCENT,
-    PUBLISHED,
-    TIMES,
-    Row,
-    beside,
-    chain,
-    claim,
-    compare,
-    gain,
-    read,
-    skip,
-)
-from loadgen.experiments.paper.trial import Line, Point, Stage, limits
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, TIMES, Row, Runs, chain
+from loadgen.experiments.paper.trial import Point, Stage, limits
 from loadgen.simulate.prediction import Prediction
 from scheduler.options import Scheduling
 from scheduler.serving_time.presets import SSJF
@@ -111,7 +99,7 @@ def azure_times(stage: Stage, counting: Counting = OURS) -> Experiment:
     plan = _plan(stage, counting, "rates with a trace's arrival times, section 4.1", points, _rows(counting, "rates"))
     if any(one.arrival for one in stage.pool.lengths):
         return plan
-    return replace(plan, points=(), rows=[skip("all of it", "no request comes after the first: give --trace FILE")])
+    return replace(plan, points=(), rows=[Row.skip("all of it", "no request comes after the first: give --trace FILE")])
 
 
 def make_point(
@@ -165,43 +153,43 @@ def _tell_aging(factor: float) -> str:
     return f"aging after {factor:g} times the predicted time; " if factor else "no aging; "
 
 
-def sjf_rows(lines: Sequence[Line], published: Sequence[Any], throughput: str) -> list[Row]:
+def sjf_rows(runs: Runs, published: Sequence[Any], throughput: str) -> list[Row]:
     """Short jobs first against FCFS in the same mode; `throughput` is the figure that stands for the text's."""
     rows = []
     for name, (low, high), where, (least, most), times_where in published:
         fcfs = f"fcfs-{name.rpartition('-')[2]}"
-        if not read(lines, name, "mean"):
+        if not runs.read(name, "mean"):
             continue
-        jct, served = gain(lines, name, fcfs, "mean"), compare(lines, name, fcfs, throughput)
-        rows.append(beside(f"{name}: mean JCT less by", jct, low, high, PERCENT, f"4.2, {where}"))
-        rows.append(beside(f"{name}: throughput", served, least, most, TIMES, f"4.2, {times_where}"))
+        jct, served = runs.gain(name, fcfs, "mean"), runs.compare(name, fcfs, throughput)
+        rows.append(Row.beside(f"{name}: mean JCT less by", jct, low, high, PERCENT, f"4.2, {where}"))
+        rows.append(Row.beside(f"{name}: throughput", served, least, most, TIMES, f"4.2, {times_where}"))
     return rows
 
 
-def size_rows(lines: Sequence[Line]) -> list[Row]:
+def size_rows(runs: Runs) -> list[Row]:
     """Rows of Figure 8, which the text tells in words."""
     where = "4.2, Fig. 8"
-    jct = gain(lines, "ssjf-continuous", "ssjf-dynamic", "mean")
+    jct = runs.gain("ssjf-continuous", "ssjf-dynamic", "mean")
     below = all(value >= 0 for value in jct.values())
-    rows = [claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
+    rows = [Row.claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
     for mode in MODES[1:]:
-        gains = gain(lines, f"ssjf-{mode}", f"fcfs-{mode}", "mean")
+        gains = runs.gain(f"ssjf-{mode}", f"fcfs-{mode}", "mean")
         values = list(gains.values())
         shrink = f"ssjf-{mode}: JCT gains shrink with the batch size"
-        rows.append(claim(shrink, values[-1] < values[0], f"{chain(gains)} %", where))
+        rows.append(Row.claim(shrink, values[-1] < values[0], f"{chain(gains)} %", where))
     return rows
 
 
-def formulation_rows(lines: Sequence[Line], throughput: str) -> list[Row]:
+def formulation_rows(runs: Runs, throughput: str) -> list[Row]:
     """Rows of Table 2's last two lines, each in all modes, since the text does not say in which one it is."""
-    gains = {mode: gain(lines, f"ssjf-{mode}", f"fcfs-{mode}", "mean") for mode in MODES}
-    times = {mode: compare(lines, f"ssjf-{mode}", f"fcfs-{mode}", throughput) for mode in MODES}
+    gains = {mode: runs.gain(f"ssjf-{mode}", f"fcfs-{mode}", "mean") for mode in MODES}
+    times = {mode: runs.compare(f"ssjf-{mode}", f"fcfs-{mode}", throughput) for mode in MODES}
     rows = []
     for name, right, percent, factor in PUBLISHED["ssjf-table-2"]:
         jct, served = ({mode: one[name] for mode, one in by.items() if name in one} for by in (gains, times))
         said = f"{name}, {right:.1%} right"
-        rows.append(beside(f"{said}: mean JCT less by", jct, percent, percent, PERCENT, "4.3, Table 2"))
-        rows.append(beside(f"{said}: throughput", served, factor, factor, TIMES, "4.3, Table 2"))
+        rows.append(Row.beside(f"{said}: mean JCT less by", jct, percent, percent, PERCENT, "4.3, Table 2"))
+        rows.append(Row.beside(f"{said}: throughput", served, factor, factor, TIMES, "4.3, Table 2"))
     return rows
 
 

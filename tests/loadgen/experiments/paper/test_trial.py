@@ -4,7 +4,7 @@ files have no case: figures that are missing, and parts of a set of queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,10 @@ from engine.sampling.params import SamplingParams
 from loadgen.experiments.paper.baton import TARGET_2, table_rows
 from loadgen.experiments.paper.experiment import Experiment
 from loadgen.experiments.paper.load import Load, chat_pool
-from loadgen.experiments.paper.row import PUBLISHED, Row, claim
+from loadgen.experiments.paper.row import PUBLISHED, Row, Runs
 from loadgen.experiments.paper.scls import PAPER, main_rows, slice_rows
 from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
-from loadgen.experiments.paper.trial import Figures, Line, Point, SliceCount, make_trial, pool_trials
+from loadgen.experiments.paper.trial import Figures, Point, SliceCount, make_trial, pool_trials
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Served, Simulation, Watch, WorkerRecord
 from models.errors import UserError
@@ -63,8 +63,9 @@ def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | 
     assert SliceCount().early_share == 0.0
 
 
-def list_points(lines: Sequence[Line]) -> list[Row]:
-    return [claim("points", True, " ".join(f"{line.strategy}@{line.point.label}" for line in lines), "here")]
+def list_points(runs: Runs) -> list[Row]:
+    told = " ".join(f"{line.strategy}@{line.point.label}" for line in runs.lines)
+    return [Row.claim("points", True, told, "here")]
 
 
 def experiment(*, sweeping: bool = False) -> Experiment:
@@ -141,12 +142,12 @@ def test_slice_lengths_have_a_best_one_in_between(throughputs: tuple[float, ...]
         line("scls", f"slices of {length}", length, throughput=value)
         for length, value in zip((16, 64, 256), throughputs, strict=True)
     ]
-    assert find(slice_rows(lines), "throughput").document["holds"] is holds
+    assert find(slice_rows(Runs(lines)), "throughput").document["holds"] is holds
 
 
 def test_a_mode_whose_baseline_answered_nothing_in_time_is_skipped() -> None:
     lines = [line("fcfs-dynamic", mean=80, answered_meanwhile=0.0), line("ssjf-dynamic", mean=60)]
-    jct, none = sjf_rows(lines, PUBLISHED["ssjf-rates"], "answered_meanwhile")
+    jct, none = sjf_rows(Runs(lines), PUBLISHED["ssjf-rates"], "answered_meanwhile")
     assert jct.document["measured"] == pytest.approx({"20/s": 25.0})
     assert none.measured == "skipped: the other strategy has none of it" and none.published == "3.00×"
     modes = ("none", "dynamic", "continuous")
@@ -156,13 +157,13 @@ def test_a_mode_whose_baseline_answered_nothing_in_time_is_skipped() -> None:
         for mode in modes
         for order in ("fcfs", "ssjf")
     ]
-    assert "skipped" in formulation_rows(idle, "first_quarter")[1].measured
+    assert "skipped" in formulation_rows(Runs(idle), "first_quarter")[1].measured
 
 
 def test_answers_of_one_token_make_no_batches_to_compare() -> None:
     """They ended in a division by zero: nothing decodes, so batches have no size and no token is invalid."""
     lines = [line(name, batch_size=0.0, invalid=0.0) for name in ("sls", "scls")]
-    rows = main_rows(lines, "hf")
+    rows = main_rows(Runs(lines), "hf")
     for what in ("batch size", "invalid tokens"):
         assert find(rows, what).measured.startswith("skipped: ")
 
@@ -170,7 +171,7 @@ def test_answers_of_one_token_make_no_batches_to_compare() -> None:
 def test_seconds_of_a_part_of_batons_queries_say_nothing() -> None:
     lines = [line("fcfs-dynamic", "8 rows", 8, duration=100.0), line("baton", "8 rows", 8, duration=25.0)]
     published = {8: [50.07, 31.08]}
-    rows = table_rows(lines, TARGET_2, published)
+    rows = table_rows(Runs(lines), TARGET_2, published)
     assert [row.measured for row in rows] == ["100.0 s", "25.0 s", "4.00×"]
     assert [row.published for row in rows] == ["50.1 s", "31.1 s", "1.61×"]
-    assert [row.what for row in table_rows(lines, TARGET_2, published, whole=False)] == [rows[2].what]
+    assert [row.what for row in table_rows(Runs(lines), TARGET_2, published, whole=False)] == [rows[2].what]
