@@ -24,26 +24,7 @@ PUBLISHED: Mapping[str, list[Any]] = MappingProxyType(
 
 PERCENT, TIMES, SECONDS = "%", "x", "s"
 DIGITS = 5  # significant digits of figures in a file
-FIGURES: Mapping[str, tuple[str, int, str]] = MappingProxyType(
-    {
-        "requests": ("requests", 0, ""),
-        "duration": ("duration s", 1, ""),
-        "throughput": ("req/s", 2, "throughput"),
-        "answered_meanwhile": ("req/s meanwhile", 2, ""),
-        "first_quarter": ("req/s, first ¼", 2, ""),
-        "valid_tokens": ("valid tok/s", 0, "valid tokens a second"),
-        "total_tokens": ("all tok/s", 0, "all tokens a second"),
-        "mean": ("mean RT s", 1, "mean response time less by"),
-        "tail": ("p95 RT s", 1, "95 % response time less by"),
-        "batch_size": ("batch", 1, "batch size"),
-        "pad": ("pad", 0, ""),
-        "invalid": ("invalid", 1, ""),
-        "slices": ("slices", 2, ""),
-        "few_slices": ("≤3 slices %", 1, ""),
-        "early_returns": ("early %", 1, ""),
-        "imbalance": ("CT STD s", 1, ""),
-    }
-)
+FIGURES: Mapping[str, list[Any]] = MappingProxyType({name: rest for name, *rest in PUBLISHED["figures"]})
 """Figures of a run: the head of their column, its digits, and how a gain in them is called."""
 NEAR = 0.1
 """Share of a published figure by which a measured one may be off and still be called the same."""
