@@ -1,6 +1,6 @@
 """Carries out `lengthwise bench engine`: loads, lets this engine and transformers' `generate` take turns at one part
 after another, so that what else the machine does troubles both alike, and prints a table. This engine's rows come
-in the order of the jobs, a few more than have slots, so that prompts are read ahead as in a server.
+in their order, a few more than have slots, so that prompts are read ahead as in a server.
 """
 
 from __future__ import annotations
@@ -9,77 +9,77 @@ import random
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from engine.device import similar_lengths
 from engine.messages import RowId, RowSpec
 from engine.pipeline import Pipeline
 from engine.sampling.params import SamplingParams
-from loadgen.experiments.engine.options import ROWS, EngineBench
+from loadgen.console import table_console
 from loadgen.experiments.engine.setup import (
     CHUNK_TOKENS,
-    Floor,
+    Clock,
     Subject,
     describe_machine,
     load_beside,
     load_plain,
     load_subject,
-    measure_bandwidth,
-    torch_threads,
-    weight_bytes,
+    measure_floor,
 )
+from loadgen.experiments.options import ROWS, EngineBench
+from loadgen.result_file import require_writable, save_json
 from models.errors import UserError
 from models.progress import Bars
 
-Clock: TypeAlias = Callable[[], float]
-
 Shape: TypeAlias = tuple[int, int]
-"""Tokens of a job's prompt and of its output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One sequence: its prompt as token ids, and how many tokens follow it, even past an end token."""
-
-    prompt: tuple[int, ...]
-    output_len: int
-
-    @property
-    def shape(self) -> Shape:
-        return len(self.prompt), self.output_len
+"""Tokens of a row's prompt and of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The outcome of one run over some jobs."""
+    """The outcome of one run over some rows."""
 
     seconds: float
     """Seconds from the first prompt to the last token."""
     steps: tuple[float, ...]
     """Seconds from token to token while nothing was read, each step once or once a row."""
     lengths: tuple[int, ...]
-    """Tokens generated for each job and kept, in the jobs' order."""
+    """Tokens generated for each row and kept, in the rows' order."""
 
 
-def draw_jobs(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[Job]:
-    """Jobs with random prompts, by the tokens of prompt and output of each."""
-    return [Job(tuple(rng.randrange(vocab) for _ in range(inputs)), outputs) for inputs, outputs in shapes]
+def draw_rows(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[RowSpec]:
+    """Rows with random prompts, of the likeliest tokens, by the tokens of prompt and output of each, which follow even
+    past an end token."""
+    return [
+        RowSpec(
+            place,
+            tuple(rng.randrange(vocab) for _ in range(inputs)),
+            SamplingParams(max_tokens=outputs, temperature=0.0, ignore_eos=True),
+        )
+        for place, (inputs, outputs) in enumerate(shapes)
+    ]
+
+
+def shape_of(row: RowSpec) -> Shape:
+    """Tokens of a row's prompt and of its output."""
+    return len(row.prompt), row.sampling.max_tokens
 
 
 def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
     """Tokens of prompts, which all differ, and of outputs, which all differ too, uniform in `shortest` to `longest`.
 
-    Raises UserError when there are fewer lengths than jobs.
+    Raises UserError when there are fewer lengths than rows.
     """
     lengths = range(shortest, longest + 1)
     if len(lengths) < count:
@@ -91,18 +91,8 @@ def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: i
 
 
 def longest(shapes: Sequence[Shape]) -> int:
-    """Columns that hold any of the jobs, also when the longest prompt gets the longest output."""
+    """Columns that hold any of the rows, also when the longest prompt gets the longest output."""
     return sum(map(max, zip(*shapes, strict=True)))
-
-
-class Runner(Protocol):
-    """Generates for jobs."""
-
-    name: str
-
-    def run(self, jobs: Sequence[Job]) -> Turn:
-        """Generate for all jobs. Raises anything that keeps it from running here."""
-        ...
 
 
 @dataclass(slots=True)
@@ -112,106 +102,95 @@ class Lengthwise:
     subject: Subject
     slots: int
     clock: Clock = time.perf_counter
-    name: str = "lengthwise"
-    _pipeline: Pipeline | None = None  # made in the first run, whose jobs say how large
+    _pipeline: Pipeline | None = None  # made in the first run, whose rows say how large
 
     @torch.inference_mode()
-    def run(self, jobs: Sequence[Job]) -> Turn:
+    def run(self, rows: Sequence[RowSpec]) -> Turn:
         if self._pipeline is None:
-            self._pipeline = self.subject.pipeline(self.slots, longest([job.shape for job in jobs]))
-        pipeline, waiting, room = self._pipeline, deque(_make_rows(jobs)), self.slots + max(1, self.slots // 8)
+            self._pipeline = self.subject.pipeline(self.slots, longest([shape_of(row) for row in rows]))
+        threads = torch.get_num_threads()
+        try:
+            if self.subject.model.reads_exactly:
+                torch.set_num_threads(1)  # as the server has it
+            return self._serve(self._pipeline, rows)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _serve(self, pipeline: Pipeline, rows: Sequence[RowSpec]) -> Turn:
+        waiting, room = deque(rows), self.slots + max(1, self.slots // 8)
         steps, made, begin = list[float](), Counter[RowId](), self.clock()
         last = begin
-        with torch_threads(1 if self.subject.model.reads_exactly else torch.get_num_threads()):  # as the server has it
-            while waiting or not pipeline.idle:
-                free = min(len(waiting), room - pipeline.row_count)
-                for group in similar_lengths([waiting.popleft() for _ in range(free)], _prompt_length, CHUNK_TOKENS):
-                    pipeline.admit(group)
-                updates, now = pipeline.turn(), self.clock()
-                if pipeline.tally.generated and not pipeline.tally.prompt:
-                    steps.append(now - last)
-                last = now
-                for update in updates:
-                    if update.error is not None:
-                        raise UserError(f"a row failed: {update.error}")
-                    made[update.row_id] += len(update.token_ids)
-        return Turn(last - begin, tuple(steps), tuple(made[place] for place in range(len(jobs))))
+        while waiting or not pipeline.idle:
+            free = min(len(waiting), room - pipeline.row_count)
+            joining = [waiting.popleft() for _ in range(free)]
+            for group in similar_lengths(joining, lambda row: len(row.prompt), CHUNK_TOKENS):
+                pipeline.admit(group)
+            updates, now = pipeline.turn(), self.clock()
+            if pipeline.tally.generated and not pipeline.tally.prompt:
+                steps.append(now - last)
+            last = now
+            for update in updates:
+                if update.error is not None:
+                    raise UserError(f"a row failed: {update.error}")
+                made[update.row_id] += len(update.token_ids)
+        return Turn(last - begin, tuple(steps), tuple(made[row.row_id] for row in rows))
 
 
-def _prompt_length(row: RowSpec) -> int:
-    return len(row.prompt)
-
-
-def _make_rows(jobs: Sequence[Job]) -> Iterator[RowSpec]:
-    """Rows as long as each job says, of the likeliest tokens."""
-    most = max(job.output_len for job in jobs)
-    for place, job in enumerate(jobs):
-        yield RowSpec(place, job.prompt, SamplingParams(most, temperature=0.0, replay_tokens=job.output_len))
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Generate:
-    """transformers' `generate` on static batches of `slots` jobs, each until its longest row ends."""
+    """transformers' `generate` on static batches of `slots` rows, each until its longest row ends."""
 
     network: PreTrainedModel
     slots: int
     clock: Clock = time.perf_counter
-    name: str = "generate"
 
     @torch.inference_mode()
-    def run(self, jobs: Sequence[Job]) -> Turn:
+    def run(self, rows: Sequence[RowSpec]) -> Turn:
         begin = self.clock()
         steps: list[float] = []
         lengths: list[int] = []
-        for first in range(0, len(jobs), self.slots):
-            batch = jobs[first : first + self.slots]
-            ticker = _Ticker(self.clock)
-            made = self._generate(batch, ticker)
-            steps += [after - before for before, after in pairwise(ticker.times)]
-            lengths += [min(made, job.output_len) for job in batch]
+        for first in range(0, len(rows), self.slots):
+            batch = rows[first : first + self.slots]
+            times: list[float] = []
+            made = self._generate(batch, times)
+            steps += [after - before for before, after in pairwise(times)]
+            lengths += [min(made, row.sampling.max_tokens) for row in batch]
         return Turn(self.clock() - begin, tuple(steps), tuple(lengths))
 
-    def _generate(self, jobs: Sequence[Job], ticker: _Ticker) -> int:
-        """Generate for a batch; returns the number of tokens that each row got."""
-        width = max(len(job.prompt) for job in jobs)
-        tokens = torch.zeros((len(jobs), width), dtype=torch.long)
-        mask = torch.zeros_like(tokens)
-        for row, job in enumerate(jobs):
-            tokens[row, width - len(job.prompt) :] = torch.tensor(job.prompt)
-            mask[row, width - len(job.prompt) :] = 1
+    def _generate(self, rows: Sequence[RowSpec], times: list[float]) -> int:
+        """Generate for a batch, noting when each step ends; returns the number of tokens that each row got."""
+
+        def tick(tokens: Tensor, scores: Tensor, **_: object) -> Tensor:
+            times.append(self.clock())
+            return torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+
+        prompts = [torch.tensor(row.prompt, device=self.network.device) for row in rows]
+        tokens, mask = (
+            pad_sequence(columns, batch_first=True, padding_side="left")
+            for columns in (prompts, [torch.ones_like(prompt) for prompt in prompts])
+        )
         output: Tensor = self.network.generate(  # type: ignore[operator]
-            tokens.to(self.network.device),
-            attention_mask=mask.to(self.network.device),
-            max_new_tokens=max(job.output_len for job in jobs),
+            tokens,
+            attention_mask=mask,
+            max_new_tokens=max(row.sampling.max_tokens for row in rows),
             eos_token_id=None,
             pad_token_id=0,
-            stopping_criteria=StoppingCriteriaList([ticker]),
+            stopping_criteria=[tick],
             do_sample=False,
         )
-        return output.shape[1] - width
+        return output.shape[1] - tokens.shape[1]
 
 
-class _Ticker(StoppingCriteria):
-    """Reads the clock at every step of `generate`; never ends it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.times: list[float] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
-        self.times.append(self._clock())
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
-
-
-Jobs = Callable[[int], Sequence[Job]]
-"""The jobs of a round, by its number; other prompts each time, of the same lengths."""
+Draw: TypeAlias = Callable[[int], Sequence[RowSpec]]
+"""The rows of a round, by its number; other prompts each time, of the same lengths."""
+Run: TypeAlias = Callable[[Sequence[RowSpec]], Turn]
+"""Generates for all rows; raises anything that keeps it from running here."""
 
 
 @dataclass(slots=True)
 class Standing:
-    """The figures of one runner so far."""
+    """The figures of one engine so far."""
 
-    name: str
     rates: list[float] = field(default_factory=list)
     """Tokens/s of each round that counts: tokens asked for, over all of the time."""
     steps: list[float] = field(default_factory=list)
@@ -223,39 +202,41 @@ class Standing:
     def rate(self) -> float:
         return statistics.median(self.rates)
 
-    def note(self, jobs: Sequence[Job], turn: Turn, *, counts: bool) -> None:
-        """Book a turn. Raises RuntimeError where answers have other lengths than were asked for."""
-        wrong = sum(made != job.output_len for made, job in zip(turn.lengths, jobs, strict=True))
-        if wrong:
-            raise RuntimeError(f"{wrong} of {len(jobs)} answers have another length than was asked for")
+    def play(self, run: Run, rows: Sequence[RowSpec], *, counts: bool) -> None:
+        """Book a run; one that fails, or whose answers have other lengths than were asked for, is trouble."""
+        try:
+            turn = run(rows)
+            wrong = sum(made != row.sampling.max_tokens for made, row in zip(turn.lengths, rows, strict=True))
+            if wrong:
+                raise RuntimeError(f"{wrong} of {len(rows)} answers have another length than was asked for")
+        except Exception as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+            return
         if counts:
             self.rates.append(sum(turn.lengths) / turn.seconds)
             self.steps.append(statistics.median(turn.steps or (0.0,)))
 
 
 def contest(
-    runners: Sequence[Runner], jobs: Jobs, rounds: int, watch: Callable[[], None] = lambda: None
-) -> list[Standing]:
-    """Play a round that warms up, then `rounds` that count; each begins with another runner.
+    engines: Mapping[str, Run], draw: Draw, rounds: int, watch: Callable[[], None] = lambda: None
+) -> dict[str, Standing]:
+    """Play a round that warms up, then `rounds` that count; each begins with another engine.
 
-    A runner that fails says why and is left out from then on.
+    An engine that fails is left out from then on.
     """
-    standings = [Standing(runner.name) for runner in runners]
-    pairs = list(zip(runners, standings, strict=True))
+    standings = {name: Standing() for name in engines}
+    order = deque(engines)
     for number in range(rounds + 1):
-        work = jobs(number)
-        first = number % len(pairs)
-        for runner, standing in (*pairs[first:], *pairs[:first]):
-            if standing.trouble is None:
-                try:
-                    standing.note(work, runner.run(work), counts=number > 0)
-                except Exception as error:
-                    standing.trouble = f"{type(error).__name__}: {error}"
+        rows = draw(number)
+        for name in order:
+            if standings[name].trouble is None:
+                standings[name].play(engines[name], rows, counts=number > 0)
             watch()
+        order.rotate(-1)
     return standings
 
 
-OURS = "lengthwise"
+OURS, THEIRS = "lengthwise", "generate"
 MIB = 2**20
 HEADS = ("rows", "", "tokens/s (min-max)", "to generate", "ms a step", "to floor")
 SETTING = ("model", "rounds", "seed", "input_len", "output_len", "num_requests", "min_len", "max_len", "slots")
@@ -309,6 +290,17 @@ def find_troubles(found: Json) -> dict[str, str]:
     return {one["name"]: one["trouble"] for one in standings if one["trouble"]}
 
 
+def run_engine(asked: EngineBench) -> int:
+    """Compare and print; returns the exit code. Raises UserError, also when this engine could not run."""
+    require_writable(asked.save_result)
+    found = run_bench(asked)
+    show(found, table_console())
+    save_json(asked.save_result, found)
+    if trouble := find_troubles(found).get(OURS):
+        raise UserError(trouble)
+    return 0
+
+
 def run_bench(asked: EngineBench) -> Json:
     """Load the model and measure one part after another: seconds, bytes, tokens a second. Raises UserError."""
     with Bars() as bars:
@@ -317,38 +309,40 @@ def run_bench(asked: EngineBench) -> Json:
         beside = {f"{OURS} {kind}": load_beside(subject, kind) for kind in asked.beside}
         subjects = {OURS: subject} | beside
         planned = _plan_parts(asked)
-        for _, _, shapes in planned:
-            subject.require_context(longest(shapes))
+        columns, most = max(longest(shapes) for _, _, shapes in planned), subject.model.context_length
+        if columns > most:
+            raise UserError(f"{asked.model} reads {most} tokens, not {columns}: ask for shorter ones")
         plain = load_plain(subject)
         bars.begin("memory bandwidth")
-        bandwidth = measure_bandwidth(subject.device)
-        floor = Floor(bandwidth, weight_bytes(subject.model.network), subject.model.kv.bytes_per_token)
+        floor = measure_floor(subject.model)
         parts = []
         for name, slots, shapes in planned:
-            runners: list[Runner] = [Lengthwise(one, slots, name=called) for called, one in subjects.items()]
-            runners.append(Generate(plain, slots))
-            bars.begin(name, len(runners) * (asked.rounds + 1))
+            engines = {called: Lengthwise(one, slots).run for called, one in subjects.items()}
+            engines[THEIRS] = Generate(plain, slots).run
+            bars.begin(name, len(engines) * (asked.rounds + 1))
             draw = partial(_draw, asked.seed, subject.vocab, shapes)
-            *ours, theirs = contest(runners, draw, asked.rounds, bars.advance)
+            found = contest(engines, draw, asked.rounds, bars.advance)
+            base = found[THEIRS]
             standings = [
-                asdict(one) | {"ratio_to_generate": one.rate / theirs.rate if one.rates and theirs.rates else None}
-                for one in (*ours, theirs)
+                {"name": called, **asdict(one)}
+                | {"ratio_to_generate": one.rate / base.rate if one.rates and base.rates else None}
+                for called, one in found.items()
             ]
             step = None if name == "ragged" else floor.step(slots, asked.input_len, asked.output_len)
             parts.append(
                 {"name": name.removesuffix(" rows"), "slots": slots, "floor_step": step, "standings": standings}
             )
         setting = {name: getattr(asked, name) for name in SETTING} | {"dtype": subject.weights}
-        return {"setting": setting | describe_machine(subject.device), "floor": asdict(floor), "parts": parts}
+        return {"setting": setting | describe_machine(subject.model.device), "floor": asdict(floor), "parts": parts}
 
 
-def _draw(seed: int, vocab: int, shapes: Sequence[Shape], number: int) -> list[Job]:
-    """Jobs of a round. Their lengths are those of all rounds, else rounds could not be compared; tokens differ."""
-    return draw_jobs(random.Random(f"{seed} {number}"), vocab, shapes)
+def _draw(seed: int, vocab: int, shapes: Sequence[Shape], number: int) -> list[RowSpec]:
+    """Rows of a round. Their lengths are those of all rounds, else rounds could not be compared; tokens differ."""
+    return draw_rows(random.Random(f"{seed} {number}"), vocab, shapes)
 
 
 def _plan_parts(asked: EngineBench) -> list[tuple[str, int, list[Shape]]]:
-    """The name of each part, its rows at a time, and the shapes of its jobs."""
+    """The name of each part, its rows at a time, and the shapes of its rows."""
     parts = [
         (f"{rows} rows", rows, [(asked.input_len, asked.output_len)] * rows)
         for rows in asked.rows or (() if asked.ragged else ROWS)

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -30,33 +30,24 @@ from engine.kv.row_kv import RowKv
 from engine.messages import RowId, RowSpec
 from engine.pipeline import Pipeline
 from engine.row import Choice, Row
-from engine.sampling.params import SamplingParams
 from loadgen.console import format_number
-from loadgen.experiments.engine.bench import Generate, Job, Lengthwise, contest, draw_jobs
+from loadgen.experiments.engine.bench import OURS, THEIRS, Generate, Lengthwise, Shape, contest, draw_rows
 from loadgen.experiments.engine.host import measure_host
-from loadgen.experiments.engine.options import GpuBench
 from loadgen.experiments.engine.setup import (
     CHUNK_TOKENS,
+    Clock,
     Floor,
-    Subject,
     describe_machine,
     eight_billion,
     make_network,
-    measure_bandwidth,
+    measure_floor,
     random_subject,
     read_clock,
     tiny,
-    weight_bytes,
 )
-from models.network.attention import (
-    Runs,
-    VarlenAttention,
-    attend,
-    flash_attention,
-    gather_attention,
-    has_flash,
-    prepare_mask,
-)
+from loadgen.experiments.options import GpuBench
+from loadgen.result_file import require_writable, save_json
+from models.network.attention import Runs, attend, flash_attention, gather_attention, has_flash, prepare_mask
 from server.composition.devices import hush_transformers
 
 Json: TypeAlias = dict[str, Any]
@@ -83,71 +74,58 @@ def run_tests() -> Json:
     return {"exit code": done.returncode, "end": done.stdout[-600:]}
 
 
-def count_equal(config: LlamaConfig, device: torch.device) -> Json:
-    """Rows that join and leave around each other in float32: how many have the tokens that they have alone."""
-    subject = random_subject(config, torch.float32, device)
-    jobs = draw_jobs(random.Random(0), subject.vocab, [(length, 1) for length in (300, 3, 40, 170, 9)])
-    specs = [RowSpec(place, job.prompt, _greedy(24 + 7 * place)) for place, job in enumerate(jobs)]
-    alone = {spec.row_id: _answer(subject, [spec], None)[spec.row_id] for spec in specs}
-    found = {name: _answer(subject, specs, way) for name, way in WAYS.items()}
-    return {
-        name: f"{sum(each[row] == tokens for row, tokens in alone.items())} of {len(specs)}"
-        for name, each in found.items()
-    }
-
-
-def _answer(subject: Subject, specs: Sequence[RowSpec], way: Way) -> dict[RowId, list[int]]:
-    batch = _make_batch(subject, 4, 1024, way, gather_attention)
-    pipeline, found = Pipeline(subject.model, subject.text, batch, max_prefill_tokens=64), dict[RowId, list[int]]()
-    pipeline.admit(specs)
-    while not pipeline.idle:
-        for update in pipeline.turn():
-            if update.error is not None:
-                raise RuntimeError(update.error)
-            found.setdefault(update.row_id, []).extend(update.token_ids)
-    return found
-
-
-def _make_batch(subject: Subject, rows: int, columns: int, way: Way, attention: VarlenAttention) -> RunningBatch:
-    model = subject.model
-    arena = KvArena(model.kv, rows * columns, max_rows=rows, by_token=True)
-    graphs = None if way is None else DecodeGraphs(model, arena, attention, way)
-    return RunningBatch(model, arena, headroom=0, graphs=graphs)
-
-
-def _greedy(tokens: int) -> SamplingParams:
-    return SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
-
-
+@dataclass
 class Parts:
     """What is measured with one network."""
 
-    def __init__(
-        self, config: LlamaConfig, dtype: torch.dtype, device: torch.device, clock: Callable[[], float]
-    ) -> None:
-        self._config, self._dtype, self._device, self._clock = config, dtype, device, clock
-        self._subject = random_subject(config, dtype, device)
-        model = self._subject.model
-        self._attention = flash_attention if has_flash(dtype, model.kv.head_dim, device) else gather_attention
-        bandwidth = measure_bandwidth(device, clock)
-        self._floor = Floor(bandwidth, weight_bytes(model.network), model.kv.bytes_per_token)
+    config: LlamaConfig
+    dtype: torch.dtype
+    device: torch.device
+    clock: Clock = time.perf_counter
 
-    @property
-    def bounds(self) -> Json:
+    def __post_init__(self) -> None:
+        self.subject = random_subject(self.config, self.dtype, self.device)
+        self.model = self.subject.model
+        flash = has_flash(self.dtype, self.model.kv.head_dim, self.device)
+        self.varlen = flash_attention if flash else gather_attention
+
+    def parity(self) -> Json:
+        """Rows that join and leave around each other: how many have the tokens that they have alone."""
+        specs = self._draw([(300, 24), (3, 31), (40, 38), (170, 45), (9, 52)])
+        alone = {spec.row_id: self._answer([spec], None)[spec.row_id] for spec in specs}
+        found = {name: self._answer(specs, way) for name, way in WAYS.items()}
+        return {
+            name: f"{sum(each[row] == tokens for row, tokens in alone.items())} of {len(specs)}"
+            for name, each in found.items()
+        }
+
+    def _answer(self, specs: Sequence[RowSpec], way: Way) -> dict[RowId, list[int]]:
+        batch, found = self._make_batch(4, 1024, way), dict[RowId, list[int]]()
+        pipeline = Pipeline(self.model, self.subject.text, batch, max_prefill_tokens=64)
+        pipeline.admit(specs)
+        while not pipeline.idle:
+            for update in pipeline.turn():
+                if update.error is not None:
+                    raise RuntimeError(update.error)
+                found.setdefault(update.row_id, []).extend(update.token_ids)
+        return found
+
+    @cached_property
+    def floor(self) -> Floor:
         """What a step cannot be faster than."""
-        return asdict(self._floor)
+        return measure_floor(self.subject.model, self.clock)
 
     def rounding(self) -> Json:
         """Relative errors of a step's logits in the dtype that is served, to one pass over all tokens."""
-        model = self._subject.model
-        ended = Prefill(model, self._make_rows([200, 64, 7])).finish(CHUNK_TOKENS)
+        ended = Prefill(self.model, self._make_rows([200, 64, 7])).finish(CHUNK_TOKENS)
         for one in ended:
             one.row.accept(Choice(int(one.logits.argmax())))
         texts = [[*one.row.prompt, *one.row.generated] for one in ended]
-        plain = torch.stack([model.network.read(torch.tensor([text], device=self._device))[0, -1] for text in texts])
+        passes = (self.model.network.read(torch.tensor([text], device=self.device)) for text in texts)
+        plain = torch.stack([logits[0, -1] for logits in passes])
         errors = {}
         for name, way in WAYS.items():
-            batch = _make_batch(self._subject, len(ended), 512, way, self._attention)
+            batch = self._make_batch(len(ended), 512, way)
             for one in ended:
                 batch.insert(one.row, one.kv, lasting=False)
             errors[name] = float((batch.step() - plain).norm() / plain.norm())
@@ -155,9 +133,7 @@ class Parts:
 
     def graphs(self, rows: int, length: int) -> Json:
         """All graphs of a server's batch."""
-        model = self._subject.model
-        arena = KvArena(model.kv, rows * (length + SPARE), max_rows=rows, by_token=True)
-        graphs = DecodeGraphs(model, arena, self._attention)
+        graphs = DecodeGraphs(self.model, self._make_arena(rows, length + SPARE), self.varlen)
         before = self._reserved()
         seconds = self._time(graphs.prepare, repeats=1, warm=0)
         return {"count": len(graphs), "capture_s": seconds, "MiB": (self._reserved() - before) / 2**20}
@@ -166,8 +142,7 @@ class Parts:
         """Milliseconds of a decode step of rows that are half as long, to as long, as `length`, and the floor's share;
         `turn`: with tokens chosen and taken, `host_share`: what of it the device waits for.
         """
-        lengths = _ragged(rows, length)
-        floor = self._floor
+        lengths, floor = _ragged(rows, length), self.floor
         least = (floor.weight_bytes + sum(lengths) * floor.kv_bytes_per_token) / floor.bandwidth
         found: Json = {"floor_ms": 1e3 * least}
         for name, way in WAYS.items():
@@ -176,8 +151,9 @@ class Parts:
             seconds = self._time(batch.step)
             found |= {f"{name}_ms": 1e3 * seconds, f"{name}_share_of_floor": least / seconds}
             if name == "graph":
-                model, text = self._subject.model, self._subject.text
-                turn = self._time(partial(Pipeline(model, text, batch, max_prefill_tokens=CHUNK_TOKENS).device.step, 1))
+                pipeline = Pipeline(self.model, self.subject.text, batch, max_prefill_tokens=CHUNK_TOKENS)
+                turn = self._time(partial(pipeline.device.step, 1))
+                del pipeline
                 found |= {"turn_ms": 1e3 * turn, "host_share": 1 - seconds / turn}
             del batch
             gc.collect()  # a step and its body refer to each other, and the next batch wants the memory
@@ -185,16 +161,16 @@ class Parts:
 
     def attention(self, rows: int, length: int) -> Json:
         """Milliseconds of one layer's attention under a mask, and over runs by two bounds of the longest row."""
-        kv, device, lengths = self._subject.model.kv, self._device, _ragged(rows, length)
+        kv, device, lengths = self.model.kv, self.device, _ragged(rows, length)
         tokens = torch.randn((2, rows * length, kv.kv_heads, kv.head_dim), dtype=kv.dtype, device=device)
-        query = torch.randn((rows, self._config.num_attention_heads, 1, kv.head_dim), dtype=kv.dtype, device=device)
+        query = torch.randn((rows, self.config.num_attention_heads, 1, kv.head_dim), dtype=kv.dtype, device=device)
         starts = [(place + 1) * length - own for place, own in enumerate(lengths)]
         valid = torch.arange(length, device=device) >= length - torch.tensor(lengths, device=device)[:, None]
         mask = prepare_mask(valid[:, None, None], 1, kv.dtype, kv.kv_heads)
         cells = tokens.view(2, rows, length, kv.kv_heads, -1).transpose(2, 3)
         ways = {"mask": partial(attend, query, cells[0], cells[1], mask, None)}
         for name, bound in (("tight", length), ("loose", 32 * length)):
-            runs = Runs.listed(starts, lengths, bound, self._attention, device)
+            runs = Runs.listed(starts, lengths, bound, self.varlen, device)
             ways[name] = partial(attend, query, tokens[0], tokens[1], runs, None)
         seconds = {name: self._time(capture_on(device)(_repeated(way))) / CALLS for name, way in ways.items()}
         masked, found = ways["mask"](), ways["tight"]()
@@ -205,7 +181,7 @@ class Parts:
         """Milliseconds of prompts of lengths that no pass had before, and of one length again and again."""
 
         def read(count: int) -> None:
-            Prefill(self._subject.model, self._make_rows([count])).finish(max(tokens, CHUNK_TOKENS))
+            Prefill(self.model, self._make_rows([count])).finish(max(tokens, CHUNK_TOKENS))
 
         new = [self._time(partial(read, tokens - 37 * place), repeats=1, warm=0) for place in range(4)]
         again = self._time(partial(read, tokens), repeats=3, warm=1)
@@ -216,34 +192,41 @@ class Parts:
         batch = self._fill([length, length], None)
         times = []
         for _ in range(3):
-            row, begin = batch.rows[-1], read_clock(self._device, self._clock)
+            row, begin = batch.rows[-1], read_clock(self.device, self.clock)
             kv = batch.extract(row)
-            middle = read_clock(self._device, self._clock)
-            batch.insert(row, RowKv(kv.keys.to(self._device), kv.values.to(self._device)), lasting=False)
-            times.append((1e3 * (middle - begin), 1e3 * (read_clock(self._device, self._clock) - middle)))
+            middle = read_clock(self.device, self.clock)
+            batch.insert(row, RowKv(kv.keys.to(self.device), kv.values.to(self.device)), lasting=False)
+            times.append((1e3 * (middle - begin), 1e3 * (read_clock(self.device, self.clock) - middle)))
         return {"out_ms": [out for out, _ in times], "in_ms": [back for _, back in times]}
 
     def generate(self, rows: int) -> Json:
         """Tokens a second, prefill included, beside transformers' `generate`."""
-        plain = make_network(self._config, self._dtype, self._device)
-
-        def draw(number: int) -> list[Job]:
-            return draw_jobs(random.Random(number), self._subject.vocab, [(64, 32)] * rows)
-
-        ours, theirs = contest((Lengthwise(self._subject, rows), Generate(plain, rows)), draw, 1)
+        plain = make_network(self.config, self.dtype, self.device)
+        engines = {OURS: Lengthwise(self.subject, rows).run, THEIRS: Generate(plain, rows).run}
+        ours, theirs = contest(engines, partial(self._draw, [(64, 32)] * rows), 1).values()
         if trouble := ours.trouble or theirs.trouble:
             raise RuntimeError(trouble)
-        return {"lengthwise": ours.rate, "generate": theirs.rate, "ratio": ours.rate / theirs.rate}
+        return {OURS: ours.rate, THEIRS: theirs.rate, "ratio": ours.rate / theirs.rate}
+
+    def _draw(self, shapes: Sequence[Shape], seed: int = 0) -> list[RowSpec]:
+        return draw_rows(random.Random(seed), self.subject.vocab, shapes)
 
     def _make_rows(self, lengths: Sequence[int]) -> list[Row]:
-        jobs = draw_jobs(random.Random(len(lengths)), self._subject.vocab, [(length, 1) for length in lengths])
-        specs = [RowSpec(index, job.prompt, _greedy(10**6)) for index, job in enumerate(jobs)]
-        return [Row(spec, self._subject.text, frozenset()) for spec in specs]
+        specs = self._draw([(length, 10**6) for length in lengths], len(lengths))
+        return [Row(spec, self.subject.text, frozenset()) for spec in specs]
+
+    def _make_arena(self, rows: int, columns: int) -> KvArena:
+        return KvArena(self.model.kv, rows * columns, max_rows=rows, by_token=True)
+
+    def _make_batch(self, rows: int, columns: int, way: Way) -> RunningBatch:
+        arena = self._make_arena(rows, columns)
+        graphs = None if way is None else DecodeGraphs(self.model, arena, self.varlen, way)
+        return RunningBatch(self.model, arena, headroom=0, graphs=graphs)
 
     def _fill(self, lengths: Sequence[int], way: Way) -> RunningBatch:
         """A batch of rows whose K and V are random."""
-        kv = self._subject.model.kv
-        batch = _make_batch(self._subject, len(lengths), max(lengths) + SPARE, way, self._attention)
+        kv = self.model.kv
+        batch = self._make_batch(len(lengths), max(lengths) + SPARE, way)
         shape = (2, kv.layers, kv.kv_heads, max(lengths), kv.head_dim)
         keys, values = torch.randn(shape, dtype=kv.dtype, device=kv.device)
         for row, length in zip(self._make_rows(lengths), lengths, strict=True):
@@ -252,15 +235,15 @@ class Parts:
         return batch
 
     def _reserved(self) -> int:
-        return torch.cuda.memory_reserved(self._device) if self._device.type == "cuda" else 0
+        return torch.cuda.memory_reserved(self.device) if self.device.type == "cuda" else 0
 
     def _time(self, work: Callable[[], object], repeats: int = 9, warm: int = 2) -> float:
         """Median seconds until the device has done it."""
         seconds = []
         for _ in range(warm + repeats):
-            begin = read_clock(self._device, self._clock)
+            begin = read_clock(self.device, self.clock)
             work()
-            seconds.append(read_clock(self._device, self._clock) - begin)
+            seconds.append(read_clock(self.device, self.clock) - begin)
         return statistics.median(seconds[warm:])
 
 
@@ -277,8 +260,6 @@ def _repeated(way: Callable[[], object]) -> Callable[[], None]:
     return body
 
 
-Say: TypeAlias = Callable[[str], None]
-
 LIMIT = 400.0
 """Seconds after which no further part begins."""
 
@@ -289,16 +270,19 @@ DRY = "no CUDA device: a dry run of a tiny network over the reference paths; its
 
 
 @torch.inference_mode()
-def run_first(asked: GpuBench, say: Say, clock: Callable[[], float] = time.perf_counter) -> Json:
-    """All parts by name, each said as it ends."""
+def run_gpu(asked: GpuBench, clock: Clock = time.perf_counter) -> int:
+    """Measure all parts, print each as it ends, and save them; returns the exit code, 1 where one failed. Raises
+    UserError."""
+    require_writable(asked.save_result)
     hush_transformers()
     dry = not torch.cuda.is_available()
     device, dtype = (torch.device("cpu"), torch.float32) if dry else (torch.device("cuda:0"), torch.bfloat16)
     make, layers = (tiny, 2) if dry else (eight_billion, _count_layers(device))
     torch.backends.cuda.enable_cudnn_sdp(False)
-    setting = describe_machine(device) | {"dry": dry, "dtype": str(dtype), "layers": layers} | _describe_memory(device)
+    setting = describe_machine(device) | {"dry": dry, "dtype": str(dtype), "layers": layers}
     found: Json = {"setting": setting}
-    say(DRY if dry else f"{setting['device']}: {layers} layers of the 32 of an 8B, random weights in {dtype}")
+    told = DRY if dry else f"{setting['device']}: {layers} layers of the 32 of an 8B, random weights in {dtype}"
+    print(told, flush=True)
     begin = clock()
 
     def attempt(name: str, part: Callable[[], Json]) -> None:
@@ -309,15 +293,16 @@ def run_first(asked: GpuBench, say: Say, clock: Callable[[], float] = time.perf_
         gc.collect()
         if not dry:
             torch.cuda.empty_cache()
-        say(f"{name:16} " + ", ".join(f"{key} {_show(value)}" for key, value in found[name].items()))
+        figures = ", ".join(f"{key} {_show(value)}" for key, value in found[name].items())
+        print(f"{name:16} {figures}", flush=True)
 
     if not dry:
         attempt("tests", run_tests)
-    attempt("parity", partial(count_equal, make(min(4, layers)), device))
+    attempt("parity", lambda: Parts(make(min(4, layers)), torch.float32, device).parity())
     attempt("host", partial(measure_host, *((8, 100) if dry else ())))
     parts = Parts(make(layers), dtype, device, clock)
     rows, length = asked.rows or ((1, 4) if dry else (1, 8, 64, 256)), asked.length or (64 if dry else 1024)
-    attempt("bounds", lambda: parts.bounds)
+    attempt("bounds", lambda: asdict(parts.floor))
     attempt("rounding", parts.rounding)
     attempt("graphs", partial(parts.graphs, max(rows), length))
     for count in rows:
@@ -328,14 +313,8 @@ def run_first(asked: GpuBench, say: Say, clock: Callable[[], float] = time.perf_
     attempt("copies", partial(parts.copies, length))
     for count in rows:
         attempt(f"generate {count}", partial(parts.generate, count))
-    return found
-
-
-def _describe_memory(device: torch.device) -> Json:
-    if device.type != "cuda":
-        return {}
-    free, total = torch.cuda.mem_get_info(device)
-    return {"capability": torch.cuda.get_device_capability(device), "free": free, "memory": total}
+    save_json(asked.save_result, found)
+    return int(any("failed" in part for part in found.values()))
 
 
 def _count_layers(device: torch.device) -> int:

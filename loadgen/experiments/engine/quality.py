@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from loadgen.console import table_console
-from loadgen.experiments.engine.options import KINDS, QualityBench
 from loadgen.experiments.engine.setup import weight_bytes
+from loadgen.experiments.options import KINDS, QualityBench
 from loadgen.workload.sample import Sample, read_jsonl
 from loadgen.workload.tasks import read_material, samples
 from models.catalog.catalog import Catalog
@@ -31,7 +31,7 @@ MODULES = 12
 MIB = 2**20
 
 
-def run_bench(asked: QualityBench) -> None:
+def run_quality(asked: QualityBench) -> None:
     """Compare float32 with each kind that was asked for, and print the table. Raises UserError."""
     hush_transformers()
     folder = Catalog().resolve(asked.model)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import psutil
 import torch
@@ -20,7 +20,6 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -31,8 +30,7 @@ from engine.forward.graphs import graphs_for
 from engine.kv.arena import KvArena
 from engine.pipeline import Pipeline
 from loadgen.compare.machine import find_versions
-from loadgen.experiments.engine.options import BenchedModel
-from models.errors import UserError
+from loadgen.experiments.options import BenchedModel
 from models.native.decoder import NativeDecoder
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.family import read_spec
@@ -44,17 +42,7 @@ from models.text import Text
 from server.cli.config import ServeConfig
 from server.composition.loading import load_models
 
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let torch compute with this many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
+Clock: TypeAlias = Callable[[], float]
 
 BUFFER_BYTES = 2**30
 """Read at once; far more than a cache holds."""
@@ -91,9 +79,12 @@ def weight_bytes(network: torch.nn.Module) -> int:
     return kept + sum(weights.values())
 
 
-def measure_bandwidth(
-    device: torch.device, clock: Callable[[], float] = time.perf_counter, size: int | None = None
-) -> float:
+def measure_floor(model: LoadedModel, clock: Clock = time.perf_counter) -> Floor:
+    """The bounds of a network's steps on its device."""
+    return Floor(measure_bandwidth(model.device, clock), weight_bytes(model.network), model.kv.bytes_per_token)
+
+
+def measure_bandwidth(device: torch.device, clock: Clock = time.perf_counter, size: int | None = None) -> float:
     """Bytes a second, with all threads: the best of some sums, which only read, and some copies, which write too.
 
     size   bytes that are read at once; None: BUFFER_BYTES, or less where memory is short
@@ -113,7 +104,7 @@ def measure_bandwidth(
     return best
 
 
-def read_clock(device: torch.device, clock: Callable[[], float]) -> float:
+def read_clock(device: torch.device, clock: Clock) -> float:
     """The time once the device has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -128,7 +119,6 @@ CHUNK_TOKENS = 512
 class Subject:
     """A model as this project runs it."""
 
-    name: str
     model: LoadedModel
     text: Text
 
@@ -136,10 +126,6 @@ class Subject:
     def vocab(self) -> int:
         """Token ids that prompts may be made of."""
         return min(self.text.vocab_size, self.model.vocab_size)
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
 
     @property
     def dtype(self) -> str:
@@ -157,24 +143,17 @@ class Subject:
         batch = RunningBatch(self.model, arena, graphs=graphs_for(self.model, arena))
         return Pipeline(self.model, self.text, batch, max_prefill_tokens=CHUNK_TOKENS)
 
-    def require_context(self, columns: int) -> None:
-        """Make sure that the model can read so many tokens; raises UserError."""
-        if columns > self.model.context_length:
-            raise UserError(
-                f"{self.name} reads {self.model.context_length} tokens, not {columns}: ask for shorter ones"
-            )
-
 
 def load_subject(asked: BenchedModel) -> Subject:
     """The model that was asked for, as a server loads it; raises CatalogError, LoadError and TextError."""
     given = {name: getattr(asked, name) for name in ("model", "dtype", "quantization", "device")}
     (model, *_), text = load_models(ServeConfig(**given, executors=1))
-    return Subject(asked.model, model, text)
+    return Subject(model, text)
 
 
 def load_beside(subject: Subject, quantization: str) -> Subject:
     """Load a subject's model anew, its weights kept otherwise; raises LoadError."""
-    kept = load(subject.model.folder, dtype=subject.dtype, device=str(subject.device), quantization=quantization)
+    kept = load(subject.model.folder, dtype=subject.dtype, device=str(subject.model.device), quantization=quantization)
     return replace(subject, model=kept)
 
 
@@ -183,15 +162,19 @@ def load_plain(subject: Subject) -> PreTrainedModel:
     network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         subject.model.folder, dtype=subject.model.kv.dtype, local_files_only=True, use_safetensors=True
     )
-    torch.nn.Module.to(network, subject.device)
+    torch.nn.Module.to(network, subject.model.device)
     torch.nn.Module.eval(network).requires_grad_(False)
     return network
 
 
 def describe_machine(device: torch.device) -> dict[str, object]:
-    """The device and the versions on which figures depend."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {"device": name, "threads": torch.get_num_threads(), **find_versions()}
+    """The device, a GPU's memory in bytes, and the versions on which figures depend."""
+    about: dict[str, object] = {"threads": torch.get_num_threads(), **find_versions()}
+    if device.type != "cuda":
+        return {"device": platform.machine(), **about}
+    free, total = torch.cuda.mem_get_info(device)
+    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    return {"device": name, **about, "capability": capability, "free": free, "memory": total}
 
 
 def eight_billion(layers: int) -> LlamaConfig:
@@ -221,16 +204,11 @@ def tiny(layers: int) -> LlamaConfig:
     )
 
 
-def make_network(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> LlamaForCausalLM:
+def make_network(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """A network of these sizes, with the same numbers each time."""
     torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with device:
-            network = LlamaForCausalLM(config)
-    finally:
-        torch.set_default_dtype(before)
+    with device:
+        network: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
     torch.nn.Module.to(network, device)  # what ignored the default device
     torch.nn.Module.eval(network).requires_grad_(False)
     return network
@@ -260,4 +238,4 @@ def random_subject(config: LlamaConfig, dtype: torch.dtype, device: torch.device
         end_token_ids=frozenset(),
         sampling_defaults=SamplingDefaults(),
     )
-    return Subject("random weights", model, Text(make_tokenizer(config.vocab_size)))
+    return Subject(model, Text(make_tokenizer(config.vocab_size)))

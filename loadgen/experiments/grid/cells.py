@@ -44,14 +44,6 @@ def _bimodal(random: Generator, count: int) -> tuple[Counts, Counts]:
     return random.integers(20, 201, count), answers
 
 
-def _narrow(random: Generator, count: int) -> tuple[Counts, Counts]:
-    return random.integers(100, 141, count), random.integers(180, 221, count)
-
-
-def _equal(random: Generator, count: int) -> tuple[Counts, Counts]:
-    return np.full(count, 120), np.full(count, 200)
-
-
 def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
     """As in ServeGen: a few of 30 clients send most, prompts of each are log-normal with a heavy tail, and its answers
     exponential, by means that differ between clients by a factor of three (standard deviation)."""
@@ -80,8 +72,8 @@ SHAPES: Mapping[str, Callable[[Generator, int], tuple[Counts, Counts]]] = Mappin
         "bimodal": _bimodal,
         "servegen": _serve_gen,
         "mooncake": _mooncake,
-        "narrow": _narrow,
-        "equal": _equal,
+        "narrow": lambda random, count: (random.integers(100, 141, count), random.integers(180, 221, count)),
+        "equal": lambda random, count: (np.full(count, 120), np.full(count, 200)),
     }
 )
 TASKS = "tasks"

@@ -7,31 +7,45 @@ beats in both.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 
 import msgspec
 from rich.console import Console
 
-from engine.sampling.params import SamplingParams
 from loadgen import console
 from loadgen.bench.measures import measure_fairness
-from loadgen.console import Table, show_table, tell_duration
-from loadgen.experiments.grid.cells import BASE, MACHINES, REQUESTS, Cell, group_cells, load_lengths
-from loadgen.plot import render_page
-from loadgen.result_file import require_writable
+from loadgen.console import Table, show_table, table_console, tell_duration
+from loadgen.experiments.grid.cells import (
+    BASE,
+    MACHINES,
+    REQUESTS,
+    Cell,
+    all_cells,
+    check_traces,
+    find_loads,
+    group_cells,
+    list_contenders,
+    list_players,
+    load_lengths,
+)
+from loadgen.experiments.options import Arena, Grid
+from loadgen.plot import render_page, require_drawing
+from loadgen.result_file import require_writable, save
 from loadgen.simulate.load import draw_arrivals
-from loadgen.simulate.prediction import Forecast, Predict, read_prediction, replay_forecasts
+from loadgen.simulate.prediction import Predict, read_prediction
 from loadgen.simulate.report import draw_frontier, mark_best
 from loadgen.simulate.run import GROUP_TOKENS
-from loadgen.simulate.simulation import Simulation, fit_parts, measure_latencies, measure_slowdown, prices_of, simulate
+from loadgen.simulate.simulation import Served, fit_parts, measure_latencies, measure_slowdown, prices_of, simulate
 from loadgen.workload.lengths import Lengths
+from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
+from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import Limits
+from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.strategy import STRATEGIES, Length, Strategy
 
@@ -42,30 +56,37 @@ Results = Mapping[Cell, Mapping[str, Figures]]
 """Cell -> contender -> figures."""
 
 
-Difference = Mapping[str, Figures]
-"""Differences of one contender to BASE over some cells, in percent, `later` as a share: the `typical` by the geometric
-mean of ratios, the `most` and the `least` of any cell."""
+def run_grid(asked: Grid) -> int:
+    """Play and print; returns the exit code. Raises UserError."""
+    known = list_contenders()
+    if unknown := [name for name in asked.strategies if name not in known]:
+        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(known)}")
+    seeds = range(asked.seed, asked.seed + asked.seeds)
+    check_traces(asked.trace, asked.num_prompts, seeds)
+    chosen = tuple(dict.fromkeys((BASE, *asked.strategies))) if asked.strategies else tuple(known)
+    cells = all_cells(asked.trace, seeds, asked.num_prompts)[: asked.cells]
+    shown = table_console()
+    results, complete = play_all(asked.save_result, [(cell, known[name]) for cell in cells for name in chosen], shown)
+    show({cell: results[cell] for cell in cells if cell in results}, chosen, asked.num_prompts, shown)
+    return 0 if complete else INTERRUPTED
 
 
-def compare(results: Results, contenders: Sequence[str], cells: Sequence[Cell]) -> dict[str, Difference]:
-    """The differences over these cells by contender; empty where there are no cells."""
-    return {name: _difference(name, [results[cell] for cell in cells]) for name in contenders} if cells else {}
-
-
-def _difference(name: str, cells: Sequence[Mapping[str, Figures]]) -> Difference:
-    # What is nothing under BASE, such as a wait, has no ratio.
-    ratios = {
-        figure: [one[name][figure] / one[BASE][figure] for one in cells if one[BASE][figure] > 0 < one[name][figure]]
-        for figure in cells[0][BASE]
-        if figure != "later"
-    }
-    known = {figure: found for figure, found in ratios.items() if found}
-    return {
-        "typical": {figure: 100 * (math.exp(fmean(map(math.log, found))) - 1) for figure, found in known.items()},
-        "most": {figure: 100 * (max(found) - 1) for figure, found in known.items()}
-        | {"later": max(one[name]["later"] for one in cells)},
-        "least": {figure: 100 * (min(found) - 1) for figure, found in known.items()},
-    }
+def run_arena(asked: Arena) -> int:
+    """Play, print and write the page; returns the exit code. Raises UserError."""
+    further = find_strategies(asked.strategies)
+    require_writable(asked.report, "--report")
+    require_drawing(asked.report, "--report")
+    check_traces(asked.trace, asked.num_prompts, [asked.seed])
+    loads = find_loads(asked.trace, asked.num_prompts, asked.seed)
+    runs = [(cell, STRATEGIES[name]) for cell in loads.values() for name in (*list_players(cell), *further)]
+    shown = table_console()
+    results, complete = play_all(asked.save_result, runs, shown)
+    played = {name: cell for name, cell in loads.items() if cell in results}
+    for table in tabulate(results, played):
+        shown.print(show_table(table))
+    if asked.report and played:
+        save(asked.report, make_page(results, played).encode(), "--report")
+    return 0 if complete else INTERRUPTED
 
 
 BOOST = 30.0
@@ -117,8 +138,8 @@ def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
 def play(cell: Cell, strategy: Strategy) -> Figures:
     """The figures of one run: its latencies, the longest wait in seconds, Jain's index of slowdowns, and how much later
     than by BASE the latest request ended, by BASE's p99 of completion times."""
-    base, cost = _play_base(cell).requests, MACHINES[cell.machine].cost
-    done = base if strategy.name == BASE else _play_cell(cell, strategy).requests
+    base, cost = _play_base(cell), MACHINES[cell.machine].cost
+    done = base if strategy.name == BASE else _play_cell(cell, strategy)
     later = max(one.end - other.end for one, other in zip(done, base, strict=True))
     return measure_latencies(done, cost) | {
         "wait": max(one.started - one.arrival for one in done),
@@ -128,44 +149,36 @@ def play(cell: Cell, strategy: Strategy) -> Figures:
 
 
 @lru_cache(maxsize=1)
-def _play_base(cell: Cell) -> Simulation:
+def _play_base(cell: Cell) -> tuple[Served, ...]:
     return _play_cell(cell, STRATEGIES[BASE])
 
 
-def _play_cell(cell: Cell, strategy: Strategy) -> Simulation:
+def _play_cell(cell: Cell, strategy: Strategy) -> tuple[Served, ...]:
     lengths = load_lengths(cell.load, cell.requests, cell.seed)
     served = measure_capacity(cell.machine, cell.load, cell.seed)
     load = draw_arrivals(lengths, cell.rho * served, cell.burstiness, cell.seed + 1)
-    answers = tuple(one.output_length for one in load)
-    told = answers if strategy.length == Length.ORACLE else _forecasts(cell.prediction, cell.seed, answers)
-    return _simulate(cell.machine, strategy, load, served, replay_forecasts(told))
-
-
-@lru_cache(maxsize=1)
-def _forecasts(prediction: str, seed: int, answers: tuple[int, ...]) -> tuple[Forecast, ...]:
-    """Predicted lengths of a load, the same for every contender."""
-    source, most = read_prediction(prediction).source(seed), max(answers)
-    assert source is not None, "every cell predicts"
-    return tuple(source(SamplingParams(most, replay_tokens=answer)) for answer in answers)
+    oracle = strategy.length == Length.ORACLE
+    predict = true_length if oracle else read_prediction(cell.prediction).source(cell.seed)
+    return _simulate(cell.machine, strategy, load, served, predict)
 
 
 @cache
 def measure_capacity(machine: str, load: str, seed: int) -> float:
     """Requests a second that BASE serves where REQUESTS come at once, without the last tenth, beside which few run."""
     lengths = [replace(one, arrival=0.0) for one in load_lengths(load, REQUESTS, seed)]
-    ends = sorted(one.end for one in _simulate(machine, STRATEGIES[BASE], lengths, 1.0, None).requests)
+    ends = sorted(one.end for one in _simulate(machine, STRATEGIES[BASE], lengths, 1.0, None))
     most = int(0.9 * len(ends))
     return most / ends[most - 1]
 
 
 def _simulate(
     machine: str, strategy: Strategy, load: Sequence[Lengths], served: float, predict: Predict | None
-) -> Simulation:
+) -> tuple[Served, ...]:
     """A load on a machine by a rule; `served` requests a second tell what the mean one takes, for boost."""
     sizes = MACHINES[machine]
     limits = Limits.of(Scheduling(boost_gamma=served / BOOST), GROUP_TOKENS, sizes.max_num_seqs)
     parts = fit_parts(strategy, limits, sizes, prices_of(sizes))
-    return simulate(parts, sizes, load, max(one.output_length for one in load), predict=predict)
+    return simulate(parts, sizes, load, max(one.output_length for one in load), predict=predict).requests
 
 
 HEADS = ("", "JCT", "TTFT", "normalized latency", "slowdown", "median TTFT", "worst cells", "latest", "least req/s")
@@ -180,19 +193,34 @@ def show(results: Results, contenders: Sequence[str], requests: int, console: Co
     """Print a table for each group of cells."""
     console.print(READING)
     for title, cells in group_cells([*results], requests).items():
-        rows = tuple((name, *_cells(one)) for name, one in compare(results, contenders, cells).items())
+        rows = tuple((name, *tell_differences([results[cell] for cell in cells], name)) for name in contenders)
         console.print(show_table(Table(f"{title}: {len(cells)} cells", HEADS, rows)))
 
 
-def _cells(one: Difference) -> tuple[str, ...]:
-    typical, most = one["typical"], one["most"]
+def tell_differences(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[str, ...]:
+    """The cells of a contender's row below HEADS, without its name."""
+    typical, most, least = compare(cells, name)
     return (
         *(" / ".join(f"{typical[f'{part}_{kind}']:+.1f}" for part in ("mean", "p99", "p100")) for kind in KINDS),
         f"{typical['median_ttft_ms']:+.1f}",
         f"{most['mean_jct_ms']:+.1f} / {most['p99_jct_ms']:+.1f}",
-        f"{most['later']:.2f}",
-        f"{one['least']['request_throughput']:+.1f}",
+        f"{max(one[name]['later'] for one in cells):.2f}",
+        f"{least['request_throughput']:+.1f}",
     )
+
+
+def compare(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[Figures, Figures, Figures]:
+    """The differences of a contender to BASE over the results of some cells, in percent: the typical by the geometric
+    mean of ratios, the most and the least of any cell. A figure that is 0 under BASE, such as a wait, has none."""
+    ratios = {
+        figure: [one[name][figure] / one[BASE][figure] for one in cells if one[BASE][figure] > 0 < one[name][figure]]
+        for figure in cells[0][BASE]
+    }
+    typical, most, least = (
+        {figure: 100 * (summary(found) - 1) for figure, found in ratios.items() if found}
+        for summary in (geometric_mean, max, min)
+    )
+    return typical, most, least
 
 
 TEMPLATE = Path(__file__).with_name("arena.html.j2")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from engine.simulated.machine import Machine
+from loadgen.experiments.paper.experiment import Experiment, Paper
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.plan import Plan, Stage, limits
-from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Row, beside
-from loadgen.experiments.paper.trial import Line, Point
+from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Row, Runs
+from loadgen.experiments.paper.trial import Point, Stage, limits
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 
@@ -87,7 +87,7 @@ def _machine(token: float) -> Machine:
     return Machine(cost, capacity_tokens=65_536, max_num_seqs=16, context_length=65_536, max_prefill_tokens=8192)
 
 
-def table(stage: Stage, target: Target) -> Plan:
+def table(stage: Stage, target: Target) -> Experiment:
     """All methods at each batch size of a table."""
     count = max(1, round(target.queries * stage.setting.scale))
     published = {size: seconds for size, *seconds in PUBLISHED[f"baton-table-{target.number}"]}
@@ -98,7 +98,7 @@ def table(stage: Stage, target: Target) -> Plan:
     )
     rows = partial(table_rows, target=target, published=published, whole=stage.setting.scale == 1)
     title = f"Baton: Table {target.number} (Target-{target.number})"
-    return Plan(title, setting, SHOWN, points, tuple(target.strategies.values()), rows)
+    return Experiment(title, setting, SHOWN, points, tuple(target.strategies.values()), rows)
 
 
 def _point(target: Target, count: int, size: int, seed: int) -> Point:
@@ -112,26 +112,25 @@ def _point(target: Target, count: int, size: int, seed: int) -> Point:
     return Point(f"{size} rows", machine, load, bounds, size, pool=Pool(lengths, SOURCE))
 
 
-def table_rows(
-    lines: Sequence[Line], target: Target, published: Mapping[Any, Sequence[float]], whole: bool = True
-) -> list[Row]:
+def table_rows(runs: Runs, target: Target, published: Mapping[Any, Sequence[float]], whole: bool = True) -> list[Row]:
     """Throughput against Benchmark's, and, where the sets are `whole`, seconds."""
-    seconds = {(line.point.x, line.strategy): line.figures["duration"] for line in lines}
+    seconds = {(line.point.x, line.strategy): line.figures["duration"] for line in runs.lines}
     rows: list[Row] = []
-    for size in dict.fromkeys(line.point.x for line in lines):
+    for size in dict.fromkeys(line.point.x for line in runs.lines):
         label, base = f"{size:g} rows", seconds[size, target.strategies[BENCHMARK]]
         for (method, strategy), said in zip(target.strategies.items(), published[size], strict=True):
             own = seconds[size, strategy]
             if whole:
                 what = f"{method}, {label}: completion time"
-                rows.append(beside(what, {label: own}, said, said, SECONDS, target.where))
+                rows.append(Row.beside(what, {label: own}, said, said, SECONDS, target.where))
             if method != BENCHMARK:
                 ratio = published[size][0] / said
                 what = f"{method}, {label}: throughput to Benchmark's"
-                rows.append(beside(what, {label: base / own}, ratio, ratio, TIMES, target.where))
+                rows.append(Row.beside(what, {label: base / own}, ratio, ratio, TIMES, target.where))
     return rows
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
-    {"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)}
+PAPER = Paper(
+    MappingProxyType({"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)}),
+    lambda seed, scale: Pool((), SOURCE),
 )

@@ -6,33 +6,19 @@ are solved for from its times.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
 from math import exp
 from pathlib import Path
 from statistics import correlation, median
 from types import MappingProxyType
 
-from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted
-from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
-from loadgen.experiments.paper.row import (
-    PERCENT,
-    PUBLISHED,
-    TITLES,
-    Row,
-    beside,
-    chain,
-    claim,
-    found_gains,
-    gain,
-    gain_rows,
-    read,
-    skip,
-    span,
-)
-from loadgen.experiments.paper.trial import Line, Point
+from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
+from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted, sigma_for_rmse, task_pool
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, Row, Runs, chain, span
+from loadgen.experiments.paper.trial import Point, Stage, limits, shrink
+from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import fit_parts, prices_of, simulate
 from loadgen.workload.lengths import Lengths, clip
 from loadgen.workload.sample import Sample, estimate, read_jsonl
@@ -101,7 +87,7 @@ class LessonLog:
             self._latest, self._served = latest, []
 
 
-def learning(stage: Stage) -> Plan:
+def learning(stage: Stage) -> Experiment:
     """Figure 14, the estimator's half: its error over time on machines that are not as their profile says."""
     profile = prices_of(V100_CHATGLM_6B)
     served = stage.capacity("vs", V100_CHATGLM_6B, limits(), 350)
@@ -118,7 +104,7 @@ def learning(stage: Stage) -> Plan:
         f"log-normal factor of its own ({cases}); errors are root mean squares in seconds of the batches since the "
         "lesson before, with their true lengths"
     )
-    return Plan("Magnus: the estimator learns, Fig. 14", setting, others=rows)
+    return Experiment("Magnus: the estimator learns, Fig. 14", setting, rows=rows)
 
 
 def lesson_errors(
@@ -142,13 +128,14 @@ def lesson_errors(
 
 def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> list[Row]:
     """Rows for the error in the first interval, which nothing was learned before, and in those after."""
+    falls, where = f"{name}: the estimator's error falls", "IV-C, Fig. 14"
     own, profile = ({f"{one[0] / 60:.0f} min": one[place] for one in errors} for place in (1, 2))
     if len(errors) < 2:
-        return [claim(f"{name}: the estimator's error falls", False, f"too few lessons: {chain(own)}", "IV-C, Fig. 14")]
-    (before, *later), (_, *without) = list(own.values()), list(profile.values())
+        return [Row.claim(falls, False, f"too few lessons: {chain(own)}", where)]
+    (before, *later), (_, *without) = own.values(), profile.values()
     return [
-        claim(f"{name}: the estimator's error falls", median(later) < before, chain(own), "IV-C, Fig. 14"),
-        claim(f"{name}: it is below the profile's", median(later) < median(without), chain(profile), "IV-C, Fig. 14"),
+        Row.claim(falls, median(later) < before, own, where),
+        Row.claim(f"{name}: it is below the profile's", median(later) < median(without), profile, where),
     ]
 
 
@@ -162,10 +149,10 @@ TOKENS = ("valid_tokens", "total_tokens")
 COMMENTED = "commented code"  # in an instruction that asks for code with a comment; the reference is the comment alone
 
 
-def main(stage: Stage) -> Plan:
+def main(stage: Stage) -> Experiment:
     """Figures 10 and 11."""
     new, _, _, low, high, where = next(one for one in PUBLISHED["magnus-main"] if one[1] == "vsq")
-    skipped = skip(
+    skipped = Row.skip(
         f"{new} over vsq: throughput",
         "4-bit weights need a real engine: lengthwise compare --strategies magnus,vsq",
         span(low, high, PERCENT),
@@ -174,12 +161,12 @@ def main(stage: Stage) -> Plan:
     return _plan(stage, "Figs. 10 and 11", ("vs", "ccb", "ccb-padded", "magnus"), main_rows, [skipped])
 
 
-def ablation(stage: Stage) -> Plan:
+def ablation(stage: Stage) -> Experiment:
     """Figures 12 and 13."""
     return _plan(stage, "ablation, Figs. 12 and 13", ABLATION, ablation_rows)
 
 
-def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[Row] = ()) -> Plan:
+def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[Row] = ()) -> Experiment:
     """The paper's executors, or a share of them under the same share of the load."""
     machine, whole = shrink(V100_CHATGLM_6B, stage.setting.scale), V100_CHATGLM_6B.workers
     bounds = limits()
@@ -196,46 +183,45 @@ def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped:
     points = [
         Point(f"{rate:.3g}/s", machine, stage.load(rate * machine.workers / whole), bounds, rate) for rate in rates
     ]
-    return Plan(f"Magnus: {figures}", setting, SHOWN, points, names, rows, skipped)
+    return Experiment(f"Magnus: {figures}", setting, SHOWN, points, names, rows, skipped)
 
 
-def main_rows(lines: Sequence[Line]) -> list[Row]:
+def main_rows(runs: Runs) -> list[Row]:
     """Rows of section IV-B: magnus against its baselines."""
-    fewer, ccb, throughput = (read(lines, name, "throughput") for name in ("vs", "ccb", "magnus"))
-    grows = all(one <= other for one, other in pairwise(throughput.values()))
+    fewer, ccb, throughput = (runs.read(name, "throughput") for name in ("vs", "ccb", "magnus"))
     between = all(fewer[point] < ccb[point] < best for point, best in throughput.items())
     return [
-        *gain_rows(lines, PUBLISHED["magnus-main"]),
-        *found_gains(lines, "magnus", "vs", [*TITLES][:-1]),
-        *(row for old in ("ccb", "ccb-padded") for row in found_gains(lines, "magnus", old, TOKENS)),
-        claim("magnus's throughput rises with the rate", grows, chain(throughput, 2), "IV-B, Fig. 11a"),
-        claim("ccb's throughput is between those of vs and magnus", between, chain(ccb, 2), "IV-B, Fig. 11a"),
+        *runs.gain_rows(PUBLISHED["magnus-main"]),
+        *runs.found_gains("magnus", "vs", SHOWN[:5]),
+        *(row for old in ("ccb", "ccb-padded") for row in runs.found_gains("magnus", old, TOKENS)),
+        Row.rise("magnus's throughput rises with the rate", throughput, "IV-B, Fig. 11a", 2),
+        Row.claim("ccb's throughput is between those of vs and magnus", between, ccb, "IV-B, Fig. 11a", 2),
     ]
 
 
-def ablation_rows(lines: Sequence[Line]) -> list[Row]:
+def ablation_rows(runs: Runs) -> list[Row]:
     """Rows of section IV-C: each step of the ablation."""
-    valid, *others = gain_rows(lines, PUBLISHED["magnus-ablation"])
+    valid, *others = runs.gain_rows(PUBLISHED["magnus-ablation"])
     return [
         valid,
-        _claim_same(lines, "glp", "vs", "glp has almost the total tokens of vs", "total_tokens", 10, "IV-C, Fig. 12"),
+        _claim_same(runs, "glp", "vs", "glp has almost the total tokens of vs", "total_tokens", 10, "IV-C, Fig. 12"),
         *others,
-        _claim_same(lines, "magnus", "abp", "magnus has the throughput of abp", "throughput", 5, "IV-C, Fig. 13a"),
+        _claim_same(runs, "magnus", "abp", "magnus has the throughput of abp", "throughput", 5, "IV-C, Fig. 13a"),
     ]
 
 
-def _claim_same(lines: Sequence[Line], new: str, old: str, what: str, figure: str, within: float, where: str) -> Row:
+def _claim_same(runs: Runs, new: str, old: str, what: str, figure: str, within: float, where: str) -> Row:
     """The claim that two strategies have a figure within this many percent of each other."""
-    differences = gain(lines, new, old, figure)
+    differences = runs.gain(new, old, figure)
     same = all(abs(value) < within for value in differences.values())
-    return claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
+    return Row.claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
 
 
-def correlations(stage: Stage) -> Plan:
+def correlations(stage: Stage) -> Experiment:
     """Table I, whose correlations Figure 2 draws."""
-    rows = _pearson_rows(stage.pool) or [skip("all of it", "the requests have no texts: give --tasks FOLDER")]
+    rows = _pearson_rows(stage.pool) or [Row.skip("all of it", "the requests have no texts: give --tasks FOLDER")]
     setting = "lengths in tokens, estimated; answers are references, where the paper has those of three models"
-    return Plan("Magnus: Table I and Fig. 2", setting, others=rows)
+    return Experiment("Magnus: Table I and Fig. 2", setting, rows=rows)
 
 
 def _pearson_rows(pool: Pool) -> list[Row]:
@@ -244,7 +230,7 @@ def _pearson_rows(pool: Pool) -> list[Row]:
         application = sample.label.partition("_")[0].upper()
         pairs.setdefault(application, []).append((estimate(sample.input), lengths.output_length))
     return [
-        beside(
+        Row.beside(
             f"{name}: Pearson of user input and answer, {len(pairs[name])} requests",
             {name: correlation(*zip(*pairs[name], strict=True))},
             *(low, high, "", "I, Table I"),
@@ -280,11 +266,8 @@ def _lengths(sample: Sample, answers: str) -> Lengths:
     return Lengths(0.0, max(1, sample.input_length(estimate)), clip(output, LONGEST))
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
-    {
-        "main": main,
-        "ablation": ablation,
-        "correlations": correlations,
-        "learning": learning,
-    }
+PAPER = Paper(
+    MappingProxyType({"main": main, "ablation": ablation, "correlations": correlations, "learning": learning}),
+    task_pool,
+    prediction=lambda lengths: Prediction(sigma_for_rmse(lengths, RMSE)),
 )

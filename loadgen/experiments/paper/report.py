@@ -8,65 +8,35 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from types import MappingProxyType
 
 from rich.console import Group, RenderableType
 from rich.table import Table as TextTable
 from rich.text import Text
 
 from loadgen.console import Table, show_table
-from loadgen.experiments.paper.plan import Experiment
-from loadgen.experiments.paper.row import PERCENT, TIMES, Row
+from loadgen.experiments.paper.experiment import Experiment
+from loadgen.experiments.paper.row import FIGURES, Row
 from loadgen.plot import SUMMARY, Plot, render_page, specify_lines
-
-HEADS: Mapping[str, tuple[str, int]] = MappingProxyType(
-    {
-        "requests": ("requests", 0),
-        "duration": ("duration s", 1),
-        "throughput": ("req/s", 2),
-        "answered_meanwhile": ("req/s meanwhile", 2),
-        "first_quarter": ("req/s, first ¼", 2),
-        "valid_tokens": ("valid tok/s", 0),
-        "total_tokens": ("all tok/s", 0),
-        "mean": ("mean RT s", 1),
-        "tail": ("p95 RT s", 1),
-        "batch_size": ("batch", 1),
-        "pad": ("pad", 0),
-        "invalid": ("invalid", 1),
-        "slices": ("slices", 2),
-        "few_slices": ("≤3 slices %", 1),
-        "early_returns": ("early %", 1),
-        "imbalance": ("CT STD s", 1),
-    }
-)
-"""Figures of a trial: how their column is called, and its digits."""
-
-
-NEAR = 0.1
-"""Share of a published figure by which a measured one may be off and still be called the same."""
-
-NEUTRAL: Mapping[str, float] = MappingProxyType({PERCENT: 0.0, TIMES: 1.0})
-"""Gains by which nothing is won, by unit."""
 
 
 def report(one: Experiment) -> RenderableType:
     """Both tables of an experiment, below its title, and its verdicts, counted."""
-    title = f"{one.plan.title} (interrupted: as far as it came)" if one.interrupted else one.plan.title
-    warning = [] if one.warning is None else [Text(one.warning, style="yellow")]
-    head = (Text(title, style="bold"), Text(one.plan.setting, style="dim"), *warning)
+    title = f"{one.title} (interrupted: as far as it came)" if one.interrupted else one.title
+    warning = [Text(one.warning, style="yellow")] if one.warning else []
+    head = (Text(title, style="bold"), Text(one.setting, style="dim"), *warning)
     measured = [show_table(_tabulate_runs(one))] if one.lines else []
-    found = Counter(filter(None, map(judge, one.rows)))
+    found = Counter(row.verdict for row in one.rows if row.verdict)
     told = ", ".join(f"{count} {verdict}" for verdict, count in found.most_common()) or "nothing to compare"
     return Group(*head, *measured, _tabulate_rows(one), Text(f"{told}; {len(one.rows)} rows"), Text())
 
 
 def _tabulate_runs(one: Experiment) -> Table:
-    names = ("requests", *one.plan.figures)
+    names = ("requests", *one.figures)
     rows = (
-        (line.strategy, line.point.label, *(f"{line.figures[name]:,.{HEADS[name][1]}f}" for name in names))
+        (line.strategy, line.point.label, *(f"{line.figures[name]:,.{FIGURES[name][1]}f}" for name in names))
         for line in one.lines
     )
-    return Table("", ("strategy", "at", *(HEADS[name][0] for name in names)), tuple(rows))
+    return Table("", ("strategy", "at", *(FIGURES[name][0] for name in names)), tuple(rows))
 
 
 def _tabulate_rows(one: Experiment) -> TextTable:
@@ -74,25 +44,8 @@ def _tabulate_rows(one: Experiment) -> TextTable:
     for head in ("", "measured", "published", "where", "verdict"):
         table.add_column(head, overflow="fold")
     for row in one.rows:
-        table.add_row(row.what, row.measured, row.published, row.where, judge(row))
+        table.add_row(row.what, row.measured, row.published, row.where, row.verdict)
     return table
-
-
-def judge(row: Row) -> str:
-    """The verdict on a row; nothing for one that was skipped or that no paper tells.
-
-    As published: some figure lies within NEAR of the published range. The opposite: a gain that is none at any point.
-    """
-    measured, published, holds = (row.document.get(name) for name in ("measured", "published", "holds"))
-    if isinstance(measured, dict) and isinstance(published, list):
-        low, high = published
-        margin, neutral = NEAR * max(abs(low), abs(high)), NEUTRAL.get(str(row.document["unit"]))
-        if any(low - margin <= value <= high + margin for value in measured.values()):
-            return "as published"
-        if neutral is not None and max(measured.values()) <= neutral < low:
-            return "the opposite"
-        return "less" if min(measured.values()) < low else "more"
-    return "" if holds is None else "holds" if holds else "does not hold"
 
 
 def make_page(title: str, seeds: Sequence[Mapping[str, Experiment]]) -> str:
@@ -112,7 +65,7 @@ def _by_name(same: Sequence[Experiment]) -> dict[str, list[Row]]:
 
 def _draw(same: Sequence[Experiment], rows: Sequence[Row]) -> Iterator[Plot]:
     """A plot of a published figure over the points of a sweep, if these have numbers; rows by seed."""
-    labels = [[point.label for point in one.plan.points] for one in same]  # a rate may depend on the seed
+    labels = [[point.label for point in one.points] for one in same]  # a rate may depend on the seed
     found: list[tuple[float, list[float]]] = []
     for place, label in enumerate(labels[0]):
         measured = [row.document.get("measured") for row in rows]
@@ -135,7 +88,7 @@ def _draw(same: Sequence[Experiment], rows: Sequence[Row]) -> Iterator[Plot]:
     axis = re.sub(r"[\d.]+", "", labels[0][0], count=1).strip()
     names = ("measured", "published")
     spec = specify_lines(lines, names, "requests/s" if axis == "/s" else axis, str(rows[0].document["unit"]))
-    yield Plot(f"{same[0].plan.title}: {rows[0].what}", f"Published in {rows[0].where}.", spec)
+    yield Plot(f"{same[0].title}: {rows[0].what}", f"Published in {rows[0].where}.", spec)
 
 
 def _tabulate_seeds(same: Sequence[Experiment]) -> Table:
@@ -144,4 +97,4 @@ def _tabulate_seeds(same: Sequence[Experiment]) -> Table:
         (name, *(row.measured for row in rows), rows[0].published, rows[0].where)
         for name, rows in _by_name(same).items()
     )
-    return Table(f"{same[0].plan.title}. {same[0].plan.setting}", heads, tuple(rows))
+    return Table(f"{same[0].title}. {same[0].setting}", heads, tuple(rows))

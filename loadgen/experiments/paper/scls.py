@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -10,22 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from engine.simulated.machine import Machine
-from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits, shrink
-from loadgen.experiments.paper.row import (
-    PERCENT,
-    PUBLISHED,
-    Row,
-    beside,
-    chain,
-    claim,
-    claim_rise,
-    compare,
-    gain_rows,
-    read,
-    rises,
-    skip,
-)
-from loadgen.experiments.paper.trial import SLICE_MEMORY, Line, Point
+from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
+from loadgen.experiments.paper.load import chat_pool
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, Row, Runs, chain, rises
+from loadgen.experiments.paper.trial import SLICE_MEMORY, Point, Stage, limits, shrink
 from scheduler.serving_time.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
@@ -39,12 +27,6 @@ WORKERS = (1, 2, 4, 8)
 SHOWN = (
     "throughput", "mean", "tail", "batch_size", "pad", "invalid", "slices", "few_slices", "early_returns", "imbalance",
 )  # fmt: skip
-SLICE_CLAIMS = (
-    ("longer slices have more invalid tokens", "invalid", "5.5, Fig. 19a", 1, False),
-    ("longer slices have smaller batches", "batch_size", "5.5, Fig. 19b", 1, True),
-    ("longer slices are fewer a request", "slices", "5.5, Fig. 20a", 2, True),
-)
-"""Claims that a figure rises, or falls, with the slice length: what, figure, where, digits, whether it falls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,134 +56,132 @@ def make_point(stage: Stage, backend: Backend, label: str, rate: float = RATE, *
 
 
 def _plan(
-    stage: Stage,
-    backend: Backend,
-    figures: str,
-    points: Sequence[Point],
-    names: Sequence[str],
-    rows: Rows,
-    sweeping: bool = False,
-) -> Plan:
+    stage: Stage, backend: Backend, figures: str, points: Sequence[Point], names: Sequence[str], rows: Rows
+) -> Experiment:
     setting = (
         f"{shrink(backend.machine, stage.setting.scale).workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, "
         f"{stage.seconds:g} s of Poisson arrivals; rates are for {backend.machine.workers} workers; "
         f"Γ {backend.interval:g} s, λ 0.5, slices of {SLICE} unless said; K and V are read anew each slice"
     )
-    return Plan(f"SCLS on {backend.title}: {figures}", setting, SHOWN, points, names, rows, sweeping=sweeping)
+    title, alone = f"SCLS on {backend.title}: {figures}", len(names) == 1
+    return Experiment(title, setting, SHOWN, points, names, rows, sweeping=alone)
 
 
-def main(stage: Stage, backend: Backend) -> Plan:
+def main(stage: Stage, backend: Backend) -> Experiment:
     """Figures 12 to 14 and 17."""
     points = [make_point(stage, backend, f"{rate:g}/s", rate) for rate in stage.setting.rates or RATES]
     rows = partial(main_rows, backend=backend.key)
     return _plan(stage, backend, "Figs. 12, 13, 14 and 17", points, (*backend.baselines, "scls"), rows)
 
 
-def ablation(stage: Stage, backend: Backend) -> Plan:
+def ablation(stage: Stage, backend: Backend) -> Experiment:
     """Figures 15 and 16."""
     points = [make_point(stage, backend, f"{RATE:g}/s")]
     return _plan(stage, backend, "ablation, Figs. 15 and 16", points, ABLATION, ablation_rows)
 
 
-def slices(stage: Stage, backend: Backend) -> Plan:
+def slices(stage: Stage, backend: Backend) -> Experiment:
     """Figures 18 to 21."""
     points = [replace(make_point(stage, backend, f"slices of {one}", slice_length=one), x=one) for one in SLICES]
-    return _plan(stage, backend, "slice lengths, Figs. 18 to 21", points, ("scls",), slice_rows, sweeping=True)
+    return _plan(stage, backend, "slice lengths, Figs. 18 to 21", points, ("scls",), slice_rows)
 
 
-def workers(stage: Stage, backend: Backend) -> Plan:
+def workers(stage: Stage, backend: Backend) -> Experiment:
     """Figure 22: the whole load on fewer workers, each as fast as ever."""
     one = replace(make_point(stage, backend, ""), load=stage.load(RATE))
     points = [
         replace(one, label=f"workers: {count}", x=count, machine=replace(one.machine, workers=count))
         for count in WORKERS
     ]
-    return _plan(stage, backend, "workers, Fig. 22", points, ("scls",), worker_rows, sweeping=True)
+    return _plan(stage, backend, "workers, Fig. 22", points, ("scls",), worker_rows)
 
 
-def main_rows(lines: Sequence[Line], backend: str) -> list[Row]:
+def main_rows(runs: Runs, backend: str) -> list[Row]:
     """Rows of section 5.2: scls against its baselines, at every point of the sweep."""
-    few = read(lines, "scls", "few_slices").values()
-    told, early = f"{min(few):.1f} to {max(few):.1f} %", read(lines, "scls", "early_returns")
+    few = runs.read("scls", "few_slices").values()
+    told, early = f"{min(few):.1f} to {max(few):.1f} %", runs.read("scls", "early_returns")
     return [
-        *gain_rows(lines, PUBLISHED[f"scls-{backend}"]),
-        _claim_fewer_invalid(lines),
-        claim("the vast majority of requests needs at most three slices", min(few) > 80, told, "5.2, Fig. 14a"),
-        beside("scls: batches that return early", early, 0, 1, PERCENT, "5.2, Fig. 14b"),  # "less than 1 %" of all
-        _claim_balance(lines),
+        *runs.gain_rows(PUBLISHED[f"scls-{backend}"]),
+        _claim_fewer_invalid(runs),
+        Row.claim("the vast majority of requests needs at most three slices", min(few) > 80, told, "5.2, Fig. 14a"),
+        Row.beside("scls: batches that return early", early, 0, 1, PERCENT, "5.2, Fig. 14b"),  # "less than 1 %" of all
+        _claim_balance(runs),
     ]
 
 
-def _claim_fewer_invalid(lines: Sequence[Line]) -> Row:
+def _claim_fewer_invalid(runs: Runs) -> Row:
     what = "scls has far fewer invalid tokens than sls"
-    shares = [100 * share for share in compare(lines, "scls", "sls", "invalid").values()]
+    shares = [100 * share for share in runs.compare("scls", "sls", "invalid").values()]
     if not shares:
-        return skip(what, "sls has none")
-    return claim(what, max(shares) < 50, f"{min(shares):.0f} to {max(shares):.0f} % of them", "5.2, Fig. 13a")
+        return Row.skip(what, "sls has none")
+    return Row.claim(what, max(shares) < 50, f"{min(shares):.0f} to {max(shares):.0f} % of them", "5.2, Fig. 13a")
 
 
-def _claim_balance(lines: Sequence[Line]) -> Row:
-    spreads = {line.strategy: read(lines, line.strategy, "imbalance") for line in lines}
+def _claim_balance(runs: Runs) -> Row:
+    spreads = {line.strategy: runs.read(line.strategy, "imbalance") for line in runs.lines}
     least = all(spread <= other[point] for other in spreads.values() for point, spread in spreads["scls"].items())
     means = {name: fmean(spread.values()) for name, spread in spreads.items()}
-    return claim("scls's completion times differ least", least, f"mean STD in s: {chain(means)}", "5.3, Fig. 17")
+    return Row.claim("scls's completion times differ least", least, f"mean STD in s: {chain(means)}", "5.3, Fig. 17")
 
 
-def ablation_rows(lines: Sequence[Line]) -> list[Row]:
+def ablation_rows(runs: Runs) -> list[Row]:
     """Rows of section 5.4: each step of the ablation."""
-    throughput, mean, size, pad = (
-        {line.strategy: line.figures[figure] for line in lines}
-        for figure in ("throughput", "mean", "batch_size", "pad")
-    )
-    sizes, pads = ({name: one[name] for name in ("pm", "ab", "lb")} for one in (size, pad))
-    before = {name: pad[name] for name in ("so", "pm")}
+
+    def values(figure: str, *names: str) -> dict[str, float]:
+        return {line.strategy: line.figures[figure] for line in runs.lines if line.strategy in names}
+
+    sizes, pads = (values(figure, "pm", "ab", "lb") for figure in ("batch_size", "pad"))
     larger, slightly = (one["pm"] < min(one["ab"], one["lb"]) for one in (sizes, pads))
     return [
-        claim_rise("each step has more throughput", throughput, "5.4, Fig. 15a", 2),
-        claim_rise("each step has less mean response time", mean, "5.4, Fig. 15b", falls=True),
-        claim_rise("pm has fewer pad tokens than so", before, "5.4, Fig. 16c", falls=True),
-        claim("ab and lb have larger batches than pm", larger, chain(sizes), "5.4, Fig. 16b"),
-        claim("ab and lb have slightly more pad tokens than pm", slightly, chain(pads), "5.4, Fig. 16c"),
+        Row.rise("each step has more throughput", values("throughput", *ABLATION), "5.4, Fig. 15a", 2),
+        Row.rise("each step has less mean response time", values("mean", *ABLATION), "5.4, Fig. 15b", falls=True),
+        Row.rise("pm has fewer pad tokens than so", values("pad", "so", "pm"), "5.4, Fig. 16c", falls=True),
+        Row.claim("ab and lb have larger batches than pm", larger, sizes, "5.4, Fig. 16b"),
+        Row.claim("ab and lb have slightly more pad tokens than pm", slightly, pads, "5.4, Fig. 16c"),
     ]
 
 
-def slice_rows(lines: Sequence[Line]) -> list[Row]:
+def slice_rows(runs: Runs) -> list[Row]:
     """Rows of section 5.5; lines by rising slice length."""
 
     def values(figure: str) -> dict[str, float]:
-        return {f"{line.point.x:g}": line.figures[figure] for line in lines}
+        return {f"{line.point.x:g}": line.figures[figure] for line in runs.lines}
 
-    throughput, early, imbalance = values("throughput"), values("early_returns"), values("imbalance")
-    rates, returns, spreads = list(throughput.values()), list(early.values()), list(imbalance.values())
-    best = rates.index(max(rates))
-    between = 0 < best < len(rates) - 1 and rises(rates[: best + 1]) and rises(rates[best:][::-1])
-    what = "throughput first rises with the slice length, then falls"
-    balance = "the longest slices balance load worse than the best"
+    rates, returns, spreads = values("throughput"), values("early_returns"), values("imbalance")
+    shortest, *_, longest = rates
+    throughput = list(rates.values())
+    best = throughput.index(max(throughput))
+    between = 0 < best < len(rates) - 1 and rises(throughput[: best + 1]) and rises(throughput[best:][::-1])
+    worse = spreads[longest] > list(spreads.values())[best]
+    often = returns[longest] > returns[shortest]
     return [
-        claim(what, between, chain(throughput, 2), "5.5, Fig. 18a"),
-        *(
-            claim_rise(said, values(figure), where, digits, falls=falls)
-            for said, figure, where, digits, falls in SLICE_CLAIMS
-        ),
-        claim("long slices return early more often", returns[-1] > returns[0], chain(early), "5.5, Fig. 20b"),
-        claim(balance, spreads[-1] > spreads[best], chain(imbalance), "5.5, Fig. 21"),
+        Row.claim("throughput first rises with the slice length, then falls", between, rates, "5.5, Fig. 18a", 2),
+        Row.rise("longer slices have more invalid tokens", values("invalid"), "5.5, Fig. 19a"),
+        Row.rise("longer slices have smaller batches", values("batch_size"), "5.5, Fig. 19b", falls=True),
+        Row.rise("longer slices are fewer a request", values("slices"), "5.5, Fig. 20a", 2, falls=True),
+        Row.claim("long slices return early more often", often, returns, "5.5, Fig. 20b"),
+        Row.claim("the longest slices balance load worse than the best", worse, spreads, "5.5, Fig. 21"),
     ]
 
 
-def worker_rows(lines: Sequence[Line]) -> list[Row]:
+def worker_rows(runs: Runs) -> list[Row]:
     """Throughput a worker next to that of one worker alone."""
-    counts = {line.point.x: line.figures["throughput"] for line in lines}
+    counts = {line.point.x: line.figures["throughput"] for line in runs.lines}
     alone = counts[min(counts)] / min(counts)
     shares = {f"{count:g}": throughput / count / alone for count, throughput in counts.items()}
     held = all(abs(share - 1) < 0.1 for share in shares.values())
     told = f"a worker's, to one alone: {chain(shares, 2)}"
-    return [claim("throughput grows linearly with workers (10 %)", held, told, "5.6, Fig. 22")]
+    return [Row.claim("throughput grows linearly with workers (10 %)", held, told, "5.6, Fig. 22")]
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
-    {
-        f"{experiment.__name__}{suffix}": partial(experiment, backend=backend)
-        for suffix, backend in (("", HF), ("-ds", DS))
-        for experiment in (main, ablation, slices, workers)
-    }
+PAPER = Paper(
+    MappingProxyType(
+        {
+            f"{experiment.__name__}{suffix}": partial(experiment, backend=backend)
+            for suffix, backend in (("", HF), ("-ds", DS))
+            for experiment in (main, ablation, slices, workers)
+        }
+    ),
+    lambda seed, scale: chat_pool(seed, input_scale=scale),
+    input_scale=INPUT_SCALE,
 )

@@ -6,28 +6,16 @@ publish are used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from loadgen.experiments.paper.load import Load, outputs, sigma_for_accuracy
-from loadgen.experiments.paper.plan import Plan, Rows, Stage, limits
-from loadgen.experiments.paper.row import (
-    PERCENT,
-    PUBLISHED,
-    TIMES,
-    Row,
-    beside,
-    chain,
-    claim,
-    compare,
-    gain,
-    read,
-    skip,
-)
-from loadgen.experiments.paper.trial import Line, Point
+from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
+from loadgen.experiments.paper.load import Load, chat_pool, outputs, sigma_for_accuracy
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, TIMES, Row, Runs, chain
+from loadgen.experiments.paper.trial import Point, Stage, limits
 from loadgen.simulate.prediction import Prediction
 from scheduler.options import Scheduling
 from scheduler.serving_time.presets import SSJF
@@ -43,7 +31,6 @@ SIZES = (1, 2, 4, 8)
 ACCURACY, CUTS = 0.615, (0.25, 0.5, 0.75, 0.99)
 """Accuracy of the paper's predictor (4.3, Table 2, REG (L1)), and the quantiles of lengths that part its classes, as
 the authors' program has them (`preprocess_dataset.py`)."""
-RIGHT = f"{ACCURACY:.1%} (Table 2)"  # predictions that fall into the right class, where nothing else is said
 SHOWN = ("mean", "tail", "answered_meanwhile", "first_quarter", "throughput", "batch_size")
 
 
@@ -75,30 +62,30 @@ AUTHORS = Counting(
 )
 
 
-def rates(stage: Stage, counting: Counting = OURS) -> Plan:
+def rates(stage: Stage, counting: Counting = OURS) -> Experiment:
     """Figures 4 and 6."""
     points = [make_point(stage, f"{rate:g}/s", rate) for rate in stage.setting.rates or RATES]
     return _plan(stage, counting, "rates, Figs. 4 and 6", points, _rows(counting, "rates"))
 
 
-def burstiness(stage: Stage, counting: Counting = OURS) -> Plan:
+def burstiness(stage: Stage, counting: Counting = OURS) -> Experiment:
     """Figures 5 and 7."""
     points = [
-        make_point(stage, f"CV {one:g}", counting.burst, variation=one, sorted_gaps=counting.sorted_gaps)
+        make_point(stage, f"CV {one:g}", counting.burst, burstiness=one**-2, sorted_gaps=counting.sorted_gaps)
         for one in VARIATIONS
     ]
     title = f"burstiness at {counting.burst:g}/s, Figs. 5 and 7"
     return _plan(stage, counting, title, points, _rows(counting, "burstiness"))
 
 
-def sizes(stage: Stage) -> Plan:
+def sizes(stage: Stage) -> Experiment:
     """Figure 8."""
     points = [make_point(stage, f"{size} rows", SIZES_RATE, size=size) for size in SIZES]
     title = f"batch sizes at {SIZES_RATE:g}/s, Fig. 8"
     return replace(_plan(stage, OURS, title, points, size_rows, MODES[1:]), sweeping=True)
 
 
-def formulations(stage: Stage, counting: Counting = OURS) -> Plan:
+def formulations(stage: Stage, counting: Counting = OURS) -> Experiment:
     """Table 2, as far as the accuracies that it tells decide: ways to train the predictor."""
     points = [make_point(stage, name, TRAINED_RATE, right=right) for name, right, *_ in PUBLISHED["ssjf-table-2"]]
     rows = partial(formulation_rows, throughput=counting.throughput)
@@ -106,45 +93,34 @@ def formulations(stage: Stage, counting: Counting = OURS) -> Plan:
     return _plan(stage, counting, title, points, rows, right="the share that the table tells")
 
 
-def azure_times(stage: Stage, counting: Counting = OURS) -> Plan:
+def azure_times(stage: Stage, counting: Counting = OURS) -> Experiment:
     """Figures 4 and 6 with the arrival times of a trace; the paper drives its load by one of Azure's."""
     points = [make_point(stage, f"{rate:g}/s", rate, own_times=True) for rate in stage.setting.rates or RATES]
     plan = _plan(stage, counting, "rates with a trace's arrival times, section 4.1", points, _rows(counting, "rates"))
     if any(one.arrival for one in stage.pool.lengths):
         return plan
-    others = [skip("all of it", "no request comes after the first: give --trace FILE")]
-    return Plan(plan.title, plan.setting, others=others)
+    return replace(plan, points=(), rows=[Row.skip("all of it", "no request comes after the first: give --trace FILE")])
 
 
 def make_point(
-    stage: Stage,
-    label: str,
-    rate: float,
-    *,
-    variation: float = 1.0,
-    size: int = SIZE,
-    right: float | None = None,
-    sorted_gaps: bool = False,
-    own_times: bool = False,
+    stage: Stage, label: str, rate: float, size: int = SIZE, right: float | None = None, **shape: Any
 ) -> Point:
-    """A point of a sweep on the authors' machine; `right` is the share of predictions in the right class, where it is
-    not the predictor's of Table 2."""
-    duration, seed = stage.setting.duration, stage.setting.seed
+    """A point of a sweep on the authors' machine.
+
+    right   share of predictions in the right class, where it is not the predictor's of Table 2
+    shape   of the Load
+    """
+    duration, scale = stage.setting.duration, stage.setting.scale
     count = REQUESTS if duration is None else max(2, round(rate * duration))
     lengths = outputs(stage.pool.lengths)
     return Point(
         label,
         replace(SSJF, max_num_seqs=size),
-        Load(rate, count, variation**-2, seed, sorted_gaps, own_times),
+        Load(rate, count, seed=stage.setting.seed, **shape),
         limits(max_batch_size=size, prefill_ahead=0, aging_factor=stage.setting.aging_factor),
-        x=size,
         prediction=None if right is None else Prediction(sigma_for_accuracy(lengths, CUTS, right)),
-        repeats=_repeats(stage),
+        repeats=max(1, round(REPEATS * scale)),
     )
-
-
-def _repeats(stage: Stage) -> int:
-    return max(1, round(REPEATS * stage.setting.scale))
 
 
 def _rows(counting: Counting, table: str) -> Rows:
@@ -158,17 +134,17 @@ def _plan(
     points: Sequence[Point],
     rows: Rows,
     modes: Sequence[str] = MODES,
-    right: str = RIGHT,
-) -> Plan:
+    right: str = f"{ACCURACY:.1%} (Table 2)",
+) -> Experiment:
     duration = stage.setting.duration
     last = f"{REQUESTS} requests" if duration is None else f"{duration:g} s of arrivals"
     setting = (
-        f"0.1 s a request and 0.02 s a token, 1 executor, at most {SIZE} rows unless said; means of {_repeats(stage)} "
-        f"runs of {last}, as in the simulator that the authors publish; predictions fall into the right one of "
-        f"{len(CUTS) + 1} classes in {right}; {_tell_aging(stage.setting.aging_factor)}{counting.told}"
+        f"0.1 s a request and 0.02 s a token, 1 executor, at most {SIZE} rows unless said; means of "
+        f"{points[0].repeats} runs of {last}, as in the simulator that the authors publish; predictions fall into the "
+        f"right one of {len(CUTS) + 1} classes in {right}; {_tell_aging(stage.setting.aging_factor)}{counting.told}"
     )
     names = [f"{order}-{mode}" for mode in modes for order in ORDERS]
-    return Plan(f"{counting.title}: {title}", setting, SHOWN, points, names, rows)
+    return Experiment(f"{counting.title}: {title}", setting, SHOWN, points, names, rows)
 
 
 def _tell_aging(factor: float) -> str:
@@ -177,60 +153,61 @@ def _tell_aging(factor: float) -> str:
     return f"aging after {factor:g} times the predicted time; " if factor else "no aging; "
 
 
-def sjf_rows(lines: Sequence[Line], published: Sequence[Any], throughput: str) -> list[Row]:
+def sjf_rows(runs: Runs, published: Sequence[Any], throughput: str) -> list[Row]:
     """Short jobs first against FCFS in the same mode; `throughput` is the figure that stands for the text's."""
     rows = []
     for name, (low, high), where, (least, most), times_where in published:
         fcfs = f"fcfs-{name.rpartition('-')[2]}"
-        if not read(lines, name, "mean"):
+        if not runs.read(name, "mean"):
             continue
-        jct, served = gain(lines, name, fcfs, "mean"), compare(lines, name, fcfs, throughput)
-        rows.append(beside(f"{name}: mean JCT less by", jct, low, high, PERCENT, f"4.2, {where}"))
-        rows.append(beside(f"{name}: throughput", served, least, most, TIMES, f"4.2, {times_where}"))
+        jct, served = runs.gain(name, fcfs, "mean"), runs.compare(name, fcfs, throughput)
+        rows.append(Row.beside(f"{name}: mean JCT less by", jct, low, high, PERCENT, f"4.2, {where}"))
+        rows.append(Row.beside(f"{name}: throughput", served, least, most, TIMES, f"4.2, {times_where}"))
     return rows
 
 
-def size_rows(lines: Sequence[Line]) -> list[Row]:
+def size_rows(runs: Runs) -> list[Row]:
     """Rows of Figure 8, which the text tells in words."""
     where = "4.2, Fig. 8"
-    jct = gain(lines, "ssjf-continuous", "ssjf-dynamic", "mean")
+    jct = runs.gain("ssjf-continuous", "ssjf-dynamic", "mean")
     below = all(value >= 0 for value in jct.values())
-    rows = [claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
+    rows = [Row.claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
     for mode in MODES[1:]:
-        gains = gain(lines, f"ssjf-{mode}", f"fcfs-{mode}", "mean")
+        gains = runs.gain(f"ssjf-{mode}", f"fcfs-{mode}", "mean")
         values = list(gains.values())
         shrink = f"ssjf-{mode}: JCT gains shrink with the batch size"
-        rows.append(claim(shrink, values[-1] < values[0], f"{chain(gains)} %", where))
+        rows.append(Row.claim(shrink, values[-1] < values[0], f"{chain(gains)} %", where))
     return rows
 
 
-def formulation_rows(lines: Sequence[Line], throughput: str) -> list[Row]:
+def formulation_rows(runs: Runs, throughput: str) -> list[Row]:
     """Rows of Table 2's last two lines, each in all modes, since the text does not say in which one it is."""
+    gains = {mode: runs.gain(f"ssjf-{mode}", f"fcfs-{mode}", "mean") for mode in MODES}
+    times = {mode: runs.compare(f"ssjf-{mode}", f"fcfs-{mode}", throughput) for mode in MODES}
     rows = []
-    for name, right, percent, times in PUBLISHED["ssjf-table-2"]:
-        own = [line for line in lines if line.point.label == name]
-        jct, served = {}, {}
-        for mode in MODES:
-            jct[mode] = gain(own, f"ssjf-{mode}", f"fcfs-{mode}", "mean")[name]
-            for times_served in compare(own, f"ssjf-{mode}", f"fcfs-{mode}", throughput).values():
-                served[mode] = times_served
+    for name, right, percent, factor in PUBLISHED["ssjf-table-2"]:
+        jct, served = ({mode: one[name] for mode, one in by.items() if name in one} for by in (gains, times))
         said = f"{name}, {right:.1%} right"
-        rows.append(beside(f"{said}: mean JCT less by", jct, percent, percent, PERCENT, "4.3, Table 2"))
-        rows.append(beside(f"{said}: throughput", served, times, times, TIMES, "4.3, Table 2"))
+        rows.append(Row.beside(f"{said}: mean JCT less by", jct, percent, percent, PERCENT, "4.3, Table 2"))
+        rows.append(Row.beside(f"{said}: throughput", served, factor, factor, TIMES, "4.3, Table 2"))
     return rows
 
 
-EXPERIMENTS: Mapping[str, Callable[[Stage], Plan]] = MappingProxyType(
-    {
-        "rates": rates,
-        "burstiness": burstiness,
-        "sizes": sizes,
-        "rates-authors": partial(rates, counting=AUTHORS),
-        "burstiness-authors": partial(burstiness, counting=AUTHORS),
-        "formulations": formulations,
-        "formulations-authors": partial(formulations, counting=AUTHORS),
-        "azure-times": azure_times,
-        "azure-times-authors": partial(azure_times, counting=AUTHORS),
-    }
+PAPER = Paper(
+    MappingProxyType(
+        {
+            "rates": rates,
+            "burstiness": burstiness,
+            "sizes": sizes,
+            "rates-authors": partial(rates, counting=AUTHORS),
+            "burstiness-authors": partial(burstiness, counting=AUTHORS),
+            "formulations": formulations,
+            "formulations-authors": partial(formulations, counting=AUTHORS),
+            "azure-times": azure_times,
+            "azure-times-authors": partial(azure_times, counting=AUTHORS),
+        }
+    ),
+    lambda seed, scale: chat_pool(seed, LONGEST, scale),
+    LONGEST,
+    lambda lengths: Prediction(sigma_for_accuracy(lengths, CUTS, ACCURACY)),
 )
-"""Experiments by name; `-authors`: as the authors count."""

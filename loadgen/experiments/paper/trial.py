@@ -1,43 +1,53 @@
-"""A point of an experiment, and the figures of a run there that the papers ask for. Knows no paper."""
+"""A point of an experiment, the runs of strategies there in the simulator, and the figures of a run that the papers ask
+for. Knows no paper."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from engine.simulated.machine import Machine
-from loadgen.experiments.paper.load import Load, Pool
+from loadgen.experiments.options import Experiments
+from loadgen.experiments.paper.load import Load, Pool, outputs
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Simulation, Watch, fit_parts, measure_simulation, prices_of, simulate
 from models.errors import UserError
 from scheduler.batching.batcher import Limits
+from scheduler.options import Scheduling
 from scheduler.plan import Assignment
-from scheduler.strategy import Length, Strategy
+from scheduler.strategy import STRATEGIES, Length, Strategy
 
 SLICE_MEMORY = "slice"  # the rule of memory of strategies that slice
 FEW_SLICES = 3
 """Most slices that "the vast majority" of requests needs (SCLS, 5.2)."""
+MINUTES_10 = 600.0
+GROUP_TOKENS = 8192  # cells of a prefill group, for strategies that form their own
 
 
 Figures: TypeAlias = Mapping[str, float]
 """The figures of a run by name, or the means of several: times in seconds, rates a second, shares in percent."""
+Begin: TypeAlias = Callable[[str, int], Watch]
+"""Shows what is played and its number of requests; returns a callback for the number that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a sweep: a machine under a load, at which every strategy of an experiment runs."""
+    """A point of a sweep: a machine under a load, at which every strategy of an experiment runs. A run is the same
+    whatever its label, place and repeats."""
 
-    label: str
+    label: str = field(compare=False)
     machine: Machine
     load: Load
     limits: Limits
-    x: float = 0.0  # its place in the sweep: a rate, a slice's length, a number of rows or of workers
+    x: float = field(
+        default=0.0, compare=False
+    )  # its place in the sweep: a slice's length, a number of rows or workers
     prediction: Prediction | None = None  # None: one as good as the paper's
     pool: Pool | None = None  # requests of its own; None: those of all runs
     slice_memory: str = SLICE_MEMORY  # the rule of memory for strategies that slice
-    repeats: int = 1  # runs with requests and arrivals of their own, whose mean is shown
+    repeats: int = field(default=1, compare=False)  # runs with requests and arrivals of their own; their mean is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +64,69 @@ def at_point(strategy: Strategy, point: Point) -> Strategy:
     return replace(strategy, memory=point.slice_memory) if strategy.memory == SLICE_MEMORY else strategy
 
 
-def run_trial(
-    strategy: Strategy, point: Point, pool: Pool, max_tokens: int, prediction: Prediction, watch: Watch | None = None
-) -> Figures:
-    """Simulate a strategy at a point; the load's seed is that of the predictions' errors too. Raises UserError."""
-    strategy = at_point(strategy, point)
-    parts, slices = fit_parts(strategy, point.limits, point.machine, prices_of(point.machine)), SliceCount()
-    known: dict[str, Prediction] = {Length.NONE: Prediction(), Length.ORACLE: Prediction(0.0)}
-    predict = known.get(strategy.length, point.prediction or prediction).source(point.load.seed)
-    parts = replace(parts, observers=(*parts.observers, slices))
-    done = simulate(parts, point.machine, point.load.requests(pool), max_tokens, watch, predict)
-    return make_trial(done, slices.early_share)
+def limits(**options: Any) -> Limits:
+    """Limits with the given options in place of the server's defaults."""
+    return Limits.of(Scheduling(**options), GROUP_TOKENS, max_num_seqs=1)
+
+
+def shrink(machine: Machine, scale: float) -> Machine:
+    """A machine with this share of the executors, one at least."""
+    return replace(machine, workers=max(1, round(machine.workers * scale)))
+
+
+@dataclass(slots=True)
+class Stage:
+    """Plays the runs of experiments in the simulator, and each only once."""
+
+    pool: Pool
+    setting: Experiments
+    max_tokens: int  # tokens of the longest answer
+    prediction: Prediction = Prediction()
+    begin: Begin = lambda title, total: lambda ended: None
+    _trials: dict[tuple[str, Point], Figures] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of arrivals where the paper has ten minutes."""
+        return self.setting.duration or MINUTES_10
+
+    def load(self, rate: float) -> Load:
+        """Poisson arrivals at a rate."""
+        return Load(rate, max(2, round(rate * self.seconds)), seed=self.setting.seed)
+
+    def capacity(self, name: str, machine: Machine, bounds: Limits, count: int) -> float:
+        """Requests a second that a strategy serves when all are there from the start."""
+        load = Load(float("inf"), count, seed=self.setting.seed)
+        return self.play(name, Point("all at once", machine, load, bounds))["throughput"]
+
+    def play(self, name: str, point: Point) -> Figures:
+        """The figures of a strategy at a point; the mean of several runs where it is repeated. Raises UserError."""
+        load = point.load
+        runs = [replace(point, load=replace(load, seed=load.seed + number)) for number in range(point.repeats)]
+        missing = [run for run in runs if (name, run) not in self._trials]
+        if missing:
+            total = load.count * len(missing)
+            watch, before = self.begin(f"{name}, {point.label}: {total} requests", total), 0
+            for run in missing:
+                self._trials[name, run] = self._run(name, run, lambda ended, before=before: watch(before + ended))
+                before += load.count
+        return pool_trials([self._trials[name, run] for run in runs])
+
+    def _run(self, name: str, point: Point, watch: Watch) -> Figures:
+        """Simulate a strategy at a point; the load's seed is that of the predictions' errors too."""
+        strategy, pool, slices = at_point(STRATEGIES[name], point), point.pool or self.pool, SliceCount()
+        parts = fit_parts(strategy, point.limits, point.machine, prices_of(point.machine))
+        parts = replace(parts, observers=(*parts.observers, slices))
+        known: dict[str, Prediction] = {Length.NONE: Prediction(), Length.ORACLE: Prediction(0.0)}
+        predict = known.get(strategy.length, point.prediction or self.prediction).source(point.load.seed)
+        max_tokens = self.max_tokens if point.pool is None else max(outputs(pool.lengths))
+        done = simulate(parts, point.machine, point.load.requests(pool), max_tokens, watch, predict)
+        return make_trial(done, slices.early_share)
+
+
+def pool_trials(trials: Sequence[Figures]) -> Figures:
+    """The mean of each figure."""
+    return {name: fmean(one[name] for one in trials) for name in trials[0]}
 
 
 def make_trial(done: Simulation, early_share: float = 0.0) -> Figures:
@@ -97,25 +159,18 @@ def make_trial(done: Simulation, early_share: float = 0.0) -> Figures:
     }
 
 
-def pool_trials(trials: Sequence[Figures]) -> Figures:
-    """The mean of each figure."""
-    return {name: fmean(one[name] for one in trials) for name in trials[0]}
-
-
 @dataclass(slots=True)
 class SliceCount:
-    """An observer that counts slices which end before their time."""
+    """An observer that notes of each batch with an iteration limit whether all its rows ended before that."""
 
-    _slices: int = 0
-    _early: int = 0
+    _early: list[bool] = field(default_factory=list)
 
     @property
     def early_share(self) -> float:
-        """Share of the batches with an iteration limit whose rows had all ended before it; 0 without any."""
-        return self._early / self._slices if self._slices else 0.0
+        """Share of the batches that ended early; 0 without any."""
+        return fmean(self._early) if self._early else 0.0
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
         limit = assignment.plan.terms.iterations
         if limit is not None:
-            self._slices += 1
-            self._early += assignment.iterations < limit
+            self._early.append(assignment.iterations < limit)

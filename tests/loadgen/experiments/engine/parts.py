@@ -17,4 +17,4 @@ def ticking() -> Callable[[], float]:
 
 
 def subject_of(model: LoadedModel, text: Text) -> Subject:
-    return Subject("tiny", model, text)
+    return Subject(model, text)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from loadgen.experiments.engine.bench import Generate, Job, Lengthwise, Runner, Turn, contest
+from engine.messages import RowSpec
+from loadgen.experiments.engine.bench import Generate, Lengthwise, Run, Turn, contest, draw_rows
 from loadgen.experiments.engine.setup import Floor, load_plain, measure_bandwidth, weight_bytes
 from models.errors import UserError
 from models.network.loader import LoadedModel
@@ -18,7 +20,7 @@ from models.text import Text
 from tests.engine.rows import pipeline_of
 from tests.loadgen.experiments.engine.parts import subject_of, ticking
 
-TWO_JOBS = [Job((1, 2), 3), Job((1, 2, 3), 5)]
+TWO_ROWS = draw_rows(random.Random(0), 50, [(2, 3), (3, 5)])
 
 
 class Scripted:
@@ -30,17 +32,17 @@ class Scripted:
         self._seconds = list(seconds)
         self._error = error
 
-    def run(self, jobs: Sequence[Job]) -> Turn:
+    def run(self, rows: Sequence[RowSpec]) -> Turn:
         self._log.append(self.name)
         if self._error is not None:
             raise self._error
-        return Turn(self._seconds.pop(0), (0.1, 0.3, 0.2), tuple(job.output_len for job in jobs))
+        return Turn(self._seconds.pop(0), (0.1, 0.3, 0.2), tuple(row.sampling.max_tokens for row in rows))
 
 
 def test_rounds_interleave_and_the_first_does_not_count() -> None:
     log: list[str] = []
-    runners = [Scripted("a", log, [99, 1, 2, 4]), Scripted("b", log, [99, 2, 2, 2])]
-    a, b = contest(runners, lambda _: TWO_JOBS, 3)
+    engines = {"a": Scripted("a", log, [99, 1, 2, 4]).run, "b": Scripted("b", log, [99, 2, 2, 2]).run}
+    a, b = contest(engines, lambda _: TWO_ROWS, 3).values()
     assert log == ["a", "b", "b", "a", "a", "b", "b", "a"]
     assert a.rates == [8, 4, 2] and a.rate == 4 and b.rates == [4, 4, 4]
     assert a.steps == [0.2] * 3 and a.trouble is None
@@ -48,18 +50,14 @@ def test_rounds_interleave_and_the_first_does_not_count() -> None:
 
 def test_who_cannot_run_says_why_once_and_the_others_go_on() -> None:
     log: list[str] = []
-    runners = [Scripted("a", log, [1, 1, 1]), Scripted("b", log, [], OSError("no kernel"))]
-    a, b = contest(runners, lambda _: TWO_JOBS, 2)
+    engines = {"a": Scripted("a", log, [1, 1, 1]).run, "b": Scripted("b", log, [], OSError("no kernel")).run}
+    a, b = contest(engines, lambda _: TWO_ROWS, 2).values()
     assert len(a.rates) == 2 and b.rates == []
     assert b.trouble == "OSError: no kernel" and log.count("b") == 1
 
 
 def test_an_answer_of_another_length_is_no_result() -> None:
-    class Lazy(Scripted):
-        def run(self, jobs: Sequence[Job]) -> Turn:
-            return Turn(1.0, (), (3, 4))
-
-    (lazy,) = contest([Lazy("lazy", [], [])], lambda _: TWO_JOBS, 1)
+    lazy = contest({"lazy": lambda rows: Turn(1.0, (), (3, 4))}, lambda _: TWO_ROWS, 1)["lazy"]
     assert lazy.rates == [] and "1 of 2 answers" in (lazy.trouble or "")
 
 
@@ -97,7 +95,7 @@ def test_bandwidth_is_the_best_of_what_was_timed() -> None:
     assert measure_bandwidth(torch.device("cpu"), ticking(), size=4096) == 2 * 4096
 
 
-JOBS = [Job(tuple(range(5, 5 + length)), 1 + length % 5) for length in (9, 4, 12, 6, 7)]
+ROWS = draw_rows(random.Random(0), 50, [(length, 1 + length % 5) for length in (9, 4, 12, 6, 7)])
 """Outputs of 5, 5, 3, 2 and 3 tokens."""
 
 
@@ -107,32 +105,32 @@ def plain(tiny_model: LoadedModel, tiny_text: Text) -> PreTrainedModel:
 
 
 @pytest.fixture
-def runners(tiny_model: LoadedModel, tiny_text: Text, plain: PreTrainedModel) -> dict[str, Runner]:
-    every = (Lengthwise(subject_of(tiny_model, tiny_text), 2, ticking()), Generate(plain, 2, ticking()))
-    return {runner.name: runner for runner in every}
+def engines(tiny_model: LoadedModel, tiny_text: Text, plain: PreTrainedModel) -> dict[str, Run]:
+    ours = Lengthwise(subject_of(tiny_model, tiny_text), 2, ticking())
+    return {"lengthwise": ours.run, "generate": Generate(plain, 2, ticking()).run}
 
 
 @pytest.mark.parametrize("name", ["lengthwise", "generate"])
-def test_only_tokens_that_were_asked_for_count_and_runs_can_be_repeated(runners: dict[str, Runner], name: str) -> None:
+def test_only_tokens_that_were_asked_for_count_and_runs_can_be_repeated(engines: dict[str, Run], name: str) -> None:
     for _ in range(2):
-        turn = runners[name].run(JOBS)
+        turn = engines[name](ROWS)
         assert turn.lengths == (5, 5, 3, 2, 3)
         assert turn.seconds > 0 and turn.steps and min(turn.steps) >= 0
 
 
-def test_a_static_batch_goes_on_until_its_longest_row_ends(runners: dict[str, Runner]) -> None:
+def test_a_static_batch_goes_on_until_its_longest_row_ends(engines: dict[str, Run]) -> None:
     # Three batches of 5, 3 and 3 steps: the clock is read at each, and once before and after all.
-    turn = runners["generate"].run(JOBS)
+    turn = engines["generate"](ROWS)
     assert turn.seconds == 5 + 3 + 3 + 1
     assert turn.steps == (1.0,) * (4 + 2 + 2)
 
 
-def test_steps_of_this_engine_are_turns_in_which_nothing_is_read(runners: dict[str, Runner]) -> None:
-    turn = runners["lengthwise"].run(JOBS[:1])
+def test_steps_of_this_engine_are_turns_in_which_nothing_is_read(engines: dict[str, Run]) -> None:
+    turn = engines["lengthwise"](ROWS[:1])
     assert turn.seconds == 5 and turn.steps == (1.0,) * 4
 
 
 def test_a_row_that_no_memory_holds_is_told(tiny_model: LoadedModel, tiny_text: Text) -> None:
     small = Lengthwise(subject_of(tiny_model, tiny_text), 1, _pipeline=pipeline_of(tiny_model, tiny_text, capacity=6))
     with pytest.raises(UserError, match="a row failed: "):
-        small.run(JOBS)
+        small.run(ROWS)

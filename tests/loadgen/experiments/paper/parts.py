@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine.simulated.machine import Machine
+from loadgen.experiments.options import Experiments
 from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.options import Experiments
-from loadgen.experiments.paper.plan import Stage, limits
-from loadgen.experiments.paper.report import HEADS
-from loadgen.experiments.paper.trial import Figures, Line, Point
+from loadgen.experiments.paper.row import FIGURES
+from loadgen.experiments.paper.trial import Figures, Line, Point, Stage, limits
 from loadgen.simulate.prediction import Prediction
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
@@ -28,7 +27,7 @@ def point_at(label: str, rate: float = 1.0, **changes: Any) -> Point:
 
 
 def trial_of(**figures: float) -> Figures:
-    return dict.fromkeys(HEADS, 1.0) | figures
+    return dict.fromkeys(FIGURES, 1.0) | figures
 
 
 def line(strategy: str, label: str = "20/s", x: float = 0.0, **figures: float) -> Line:

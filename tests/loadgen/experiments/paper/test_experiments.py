@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.experiments.paper import magnus, ssjf
 from loadgen.experiments.paper.load import Pool
-from loadgen.experiments.paper.row import PUBLISHED, TITLES
+from loadgen.experiments.paper.row import FIGURES, PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.trial import at_point
 from loadgen.workload.lengths import Lengths
@@ -47,7 +47,7 @@ def test_ssjf_ages_as_its_authors_do_unless_told_otherwise(factor: float, told: 
 
 
 def test_ssjf_takes_a_traces_times_where_there_are_any() -> None:
-    [row] = ssjf.azure_times(stage_of()).others
+    [row] = ssjf.azure_times(stage_of()).rows
     assert "give --trace" in row.measured
     pool = Pool(tuple(Lengths(3.0 * place, 5, 5 + place) for place in range(60)), "with times")
     points = ssjf.azure_times(stage_of(pool)).points
@@ -63,7 +63,7 @@ def test_the_two_times_that_batons_machines_are_solved_for_come_out(table: str, 
 
 def test_published_figures_are_as_printed() -> None:
     """Typed from the texts once more."""
-    assert all(row[2] in TITLES for name in PUBLISHED for row in PUBLISHED[name] if len(row) == 6)
+    assert all(FIGURES[row[2]][2] for name in PUBLISHED for row in PUBLISHED[name] if len(row) == 6)
     ends = {name: [number for row in PUBLISHED[name] for number in row[3:5]] for name in ("scls-hf", "scls-ds")}
     assert ends["scls-hf"] == [
         *(232.3, 315.8, 82.4, 84.9, 79.8, 81.0, 61.6, 171.0, 78.4, 88.3, 74.6, 85.8, 100.3, 226.1),

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.experiments.paper.load import Load, task_pool
-from loadgen.experiments.paper.magnus import EXPERIMENTS, RoughCost, lesson_errors, read_pool
-from loadgen.experiments.paper.plan import carry_out
+from loadgen.experiments.paper.magnus import PAPER, RoughCost, lesson_errors, read_pool
 from loadgen.simulate.simulation import prices_of
 from models.errors import UserError
 from scheduler.serving_time.presets import V100_CHATGLM_6B
@@ -55,10 +54,10 @@ def test_a_folder_without_tasks_is_refused(tmp_path: Path) -> None:
 def test_correlations_are_those_of_the_texts(tmp_path: Path) -> None:
     stage = stage_of()
     stage.pool = read_pool(write_tasks(tmp_path), "reference", seed=0)
-    [row, _] = carry_out(EXPERIMENTS["correlations"](stage), stage.play).rows
+    [row, _] = PAPER.experiments["correlations"](stage).rows
     assert row.measured == "1.00" and row.published == "0.96 to 1.00"
     stage.pool = replace(stage.pool, samples=())
-    [row] = carry_out(EXPERIMENTS["correlations"](stage), stage.play).rows
+    [row] = PAPER.experiments["correlations"](stage).rows
     assert "give --tasks" in row.measured
 
 

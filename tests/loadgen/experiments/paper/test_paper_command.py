@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.experiments.commands import add_commands
-from loadgen.experiments.paper.plan import Stage
 from loadgen.experiments.paper.row import PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
-from loadgen.experiments.paper.trial import Figures, Point
+from loadgen.experiments.paper.trial import Figures, Point, Stage
 from server.cli.main import run_command
 
 MAGNUS = ("--scale", "0.14", "--duration", "4", "--rates", "2,4", "--experiments", "main,ablation")

@@ -4,7 +4,7 @@ files have no case: figures that are missing, and parts of a set of queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,17 +13,16 @@ import pytest
 from engine.messages import Tally, Terms
 from engine.sampling.params import SamplingParams
 from loadgen.experiments.paper.baton import TARGET_2, table_rows
+from loadgen.experiments.paper.experiment import Experiment
 from loadgen.experiments.paper.load import Load, chat_pool
-from loadgen.experiments.paper.plan import Experiment, Plan, carry_out
-from loadgen.experiments.paper.row import PUBLISHED, Row, claim
-from loadgen.experiments.paper.scls import EXPERIMENTS, main_rows, slice_rows
+from loadgen.experiments.paper.row import PUBLISHED, Row, Runs
+from loadgen.experiments.paper.scls import PAPER, main_rows, slice_rows
 from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
-from loadgen.experiments.paper.trial import Figures, Line, Point, SliceCount, make_trial, pool_trials
+from loadgen.experiments.paper.trial import Figures, Point, SliceCount, make_trial, pool_trials
 from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import Served, Simulation, Watch, WorkerRecord
 from models.errors import UserError
-from scheduler.plan import Assignment
-from scheduler.plan import Plan as BatchPlan
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
 from tests.loadgen.experiments.paper.parts import line, point_at, stage_of, trial_of
 
@@ -56,7 +55,7 @@ def test_several_runs_have_the_mean_of_each_figure() -> None:
 @pytest.mark.parametrize(("limit", "share"), [(5, 1.0), (4, 0.0), (None, 0.0)])
 def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | None, share: float) -> None:
     request = Request(0, (1,), SamplingParams(9), Times(0.0), generated=2)
-    assignment = Assignment(BatchPlan((request,), Terms(closed=True, iterations=limit)), 0, 0.0)
+    assignment = Assignment(Plan((request,), Terms(closed=True, iterations=limit)), 0, 0.0)
     count = SliceCount()
     request.generated = 6
     count.on_finish(assignment, 1.0)
@@ -64,13 +63,14 @@ def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | 
     assert SliceCount().early_share == 0.0
 
 
-def list_points(lines: Sequence[Line]) -> list[Row]:
-    return [claim("points", True, " ".join(f"{line.strategy}@{line.point.label}" for line in lines), "here")]
+def list_points(runs: Runs) -> list[Row]:
+    told = " ".join(f"{line.strategy}@{line.point.label}" for line in runs.lines)
+    return [Row.claim("points", True, told, "here")]
 
 
-def plan(*, sweeping: bool = False) -> Plan:
+def experiment(*, sweeping: bool = False) -> Experiment:
     points = [point_at("slow"), point_at("fast", 2.0)]
-    return Plan("title", "setting", ("throughput",), points, ("vs", "ccb"), list_points, sweeping=sweeping)
+    return Experiment("title", "setting", ("throughput",), points, ("vs", "ccb"), list_points, sweeping=sweeping)
 
 
 def told(made: Experiment) -> list[str]:
@@ -90,22 +90,22 @@ def until(count: int) -> Callable[[str, Point], Figures]:
 
 
 def test_every_strategy_runs_at_each_point() -> None:
-    made = carry_out(plan(), until(4))
+    made = experiment().carry_out(until(4))
     assert told(made) == ["vs@slow", "ccb@slow", "vs@fast", "ccb@fast"] and not made.interrupted
     assert [row.measured for row in made.rows] == ["yes: vs@slow ccb@slow vs@fast ccb@fast"]
 
 
 def test_an_interrupt_leaves_what_ran_and_rows_of_complete_points() -> None:
-    made = carry_out(plan(), until(3))
+    made = experiment().carry_out(until(3))
     assert made.interrupted and told(made) == ["vs@slow", "ccb@slow", "vs@fast"]
     assert [row.measured for row in made.rows] == ["yes: vs@slow ccb@slow"]
-    none = carry_out(plan(), until(0))
+    none = experiment().carry_out(until(0))
     assert none.interrupted and none.lines == [] and none.rows == []
 
 
 @pytest.mark.parametrize(("runs", "count"), [(3, 0), (4, 1)])
 def test_rows_about_a_whole_sweep_need_all_of_it(runs: int, count: int) -> None:
-    assert len(carry_out(plan(sweeping=True), until(runs)).rows) == count
+    assert len(experiment(sweeping=True).carry_out(until(runs)).rows) == count
 
 
 def test_a_run_is_done_once() -> None:
@@ -118,8 +118,8 @@ def test_a_run_is_done_once() -> None:
     stage = stage_of(chat_pool(0, count=50), scale=0.125, rates=(8.0,))
     stage.begin = begin
     for _ in range(2):
-        carry_out(EXPERIMENTS["main"](stage), stage.play)
-    assert begun == ["sls, 8/s", "scls, 8/s"]
+        PAPER.experiments["main"](stage).carry_out(stage.play)
+    assert begun == ["sls, 8/s: 4 requests", "scls, 8/s: 4 requests"]
 
 
 def test_a_point_may_have_predictions_of_its_own() -> None:
@@ -142,12 +142,12 @@ def test_slice_lengths_have_a_best_one_in_between(throughputs: tuple[float, ...]
         line("scls", f"slices of {length}", length, throughput=value)
         for length, value in zip((16, 64, 256), throughputs, strict=True)
     ]
-    assert find(slice_rows(lines), "throughput").document["holds"] is holds
+    assert find(slice_rows(Runs(lines)), "throughput").document["holds"] is holds
 
 
 def test_a_mode_whose_baseline_answered_nothing_in_time_is_skipped() -> None:
     lines = [line("fcfs-dynamic", mean=80, answered_meanwhile=0.0), line("ssjf-dynamic", mean=60)]
-    jct, none = sjf_rows(lines, PUBLISHED["ssjf-rates"], "answered_meanwhile")
+    jct, none = sjf_rows(Runs(lines), PUBLISHED["ssjf-rates"], "answered_meanwhile")
     assert jct.document["measured"] == pytest.approx({"20/s": 25.0})
     assert none.measured == "skipped: the other strategy has none of it" and none.published == "3.00×"
     modes = ("none", "dynamic", "continuous")
@@ -157,13 +157,13 @@ def test_a_mode_whose_baseline_answered_nothing_in_time_is_skipped() -> None:
         for mode in modes
         for order in ("fcfs", "ssjf")
     ]
-    assert "skipped" in formulation_rows(idle, "first_quarter")[1].measured
+    assert "skipped" in formulation_rows(Runs(idle), "first_quarter")[1].measured
 
 
 def test_answers_of_one_token_make_no_batches_to_compare() -> None:
     """They ended in a division by zero: nothing decodes, so batches have no size and no token is invalid."""
     lines = [line(name, batch_size=0.0, invalid=0.0) for name in ("sls", "scls")]
-    rows = main_rows(lines, "hf")
+    rows = main_rows(Runs(lines), "hf")
     for what in ("batch size", "invalid tokens"):
         assert find(rows, what).measured.startswith("skipped: ")
 
@@ -171,7 +171,7 @@ def test_answers_of_one_token_make_no_batches_to_compare() -> None:
 def test_seconds_of_a_part_of_batons_queries_say_nothing() -> None:
     lines = [line("fcfs-dynamic", "8 rows", 8, duration=100.0), line("baton", "8 rows", 8, duration=25.0)]
     published = {8: [50.07, 31.08]}
-    rows = table_rows(lines, TARGET_2, published)
+    rows = table_rows(Runs(lines), TARGET_2, published)
     assert [row.measured for row in rows] == ["100.0 s", "25.0 s", "4.00×"]
     assert [row.published for row in rows] == ["50.1 s", "31.1 s", "1.61×"]
-    assert [row.what for row in table_rows(lines, TARGET_2, published, whole=False)] == [rows[2].what]
+    assert [row.what for row in table_rows(Runs(lines), TARGET_2, published, whole=False)] == [rows[2].what]

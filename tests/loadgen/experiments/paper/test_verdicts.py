@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.experiments.paper.report import judge
-from loadgen.experiments.paper.row import PERCENT, SECONDS, TIMES, Row, beside, claim, find, skip
+from loadgen.experiments.paper.row import PERCENT, SECONDS, TIMES, Row
 from server.cli.main import main
 
 
 def row_of(low: float, high: float, unit: str, *measured: float) -> Row:
-    return beside("a over b", {str(one): one for one in measured}, low, high, unit, "IV, Fig. 1")
+    return Row.beside("a over b", {str(one): one for one in measured}, low, high, unit, "IV, Fig. 1")
 
 
 @pytest.mark.parametrize(
@@ -25,14 +24,14 @@ def row_of(low: float, high: float, unit: str, *measured: float) -> Row:
         (row_of(1.7, 2.2, TIMES, 1.2), "less"),
         (row_of(242, 242, SECONDS, 241.7), "as published"),
         (row_of(242, 242, SECONDS, 0.5), "less"),
-        (claim("it rises", True, "1, 2", "IV"), "holds"),
-        (claim("it rises", False, "2, 1", "IV"), "does not hold"),
-        (skip("it", "there is no GPU"), ""),
-        (find("it", {"it": 1.0}, SECONDS), ""),
+        (Row.claim("it rises", True, "1, 2", "IV"), "holds"),
+        (Row.claim("it rises", False, "2, 1", "IV"), "does not hold"),
+        (Row.skip("it", "there is no GPU"), ""),
+        (Row.find("it", {"it": 1.0}, SECONDS), ""),
     ],
 )
 def test_a_row_is_judged_by_the_published_range_and_a_tenth_of_it(row: Row, verdict: str) -> None:
-    assert judge(row) == verdict
+    assert row.verdict == verdict
 
 
 def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:

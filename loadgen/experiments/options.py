@@ -1,0 +1,204 @@
+"""The flags of the experiments' commands, `lengthwise bench engine`, `gpu`, `quality` and `grid`, `paper` and `arena`;
+and which of `paper` cannot be followed together or with the paper that is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from models.errors import UserError
+from models.network.quantization import QUANTIZATIONS, Quantization
+from models.options import Count, Natural, NonNegative, Positive, option
+from scheduler.options import Scheduling
+
+ROWS = (1, 8, 32, 64)  # rows that engines are compared at, unless flags say
+
+Several = Annotated[int, Meta(ge=2)]
+"""A length in which a token follows another."""
+
+KINDS = tuple(kind for kind in QUANTIZATIONS if kind != Quantization.NONE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchedModel:
+    """The model that a benchmark loads into this process."""
+
+    model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "as for serve")
+    quantization: str = option("auto", "as for serve", choices=lambda: ("auto", *QUANTIZATIONS))
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "as for serve")
+    seed: int = option(0, "seed of the prompts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineBench(BenchedModel):
+    """The parts of a comparison with transformers."""
+
+    rows: tuple[Count, ...] = option(
+        (),
+        f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged: none)",
+        nargs="+",
+    )
+    input_len: Count = option(64, "prompt tokens of a row")
+    output_len: Several = option(64, "tokens to generate for a row")
+    rounds: Count = option(3, "rounds that count, after one more")
+    beside: tuple[str, ...] = option(
+        (), "also this engine with its weights kept so", nargs="+", choices=lambda: QUANTIZATIONS
+    )
+    ragged: bool = option(False, "compare with requests of different lengths")
+    num_requests: Count = option(128, "with --ragged: requests")
+    min_len: Several = option(16, "with --ragged: shortest prompt and output")
+    max_len: Several = option(256, "with --ragged: longest prompt and output")
+    slots: Count = option(32, "with --ragged: rows at a time")
+    save_result: Path | None = option(None, "write the figures as JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuBench:
+    """What is measured on a GPU."""
+
+    rows: tuple[Count, ...] = option((), "rows of decode steps (default: 1 8 64 256)", nargs="+")
+    length: Count | None = option(None, "tokens of the longest row; the shortest has half of them (default: 1024)")
+    save_result: Path = option(Path("gpu.json"), "the file with all figures")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QualityBench:
+    """The texts to read, and the ways to keep weights."""
+
+    model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
+    quantization: tuple[str, ...] = option(
+        (), f"which to compare (default: {' '.join(KINDS)})", nargs="+", choices=lambda: KINDS
+    )
+    dataset_path: tuple[Path, ...] = option(
+        (),
+        "JSONL files as of the workload `jsonl`, an equal share of each (default: texts of the standard library)",
+        nargs="+",
+    )
+    num_texts: Count = option(64, "texts, all files together")
+    max_len: Several = option(256, "tokens that are read of a text")
+    seed: Natural = option(0, "seed of the choice of texts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """The loads that strategies are simulated on."""
+
+    trace: tuple[str, ...] = option(
+        (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
+    )
+    seed: Natural = option(0, "seed of lengths and arrivals; other seeds play other requests of a trace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(Simulated):
+    """The loads and contenders that are played, and the file that the outcome goes to."""
+
+    save_result: Path = option(
+        Path("grid.jsonl"), "a line a run is appended here; what the file holds already is not played again"
+    )
+    strategies: tuple[str, ...] = option(
+        (), "some of the contenders by name, beside first come, first served (default: all)", commas=True, metavar="A,B"
+    )
+    num_prompts: Count = option(600, "requests of a run, but for overloads of 100 and of 3,000")
+    cells: Count | None = option(None, "play this many cells, a fair sample (default: all)")
+    seeds: Count = option(1, "runs of each cell: --seed and those after it")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arena(Simulated):
+    """The loads and strategies that are played, and the file that the outcome goes to."""
+
+    save_result: Path = option(
+        Path("arena.jsonl"), "a line a run is appended here; what the file holds already is not played again"
+    )
+    num_prompts: Count = option(600, "requests of a run; two and a half times as many with 256 slots")
+    strategies: tuple[str, ...] = option((), "PACKAGE:ROW or FILE.py:ROW, to play too", commas=True, metavar="A,B,...")
+    report: Path | None = option(None, "write the page as HTML")
+
+
+PAPERS = ("magnus", "scls", "ssjf", "baton")
+ONLY = MappingProxyType({"tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"})  # flags for one paper alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiments:
+    """Which experiments to run, and under which load."""
+
+    paper: str = option("", "whose experiments to run", positional=True, choices=lambda: PAPERS)
+    experiments: tuple[str, ...] | None = option(
+        None, "some of them by name (default: all; a wrong name lists them)", commas=True, metavar="A,B,..."
+    )
+    scale: Positive = option(
+        1.0,
+        "share of the paper's size: executors and rates (magnus, scls), runs (ssjf), queries (baton); fewer executors "
+        "show smaller gains",
+        metavar="X",
+    )
+    seed: Natural = option(0, "seed of lengths, arrivals and errors")
+    seeds: Count = option(1, "runs of all of it, with --seed, a hundred more and so on; tables and file have the first")
+    report: Path | None = option(None, "write a page of the figures that are swept, in bands over --seeds, as HTML")
+    duration: Positive | None = option(
+        None,
+        "seconds of arrivals (default: the paper's; baton has none)",
+        metavar="S",
+    )
+    rates: tuple[Positive, ...] | None = option(
+        None,
+        "requests a second on the paper's whole machine: for magnus, scls's main experiments and ssjf's rates",
+        commas=True,
+        metavar="A,B,...",
+    )
+    trace: Path | None = option(
+        None,
+        "lengths from a trace: Azure's or BurstGPT's CSV, Mooncake's JSON lines (default: the built-in tasks for "
+        "magnus, drawn lengths for scls and ssjf; baton's are always drawn)",
+    )
+    tasks: Path | None = option(
+        None,
+        "for magnus, a folder of task files *.jsonl, each line with instruction, input and reference (default: the "
+        "built-in tasks)",
+        metavar="FOLDER",
+    )
+    answers: Literal["code", "reference"] = option(
+        "code",
+        "with --tasks, the answer to a request for commented code: the code and its comment, or the comment alone",
+    )
+    input_scale: Positive | None = option(
+        None,
+        "factor of the prompts' lengths (default: 1; for scls 0.25, since CodeFuse's lengths, which are not published, "
+        "are taken to be so much shorter than the trace's)",
+        metavar="X",
+    )
+    aging_factor: NonNegative = option(
+        Scheduling.aging_factor, "of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"
+    )
+    save_result: Path | None = option(None, "write all runs and rows as JSON")
+
+    def refuse(self) -> None:
+        """Raise UserError for the first flag that cannot be followed."""
+        if not self.paper:
+            raise UserError(f"name a paper: {', '.join(PAPERS)}")
+        given = {one.name for one in fields(self) if getattr(self, one.name) != one.default}
+        for name in sorted(given):
+            if ONLY.get(name, self.paper) != self.paper:
+                raise UserError(f"--{name.replace('_', '-')} is for {ONLY[name]}: leave it out")
+        if "tasks" in given and "trace" in given:
+            raise UserError("--tasks and --trace both tell the lengths: leave one out")
+        if "answers" in given and "tasks" not in given:
+            raise UserError("--answers is for task files: name them with --tasks")
+        if self.paper == "baton" and given & {"trace", "input_scale"}:
+            raise UserError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
+
+    def choose(self, known: Sequence[str]) -> Sequence[str]:
+        """The experiments to run, all unless there are names; raises UserError for one that is not known."""
+        unknown = [name for name in self.experiments or () if name not in known]
+        if unknown:
+            raise UserError(f"--experiments: {', '.join(unknown)} is none of {', '.join(known)}")
+        return tuple(dict.fromkeys(self.experiments or known))
