@@ -108,7 +108,11 @@ class Stage:
             total = load.count * len(missing)
             watch, before = self.begin(f"{name}, {point.label}: {total} requests", total), 0
             for run in missing:
-                self._trials[name, run] = self._run(name, run, lambda ended, before=before: watch(before + ended))
+
+                def tell(ended: int, before: int = before) -> None:
+                    watch(before + ended)
+
+                self._trials[name, run] = self._run(name, run, tell)
                 before += load.count
         return pool_trials([self._trials[name, run] for run in runs])
 
