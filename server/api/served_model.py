@@ -106,7 +106,7 @@ MODEL = web.AppKey("model", ServedModel)
 def model_name(asked: str | None, model: ServedModel) -> str:
     """The model's name as the client knows it, its id when none was given; raises ApiError 404 for another's."""
     if asked is None or (asked not in model.names and model.accepts_any_name):
-        return model.id
+        return model.names[0]
     if asked not in model.names:
         raise unknown_model(asked, model.names)
     return asked

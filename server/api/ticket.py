@@ -25,9 +25,9 @@ class Ticket:
         """Raises ApiError 429 where there is no room in the queue, or in the quota."""
         app = request.app
         self._limits, self._pending, self._dispatcher = app[LIMITS], app[PENDING], app[DISPATCHER]
-        self._quota, self._generates = app[ACCESS].quota, operation.generates
+        self._quota = app[ACCESS].quota
         self._counted = 0  # answers that wait on their way to the queue
-        if self._generates and (request.content_length or 0) <= self._limits.max_body_bytes:
+        if operation.generates and (request.content_length or 0) <= self._limits.max_body_bytes:
             self._check_room(1)  # what is larger is never welcome, and told so
         # Who counts the tokens of each prompt before sending it has as many calls for that as for answers.
         holder = request.get(HOLDER, ALL)
@@ -36,18 +36,16 @@ class Ticket:
 
     def count_body(self) -> None:
         """From now on, as its body has come whole, count the call as one that waits. Raises ApiError 429."""
-        if self._generates:
-            self.count_answers(1)
+        self.count_answers(1)
 
     def count_answers(self, answers: int) -> None:
         """From now on count the call as the answers that it asks for. Raises ApiError 400, and 429 where they do not
         fit behind what waits; a call by itself always does."""
-        if answers == self._counted:
-            return
         if answers > 1:
             self._quota.count_answers(self._share, answers)
         self._check_room(answers)
-        self._count(answers)
+        self._pending.arrived += answers - self._counted
+        self._counted = answers
 
     def spend(self, tokens: int) -> None:
         """Count tokens that a call was told of."""
@@ -55,16 +53,13 @@ class Ticket:
 
     def settle(self) -> None:
         """Count the call no longer as one on its way: it is in the queue, or over."""
-        self._count(0)
+        self._pending.arrived -= self._counted
+        self._counted = 0
 
     def close(self) -> None:
         """The call is over."""
-        self._count(0)
+        self.settle()
         self._quota.leave(self._share)
-
-    def _count(self, answers: int) -> None:
-        self._pending.arrived += answers - self._counted
-        self._counted = answers
 
     def _check_room(self, answers: int) -> None:
         """Raise ApiError 429 when the queue is full, with the answers that have arrived and are not in it yet."""

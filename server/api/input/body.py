@@ -11,7 +11,7 @@ import secrets
 import time
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import TypeVar
@@ -46,6 +46,9 @@ BODIES = 64
 BODIES_OF_ONE = 16
 """Bodies of the greatest size of which one sender may have the bytes held."""
 
+PACKED = ("gzip", "x-gzip", "deflate")
+"""Encodings of bodies that are read."""
+
 T = TypeVar("T")
 G = TypeVar("G", bound=GenerationBody | MessagesBody)
 
@@ -58,7 +61,10 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
 
     Raises ApiError 400, 404, 408, 413 or 429.
     """
-    body, app = await read_body(request, schema), request.app
+    app = request.app
+    async with hold_body(request) as raw:
+        request[TICKET].count_answers(1)
+        body = await decode(raw, schema, app)
     record = Record(
         f"{prefix}{secrets.token_hex(16)}",
         Caller(request.get(HOLDER), request_id(request)),
@@ -84,10 +90,7 @@ def _asked(request: web.Request) -> frozenset[str]:
 
 async def read_body(request: web.Request, schema: type[T]) -> T:
     """The body as `schema`; raises ApiError 400, 408, 413, 415 or 429."""
-    ticket = request.get(TICKET)
     async with hold_body(request) as raw:
-        if ticket is not None:
-            ticket.count_body()
         return await decode(raw, schema, request.app)
 
 
@@ -128,7 +131,11 @@ async def _receive(request: web.Request, body: bytearray, held: Counter[str], se
     most = limits.max_body_bytes
     if (request.content_length or 0) > most:
         raise _too_large(limits)
-    unpack = _unpacker_for(request)
+    encoding = encoding_of(request)
+    if encoding not in ("", *PACKED):
+        message = "Content-Encoding: only gzip, deflate and identity are read; send the body as it is"
+        raise ApiError(415, message, close=True)
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress if encoding else None  # 32: either header
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for piece in request.content.iter_any():
@@ -149,22 +156,10 @@ async def _receive(request: web.Request, body: bytearray, held: Counter[str], se
         raise ApiError(400, "the request's body cannot be read: its encoding is broken", close=True) from None
 
 
-def _unpacker_for(request: web.Request) -> Callable[[bytes, int], bytes] | None:
-    """Unpacks pieces of a body, each to a number of bytes at most; None where they are not packed. Raises ApiError 415
-    for an unknown encoding."""
-    match request.headers.get("Content-Encoding", "identity").strip().lower():
-        case "identity" | "":
-            return None
-        case "gzip" | "x-gzip" | "deflate":
-            return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress  # 32: either header
-    message = "Content-Encoding: only gzip, deflate and identity are read; send the body as it is"
-    raise ApiError(415, message, close=True)
-
-
-def refuse_packed(request: web.Request) -> None:
-    """Raise ApiError 415 for a body whose bytes are encoded, where they are read as they come."""
-    if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
-        raise ApiError(415, "Content-Encoding: files are read as they come; send the form as it is", close=True)
+def encoding_of(request: web.Request) -> str:
+    """How a body is packed; empty where it is not."""
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    return "" if encoding == "identity" else encoding
 
 
 def _too_large(limits: Limits) -> ApiError:

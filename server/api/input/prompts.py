@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import orjson
@@ -57,7 +57,8 @@ async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     refuse_foreign(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
     tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
-    grammar = await constraint(body, model, tools)
+    form = tools.offered or body.response_format or body.structured_outputs
+    grammar = await constraint(body, model, tools) if form else None
     if not asks_tools and _is_short(body):
         return _converse(body, model, tools, grammar)
     return await model.run_in_thread(_converse, body, model, tools, grammar)
@@ -86,23 +87,27 @@ def refuse_unencodable(param: str) -> Iterator[None]:
 @refuse_unencodable("messages")
 def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
     turns, ids = render_chat(body, model, tools)
-    check_fits(ids, "messages", model)
-    return Prompt(tuple(ids), "", _parts(body, turns, model), grammar, tools)
+    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, body, model)
 
 
-def _parts(
-    body: TextBody, turns: Sequence[Turn], model: ServedModel, whole: Sequence[int] | None = None
-) -> LengthQuery:
-    """The parts of a conversation, whose tokens are known where it is in one piece and one text (`whole`)."""
+def _prompt(prompt: Prompt, turns: Sequence[Turn], body: TextBody, model: ServedModel) -> Prompt:
+    """The prompt with its parts. Raises ApiError 400 for one that is empty, or leaves no room for an answer, and
+    TextError."""
+    ids, is_chat = prompt.ids, isinstance(body, ChatBody)
+    path = "messages" if is_chat else "prompt"
+    if not ids:
+        raise invalid(path, "must not be empty")
+    if len(ids) >= model.context_length:
+        raise too_long(path, f"{len(ids)} tokens", model)
     if body.instruction is not None:
         split = split_by(body.instruction, [turn["content"] for turn in turns])
     else:
         split = split_messages(turns, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
-    if whole is not None and not split.instruction:
-        return LengthQuery("", split.user_input, len(whole), 0, tuple(whole))
+    if not (is_chat or split.instruction):
+        return replace(prompt, parts=LengthQuery("", split.user_input, len(ids), 0, ids))
     user_input = model.text.encode(split.user_input)
-    instruction = model.text.encode(split.instruction) if split.instruction else ()
-    return LengthQuery(split.instruction, split.user_input, len(user_input), 0, (*instruction, *user_input))
+    tokens = (*(model.text.encode(split.instruction) if split.instruction else ()), *user_input)
+    return replace(prompt, parts=LengthQuery(split.instruction, split.user_input, len(user_input), 0, tokens))
 
 
 def render_chat(body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> tuple[list[Turn], list[int]]:
@@ -157,7 +162,8 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
     refuse_foreign(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise invalid("best_of", "only the value of n is supported", "unsupported")
-    grammar = await constraint(body, model)
+    form = body.response_format or body.structured_outputs
+    grammar = await constraint(body, model) if form else None
     is_one = isinstance(body.prompt, str) or all(isinstance(token, int) for token in body.prompt[: SHORT + 1])
     if is_one and len(body.prompt) + len(body.instruction or "") <= SHORT:
         return _complete(body, model, grammar)
@@ -178,16 +184,7 @@ def _completion_prompt(
 ) -> Prompt:
     text = written if isinstance(written, str) else model.text.decode(written)
     ids = tuple(model.text.encode(written) if isinstance(written, str) else written)
-    check_fits(ids, "prompt", model)
-    return Prompt(ids, text, _parts(body, [{"role": "user", "content": text}], model, ids), grammar)
-
-
-def check_fits(ids: Sequence[int], path: str, model: ServedModel) -> None:
-    """Raise ApiError 400 for a prompt that is empty, or leaves no room for an answer."""
-    if not ids:
-        raise invalid(path, "must not be empty")
-    if len(ids) >= model.context_length:
-        raise too_long(path, f"{len(ids)} tokens", model)
+    return _prompt(Prompt(ids, text, grammar=grammar), [{"role": "user", "content": text}], body, model)
 
 
 WrittenPrompt: TypeAlias = str | list[int]
@@ -215,9 +212,10 @@ def check_written(prompt: WrittenPrompt, path: str, model: ServedModel) -> None:
         raise invalid(path, "must not be empty")
     if isinstance(prompt, str):
         check_bytes(len(prompt.encode()), path, model)
-    else:
-        check_fits(prompt, path, model)
-        check_ids(prompt, path, model)
+        return
+    if len(prompt) >= model.context_length:
+        raise too_long(path, f"{len(prompt)} tokens", model)
+    check_ids(prompt, path, model)
 
 
 def check_ids(ids: Sequence[int], path: str, model: ServedModel) -> None:

@@ -32,9 +32,7 @@ async def give_up_compiling(app: web.Application) -> None:
 
 
 async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
-    """The grammar that the answer must match; None where it may be anything. Raises ApiError."""
-    if not tools.offered and body.response_format is None and body.structured_outputs is None:
-        return None
+    """The grammar that the answer must match; None where it may be anything after all. Raises ApiError."""
     grammar, param, schemas = await model.run_in_thread(_read, body, tools, model.defaults.close_schemas)
     if model.grammars is None and grammar is not None:
         fault = "this server does not constrain answers (--no-structured-outputs); leave it out"

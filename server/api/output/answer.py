@@ -77,8 +77,9 @@ async def respond(
     request: web.Request, record: Record, body: TextBody, prompts: Sequence[Prompt], words: Callable[[Call], Words]
 ) -> web.StreamResponse:
     """Generate what the body asks for and answer the client; raises ApiError until the answer begins."""
-    ticket, app = request[TICKET], request.app
-    ticket.count_answers((body.n or 1) * len(prompts))
+    ticket, app, answers = request[TICKET], request.app, (body.n or 1) * len(prompts)
+    if answers > 1:
+        ticket.count_answers(answers)
     request[CALL] = record.id
     with app[REGISTER].enter(record):
         async with open_call(body, prompts, app, record) as call:

@@ -39,12 +39,8 @@ class WantedAnswer:
     prediction: Prediction | None
     given: Mapping[str, Any]
     """Arguments of the dispatcher's `submit` and `estimate`."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the answer and its prompt, as far as they can be foreseen."""
-        most, prediction = self.query.max_tokens, self.prediction
-        return len(self.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
+    tokens: int
+    """Those of the answer and its prompt, as far as they can be foreseen."""
 
 
 @asynccontextmanager
@@ -69,21 +65,24 @@ async def foresee(
     asked = [
         asyncio.ensure_future(app[LENGTHS].predict(query, own[0])) for query, own in zip(queries, chosen, strict=True)
     ]
+    cache = "" if model.defaults.shares_prefixes else holder or ""
     known = {
         "priority": body.priority or 0,
         "client": client,
-        "cache_scope": _cache_scope(None if model.defaults.shares_prefixes else holder, body.cache_salt),
+        "cache_scope": f"{cache} {body.cache_salt}" if body.cache_salt else cache,
     }
     wanted = []
     try:
         predictions = await asyncio.gather(*asked)
         for prompt, own, query, prediction in zip(prompts, chosen, queries, predictions, strict=True):
             length: dict[str, Any] = {}
+            tokens = query.max_tokens
             if prediction is not None:
                 length = {"predicted_length": prediction.length, "distribution": prediction.distribution}
+                tokens = min(tokens, int(prediction.length))
             for sampling in own:
                 given = {"prompt": prompt.ids, "sampling": sampling, **known, **length}
-                wanted.append(WantedAnswer(prompt, query, prediction, given))
+                wanted.append(WantedAnswer(prompt, query, prediction, given, len(prompt.ids) + tokens))
         yield wanted
     except NoReplay as error:
         raise invalid("replay_tokens", str(error)) from None
@@ -93,17 +92,13 @@ async def foresee(
                 late.forget()
 
 
-def _cache_scope(holder: str | None, salt: str | None) -> str:
-    """The name under which prompts of an API key's holder, and of the client's salt, are kept for each other."""
-    return (holder or "") + (f" {salt}" if salt else "")
-
-
 def length_scope(holder: str | None, salt: str | None) -> str:
     """A digest of an API key's holder and of the client's salt, whose answers predict each other's lengths; empty where
     neither is given."""
     if not (holder or salt):
         return ""
-    return sha256(_cache_scope(holder, salt).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    name = (holder or "") + (f" {salt}" if salt else "")
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def list_sampling(
@@ -118,22 +113,48 @@ def list_sampling(
     if choices * len(prompts) > MAX_CHOICES:
         fault = f"{choices} answers to each of {len(prompts)} prompts are more than {MAX_CHOICES} in one request"
         raise invalid("n", fault)
-    chosen = [_sampling_fields(body, model, prompt) for prompt in prompts]
-    if chosen[0]["logprobs"] is not None or chosen[0]["prompt_logprobs"] is not None:
-        _bound_logprobs(body, prompts, chosen, most)
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options", "is allowed only when stream is true")
+    if body.prompt_logprobs is not None and body.stream:
+        raise invalid("prompt_logprobs", "cannot be streamed; leave out stream")
+    lengths = [_max_tokens(body, model, model.context_length - len(prompt.ids)) for prompt in prompts]
+    plain = asdict(model.defaults.sampling)
+    plain |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
+    del plain["max_new_tokens"]
+    logprobs, scored = body.logprobs, body.prompt_logprobs
+    if isinstance(body, ChatBody):
+        if body.top_logprobs and not body.logprobs:
+            raise invalid("top_logprobs", "needs logprobs to be true")
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    elif body.echo and logprobs is not None:
+        scored = max(logprobs, scored or 0)
+    common = SamplingParams(
+        lengths[0],
+        **plain | {"top_k": max(plain["top_k"], 0)},  # -1 is off, as 0 is
+        replay_tokens=body.replay_tokens,
+        logit_bias=_logit_bias(body.logit_bias, model.vocab_size) if body.logit_bias else (),
+        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        stop_token_ids=_stop_token_ids(body.stop_token_ids, model.vocab_size) if body.stop_token_ids else (),
+        logprobs=logprobs,
+        prompt_logprobs=scored,
+        stop_repetition=model.defaults.stop_repetition,
+        grammar=None if prompts[0].grammar is None else prompts[0].grammar.grammar,
+    )
+    if logprobs is not None or scored is not None:
+        _bound_logprobs(body, sum(len(prompt.ids) for prompt in prompts), sum(lengths), common, most)
     draw = model.defaults.next_seed if seeded and body.seed is None else lambda: body.seed or 0
     return [
-        [SamplingParams(**fields, seed=(draw() + choice) % 2**64) for choice in range(choices)] for fields in chosen
+        [replace(common, max_tokens=length, seed=(draw() + choice) % 2**64) for choice in range(choices)]
+        for length in lengths
     ]
 
 
-def _bound_logprobs(body: TextBody, prompts: Sequence[Prompt], chosen: Sequence[Mapping[str, Any]], most: int) -> None:
-    """Raise ApiError 400 where the log-probabilities that have to be kept until they are sent are more than `most`."""
-    choices, read, made = body.n or 1, chosen[0]["prompt_logprobs"], chosen[0]["logprobs"]
-    of_prompts = 0 if read is None else choices * (1 + read) * sum(len(prompt.ids) for prompt in prompts)
-    of_answers = 0
-    if made is not None and not body.stream:
-        of_answers = choices * (1 + made) * sum(fields["max_tokens"] for fields in chosen)
+def _bound_logprobs(body: TextBody, read: int, made: int, common: SamplingParams, most: int) -> None:
+    """Raise ApiError 400 where the log-probabilities that have to be kept until they are sent are more than `most`, of
+    so many tokens of prompts, and of answers at most."""
+    scored, logprobs, choices = common.prompt_logprobs, common.logprobs, body.n or 1
+    of_prompts = 0 if scored is None else choices * (1 + scored) * read
+    of_answers = 0 if logprobs is None or body.stream else choices * (1 + logprobs) * made
     if of_prompts + of_answers > most:
         name, hint = ("logprobs", ", or set max_tokens") if of_answers > of_prompts else ("prompt_logprobs", "")
         fault = f"{of_prompts + of_answers} log-probabilities are more than {most} in one request"
@@ -150,48 +171,14 @@ PLAIN = (
 """Fields that the engine takes as they are; those left out are as the model or the engine has them."""
 
 
-def _sampling_fields(body: TextBody, model: ServedModel, prompt: Prompt) -> dict[str, Any]:
-    """The SamplingParams of each answer to a prompt, but for the seed; raises ApiError 400.
-
-    `top_k` -1 is off, as 0 is.
-    """
-    if body.stream_options is not None and not body.stream:
-        raise invalid("stream_options", "is allowed only when stream is true")
-    if body.prompt_logprobs is not None and body.stream:
-        raise invalid("prompt_logprobs", "cannot be streamed; leave out stream")
-    fields = asdict(model.defaults.sampling)
-    longest, logprobs, scored = fields.pop("max_new_tokens"), body.logprobs, [body.prompt_logprobs]
-    fields |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
-    if isinstance(body, CompletionBody) and body.echo:
-        scored.append(body.logprobs)
-    if isinstance(body, ChatBody):
-        if body.top_logprobs and not body.logprobs:
-            raise invalid("top_logprobs", "needs logprobs to be true")
-        logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    room = model.context_length - len(prompt.ids)
-    return {
-        **fields,
-        "top_k": max(fields["top_k"], 0),
-        "max_tokens": _max_tokens(body, model, room, longest),
-        "replay_tokens": None if body.replay_tokens is None else _replay_tokens(body, model, room),
-        "logit_bias": _logit_bias(body.logit_bias, model.vocab_size) if body.logit_bias else (),
-        "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
-        "stop_token_ids": _stop_token_ids(body.stop_token_ids, model.vocab_size) if body.stop_token_ids else (),
-        "logprobs": logprobs,
-        "prompt_logprobs": max((count for count in scored if count is not None), default=None),
-        "stop_repetition": model.defaults.stop_repetition,
-        "grammar": None if prompt.grammar is None else prompt.grammar.grammar,
-    }
-
-
 def is_scoring(body: TextBody) -> bool:
     """Whether the client wants its prompt back with log-probabilities, and nothing generated."""
     return isinstance(body, CompletionBody) and bool(body.echo) and body.max_tokens == 0
 
 
-def _max_tokens(body: TextBody, model: ServedModel, room: int, longest: int | None) -> int:
-    """Tokens an answer may have, and the model's own settings allow: what was asked for, which must fit, else the
-    endpoint's default, clipped."""
+def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
+    """Tokens an answer may have, and the model's own settings allow: what was asked for, which must fit into `room`, as
+    a length to replay must, else the endpoint's default, clipped."""
     name, asked = "max_tokens", body.max_tokens
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         name, asked = "max_completion_tokens", body.max_completion_tokens
@@ -206,9 +193,11 @@ def _max_tokens(body: TextBody, model: ServedModel, room: int, longest: int | No
     if asked is None and model.defaults.max_tokens is not None:
         # A chat's default gives way to a longer answer that its request asks for in another field.
         asked = max(model.defaults.max_tokens, body.min_tokens or 0, body.replay_tokens or 0)
-    found = min(one for one in (asked, room, longest) if one is not None)
+    found = min(one for one in (asked, room, model.defaults.sampling.max_new_tokens) if one is not None)
     if (body.min_tokens or 0) > found:
         raise invalid("min_tokens", f"must not exceed max_tokens, which is {found} here")
+    if body.replay_tokens is not None:
+        _check_replay(body, body.replay_tokens, model, room)
     return found
 
 
@@ -220,9 +209,8 @@ def _too_long(name: str, asked: int, room: int, model: ServedModel) -> ApiError:
     return invalid(name, fault, "context_length_exceeded")
 
 
-def _replay_tokens(body: TextBody, model: ServedModel, room: int) -> int:
-    """The length that an answer shall have; one that max_tokens cuts short ends there."""
-    asked = body.replay_tokens or 0
+def _check_replay(body: TextBody, asked: int, model: ServedModel, room: int) -> None:
+    """Raise ApiError 400 for a length that an answer cannot have; one that max_tokens cuts short ends there."""
     if not model.defaults.allow_replay:
         fault = "this server does not replay lengths; leave it out, or start with --allow-replay"
         raise invalid("replay_tokens", fault, "unsupported")
@@ -230,7 +218,6 @@ def _replay_tokens(body: TextBody, model: ServedModel, room: int) -> int:
         raise _too_long("replay_tokens", asked, room, model)
     if (body.min_tokens or 0) > asked:
         raise invalid("min_tokens", f"must not exceed replay_tokens, which is {asked}")
-    return asked
 
 
 def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
