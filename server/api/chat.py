@@ -15,8 +15,9 @@ from engine.messages import FinishReason, RowUpdate
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
-from server.api.output.answer import ChoicesBody, ChoiceWords, respond
+from server.api.output.answer import respond
 from server.api.output.call import Answer, Part
+from server.api.output.choices import ChoicesBody, ChoiceWords
 from server.api.output.reading import CallPiece, Piece, TextPiece
 from server.api.output.reply import ChatLogprobs, Lazy, PromptLogprobs, chat_logprobs, prompt_logprobs
 from server.api.served_model import MODEL

@@ -12,8 +12,9 @@ from engine.messages import FinishReason, TokenLogprob
 from server.api.input.body import read_call
 from server.api.input.prompts import completion_prompts
 from server.api.input.schema import CompletionBody
-from server.api.output.answer import ChoicesBody, ChoiceWords, respond
+from server.api.output.answer import respond
 from server.api.output.call import Part
+from server.api.output.choices import ChoicesBody, ChoiceWords
 from server.api.output.reply import (
     CompletionLogprobs,
     Lazy,

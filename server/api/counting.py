@@ -12,17 +12,17 @@ from typing import ClassVar
 import msgspec
 from aiohttp import web
 
-from server.api.errors import bad_request
+from server.api.errors import invalid
 from server.api.input import prompts as text_prompts
 from server.api.input import schema
-from server.api.input.body import parse, read_body
+from server.api.input.body import decode, hold_body, read_body
 from server.api.input.fields import ABSENT
 from server.api.input.responses import ResponsesBody
 from server.api.output.reply import LETTERS, Lazy, expectation_of, json_response
 from server.api.output.sse import send_reply
-from server.api.output.wanted import describe, length_scope, list_wanted, predict
+from server.api.output.wanted import foresee
 from server.api.responses import read_chat
-from server.api.served_model import DISPATCHER, LENGTHS, MODEL, ServedModel, model_name
+from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.api.ticket import TICKET
 from server.http.access import client_of, holder_of
 
@@ -37,28 +37,14 @@ class AnyBody(msgspec.Struct, frozen=True):
 
 async def estimate(request: web.Request) -> web.Response:
     """Tell what a call would cost and how long it would take if it came now, without making it; raises ApiError 400."""
-    model = request.app[MODEL]
     body, prompts = await _read(request)
-    model_name(body.model, model)
-    wanted, holder = list_wanted(body, prompts, model, seeded=False), holder_of(request)
-    client = client_of(request, body.user)
-    async with predict(wanted, request.app[LENGTHS], length_scope(holder, body.cache_salt)) as predictions:
-        described = [describe(*pair, body, model, client, holder) for pair in zip(wanted, predictions, strict=True)]
-        requests = [request.app[DISPATCHER].estimate(**one) for one in described]
+    model_name(body.model, request.app[MODEL])
+    client, holder = client_of(request, body.user), holder_of(request)
+    async with foresee(body, prompts, request.app, client, holder, seeded=False) as wanted:
+        requests = [request.app[DISPATCHER].estimate(**one.given) for one in wanted]
     told = expectation_of(requests)
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
-
-
-async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_prompts.Prompt]]:
-    """The body, and its prompts; raises ApiError 400."""
-    model, given = request.app[MODEL], await read_body(request, schema.GenerationBody, _schema_of)
-    if isinstance(given, schema.CompletionBody):
-        return given, await text_prompts.completion_prompts(given, model)
-    if isinstance(given, ResponsesBody):
-        given, _ = await read_chat(request, given)
-    assert isinstance(given, schema.ChatBody), "the only kind that is left"
-    return given, [await text_prompts.chat_prompt(given, model)]
 
 
 KINDS: Mapping[str, type[schema.GenerationBody]] = MappingProxyType(
@@ -67,13 +53,21 @@ KINDS: Mapping[str, type[schema.GenerationBody]] = MappingProxyType(
 """The field with a body's prompt -> the kind of the body."""
 
 
-def _schema_of(raw: bytes) -> type[schema.GenerationBody]:
-    """The kind of a body; raises ApiError 400."""
-    given = parse(raw, AnyBody)
-    for name, kind in KINDS.items():
-        if bytes(getattr(given, name)):
-            return kind
-    raise bad_request("messages: is missing; give messages, prompt or input, as the call would", "messages")
+async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_prompts.Prompt]]:
+    """The body, and its prompts; raises ApiError 400."""
+    app, model = request.app, request.app[MODEL]
+    async with hold_body(request) as raw:
+        given = await decode(raw, AnyBody, app)
+        kind = next((kind for name, kind in KINDS.items() if bytes(getattr(given, name))), None)
+        if kind is None:
+            raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
+        body = await decode(raw, kind, app)
+    if isinstance(body, schema.CompletionBody):
+        return body, await text_prompts.completion_prompts(body, model)
+    if isinstance(body, ResponsesBody):
+        body, _ = await read_chat(request, body)
+    assert isinstance(body, schema.ChatBody), "the only kind that is left"
+    return body, [await text_prompts.chat_prompt(body, model)]
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
@@ -156,22 +150,23 @@ TEMPLATE_FIELDS = ("chat_template_kwargs", "add_generation_prompt", "continue_fi
 """Fields of a chat's body that decide how its template is filled."""
 
 
+@text_prompts.refuse_unencodable("messages")
 def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is not None:
-        raise bad_request("prompt: give either prompt or messages, not both", "prompt")
+        raise invalid("prompt", "give either prompt or messages, not both")
     if body.add_special_tokens:
-        message = "add_special_tokens: with messages the chat template decides which there are; leave it out"
-        raise bad_request(message, "add_special_tokens", "unsupported")
+        fault = "with messages the chat template decides which there are; leave it out"
+        raise invalid("add_special_tokens", fault, "unsupported")
     fields = {name: getattr(body, name) for name in TEMPLATE_FIELDS}
     return text_prompts.render_chat(schema.ChatBody(messages=body.messages or [], **fields), model)[1]
 
 
+@text_prompts.refuse_unencodable("prompt")
 def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is None:
-        raise bad_request("prompt: is missing; give either prompt or messages", "prompt")
+        raise invalid("prompt", "is missing; give either prompt or messages")
     text_prompts.check_bytes(len(body.prompt.encode()), "prompt", model)
-    with text_prompts.refuse_unencodable("prompt"):
-        return model.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    return model.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
 
 
 def _detokenize(body: DetokenizeBody, model: ServedModel) -> Detokenized:

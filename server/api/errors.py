@@ -7,6 +7,7 @@ the request's id and told as an internal error.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
@@ -97,6 +98,12 @@ class ErrorBody(msgspec.Struct, frozen=True):
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """Status 400: the request itself has to change."""
     return ApiError(400, message, param=param, code=code)
+
+
+def invalid(path: str, fault: str, code: str | None = None, *, status: int = 400) -> ApiError:
+    """What is wrong with the value at a path of the request, such as `messages[0].content`; the error's `param` is the
+    path's first name."""
+    return ApiError(status, f"{path}: {fault}", param=re.split(r"[.\[]", path)[0], code=code)
 
 
 def busy(message: str, code: str, retry_after: float, *, close: bool = False) -> ApiError:

@@ -15,11 +15,12 @@ from engine.messages import REPETITION, FinishReason, RowUpdate
 from server.api.errors import ApiError, reword_errors
 from server.api.input.body import read_body, read_call
 from server.api.input.messages import CHAT_WORDS, CountBody, MessagesBody, as_chat
-from server.api.input.prompts import chat_prompt, render_chat
+from server.api.input.prompts import chat_prompt, refuse_unencodable, render_chat
 from server.api.input.tools import toolbox
-from server.api.output.answer import ItemWords, respond
+from server.api.output.answer import respond
 from server.api.output.call import Call, Part
-from server.api.output.reading import CallPiece, try_json
+from server.api.output.items import Item, ItemWords
+from server.api.output.reading import try_json
 from server.api.output.reply import json_response
 from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
@@ -42,6 +43,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     body = await read_body(request, CountBody)
     model_name(body.model, model)
 
+    @refuse_unencodable("messages")
     def count() -> int:
         chat = as_chat(body)
         return len(render_chat(chat, model, toolbox(chat))[1])
@@ -149,62 +151,44 @@ def message_error(error: ApiError, request_id: str) -> MessageError:
     return MessageError(error=MessageErrorDetail(kind, error.message), request_id=request_id)
 
 
-class MessageWords(ItemWords[ContentBlock]):
+class MessageWords(ItemWords):
     """Words one answer as Anthropic's messages: a block for its text, and one for each call.
 
     The last event of a stream is its end marker: Anthropic sends no [DONE].
     """
-
-    text_kind = TextBlock
 
     def __init__(self, call: Call, request_id: str) -> None:
         super().__init__()
         self._call, self._request_id = call, request_id
 
     def whole(self, answers: Sequence[Part]) -> MessageObject:
-        for _ in self.events(answers):
+        for _ in self.events(answers[0]):
             pass
-        return self._message(self.done, *self._ending(answers[0].update))
+        return self._message([_block(item) for item in self.items], *self._ending(answers[0].update))
 
     def opening(self) -> Iterator[msgspec.Struct]:
         yield MessageEvent(type="message_start", message=self._message([], None, None))
 
-    def part_events(self, part: Part) -> Iterator[msgspec.Struct]:
-        yield from self.push(part.pieces)
-        if part.update.finish_reason is not None:
-            yield from self.finish()
-            reason, sequence = self._ending(part.update)
-            delta = {"stop_reason": reason, "stop_sequence": sequence}
-            yield MessageEvent(type="message_delta", delta=delta, usage=self._usage())
-            yield MessageEvent(type="message_stop")
+    def begun(self, item: Item) -> Iterator[msgspec.Struct]:
+        yield MessageEvent(type="content_block_start", index=item.place, content_block=_block(item))
+
+    def grown(self, item: Item, part: str) -> Iterator[msgspec.Struct]:
+        if part:
+            of_text, of_call = {"type": "text_delta", "text": part}, {"type": "input_json_delta", "partial_json": part}
+            delta = of_text if item.call is None else of_call
+            yield MessageEvent(type="content_block_delta", index=item.place, delta=delta)
+
+    def ended(self, item: Item) -> Iterator[msgspec.Struct]:
+        yield MessageEvent(type="content_block_stop", index=item.place)
+
+    def ending(self, update: RowUpdate) -> Iterator[msgspec.Struct]:
+        reason, sequence = self._ending(update)
+        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        yield MessageEvent(type="message_delta", delta=delta, usage=self._usage())
+        yield MessageEvent(type="message_stop")
 
     def failed(self, error: ApiError) -> msgspec.Struct:
         return message_error(error, self._request_id)
-
-    def text_item(self) -> ContentBlock:
-        return TextBlock("")
-
-    def call_item(self, call: CallPiece) -> ContentBlock:
-        return ToolUseBlock(call.id.replace("call_", "toolu_", 1), call.name, {})
-
-    def complete(self, item: ContentBlock, text: str, cut: bool) -> ContentBlock:
-        """A call that was cut has no input."""
-        if isinstance(item, TextBlock):
-            return TextBlock(text)
-        value = try_json(text)
-        return ToolUseBlock(item.id, item.name, value if isinstance(value, dict) else {})
-
-    def begun(self, item: ContentBlock) -> Iterator[msgspec.Struct]:
-        yield MessageEvent(type="content_block_start", index=len(self.done), content_block=item)
-
-    def grown(self, item: ContentBlock, part: str) -> Iterator[msgspec.Struct]:
-        if part:
-            of_text, of_call = {"type": "text_delta", "text": part}, {"type": "input_json_delta", "partial_json": part}
-            delta = of_text if isinstance(item, TextBlock) else of_call
-            yield MessageEvent(type="content_block_delta", index=len(self.done), delta=delta)
-
-    def ended(self, item: ContentBlock) -> Iterator[msgspec.Struct]:
-        yield MessageEvent(type="content_block_stop", index=len(self.done))
 
     def _usage(self) -> MessageUsage:
         usage = self._call.usage()
@@ -227,3 +211,13 @@ class MessageWords(ItemWords[ContentBlock]):
         return MessageObject(
             id=record.id, model=record.model, content=content, stop_reason=reason, stop_sequence=sequence, usage=usage
         )
+
+
+def _block(item: Item) -> ContentBlock:
+    """An item as far as it has come; a call whose arguments are not whole has no input."""
+    if item.call is None:
+        return TextBlock(item.text)
+    value = try_json(item.text)
+    return ToolUseBlock(
+        item.call.id.replace("call_", "toolu_", 1), item.call.name, value if isinstance(value, dict) else {}
+    )

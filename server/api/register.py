@@ -21,12 +21,13 @@ from aiohttp import web
 from engine.messages import FinishReason, RowId, RowUpdate
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
-from server.api.errors import ApiError, bad_request
+from server.api.errors import ApiError, invalid
 from server.api.output.reply import Metrics, expectation_of, json_response
 from server.api.request_status import (
     CallState,
     RequestList,
     RequestStatus,
+    WaitReason,
     call_state,
     choice_of,
     explain_wait,
@@ -63,8 +64,8 @@ class Record:
     cancelled: bool = False
     client: str = ""
     """The one among whom service is shared out; where keys are set, the holder of its key."""
-    tells_estimate: bool = False
-    """Whether its client asked to be told with the answer what was expected of it."""
+    asks: frozenset[str] = frozenset()
+    """Headers by which its client asks to be told more."""
 
     @property
     def state(self) -> CallState:
@@ -76,12 +77,6 @@ class Record:
             raise ApiError(499, CANCELLED)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    caller: Caller
-    status: RequestStatus
-
-
 class Register:
     """Every method that takes an id takes a call's own, or the request id that its client gave it: then the latest
     call of that name is meant. A holder sees only its own calls.
@@ -91,7 +86,7 @@ class Register:
         self._dispatcher = dispatcher
         self._history = history
         self._open: dict[str, Record] = {}
-        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._ended: OrderedDict[str, RequestStatus] = OrderedDict()
 
     def __len__(self) -> int:
         """Calls under way."""
@@ -105,32 +100,27 @@ class Register:
             yield record
         finally:
             del self._open[record.id]
-            self._remember(record)
+            if record.requests or record.cancelled:  # what was refused before it was in line is not worth it
+                self._ended[record.id] = self._status(record)
+            while len(self._ended) > self._history:
+                self._ended.popitem(last=False)
 
     def status(self, name: str, holder: str | None, *, explained: bool = False) -> RequestStatus | None:
         """How a call stands, and if it shall be `explained` why it waits; None for one that is unknown, forgotten or
         another's."""
         found = self._find(name, holder)
-        if found is None:
-            return None
-        status = found.status if isinstance(found, _Ended) else self._status(found)
-        return self._explained(status, found) if explained else status
+        if isinstance(found, Record):
+            return self._status(found, explained=explained)
+        return msgspec.structs.replace(found, waits_for=None) if found is not None and explained else found
 
-    def _explained(self, status: RequestStatus, record: Record | _Ended) -> RequestStatus:
-        if isinstance(record, _Ended):
-            return msgspec.structs.replace(status, waits_for=None)
-        others = [one for one in self._own(record.caller.holder) if one is not record]
-        own = {request: one.id for one in others for request in one.requests}
-        return msgspec.structs.replace(status, waits_for=explain_wait(record.requests, own, self._dispatcher))
-
-    def _own(self, holder: str | None) -> Iterator[Record]:
-        """A holder's calls under way."""
-        return (one for one in self._open.values() if one.caller.holder == holder)
+    def _own(self, holder: str | None) -> list[Record]:
+        """A holder's calls under way, the latest first."""
+        return [one for one in reversed(self._open.values()) if one.caller.holder == holder]
 
     def explain_row(self, row: RowId, holder: str | None) -> RequestStatus | None:
         """How the holder's call under way that has a row stands, and why it waits; None where none has it."""
-        found = (one.id for one in self._own(holder) if any(request.row_id == row for request in one.requests))
-        return next((self.status(one, holder, explained=True) for one in found), None)
+        found = (one for one in self._own(holder) if any(request.row_id == row for request in one.requests))
+        return next((self._status(one, explained=True) for one in found), None)
 
     def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
         """Break a call off, and tell how it stands then; what has ended stays as it is. None as for `status`."""
@@ -142,18 +132,17 @@ class Register:
     def iter_latest(self, holder: str | None, limit: int) -> Iterator[RequestStatus]:
         """A holder's calls, the latest first: those under way by now, then those that have ended; how each stands is
         found out when it is asked for."""
-        own = [record for record in reversed(self._open.values()) if record.caller.holder == holder][:limit]
-        past = (ended.status for ended in reversed(self._ended.values()) if ended.caller.holder == holder)
+        own = self._own(holder)[:limit]
+        past = (ended for ended in reversed(self._ended.values()) if ended.caller == holder)
         return chain(map(self._status, own), [*islice(past, limit - len(own))])
 
-    def _find(self, name: str, holder: str | None) -> Record | _Ended | None:
+    def _find(self, name: str, holder: str | None) -> Record | RequestStatus | None:
         """The holder's call of an id, or else the latest that has this request id, under way before ended."""
-        found: Record | _Ended | None = self._open.get(name) or self._ended.get(name)
+        found: Record | RequestStatus | None = self._open.get(name) or self._ended.get(name)
         if found is not None:
-            return found if found.caller.holder == holder else None
-        calls: Iterable[Record | _Ended] = chain(reversed(self._open.values()), reversed(self._ended.values()))
-        own = (one for one in calls if one.caller.request_id == name and one.caller.holder == holder)
-        return next(own, None)
+            return found if _caller(found).holder == holder else None
+        calls: Iterable[Record | RequestStatus] = chain(reversed(self._open.values()), reversed(self._ended.values()))
+        return next((one for one in calls if _caller(one) == Caller(holder, name)), None)
 
     def _break_off(self, record: Record) -> None:
         open_requests = [request for request in record.requests if not request.state.is_final]
@@ -165,14 +154,7 @@ class Register:
             # For the scheduler a cancelled request has no reader any more; but the client still reads.
             request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=CANCELLED))
 
-    def _remember(self, record: Record) -> None:
-        """Calls that were refused before they were in line are not worth it."""
-        if record.requests or record.cancelled:
-            self._ended[record.id] = _Ended(record.caller, self._status(record))
-        while len(self._ended) > self._history:
-            self._ended.popitem(last=False)
-
-    def _status(self, record: Record) -> RequestStatus:
+    def _status(self, record: Record, *, explained: bool = False) -> RequestStatus:
         requests, state = record.requests, record.state
         choices = [choice_of(index, request, self._dispatcher) for index, request in enumerate(requests)]
         waits = state is CallState.WAITING
@@ -180,6 +162,11 @@ class Register:
         place, wait = min(places, key=itemgetter(0), default=(None, None))
         ends = [request.times.end for request in requests if request.times.end is not None]
         end = max(ends) if requests and len(ends) == len(requests) else self._dispatcher.now()
+        reason: WaitReason | None | msgspec.UnsetType = msgspec.UNSET
+        if explained:
+            others = [one for one in self._own(record.caller.holder) if one is not record]
+            own = {request: one.id for one in others for request in one.requests}
+            reason = explain_wait(requests, own, self._dispatcher)
         return RequestStatus(
             id=record.id,
             request_id=record.caller.request_id,
@@ -198,7 +185,12 @@ class Register:
             metrics=measure(requests) if requests else Metrics(None, None, None),
             estimate=expectation_of(requests) if requests else None,
             choices=choices,
+            waits_for=reason,
         )
+
+
+def _caller(call: Record | RequestStatus) -> Caller:
+    return call.caller if isinstance(call, Record) else Caller(call.caller, call.request_id)
 
 
 REGISTER = web.AppKey("register", Register)
@@ -255,8 +247,8 @@ async def cancel_request(request: web.Request) -> web.Response:
 
 def _respond(name: str, status: RequestStatus | None) -> web.Response:
     if status is None:
-        message = f"id: no request {name[:200]!r} is under way or has ended lately"
-        raise ApiError(404, message, param="id", code="request_not_found")
+        fault = f"no request {name[:200]!r} is under way or has ended lately"
+        raise invalid("id", fault, "request_not_found", status=404)
     return json_response(status)
 
 
@@ -264,5 +256,5 @@ def read_number(request: web.Request, name: str, least: int, most: int, default:
     """A number of the query; raises ApiError 400."""
     text = request.query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-        raise bad_request(f"{name}: must be a whole number from {least} to {most}", name, "invalid_value")
+        raise invalid(name, f"must be a whole number from {least} to {most}", "invalid_value")
     return int(text)

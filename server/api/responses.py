@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -15,16 +15,17 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from engine.messages import FinishReason
+from engine.messages import FinishReason, RowUpdate
 from server.api.errors import ApiError, error_body, reword_errors
 from server.api.input import responses as bodies
 from server.api.input.body import read_call
 from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody, Message, PastCall, PastFunction
 from server.api.output import response as replies
-from server.api.output.answer import ItemWords, respond
+from server.api.output.answer import respond
 from server.api.output.call import Call, Part
-from server.api.output.reading import CallPiece, TextPiece, try_json
+from server.api.output.items import Item, ItemWords
+from server.api.output.reading import TextPiece, try_json
 from server.api.output.reply import ChatLogprob, chat_logprobs, encode, json_response
 from server.api.served_model import MODEL, ServedModel
 from server.http.access import holder_of
@@ -70,10 +71,8 @@ async def delete_response(request: web.Request) -> web.Response:
     return json_response(replies.DeletedResponse(name))
 
 
-class ResponseWords(ItemWords[replies.OutputItem]):
+class ResponseWords(ItemWords):
     """Words one answer as OpenAI's responses: typed, numbered events, without a [DONE]."""
-
-    text_kind = replies.OutputMessage
 
     def __init__(
         self,
@@ -87,100 +86,96 @@ class ResponseWords(ItemWords[replies.OutputItem]):
         self._call, self._body, self._model, self._keep = call, body, model, keep
         self._custom = frozenset(tool.name for tool in body.tools or () if tool.type == "custom")
         self._numbers = count()  # of events
-        self._fresh: Sequence[ChatLogprob] = ()  # of the text of the part that is being worded
+        self._fresh: list[ChatLogprob] = []  # of the text of the part that is being worded
         self._logprobs: list[ChatLogprob] = []
 
     def whole(self, answers: Sequence[Part]) -> replies.ResponseObject:
-        *_, last = self.events(answers)
+        *_, last = self.events(answers[0])
         assert isinstance(last, replies.ResponseEvent) and last.response is not msgspec.UNSET, "it ends each stream"
         return last.response
 
     def opening(self) -> Iterator[msgspec.Struct]:
-        response = self._response("in_progress", [])
+        response = self._response("in_progress")
         yield self._event("created", response=response)
         yield self._event("in_progress", response=response)
 
-    def part_events(self, part: Part) -> Iterator[msgspec.Struct]:
-        update, cut = part.update, part.update.finish_reason is FinishReason.LENGTH
-        wanted = bodies.wants_logprobs(self._body) and update.logprobs  # which only answers without tools may have
-        self._fresh = chat_logprobs(update.logprobs, self._model.text).content if wanted else []
-        self._logprobs.extend(self._fresh)
-        yield from self.push(part.pieces or ([TextPiece("")] if self._fresh else []))
-        if update.finish_reason is None:
-            return
-        yield from self.finish(cut=cut)
+    def events(self, part: Part) -> Iterator[msgspec.Struct]:
+        told = part.update.logprobs if bodies.wants_logprobs(self._body) else ()  # only answers without tools have any
+        self._fresh = list(chat_logprobs(told, self._model.text).content)
+        self._logprobs += self._fresh
+        yield from super().events(replace(part, pieces=part.pieces or [TextPiece("")]) if self._fresh else part)
+
+    def begun(self, item: Item) -> Iterator[msgspec.Struct]:
+        yield self._event("output_item.added", output_index=item.place, item=self._item(item))
+        if item.call is None:
+            yield self._of(item, "content_part.added", part=replies.OutputText("", []))
+
+    def grown(self, item: Item, part: str) -> Iterator[msgspec.Struct]:
+        if item.call is None and (part or self._fresh):
+            yield self._of(item, "output_text.delta", delta=part, logprobs=self._fresh)
+        elif part and item.call is not None and item.call.name not in self._custom:
+            yield self._of(item, "function_call_arguments.delta", delta=part)
+
+    def ended(self, item: Item) -> Iterator[msgspec.Struct]:
+        """The events that tell an item as a whole, and the one that ends it."""
+        match whole := self._item(item):
+            case replies.OutputMessage(content=[part]):
+                yield self._of(item, "output_text.done", text=part.text, logprobs=part.logprobs)
+                yield self._of(item, "content_part.done", part=part)
+            case replies.CustomCallItem(input=text):
+                yield self._of(item, "custom_tool_call_input.delta", delta=text)
+                yield self._of(item, "custom_tool_call_input.done", input=text)
+            case replies.FunctionCallItem(name=name, arguments=arguments):
+                yield self._of(item, "function_call_arguments.done", name=name, arguments=arguments)
+        yield self._event("output_item.done", output_index=item.place, item=whole)
+
+    def ending(self, update: RowUpdate) -> Iterator[msgspec.Struct]:
+        cut = update.finish_reason is FinishReason.LENGTH
         details = replies.IncompleteDetails("max_output_tokens") if cut else None
         status: replies.Status = "incomplete" if cut else "completed"
-        response = self._response(status, self.done, incomplete_details=details)
+        response = self._response(status, incomplete_details=details)
         if self._keep is not None:
             self._keep(response)
         yield self._event(status, response=response)
 
     def failed(self, error: ApiError) -> msgspec.Struct:
         """The last event, with the items that there were when the answer failed, or was broken off."""
+        if self.items and self.items[-1].status == "in_progress":
+            self.items[-1].status = "incomplete"
         failure = replies.ResponseFailure(error_body(error).error.code, error.message)
         status: replies.Status = "cancelled" if self._call.record.cancelled else "failed"
-        return self._event("failed", response=self._response(status, self.all(), error=failure))
+        return self._event("failed", response=self._response(status, error=failure))
 
-    def text_item(self) -> replies.OutputItem:
-        return replies.OutputMessage(self._name("msg"), "in_progress", [])
+    def _item(self, item: Item) -> replies.OutputItem:
+        """An item as far as it has come."""
+        if item.call is None:
+            content = [replies.OutputText(item.text, self._logprobs)] if item.status != "in_progress" else []
+            return replies.OutputMessage(self._name(item), item.status, content)
+        common: dict[str, Any] = {
+            "id": self._name(item),
+            "call_id": item.call.id,
+            "name": item.call.name,
+            "status": item.status,
+        }
+        if item.call.name in self._custom:
+            return replies.CustomCallItem(input=_text_argument(item.text), **common)
+        return replies.FunctionCallItem(arguments=item.text, **common)
 
-    def call_item(self, call: CallPiece) -> replies.OutputItem:
-        common: dict[str, Any] = {"call_id": call.id, "name": call.name, "status": "in_progress"}
-        if call.name in self._custom:
-            return replies.CustomCallItem(id=self._name("ctc"), input="", **common)
-        return replies.FunctionCallItem(id=self._name("fc"), arguments="", **common)
+    def _name(self, item: Item) -> str:
+        """An item's id; the first has the response's own digits."""
+        prefix = "msg_" if item.call is None else "ctc_" if item.call.name in self._custom else "fc_"
+        return self._call.record.id.replace("resp_", prefix, 1) + (str(item.place) if item.place else "")
 
-    def complete(self, item: replies.OutputItem, text: str, cut: bool) -> replies.OutputItem:
-        content: dict[str, Any] = {"arguments": text}
-        if isinstance(item, replies.OutputMessage):
-            content = {"content": [replies.OutputText(text, list(self._logprobs))]}
-        elif isinstance(item, replies.CustomCallItem):
-            content = {"input": _text_argument(text)}
-        return msgspec.structs.replace(item, status="incomplete" if cut else "completed", **content)
-
-    def begun(self, item: replies.OutputItem) -> Iterator[msgspec.Struct]:
-        yield self._event("output_item.added", output_index=len(self.done), item=item)
-        if isinstance(item, replies.OutputMessage):
-            yield self._of(item, "content_part.added", part=replies.OutputText("", []))
-
-    def grown(self, item: replies.OutputItem, part: str) -> Iterator[msgspec.Struct]:
-        if isinstance(item, replies.OutputMessage) and (part or self._fresh):
-            yield self._of(item, "output_text.delta", delta=part, logprobs=list(self._fresh))
-        elif part and isinstance(item, replies.FunctionCallItem):
-            yield self._of(item, "function_call_arguments.delta", delta=part)
-
-    def ended(self, item: replies.OutputItem) -> Iterator[msgspec.Struct]:
-        """The events that tell an item as a whole, and the one that ends it."""
-        if isinstance(item, replies.OutputMessage):
-            (part,) = item.content
-            yield self._of(item, "output_text.done", text=part.text, logprobs=part.logprobs)
-            yield self._of(item, "content_part.done", part=part)
-        elif isinstance(item, replies.CustomCallItem):
-            yield self._of(item, "custom_tool_call_input.delta", delta=item.input)
-            yield self._of(item, "custom_tool_call_input.done", input=item.input)
-        else:
-            yield self._of(item, "function_call_arguments.done", name=item.name, arguments=item.arguments)
-        yield self._event("output_item.done", output_index=len(self.done), item=item)
-
-    def _name(self, prefix: str) -> str:
-        """An id for the next item; the first has the response's own digits."""
-        place = len(self.done) + (self.open is not None)
-        name = self._call.record.id.replace("resp_", f"{prefix}_", 1)
-        return f"{name}{place}" if place else name
-
-    def _of(self, item: replies.OutputItem, kind: str, **fields: Any) -> replies.ResponseEvent:
-        """The next event, about the open item, or the one part of a message."""
-        part = {"content_index": 0} if isinstance(item, replies.OutputMessage) else {}
-        return self._event(kind, item_id=item.id, output_index=len(self.done), **part, **fields)
+    def _of(self, item: Item, kind: str, **fields: Any) -> replies.ResponseEvent:
+        """The next event, about an item, or the one part of a message."""
+        part = {"content_index": 0} if item.call is None else {}
+        return self._event(kind, item_id=self._name(item), output_index=item.place, **part, **fields)
 
     def _event(self, kind: str, **fields: Any) -> replies.ResponseEvent:
         """The next event of the stream."""
         return replies.ResponseEvent(type=f"response.{kind}", sequence_number=next(self._numbers), **fields)
 
-    def _response(
-        self, status: replies.Status, output: list[replies.OutputItem], **ending: Any
-    ) -> replies.ResponseObject:
+    def _response(self, status: replies.Status, **ending: Any) -> replies.ResponseObject:
         body, record, sampling = self._body, self._call.record, self._call.requests[0].sampling
         over = status != "in_progress"
         return replies.ResponseObject(
@@ -191,7 +186,7 @@ class ResponseWords(ItemWords[replies.OutputItem]):
             max_output_tokens=body.max_output_tokens,
             metadata=body.metadata or {},
             model=record.model,
-            output=list(output),
+            output=[self._item(item) for item in self.items],
             parallel_tool_calls=body.parallel_tool_calls is not False,
             previous_response_id=body.previous_response_id,
             store=body.store is not False,

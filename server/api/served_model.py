@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import LengthDistribution, Prediction
 from scheduler.request import Request
-from server.api.errors import ApiError
+from server.api.errors import ApiError, invalid
 from server.api.output.reply import FINGERPRINT
 from server.grammars import GrammarCompiler
 from server.lengths.instruction import InstructionSplit
@@ -35,14 +34,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def fresh_seed() -> int:
-    """A seed that cannot be foreseen."""
-    return secrets.randbits(64)
-
-
 def seed_source(seed: int | None) -> Callable[[], int]:
-    """Seeds for answers whose client gave none: a sequence that `seed` decides, or fresh ones for None."""
-    return fresh_seed if seed is None else partial(random.Random(seed).getrandbits, 64)
+    """Seeds for answers whose client gave none: a sequence that `seed` decides, or ones that nobody foresees for
+    None."""
+    return partial((random.SystemRandom() if seed is None else random.Random(seed)).getrandbits, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class AnswerDefaults:
     """Most tokens of a chat's answer whose request names no limit; None: the rest of the context."""
     stop_repetition: bool = False
     """Whether an answer that only repeats itself is ended."""
-    next_seed: Callable[[], int] = fresh_seed
+    next_seed: Callable[[], int] = seed_source(None)
     """Makes the seed of an answer whose client gave none."""
     close_schemas: bool = False
     """Whether JSON schemas allow no property that they do not name, and want each that they do, also where they are
@@ -110,10 +105,8 @@ MODEL = web.AppKey("model", ServedModel)
 
 def model_name(asked: str | None, model: ServedModel) -> str:
     """The model's name as the client knows it, its id when none was given; raises ApiError 404 for another's."""
-    if asked is None:
-        return model.id
-    if asked not in model.names and model.accepts_any_name:
-        return model.id
+    if asked is None or (asked not in model.names and model.accepts_any_name):
+        return model.names[0]
     if asked not in model.names:
         raise unknown_model(asked, model.names)
     return asked
@@ -121,8 +114,9 @@ def model_name(asked: str | None, model: ServedModel) -> str:
 
 def unknown_model(asked: str, known: Sequence[str]) -> ApiError:
     """Status 404 for a name that none of `known` is."""
-    message = f"model: {asked[:200]!r} is not served here; use {', '.join(known)}"
-    return ApiError(404, message, param="model", code="model_not_found")
+    return invalid(
+        "model", f"{asked[:200]!r} is not served here; use {', '.join(known)}", "model_not_found", status=404
+    )
 
 
 Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -20,13 +19,12 @@ from server.api.chat import ChatWords
 from server.api.completions import CompletionWords
 from server.api.embeddings import EmbeddingBody, embed
 from server.api.errors import ApiError, bad_request, error_body
-from server.api.input.body import parse, read_bounded
+from server.api.input.body import decode
 from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.output.answer import Words, gather_answers
 from server.api.output.call import Call, open_call
 from server.api.output.reply import encode
-from server.api.output.wanted import list_wanted
 from server.api.register import REGISTER, Caller, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.batches.batch import LineReply
@@ -103,21 +101,20 @@ class ModelAsker:
 
     async def _answer(self, endpoint: str, raw: bytes, caller: Caller, share: Share) -> msgspec.Struct:
         if endpoint == EMBEDDINGS:
-            asked = await read_bounded(raw, partial(parse, raw, EmbeddingBody), self._app)
+            asked = await decode(raw, EmbeddingBody, self._app)
             return (await embed(asked, self._app, caller.holder))[0]
         app, model, kind = self._app, self._app[MODEL], ENDPOINTS[endpoint]
-        given = await read_bounded(raw, partial(parse, raw, kind.schema), app)
+        given = await decode(raw, kind.schema, app)
         if given.stream:
             raise bad_request("stream: answers of a batch come whole; leave it out", "stream")
         name, arrival = model_name(given.model, model), app[DISPATCHER].now()
         body = msgspec.structs.replace(given, priority=BACKGROUND, deadline_ms=None)
         prompts = await kind.prompts(body, model)
         app[ACCESS].quota.count_answers(share, (body.n or 1) * len(prompts))
-        wanted = list_wanted(body, prompts, model, LINE_LOGPROBS)
         call_id, client = f"{kind.prefix}{secrets.token_hex(16)}", caller.holder or ""
         record = Record(call_id, caller, endpoint, name, int(time.time()), False, arrival, client=client)
         with app[REGISTER].enter(record):
-            async with open_call(body, wanted, app, record) as call:
+            async with open_call(body, prompts, app, record, LINE_LOGPROBS) as call:
                 return kind.words(call, body, model).whole(await gather_answers(call))
 
 

@@ -166,13 +166,12 @@ ACCESS = web.AppKey("access", Access)
 
 def holder_of(request: web.Request) -> str | None:
     """The name of the API key that a request came with; None where no keys are set, or before one was checked."""
-    holder = request.get(HOLDER)
-    return None if holder == ALL else holder
+    return request.get(HOLDER)
 
 
 def sender_of(request: web.Request) -> str:
     """The name of the API key that a request came with, else the address that it came from."""
-    return holder_of(request) or request.remote or ""
+    return request.get(HOLDER) or request.remote or ""
 
 
 def client_of(request: web.Request, user: str | None) -> str:
@@ -180,9 +179,8 @@ def client_of(request: web.Request, user: str | None) -> str:
     it says that it is in the body's `user`. Names are those of keys, or hashes, since metrics and the dashboard show
     them; empty where nothing tells clients apart.
     """
-    holder = holder_of(request)
-    if holder is not None:
-        return holder
+    if HOLDER in request:
+        return request[HOLDER]
     address = f"address-{_hash(request.remote)}" if request.remote else ""
     return f"{address}/user-{_hash(user)}" if user else address
 
@@ -196,9 +194,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     """Answer 401 to a call that brings no key of ours."""
     keys = request.app[ACCESS].keys
     operation = request.get(OPERATION)
-    if not len(keys):
-        request[HOLDER] = ALL
-    elif operation is None or not operation.open:
+    if len(keys) and (operation is None or not operation.open):
         request[HOLDER] = check_key(keys, request.headers)
     return await handler(request)
 

@@ -16,7 +16,8 @@ _CURRENT: ContextVar[str | None] = ContextVar("request_id", default=None)
 def request_id(request: web.BaseRequest) -> str:
     """The request's id, the same at every call: printable ASCII, at most LONGEST characters."""
     if _KEY not in request:
-        request[_KEY] = _sanitised(request.headers.get(HEADER, "")) or secrets.token_hex(16)
+        given = request.headers.get(HEADER, "")  # whose line breaks and escape sequences would end up in logs
+        request[_KEY] = "".join(char for char in given if "!" <= char <= "~")[:LONGEST] or secrets.token_hex(16)
     return request[_KEY]
 
 
@@ -28,8 +29,3 @@ def current_id() -> str | None:
 def remember_id(request: web.BaseRequest) -> None:
     """From here on, the running task serves this request."""
     _CURRENT.set(request_id(request))
-
-
-def _sanitised(text: str) -> str:
-    """The printable part of an id: line breaks and escape sequences would end up in the logs of others."""
-    return "".join(char for char in text if "!" <= char <= "~")[:LONGEST]

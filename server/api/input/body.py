@@ -11,7 +11,7 @@ import secrets
 import time
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import TypeVar
@@ -20,14 +20,15 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from server.api.errors import ApiError, bad_request, busy
+from server.api.errors import ApiError, bad_request, busy, invalid
 from server.api.input.messages import MessagesBody
 from server.api.input.schema import GenerationBody
 from server.api.limits import LIMITS, PENDING, Limits
+from server.api.output.sse import HEADER as PROGRESS
 from server.api.register import Caller, Record
 from server.api.served_model import DISPATCHER, MODEL, model_name
 from server.api.ticket import TICKET
-from server.http.access import client_of, holder_of, sender_of
+from server.http.access import HOLDER, client_of, sender_of
 from server.http.request_id import request_id
 
 LARGE = 64 * 1024
@@ -45,9 +46,10 @@ BODIES = 64
 BODIES_OF_ONE = 16
 """Bodies of the greatest size of which one sender may have the bytes held."""
 
+PACKED = ("gzip", "x-gzip", "deflate")
+"""Encodings of bodies that are read."""
+
 T = TypeVar("T")
-
-
 G = TypeVar("G", bound=GenerationBody | MessagesBody)
 
 ESTIMATE = "x-lengthwise-estimate"
@@ -59,37 +61,37 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
 
     Raises ApiError 400, 404, 408, 413 or 429.
     """
-    body, app = await read_body(request, schema), request.app
+    app = request.app
+    async with hold_body(request) as raw:
+        request[TICKET].count_answers(1)
+        body = await decode(raw, schema, app)
     record = Record(
         f"{prefix}{secrets.token_hex(16)}",
-        Caller(holder_of(request), request_id(request)),
+        Caller(request.get(HOLDER), request_id(request)),
         request.path,
         model_name(body.model, app[MODEL]),
         int(time.time()),
         bool(body.stream),
         app[DISPATCHER].now(),
         client=client_of(request, getattr(body, "user", None)),
-        tells_estimate=is_asked(request, ESTIMATE),
+        asks=_asked(request),
     )
     return body, record
 
 
-def is_asked(request: web.Request, header: str) -> bool:
-    """Whether a client asks for what a header names; raises ApiError 400."""
-    asked = request.headers.get(header, "0")
-    if asked not in ("0", "1"):
-        raise bad_request(f"{header}: must be 0 or 1, not {asked[:200]!r}", header)
-    return asked == "1"
+def _asked(request: web.Request) -> frozenset[str]:
+    """The headers by which a client asks to be told more; raises ApiError 400."""
+    given = {name: request.headers[name] for name in (ESTIMATE, PROGRESS) if name in request.headers}
+    for name, value in given.items():
+        if value not in ("0", "1"):
+            raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
+    return frozenset(name for name, value in given.items() if value == "1")
 
 
-async def read_body(request: web.Request, schema: type[T], choose: Callable[[bytes], type[T]] | None = None) -> T:
-    """The body as `schema`, or as that of its kinds which `choose` finds in any thread; raises ApiError 400, 408, 413,
-    415 or 429."""
-    app, ticket = request.app, request.get(TICKET)
+async def read_body(request: web.Request, schema: type[T]) -> T:
+    """The body as `schema`; raises ApiError 400, 408, 413, 415 or 429."""
     async with hold_body(request) as raw:
-        if ticket is not None:
-            ticket.count_body()
-        return await read_bounded(raw, lambda: parse(raw, schema if choose is None else choose(raw)), app)
+        return await decode(raw, schema, request.app)
 
 
 @asynccontextmanager
@@ -108,19 +110,19 @@ async def hold_body(request: web.Request) -> AsyncIterator[bytes]:
             del held[sender]
 
 
-async def read_bounded(raw: bytes, read: Callable[[], T], app: web.Application) -> T:
-    """What `read` makes of a JSON text: in a thread where that is large, and only where it has not too many parts.
+async def decode(raw: bytes, schema: type[T], app: web.Application) -> T:
+    """A JSON text as `schema`: in a thread where it is large, and only where it has not too many parts.
 
     Raises ApiError 400.
     """
     if len(raw) < LARGE:
-        return read()
+        return parse(raw, schema)
+    return await app[MODEL].run_in_thread(_parse_large, raw, schema)
 
-    def read_large() -> T:
-        _bound_parts(raw)
-        return read()
 
-    return await app[MODEL].run_in_thread(read_large)
+def _parse_large(raw: bytes, schema: type[T]) -> T:
+    _bound_parts(raw)
+    return parse(raw, schema)
 
 
 async def _receive(request: web.Request, body: bytearray, held: Counter[str], sender: str) -> None:
@@ -129,12 +131,16 @@ async def _receive(request: web.Request, body: bytearray, held: Counter[str], se
     most = limits.max_body_bytes
     if (request.content_length or 0) > most:
         raise _too_large(limits)
-    unpack = _unpacker_for(request)
+    encoding = encoding_of(request)
+    if encoding not in ("", *PACKED):
+        message = "Content-Encoding: only gzip, deflate and identity are read; send the body as it is"
+        raise ApiError(415, message, close=True)
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress if encoding else None  # 32: either header
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for piece in request.content.iter_any():
                 received += len(piece)
-                piece = unpack(piece, most - len(body) + 1)
+                piece = piece if unpack is None else unpack(piece, most - len(body) + 1)
                 size = len(piece)
                 if max(len(body) + size, received) > most:
                     raise _too_large(limits)
@@ -150,21 +156,10 @@ async def _receive(request: web.Request, body: bytearray, held: Counter[str], se
         raise ApiError(400, "the request's body cannot be read: its encoding is broken", close=True) from None
 
 
-def _unpacker_for(request: web.Request) -> Callable[[bytes, int], bytes]:
-    """Unpacks pieces of a body, each to a number of bytes at most; raises ApiError 415 for an unknown encoding."""
-    match request.headers.get("Content-Encoding", "identity").strip().lower():
-        case "identity" | "":
-            return lambda piece, most: piece
-        case "gzip" | "x-gzip" | "deflate":
-            return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress  # 32: either header
-    message = "Content-Encoding: only gzip, deflate and identity are read; send the body as it is"
-    raise ApiError(415, message, close=True)
-
-
-def refuse_packed(request: web.Request) -> None:
-    """Raise ApiError 415 for a body whose bytes are encoded, where they are read as they come."""
-    if request.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", ""):
-        raise ApiError(415, "Content-Encoding: files are read as they come; send the form as it is", close=True)
+def encoding_of(request: web.Request) -> str:
+    """How a body is packed; empty where it is not."""
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    return "" if encoding == "identity" else encoding
 
 
 def _too_large(limits: Limits) -> ApiError:
@@ -198,7 +193,10 @@ def parse(raw: bytes, schema: type[T]) -> T:
                 raise
             return msgspec.json.decode(_NUMBER.sub(_spell_integer, raw), type=schema)
     except msgspec.ValidationError as error:
-        raise _invalid(error) from None
+        found = _AT_PATH.match(str(error))
+        if found is None:
+            raise bad_request(f"the request's body: {error}", code="invalid_value") from None
+        raise invalid(found["path"], found["fault"], "invalid_value") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = f"the request's body is not valid JSON: {_diagnosis(raw, error)}"
         raise bad_request(message, code="invalid_json") from None
@@ -229,14 +227,5 @@ def _spell_integer(found: re.Match[bytes]) -> bytes:
     return text
 
 
-_AT_PATH = re.compile(r"^(?P<what>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
-
-
-def _invalid(error: msgspec.ValidationError) -> ApiError:
-    """msgspec's message, with the field's name in front as the client wrote it."""
-    found = _AT_PATH.match(str(error))
-    if found is None:
-        return bad_request(f"the request's body: {error}", code="invalid_value")
-    path = found["path"]
-    param = re.split(r"[.\[]", path)[0]
-    return bad_request(f"{path}: {found['what']}", param, "invalid_value")
+_AT_PATH = re.compile(r"^(?P<fault>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
+"""msgspec's message, which the field's name ends."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain
 from types import MappingProxyType
-from typing import Annotated, Any, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 import orjson
 from msgspec import Meta, Raw
 
-from server.api.errors import bad_request
+from server.api.errors import invalid
 
 NOTHING: tuple[object, ...] = ("", [], False, None, {})
 """Values that ask for nothing in most of these fields."""
@@ -86,14 +86,24 @@ def refuse_foreign(body: Foreign) -> None:
         value: Raw = getattr(body, name)
         long = len(memoryview(value)) > LONGEST
         if long or bytes(value).translate(None, b" \t\r\n") not in harmless:
-            raise bad_request(f"{name}: {reason}", name, "unsupported")
+            raise invalid(name, reason, "unsupported")
 
 
 def refuse_asked(*fields: tuple[str, object, str]) -> None:
     """Raise ApiError 400 for the first field (name, whether it asks for anything, why that is not there)."""
     for name, asks, reason in fields:
         if asks:
-            raise bad_request(f"{name}: {reason}", name, "unsupported")
+            raise invalid(name, reason, "unsupported")
+
+
+T = TypeVar("T")
+
+
+def required(value: T | None, path: str, why: str = "") -> T:
+    """A value that must be there; raises ApiError 400."""
+    if value is None:
+        raise invalid(path, f"is missing{why}")
+    return value
 
 
 MAX_BYTES = 64 * 1024
@@ -105,33 +115,26 @@ def is_given(raw: msgspec.Raw) -> bool:
     return bytes(raw) not in (b"", b"null")
 
 
-def read_json(raw: bytes, path: str, param: str) -> Any:
+def read_json(raw: bytes, path: str) -> Any:
     """The value at `path` of a body; raises ApiError 400 where it is not JSON, too large or too deep."""
     if len(raw) > MAX_BYTES:
-        raise bad_request(f"{path}: has {len(raw)} bytes, which is more than {MAX_BYTES}; shorten it", param)
+        raise invalid(path, f"has {len(raw)} bytes, which is more than {MAX_BYTES}; shorten it")
     try:
         value = orjson.loads(raw)  # whole numbers beyond 64 bits become floats, else they could not be written again
     except orjson.JSONDecodeError as error:
-        raise bad_request(f"{path}: is not valid JSON: {error}", param) from None
-    if _depth_exceeds(value, MAX_DEPTH):
-        raise bad_request(f"{path}: is nested more than {MAX_DEPTH} deep; flatten it", param)
-    return value
-
-
-def read_object(raw: bytes, path: str, param: str) -> dict[str, Any]:
-    """A JSON text of the client that must be an object; raises ApiError 400."""
-    value = read_json(raw, path, param)
-    if not isinstance(value, dict):
-        raise bad_request(f"{path}: must be a JSON object", param)
-    return value
-
-
-def _depth_exceeds(value: Any, most: int) -> bool:
-    """Level by level, so that depth costs no recursion."""
+        raise invalid(path, f"is not valid JSON: {error}") from None
     level: list[Any] = [value]
-    for _ in range(most + 1):
+    for _ in range(MAX_DEPTH + 1):  # level by level, so that depth costs no recursion
         inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
         level = [*chain.from_iterable(inside)]
-        if not level:
-            return False
-    return True
+    if level:
+        raise invalid(path, f"is nested more than {MAX_DEPTH} deep; flatten it")
+    return value
+
+
+def read_object(raw: bytes, path: str) -> dict[str, Any]:
+    """A JSON text of the client that must be an object; raises ApiError 400."""
+    value = read_json(raw, path)
+    if not isinstance(value, dict):
+        raise invalid(path, "must be a JSON object")
+    return value

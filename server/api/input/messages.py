@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Meta
 
 from models.network.generation_config import Temperature, TokenCount, TopK, TopP
-from server.api.errors import ApiError, bad_request
-from server.api.input import schema as chat_schema
-from server.api.input.fields import ABSENT, read_object, refuse_asked
+from server.api.errors import invalid
+from server.api.input import schema as chat
+from server.api.input.fields import ABSENT, read_object, refuse_asked, required
 from server.api.input.prompts import join_content
 
-TextParts: TypeAlias = str | Annotated[list[chat_schema.ContentPart], Meta(max_length=2048)]
+TextParts: TypeAlias = str | Annotated[list[chat.ContentPart], Meta(max_length=2048)]
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class InputMessage(msgspec.Struct, frozen=True):
 class MessageTool(msgspec.Struct, frozen=True):
     """A tool of the client's."""
 
-    name: chat_schema.FunctionName
+    name: chat.FunctionName
     description: str | None = None
     input_schema: msgspec.Raw = ABSENT
     type: str | None = None
@@ -81,7 +81,7 @@ class OutputConfig(msgspec.Struct, frozen=True):
 class CountBody(msgspec.Struct, frozen=True, kw_only=True):
     """POST /v1/messages/count_tokens."""
 
-    model: chat_schema.ModelName | None = None
+    model: chat.ModelName | None = None
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=2048)]
     system: TextParts | None = None
     tools: Annotated[list[MessageTool], Meta(max_length=128)] | None = None
@@ -95,13 +95,13 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     """POST /v1/messages."""
 
     max_tokens: TokenCount
-    stop_sequences: Annotated[list[chat_schema.StopString], Meta(max_length=16)] | None = None
+    stop_sequences: Annotated[list[chat.StopString], Meta(max_length=16)] | None = None
     stream: bool | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
-    priority: chat_schema.Priority | None = None
-    deadline_ms: chat_schema.Deadline | None = None
+    priority: chat.Priority | None = None
+    deadline_ms: chat.Deadline | None = None
 
 
 CHAT_WORDS: Mapping[str, str] = MappingProxyType(
@@ -109,26 +109,23 @@ CHAT_WORDS: Mapping[str, str] = MappingProxyType(
 )
 """A chat's words in messages about errors -> those of this API."""
 
-
 SAMPLING = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms")
 """Fields that mean the same in a chat."""
 
+OWN_TOOLS = (None, "custom")
+"""Types of tools that the client runs."""
 
-def as_chat(body: CountBody) -> chat_schema.ChatBody:
+
+def as_chat(body: CountBody) -> chat.ChatBody:
     """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
     refuse_asked(("mcp_servers", body.mcp_servers, "this server calls no others; leave it out"))
     turns = [turn for place, one in enumerate(body.messages) for turn in _turns(one, f"messages[{place}]")]
-    told = (
-        [] if body.system is None else [chat_schema.Message("system", join_content(body.system, "system", ("text",)))]
-    )
-    choice, form = body.tool_choice, None
-    if body.output_config is not None and body.output_config.format is not None:
-        schema = chat_schema.JsonSchema(body.output_config.format.schema)
-        form = chat_schema.ResponseFormat("json_schema", schema)
+    told = [] if body.system is None else [chat.Message("system", join_content(body.system, "system"))]
+    choice, form = body.tool_choice, None if body.output_config is None else body.output_config.format
     sampling: dict[str, Any] = {}
     if isinstance(body, MessagesBody):
         sampling = {name: getattr(body, name) for name in SAMPLING} | {"stop": body.stop_sequences}
-    return chat_schema.ChatBody(
+    return chat.ChatBody(
         **sampling,
         model=body.model,
         messages=[*told, *turns],
@@ -137,28 +134,8 @@ def as_chat(body: CountBody) -> chat_schema.ChatBody:
         tools=[_tool(tool) for tool in body.tools or [] if tool.type in OWN_TOOLS],
         tool_choice=None if choice is None else _tool_choice(choice),
         parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
-        response_format=form,
+        response_format=None if form is None else chat.ResponseFormat("json_schema", chat.JsonSchema(form.schema)),
     )
-
-
-def _turns(message: InputMessage, path: str) -> Iterator[chat_schema.Message]:
-    """A message as turns of a chat, which has a turn for each result of a tool. Raises ApiError 400."""
-    if isinstance(message.content, str):
-        yield chat_schema.Message(message.role, message.content)
-        return
-    blocks = [(block, f"{path}.content[{place}]") for place, block in enumerate(message.content)]
-    for block, where in blocks:
-        if block.type not in KINDS[message.role]:
-            fault = f"{block.type[:64]!r} is not supported for {message.role}; only text and tools are"
-            raise bad_request(f"{where}.type: {fault}", "messages", "unsupported")
-        if block.type == "text" and block.text is None:
-            raise _missing(f"{where}.text")
-    results = [_result(block, where) for block, where in blocks if block.type == "tool_result"]
-    text = "".join(block.text or "" for block, _ in blocks if block.type == "text")
-    calls = [_call(block, where) for block, where in blocks if block.type == "tool_use"]
-    yield from results
-    if text or not results:
-        yield chat_schema.Message(message.role, text, tool_calls=calls or None)
 
 
 KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -172,41 +149,48 @@ KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
 """Kinds of blocks by role."""
 
 
-def _call(block: Block, path: str) -> chat_schema.PastCall:
-    if block.name is None or block.id is None:
-        raise _missing(f"{path}.{'name' if block.name is None else 'id'}")
-    read_object(bytes(block.input), f"{path}.input", "messages")
-    return chat_schema.PastCall(chat_schema.PastFunction(block.name, bytes(block.input).decode()), block.id)
+def _turns(message: InputMessage, path: str) -> Iterator[chat.Message]:
+    """A message as turns of a chat, which has a turn for each result of a tool. Raises ApiError 400."""
+    text, calls, results = "", list[chat.PastCall](), False
+    blocks = [Block("text", message.content)] if isinstance(message.content, str) else message.content
+    for place, block in enumerate(blocks):
+        where = f"{path}.content[{place}]"
+        if block.type not in KINDS[message.role]:
+            fault = f"{block.type[:64]!r} is not supported for {message.role}; only text and tools are"
+            raise invalid(f"{where}.type", fault, "unsupported")
+        match block.type:
+            case "text":
+                text += required(block.text, f"{where}.text")
+            case "tool_use":
+                calls.append(_call(block, where))
+            case "tool_result":
+                results = True
+                yield _result(block, where)
+    if text or not results:
+        yield chat.Message(message.role, text, tool_calls=calls or None)
 
 
-def _result(block: Block, path: str) -> chat_schema.Message:
-    if not block.tool_use_id:
-        raise _missing(f"{path}.tool_use_id")
-    said = "" if block.content is None else join_content(block.content, f"{path}.content", ("text",))
-    return chat_schema.Message("tool", f"Error: {said}" if block.is_error else said, tool_call_id=block.tool_use_id)
+def _call(block: Block, path: str) -> chat.PastCall:
+    name, id_ = required(block.name, f"{path}.name"), required(block.id, f"{path}.id")
+    read_object(bytes(block.input), f"{path}.input")
+    return chat.PastCall(chat.PastFunction(name, bytes(block.input).decode()), id_)
 
 
-def _missing(path: str) -> ApiError:
-    return bad_request(f"{path}: is missing", "messages")
+def _result(block: Block, path: str) -> chat.Message:
+    call_id = required(block.tool_use_id or None, f"{path}.tool_use_id")
+    said = "" if block.content is None else join_content(block.content, f"{path}.content")
+    return chat.Message("tool", f"Error: {said}" if block.is_error else said, tool_call_id=call_id)
 
 
-OWN_TOOLS = (None, "custom")
-"""Types of tools that the client runs."""
+def _tool(tool: MessageTool) -> chat.ChatTool:
+    return chat.ChatTool("function", chat.FunctionTool(tool.name, tool.description, tool.input_schema, tool.strict))
 
 
-def _tool(tool: MessageTool) -> chat_schema.ChatTool:
-    return chat_schema.ChatTool(
-        "function", chat_schema.FunctionTool(tool.name, tool.description, tool.input_schema, tool.strict)
-    )
-
-
-def _tool_choice(choice: MessageToolChoice) -> Literal["none", "auto", "required"] | chat_schema.NamedTool:
+def _tool_choice(choice: MessageToolChoice) -> Literal["none", "auto", "required"] | chat.NamedTool:
     match choice.type:
         case "auto" | "none":
             return choice.type
         case "any":
             return "required"
         case "tool":
-            if choice.name is None:
-                raise bad_request("tool_choice.name: is missing", "tool_choice")
-            return chat_schema.NamedTool(chat_schema.NamedFunction(choice.name))
+            return chat.NamedTool(chat.NamedFunction(required(choice.name, "tool_choice.name")))

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import orjson
 
 from engine.sampling.grammar import Compiled
 from models.errors import TextError
-from server.api.errors import ApiError, bad_request
-from server.api.input.fields import refuse_foreign
-from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, Message
+from scheduler.length.features import LengthQuery
+from server.api.errors import ApiError, invalid
+from server.api.input.fields import refuse_foreign, required
+from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, Message, TextBody
 from server.api.input.structured import constraint
 from server.api.input.tools import NO_TOOLS, Toolbox, Turn, plain_turns, tool_fields, toolbox
 from server.api.served_model import ServedModel
-from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text
-
-if TYPE_CHECKING:
-    from models.text import Text
+from server.lengths.instruction import InstructionSplit, split_by, split_messages
 
 SHORT = 1024
 """Characters of a prompt, or its token ids, up to which it is encoded on the event loop: that takes a millisecond, and
@@ -45,12 +43,9 @@ class Prompt:
 
     ids: tuple[int, ...]
     text: str = ""
-    split: SplitPrompt = SplitPrompt("", "")
-    """The prompt's two parts: the application's instruction, and the user's own input."""
-    text_ids: tuple[int, ...] = ()
-    """Tokens of both, without the chat template."""
-    user_input_length: int = 0
-    """UIL: tokens of the user input."""
+    parts: LengthQuery = LengthQuery("", "", 0, 0)
+    """The application's instruction and the user's own input, and their tokens without the chat template; the bound of
+    the answer, and whose it is, are not in it yet."""
     grammar: Compiled | None = None
     """The grammar of the answer; None where it may be anything."""
     tools: Toolbox = NO_TOOLS
@@ -62,7 +57,8 @@ async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
     refuse_foreign(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
     tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
-    grammar = await constraint(body, model, tools)
+    form = tools.offered or body.response_format or body.structured_outputs
+    grammar = await constraint(body, model, tools) if form else None
     if not asks_tools and _is_short(body):
         return _converse(body, model, tools, grammar)
     return await model.run_in_thread(_converse, body, model, tools, grammar)
@@ -71,62 +67,12 @@ async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
 def _is_short(body: ChatBody) -> bool:
     """Whether all that becomes text is short: the contents of few turns, without calls of tools, their results, and
     variables of the template."""
-    turns = [one for one in body.messages[:FEW] if not (one.tool_calls or one.tool_call_id)]
-    plain = [one.content for one in turns if isinstance(one.content, str)]
-    return (
-        len(plain) == len(body.messages)
-        and sum(map(len, plain)) + len(body.instruction or "") <= SHORT
-        and not body.chat_template_kwargs
-    )
-
-
-def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
-    turns, ids = render_chat(body, model, tools)
-    if body.instruction is not None:
-        split = split_by(body.instruction, [turn["content"] for turn in turns])
-    else:
-        split = split_messages(turns, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
-    with refuse_unencodable("messages"):
-        text_ids, user_input_length = _encode_split(split, model.text)
-    prompt = Prompt(tuple(ids), "", split, text_ids, user_input_length, grammar, tools)
-    return _require_fit(prompt, "messages", model)
-
-
-def _encode_split(split: SplitPrompt, text: Text) -> tuple[tuple[int, ...], int]:
-    """The tokens of instruction and user input, and how many of them are the latter's."""
-    user_input = text.encode(split.user_input)
-    return (*(text.encode(split.instruction) if split.instruction else ()), *user_input), len(user_input)
-
-
-def render_chat(body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> tuple[list[Turn], list[int]]:
-    """The turns as chat templates know them, and their token ids; raises ApiError 400. Heavy."""
-    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
-    if goes_on := bool(body.continue_final_message):
-        _check_goes_on(turns, body.add_generation_prompt)
-    offered = [tool.definition for tool in tools.offered]
-    if offered:
-        check_bytes(len(orjson.dumps(offered)), "tools", model)
-    if not model.text.takes_tools and (offered or any(len(turn) > len(PLAIN) for turn in turns)):
-        turns, offered = plain_turns(turns, tools), []
-    check_bytes(sum(len(turn["content"].encode()) for turn in turns), "messages", model)
-    with refuse_unencodable("messages"):
-        ids = model.text.encode_chat(
-            turns,
-            tools=offered,
-            add_generation_prompt=body.add_generation_prompt is not False and not goes_on,
-            continue_final_message=goes_on,
-            variables=body.chat_template_kwargs or {},
-        )
-    return turns, ids
-
-
-def _check_goes_on(turns: Sequence[Turn], add_generation_prompt: bool | None) -> None:
-    """Raise ApiError 400 where no answer can go on with the last turn."""
-    fault = "cannot go with add_generation_prompt; give one of them" if add_generation_prompt else None
-    if turns[-1]["role"] != "assistant":
-        fault = "the last message must be the assistant's"
-    if fault is not None:
-        raise bad_request(f"continue_final_message: {fault}", "continue_final_message")
+    size = len(body.instruction or "")
+    for turn in body.messages[:FEW]:
+        if not isinstance(turn.content, str) or turn.tool_calls or turn.tool_call_id:
+            return False
+        size += len(turn.content)
+    return len(body.messages) <= FEW and size <= SHORT and not body.chat_template_kwargs
 
 
 @contextmanager
@@ -135,7 +81,57 @@ def refuse_unencodable(param: str) -> Iterator[None]:
     try:
         yield
     except TextError as error:
-        raise bad_request(f"{param}: {error}", param) from None
+        raise invalid(param, str(error)) from None
+
+
+@refuse_unencodable("messages")
+def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
+    turns, ids = render_chat(body, model, tools)
+    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, body, model)
+
+
+def _prompt(prompt: Prompt, turns: Sequence[Turn], body: TextBody, model: ServedModel) -> Prompt:
+    """The prompt with its parts. Raises ApiError 400 for one that is empty, or leaves no room for an answer, and
+    TextError."""
+    ids, is_chat = prompt.ids, isinstance(body, ChatBody)
+    path = "messages" if is_chat else "prompt"
+    if not ids:
+        raise invalid(path, "must not be empty")
+    if len(ids) >= model.context_length:
+        raise too_long(path, f"{len(ids)} tokens", model)
+    if body.instruction is not None:
+        split = split_by(body.instruction, [turn["content"] for turn in turns])
+    else:
+        split = split_messages(turns, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
+    if not (is_chat or split.instruction):
+        return replace(prompt, parts=LengthQuery("", split.user_input, len(ids), 0, ids))
+    user_input = model.text.encode(split.user_input)
+    tokens = (*(model.text.encode(split.instruction) if split.instruction else ()), *user_input)
+    return replace(prompt, parts=LengthQuery(split.instruction, split.user_input, len(user_input), 0, tokens))
+
+
+def render_chat(body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> tuple[list[Turn], list[int]]:
+    """The turns as chat templates know them, and their token ids. Raises ApiError 400 and TextError. Heavy."""
+    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
+    goes_on = bool(body.continue_final_message)
+    if goes_on and turns[-1]["role"] != "assistant":
+        raise invalid("continue_final_message", "the last message must be the assistant's")
+    if goes_on and body.add_generation_prompt:
+        raise invalid("continue_final_message", "cannot go with add_generation_prompt; give one of them")
+    offered = [tool.definition for tool in tools.offered]
+    if offered:
+        check_bytes(len(orjson.dumps(offered)), "tools", model)
+    if not model.text.takes_tools and (offered or any(len(turn) > len(PLAIN) for turn in turns)):
+        turns, offered = plain_turns(turns, tools), []
+    check_bytes(sum(len(turn["content"].encode()) for turn in turns), "messages", model)
+    ids = model.text.encode_chat(
+        turns,
+        tools=offered,
+        add_generation_prompt=body.add_generation_prompt is not False and not goes_on,
+        continue_final_message=goes_on,
+        variables=body.chat_template_kwargs or {},
+    )
+    return turns, ids
 
 
 def _turn(message: Message, path: str) -> Turn:
@@ -148,18 +144,16 @@ def _turn(message: Message, path: str) -> Turn:
     return turn if role != "tool" and not message.tool_calls else turn | tool_fields(message, path)
 
 
-def join_content(content: str | Sequence[ContentPart] | None, path: str, types: Sequence[str]) -> str:
+def join_content(content: str | Sequence[ContentPart] | None, path: str, types: Sequence[str] = ("text",)) -> str:
     """The text of a message whose parts must be of one of `types`; raises ApiError 400."""
-    param = path.partition("[")[0]
     if content is None:
-        raise bad_request(f"{path}: must be a string or a list of text parts", param)
+        raise invalid(path, "must be a string or a list of text parts")
     if isinstance(content, str):
         return content
     for place, part in enumerate(content):
         if part.type not in types:
-            raise bad_request(f"{path}[{place}]: only parts of type {types[0]!r} are supported", param, "unsupported")
-        if part.text is None:
-            raise bad_request(f"{path}[{place}].text: is missing", param)
+            raise invalid(f"{path}[{place}]", f"only parts of type {types[0]!r} are supported", "unsupported")
+        required(part.text, f"{path}[{place}].text")
     return "".join(part.text or "" for part in content)
 
 
@@ -167,22 +161,22 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
     """The prompts of a completion, each by itself; raises ApiError 400."""
     refuse_foreign(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
-        raise bad_request("best_of: only the value of n is supported", "best_of", "unsupported")
-    grammar = await constraint(body, model)
+        raise invalid("best_of", "only the value of n is supported", "unsupported")
+    form = body.response_format or body.structured_outputs
+    grammar = await constraint(body, model) if form else None
     is_one = isinstance(body.prompt, str) or all(isinstance(token, int) for token in body.prompt[: SHORT + 1])
-    is_short = is_one and len(body.prompt) + len(body.instruction or "") <= SHORT
-    if is_short:
+    if is_one and len(body.prompt) + len(body.instruction or "") <= SHORT:
         return _complete(body, model, grammar)
     return await model.run_in_thread(_complete, body, model, grammar)
 
 
+@refuse_unencodable("prompt")
 def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None) -> list[Prompt]:
     written = separate(body.prompt, "prompt", MAX_CHOICES)
     # All are checked before the first is encoded: the last may be the one that is refused.
     for place, item in enumerate(written):
         check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
-    with refuse_unencodable("prompt"):
-        return [_completion_prompt(item, body, model, grammar) for item in written]
+    return [_completion_prompt(item, body, model, grammar) for item in written]
 
 
 def _completion_prompt(
@@ -190,20 +184,7 @@ def _completion_prompt(
 ) -> Prompt:
     text = written if isinstance(written, str) else model.text.decode(written)
     ids = tuple(model.text.encode(written) if isinstance(written, str) else written)
-    if body.instruction is not None:
-        split = split_by(body.instruction, [text])
-    else:
-        split = split_text(text, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
-    text_ids, user_input_length = _encode_split(split, model.text) if split.instruction else (ids, len(ids))
-    return _require_fit(Prompt(ids, text, split, text_ids, user_input_length, grammar), "prompt", model)
-
-
-def _require_fit(prompt: Prompt, path: str, model: ServedModel) -> Prompt:
-    if not prompt.ids:
-        raise bad_request(f"{path}: must not be empty", path)
-    if len(prompt.ids) >= model.context_length:
-        raise too_long(path, f"{len(prompt.ids)} tokens", model)
-    return prompt
+    return _prompt(Prompt(ids, text, grammar=grammar), [{"role": "user", "content": text}], body, model)
 
 
 WrittenPrompt: TypeAlias = str | list[int]
@@ -219,17 +200,16 @@ def separate(given: str | list[str | int | list[int]], name: str, most: int) -> 
         return [ids]
     several = [item for item in given if not isinstance(item, int)]
     if len({type(item) for item in given}) != 1:
-        message = f"{name}: must be a string, token ids, or a list of one of these kinds; it may not be empty"
-        raise bad_request(message, name)
+        raise invalid(name, "must be a string, token ids, or a list of one of these kinds; it may not be empty")
     if len(several) > most:
-        raise bad_request(f"{name}: at most {most} {name}s fit one request", name)
+        raise invalid(name, f"at most {most} {name}s fit one request")
     return several
 
 
 def check_written(prompt: WrittenPrompt, path: str, model: ServedModel) -> None:
     """Raise ApiError 400 for a prompt that is empty, has ids of no token, or cannot fit however it is encoded."""
     if not prompt:
-        raise bad_request(f"{path}: must not be empty", "prompt")
+        raise invalid(path, "must not be empty")
     if isinstance(prompt, str):
         check_bytes(len(prompt.encode()), path, model)
         return
@@ -241,7 +221,7 @@ def check_written(prompt: WrittenPrompt, path: str, model: ServedModel) -> None:
 def check_ids(ids: Sequence[int], path: str, model: ServedModel) -> None:
     """Refuse what is no token, in a list that may be empty."""
     if ids and not 0 <= min(ids) <= max(ids) < model.vocab_size:
-        raise bad_request(f"{path}: token ids go from 0 to {model.vocab_size - 1}", path.split("[")[0])
+        raise invalid(path, f"token ids go from 0 to {model.vocab_size - 1}")
 
 
 def check_bytes(count: int, path: str, model: ServedModel) -> None:
@@ -253,8 +233,5 @@ def check_bytes(count: int, path: str, model: ServedModel) -> None:
 
 def too_long(path: str, length: str, model: ServedModel) -> ApiError:
     """The prompt leaves no room for an answer."""
-    message = (
-        f"{path}: has {length}, but the context holds {model.context_length} tokens, "
-        "one of them for the answer at least; shorten it"
-    )
-    return bad_request(message, path.split("[")[0], "context_length_exceeded")
+    holds = f"the context holds {model.context_length} tokens, one of them for the answer at least"
+    return invalid(path, f"has {length}, but {holds}; shorten it", "context_length_exceeded")

@@ -14,15 +14,15 @@ import orjson
 from msgspec import Meta
 
 from models.network.generation_config import TokenCount
-from server.api.errors import ApiError, bad_request
-from server.api.input import schema as chat_schema
-from server.api.input.fields import ABSENT, is_given, refuse_asked
+from server.api.errors import invalid
+from server.api.input import schema as chat
+from server.api.input.fields import ABSENT, is_given, refuse_asked, required
 from server.api.input.prompts import join_content
 
 TEXTS = ("input_text", "output_text", "text")
 """Kinds of parts of a turn."""
 
-Content: TypeAlias = str | Annotated[list[chat_schema.ContentPart], Meta(max_length=2048)]
+Content: TypeAlias = str | Annotated[list[chat.ContentPart], Meta(max_length=2048)]
 
 LOGPROBS = "message.output_text.logprobs"
 """The name in `include` that asks for log-probabilities."""
@@ -54,7 +54,7 @@ class ResponseTool(msgspec.Struct, frozen=True):
     """A tool: a function, which lies flat, or a custom tool, which takes a text."""
 
     type: Annotated[str, Meta(max_length=256)]
-    name: chat_schema.FunctionName | None = None
+    name: chat.FunctionName | None = None
     description: str | None = None
     parameters: msgspec.Raw = ABSENT
     strict: bool | None = None
@@ -83,13 +83,13 @@ class TextConfig(msgspec.Struct, frozen=True):
     format: TextFormat | None = None
 
 
-class ResponsesBody(chat_schema.GenerationBody, frozen=True, kw_only=True):
+class ResponsesBody(chat.GenerationBody, frozen=True, kw_only=True):
     """POST /v1/responses."""
 
     input: str | Annotated[list[InputItem], Meta(min_length=1, max_length=2048)]
     instructions: str | None = None
     max_output_tokens: TokenCount | None = None
-    top_logprobs: chat_schema.Alternatives | None = None
+    top_logprobs: chat.Alternatives | None = None
     include: Annotated[list[str], Meta(max_length=64)] | None = None
     text: TextConfig | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
@@ -115,17 +115,17 @@ OWN_WORDS: Mapping[str, str] = MappingProxyType(
 """A chat's words in messages about errors -> those of this API."""
 
 
-def as_chat(body: ResponsesBody, spoken: Sequence[chat_schema.Message]) -> chat_schema.ChatBody:
+def as_chat(body: ResponsesBody, spoken: Sequence[chat.Message]) -> chat.ChatBody:
     """The chat that a body asks for, with its conversation; raises ApiError 400 for what a chat cannot say."""
     _refuse_unsupported(body)
-    told = [] if body.instructions is None else [chat_schema.Message("system", body.instructions)]
+    told = [] if body.instructions is None else [chat.Message("system", body.instructions)]
     choice = body.tool_choice
-    common = {name: getattr(body, name) for name in chat_schema.GenerationBody.__struct_fields__}
-    return chat_schema.ChatBody(
+    common = {name: getattr(body, name) for name in chat.GenerationBody.__struct_fields__}
+    return chat.ChatBody(
         **common | {"response_format": _response_format(body.text)},
         messages=[*told, *spoken],
         tools=[_tool(tool, f"tools[{place}]") for place, tool in own_tools(body)],
-        tool_choice=chat_schema.NamedTool(chat_schema.NamedFunction(choice.name))
+        tool_choice=chat.NamedTool(chat.NamedFunction(choice.name))
         if isinstance(choice, NamedFunctionChoice)
         else choice,
         parallel_tool_calls=body.parallel_tool_calls,
@@ -135,12 +135,12 @@ def as_chat(body: ResponsesBody, spoken: Sequence[chat_schema.Message]) -> chat_
     )
 
 
-def _response_format(text: TextConfig | None) -> chat_schema.ResponseFormat | None:
+def _response_format(text: TextConfig | None) -> chat.ResponseFormat | None:
     if text is None or text.format is None:
         return None
     asked = text.format
-    schema = chat_schema.JsonSchema(asked.schema, asked.name, asked.description, asked.strict)
-    return chat_schema.ResponseFormat(asked.type, schema if asked.type == "json_schema" else None)
+    schema = chat.JsonSchema(asked.schema, asked.name, asked.description, asked.strict)
+    return chat.ResponseFormat(asked.type, schema if asked.type == "json_schema" else None)
 
 
 def wants_logprobs(body: ResponsesBody) -> bool:
@@ -148,11 +148,11 @@ def wants_logprobs(body: ResponsesBody) -> bool:
     return LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
 
 
-def conversation(body: ResponsesBody) -> list[chat_schema.Message]:
+def conversation(body: ResponsesBody) -> list[chat.Message]:
     """The input as turns of a chat; raises ApiError 400."""
     if isinstance(body.input, str):
-        return [chat_schema.Message("user", body.input)]
-    turns: list[chat_schema.Message] = []
+        return [chat.Message("user", body.input)]
+    turns: list[chat.Message] = []
     for place, item in enumerate(body.input):
         turn = _turn(item, f"input[{place}]")
         if turn is None:
@@ -165,7 +165,7 @@ def conversation(body: ResponsesBody) -> list[chat_schema.Message]:
     return turns
 
 
-def _turn(item: InputItem, path: str) -> chat_schema.Message | None:
+def _turn(item: InputItem, path: str) -> chat.Message | None:
     """An item as a turn of a chat; None for the thoughts of another model, which no chat template here has a place for.
 
     Raises ApiError 400.
@@ -173,30 +173,21 @@ def _turn(item: InputItem, path: str) -> chat_schema.Message | None:
     match item.type:
         case "message":
             if item.role is None:
-                raise _missing(f"{path}.role")
-            return chat_schema.Message(item.role, join_content(item.content, f"{path}.content", TEXTS))
+                raise invalid(f"{path}.role", "is missing")
+            return chat.Message(item.role, join_content(item.content, f"{path}.content", TEXTS))
         case "function_call" | "custom_tool_call":
-            field, given = ("arguments", item.arguments) if item.type == "function_call" else ("input", item.input)
-            if item.name is None or given is None or item.call_id is None:
-                names = ("name", item.name), (field, given), ("call_id", item.call_id)
-                raise _missing(f"{path}.{next(name for name, value in names if value is None)}")
+            name, field = required(item.name, f"{path}.name"), "arguments" if item.type == "function_call" else "input"
+            given = required(item.arguments if field == "arguments" else item.input, f"{path}.{field}")
             arguments = given if field == "arguments" else text_arguments(given)
-            call = chat_schema.PastCall(chat_schema.PastFunction(item.name, arguments), item.call_id)
-            return chat_schema.Message("assistant", tool_calls=[call])
+            call_id = required(item.call_id, f"{path}.call_id")
+            return chat.Message("assistant", tool_calls=[chat.PastCall(chat.PastFunction(name, arguments), call_id)])
         case "function_call_output" | "custom_tool_call_output":
-            if not item.call_id:
-                raise _missing(f"{path}.call_id")
-            output = join_content(item.output, f"{path}.output", TEXTS)
-            return chat_schema.Message("tool", output, tool_call_id=item.call_id)
+            call_id = required(item.call_id or None, f"{path}.call_id")
+            return chat.Message("tool", join_content(item.output, f"{path}.output", TEXTS), tool_call_id=call_id)
         case "reasoning":
             return None
-    raise bad_request(
-        f"{path}.type: {item.type[:64]!r} is not supported; only text and functions are", "input", "unsupported"
-    )
-
-
-def _missing(path: str) -> ApiError:
-    return bad_request(f"{path}: is missing", "input")
+    fault = f"{item.type[:64]!r} is not supported; only text and functions are"
+    raise invalid(f"{path}.type", fault, "unsupported")
 
 
 def own_tools(body: ResponsesBody) -> list[tuple[int, ResponseTool]]:
@@ -209,11 +200,10 @@ def text_arguments(text: str) -> str:
     return orjson.dumps({"input": text}).decode()
 
 
-def _tool(tool: ResponseTool, path: str) -> chat_schema.ChatTool:
-    if tool.name is None:
-        raise bad_request(f"{path}.name: is missing", "tools")
+def _tool(tool: ResponseTool, path: str) -> chat.ChatTool:
+    name = required(tool.name, f"{path}.name")
     parameters, strict = (TEXT_TOOL, None) if tool.type == "custom" else (tool.parameters, tool.strict)
-    return chat_schema.ChatTool("function", chat_schema.FunctionTool(tool.name, tool.description, parameters, strict))
+    return chat.ChatTool("function", chat.FunctionTool(name, tool.description, parameters, strict))
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:

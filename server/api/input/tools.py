@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from server.api.errors import bad_request
-from server.api.input.fields import is_given, read_object
+from server.api.errors import invalid
+from server.api.input.fields import is_given, read_object, required
 from server.api.input.schema import ChatBody, FunctionTool, Message, NamedTool, PastCall
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({"type": "object", "properties": {}, "additionalProperties": False})
@@ -76,7 +76,7 @@ def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
     names = [tool.name for tool in tools]
     for place, name in enumerate(names):
         if name in names[:place]:
-            raise bad_request(f"tools[{place}].function.name: {name!r} is the name of two tools", "tools")
+            raise invalid(f"tools[{place}].function.name", f"{name!r} is the name of two tools")
     match body.tool_choice:
         case "none":
             return NO_TOOLS
@@ -87,21 +87,21 @@ def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
         case NamedTool(function=function):
             wanted, must = function.name, True
     if must and not tools:
-        raise bad_request("tool_choice: asks for a call, but there are no tools; give some in tools", "tool_choice")
+        raise invalid("tool_choice", "asks for a call, but there are no tools; give some in tools")
     if wanted is not None and wanted not in names:
-        raise bad_request(f"tool_choice: {wanted!r} is none of the tools", "tool_choice")
+        raise invalid("tool_choice", f"{wanted!r} is none of the tools")
     parallel = body.parallel_tool_calls is not False and wanted is None
     return Toolbox(tools, wanted, must, parallel)
 
 
 def _tool(function: FunctionTool, path: str, closed: bool) -> Tool:
     if function.name.endswith("\n"):  # which the schema's pattern lets pass
-        raise bad_request(f"{path}.name: must not end with a line break", "tools")
+        raise invalid(f"{path}.name", "must not end with a line break")
     parameters: Mapping[str, Any] = NO_PARAMETERS
     if is_given(function.parameters):
-        parameters = read_object(bytes(function.parameters), f"{path}.parameters", "tools")
+        parameters = read_object(bytes(function.parameters), f"{path}.parameters")
     if parameters.get("type", "object") != "object":
-        raise bad_request(f"{path}.parameters.type: must be 'object', as a call's arguments are one", "tools")
+        raise invalid(f"{path}.parameters.type", "must be 'object', as a call's arguments are one")
     if closed or function.strict:
         parameters = close_schema(parameters)
     return Tool(function.name, function.description, parameters, function.strict is False)
@@ -173,11 +173,10 @@ The result comes between <tool_response> and </tool_response> in the next messag
 def tool_fields(message: Message, path: str) -> Turn:
     """The fields of a message besides role and content; raises ApiError 400."""
     if message.tool_calls and message.role != "assistant":
-        raise bad_request(f"{path}.tool_calls: only the assistant calls tools", "messages")
+        raise invalid(f"{path}.tool_calls", "only the assistant calls tools")
     if message.role == "tool":
-        if not message.tool_call_id:
-            raise bad_request(f"{path}.tool_call_id: is missing; it names the call whose result this is", "messages")
-        return {"tool_call_id": message.tool_call_id}
+        why = "; it names the call whose result this is"
+        return {"tool_call_id": required(message.tool_call_id or None, f"{path}.tool_call_id", why)}
     if not message.tool_calls:
         return {}
     return {"tool_calls": [_call(call, f"{path}.tool_calls[{place}]") for place, call in enumerate(message.tool_calls)]}
@@ -185,7 +184,7 @@ def tool_fields(message: Message, path: str) -> Turn:
 
 def _call(call: PastCall, path: str) -> dict[str, Any]:
     given = call.function.arguments
-    arguments = read_object(given.encode(), f"{path}.function.arguments", "messages") if given.strip() else {}
+    arguments = read_object(given.encode(), f"{path}.function.arguments") if given.strip() else {}
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 

@@ -7,7 +7,7 @@ stays behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,19 +17,19 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
-from scheduler.stream import Shortcut, join_updates
+from scheduler.stream import Shortcut
 from server.api.errors import ApiError, bad_request, busy, failure_error
+from server.api.input.body import ESTIMATE
 from server.api.input.prompts import Prompt
 from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
 from server.api.output.reading import Piece, Reader, reader_of
 from server.api.output.reply import LETTERS, Metrics, PromptDetails, Usage, expectation_of, weigh
-from server.api.output.wanted import WantedAnswer, describe, is_scoring, length_scope, predict
+from server.api.output.wanted import MAX_LOGPROBS, foresee, is_scoring
 from server.api.register import Record
 from server.api.request_status import measure
-from server.api.served_model import DISPATCHER, LENGTHS, MODEL
+from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import check_tokens
 from server.http.access import spend_tokens
 
@@ -58,12 +58,7 @@ class Part:
     update: RowUpdate
     pieces: Sequence[Piece]
     weight: int = 0
-    """How long it takes to encode, as `weigh` has it."""
-
-    @property
-    def ends(self) -> bool:
-        """Whether it is the answer's last."""
-        return self.update.finish_reason is not None
+    """How long it takes to encode, as `weigh` has it; the last may have all of the answer again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +97,7 @@ class Call:
             self.dispatcher.cancel(answer.request)
             last = RowUpdate(answer.request.row_id, finish_reason=FinishReason.STOP)
             answer.request.stream.put(last)  # the client still reads
-        return Part(answer, update, pieces, weight)
+        return Part(answer, update, pieces, answer.weight if ends else weight)
 
     def usage(self) -> Usage:
         """Tokens so far; a prompt counts once, however many answers it has, and so does what was kept of it before."""
@@ -116,32 +111,32 @@ class Call:
     def metrics(self) -> Metrics:
         """Times of the call, from its arrival on, and what was expected of it if its client asks."""
         told = measure(self.requests)
-        if not self.record.tells_estimate:
+        if ESTIMATE not in self.record.asks:
             return told
         return msgspec.structs.replace(told, estimate=expectation_of(self.requests))
 
 
 @asynccontextmanager
 async def open_call(
-    body: TextBody, wanted: Sequence[WantedAnswer], app: web.Application, record: Record
+    body: TextBody, prompts: Sequence[Prompt], app: web.Application, record: Record, most: int = MAX_LOGPROBS
 ) -> AsyncIterator[Call]:
-    """Submit the answers of a call, and note them in its record; on leaving, cancel what has not ended.
+    """Submit the answers that a body asks for, with `most` log-probabilities in all, and note them in the call's
+    record; on leaving, cancel what has not ended.
 
     Raises ApiError 400, 429, 499 or 503.
     """
-    dispatcher, lengths, holder = app[DISPATCHER], app[LENGTHS], record.caller.holder
-    scope, answers = length_scope(holder, body.cache_salt), list[Answer]()
+    dispatcher, holder, answers = app[DISPATCHER], record.caller.holder, list[Answer]()
     deadline = None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000
     try:
-        async with predict(wanted, lengths, scope) as predictions:  # a client that leaves meanwhile has cost nothing
+        # A client that leaves while lengths are predicted has cost nothing.
+        async with foresee(body, prompts, app, record.client, holder, most=most) as wanted:
             record.check()
-            check_tokens(sum(map(_expected_tokens, wanted, predictions)), app[LIMITS], dispatcher)
-            for item, prediction in zip(wanted, predictions, strict=True):
-                told = describe(item, prediction, body, app[MODEL], record.client, holder)
-                request = dispatcher.submit(**told, deadline=deadline, arrival=record.arrival)
-                lengths.note(request, item.query(scope), prediction, dispatcher.revise)
-                reader = reader_of(item.prompt.tools, guaranteed=item.prompt.grammar is not None)
-                answers.append(Answer(len(answers), item.prompt, request, reader))
+            check_tokens(sum(one.tokens for one in wanted), app[LIMITS], dispatcher)
+            for place, one in enumerate(wanted):
+                request = dispatcher.submit(**one.given, deadline=deadline, arrival=record.arrival)
+                app[LENGTHS].note(request, one.query, one.prediction, dispatcher.revise)
+                reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)
+                answers.append(Answer(place, one.prompt, request, reader))
             record.requests = tuple(answer.request for answer in answers)
             call = Call(tuple(answers), record, dispatcher, is_scoring(body))
             spend_tokens(app, holder, call.usage().prompt_tokens)
@@ -157,14 +152,8 @@ async def open_call(
             dispatcher.cancel(answer.request)
 
 
-def _expected_tokens(item: WantedAnswer, prediction: Prediction | None) -> int:
-    """Tokens of an answer and its prompt, as far as they can be foreseen."""
-    most = item.sampling.max_tokens
-    return len(item.prompt.ids) + (most if prediction is None else min(most, int(prediction.length)))
-
-
-Arrivals: TypeAlias = Mapping[int, RowUpdate]
-"""Updates since the last look: the place of a request among those asked for -> its update."""
+Arrivals: TypeAlias = Sequence[tuple[int, RowUpdate]]
+"""Updates since the last look, each behind the place of its request among those asked for."""
 
 RECORDING_TIME = 5.0
 """Seconds that the end of an answer is held back at most until it is recorded (--journal-sync)."""
@@ -176,54 +165,50 @@ async def read_updates(
 ) -> AsyncIterator[AsyncIterator[Arrivals]]:
     """The updates until every request has had its last one, which is recorded by then where that is promised: iterating
     raises ApiError 503 when that cannot be kept. `shortcut` takes updates of a single request past the reader."""
-    if len(requests) == 1:  # a task between would cost a switch per token
-        requests[0].stream.shortcut = shortcut
-        try:
-            yield _single(requests[0])
-        finally:
-            requests[0].stream.shortcut = None  # it holds the connection, and requests are remembered
-        return
-    arrivals, arrived = dict[int, RowUpdate](), asyncio.Event()
-    pumps = [asyncio.create_task(_pump(*pair, arrivals, arrived)) for pair in enumerate(requests)]
+    arrived = asyncio.Queue[tuple[int, RowUpdate | ApiError]](len(requests))  # what is more waits in the streams
+    pumps: list[asyncio.Task[None]] = []
+    requests[0].stream.shortcut = shortcut
     try:
-        yield _merged(pumps, arrivals, arrived)
+        if len(requests) == 1:
+            yield _single(requests[0])
+        else:
+            pumps += [asyncio.create_task(_pump(*pair, arrived)) for pair in enumerate(requests)]
+            yield _merged(arrived, len(requests))
     finally:
+        requests[0].stream.shortcut = None  # it holds the connection, and requests are remembered
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
 async def _single(request: Request) -> AsyncIterator[Arrivals]:
+    """Without a task between, which would cost a switch per token."""
     async for update in request.stream:
         await _until_recorded(request, update)
-        yield {0: update}
+        yield [(0, update)]
 
 
-async def _pump(place: int, request: Request, arrivals: dict[int, RowUpdate], arrived: asyncio.Event) -> None:
+async def _pump(place: int, request: Request, arrived: asyncio.Queue[tuple[int, RowUpdate | ApiError]]) -> None:
     try:
         async for update in request.stream:
             await _until_recorded(request, update)
-            earlier = arrivals.get(place)
-            arrivals[place] = update if earlier is None else join_updates((earlier, update))
-            arrived.set()
-    finally:
-        arrived.set()
+            await arrived.put((place, update))
+    except ApiError as error:
+        await arrived.put((place, error))
 
 
-async def _merged(
-    pumps: Sequence[asyncio.Task[None]], arrivals: dict[int, RowUpdate], arrived: asyncio.Event
-) -> AsyncIterator[Arrivals]:
-    unfinished = len(pumps)
+async def _merged(arrived: asyncio.Queue[tuple[int, RowUpdate | ApiError]], unfinished: int) -> AsyncIterator[Arrivals]:
     while unfinished:
-        await arrived.wait()
-        arrived.clear()
-        if not arrivals:
-            for failed in [pump for pump in pumps if pump.done()]:
-                failed.result()
-        unfinished -= sum(update.finish_reason is not None for update in arrivals.values())
-        taken = arrivals.copy()
-        arrivals.clear()
-        yield taken
+        coming = [await arrived.get()]
+        while not arrived.empty():
+            coming.append(arrived.get_nowait())
+        updates = list[tuple[int, RowUpdate]]()
+        for place, update in coming:
+            if isinstance(update, ApiError):
+                raise update
+            unfinished -= update.finish_reason is not None
+            updates.append((place, update))
+        yield updates
 
 
 async def _until_recorded(request: Request, update: RowUpdate) -> None:

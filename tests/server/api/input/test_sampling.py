@@ -10,7 +10,7 @@ from engine.sampling.params import SamplingParams
 from models.network.generation_config import SamplingDefaults
 from server.api.input.prompts import Prompt
 from server.api.input.schema import ChatBody, CompletionBody, Message
-from server.api.output.wanted import list_wanted
+from server.api.output.wanted import list_sampling
 from server.api.served_model import ServedModel, seed_source
 from tests.server.live import Live, changed
 
@@ -19,7 +19,7 @@ MESSAGES = [Message("user", "Hi")]
 
 def sampling_params(body: ChatBody | CompletionBody, model: ServedModel, prompt_length: int) -> SamplingParams:
     """The parameters of the last answer that a body asks for."""
-    return list_wanted(body, [Prompt((1,) * prompt_length)], model)[-1].sampling
+    return list_sampling(body, [Prompt((1,) * prompt_length)], model)[-1][-1]
 
 
 async def test_the_models_own_recommendations_fill_what_a_request_leaves_out(live: Live) -> None:

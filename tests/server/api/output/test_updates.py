@@ -24,7 +24,7 @@ def ended(row_id: int) -> Request:
 async def read_all(*requests: Request) -> list[int]:
     """Rows in the order in which their ends were told."""
     async with read_updates(requests) as updates:
-        return [update.row_id async for arrivals in updates for update in arrivals.values()]
+        return [update.row_id async for arrivals in updates for _, update in arrivals]
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -1,0 +1,109 @@
+"""What OpenAI's completions have in common: each answer is a choice with an index, and [DONE] ends a stream."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+import orjson
+
+from engine.messages import RowUpdate
+from scheduler.stream import Shortcut
+from server.api.errors import ApiError, error_body
+from server.api.input.schema import StreamOptions, TextBody
+from server.api.output.answer import Words
+from server.api.output.call import Call, Part
+from server.api.output.reading import PlainText, TextPiece
+from server.api.output.reply import Metrics, Usage
+from server.api.output.sse import EventStream, frame
+from server.api.served_model import ServedModel
+
+B = TypeVar("B", bound=TextBody)
+C = TypeVar("C", bound=msgspec.Struct)
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class ChoicesBody(msgspec.Struct, Generic[C], frozen=True, kw_only=True, omit_defaults=True):
+    """A whole reply of OpenAI's completions, or one event of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: Sequence[C]
+    system_fingerprint: str
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+
+
+class ChoiceWords(Words, Generic[B]):
+    """Words each answer as a choice with an index, and ends streams with token counts where these are wanted."""
+
+    end_marker = True
+    shape: ClassVar[type[msgspec.Struct]]
+    """The event of a stream."""
+    object: ClassVar[str]
+    """The `object` of that event."""
+
+    def __init__(self, call: Call, body: B, model: ServedModel) -> None:
+        self.call, self.body, self.model, self.text = call, body, model, model.text
+        self._options = body.stream_options or StreamOptions()
+
+    def events(self, part: Part) -> Iterator[msgspec.Struct]:
+        usage = self.call.usage() if self._options.continuous_usage_stats else None
+        for choice in self.choices(part):
+            yield self.reply(self.shape, [choice], usage=usage, object=self.object)
+
+    def closing(self) -> Iterator[msgspec.Struct]:
+        if self._options.include_usage:
+            yield self.reply(self.shape, [], object=self.object, **self.totals())
+
+    def failed(self, error: ApiError) -> msgspec.Struct:
+        return error_body(error)
+
+    def shortcut(self, stream: EventStream) -> Shortcut | None:
+        """Sends what only adds text; None where events tell more, or of several answers."""
+        first, *others = self.call.answers
+        plain = isinstance(first.reader, PlainText) and not self.call.scoring
+        return None if others or not plain or self._options.continuous_usage_stats else TextFrames(self, stream).send
+
+    def reply(self, shape: type[T], choices: Sequence[msgspec.Struct], **more: Any) -> T:
+        """A body with some choices."""
+        record, fingerprint = self.call.record, self.model.fingerprint
+        common = {"id": record.id, "created": record.created, "model": record.model, "system_fingerprint": fingerprint}
+        return shape(**common, choices=choices, **more)
+
+    def totals(self) -> dict[str, Any]:
+        """The call's token counts and times, as fields of a body."""
+        return {"usage": self.call.usage(), "metrics": self.call.metrics()}
+
+    @abstractmethod
+    def choices(self, part: Part) -> Iterable[msgspec.Struct]:
+        """The choices of a stream's events for a part, each for an event of its own."""
+
+
+MARK = "the text of an event, of which all others of its answer differ in nothing else"
+
+
+class TextFrames:
+    """Events that only add text to a call's only answer: the frame of the first one, each with another text in it."""
+
+    def __init__(self, words: ChoiceWords[Any], stream: EventStream) -> None:
+        self._answer = words.call.answers[0]
+        self._words, self._stream = words, stream
+        self._around: tuple[bytes, ...] = ()  # the bytes before and behind the text
+
+    def send(self, update: RowUpdate) -> bool:
+        """Send an update at once, as a Shortcut; False for an answer's first, and one that brings more than text."""
+        if not update.text or not self._answer.begun or update.finish_reason is not None or update.logprobs:
+            return False
+        if not self._around:
+            part = Part(self._answer, RowUpdate(update.row_id, text=MARK), [TextPiece(MARK)])
+            self._around = tuple(frame(self._words.events(part)).split(orjson.dumps(MARK)))
+        before, after = self._around
+        if not self._stream.send_now(before + orjson.dumps(update.text) + after):
+            return False
+        self._answer.tokens += len(update.token_ids)
+        return True
