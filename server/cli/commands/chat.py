@@ -1,7 +1,7 @@
-"""`lengthwise chat`: a conversation in the terminal with a running server.
+"""`lengthwise chat`: a conversation in the terminal with a running server, as its client.
 
-It owns the arguments, the prompt and what Ctrl-C and Ctrl-D mean. Without a terminal it reads one turn per line and
-prints answers only.
+It blocks the thread that talks; an exception raised there, such as Ctrl-C, hangs up. Without a terminal it reads one
+turn per line and prints answers only.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ import io
 import os
 import re
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPResponse
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import orjson
 from msgspec import Meta
@@ -22,22 +26,24 @@ from models.options import Count, Subparsers, add_command, option
 
 if TYPE_CHECKING:
     from server.api.output.sse import Progress
-    from server.cli.conversation import Conversation
 
 KEYS = "LENGTHWISE_API_KEY"
 """The variable that the server on this machine may have its keys from."""
 
+SILENCE = 600.0
+"""Seconds without a byte after which a connection counts as lost; a server of ours sends some while a call waits."""
+
 ERASE = "\r\x1b[K"
 """Makes a terminal write its line anew."""
+
+CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
+"""Characters that could steer a terminal: C0 but newline and tab, DEL, and C1."""
 
 QUOTES = '"""'
 """Begins and ends a text of several lines, as in Ollama."""
 
 HELP = f"""\
 {QUOTES}            begin a text of several lines, which another {QUOTES} ends
-/system TEXT   set the system message; without a text: show it
-/stats         show what the latest answer took
-/save FILE     write the conversation as JSON, as `messages` has it
 /reset         forget the conversation
 /help          show this
 /exit          leave; also /quit, /bye and Ctrl-D
@@ -81,99 +87,168 @@ def run(chat: Chat) -> int:
 
 
 def talk(url: str, how: Talk, model: str | None = None, key: str | None = None) -> int:
-    """Talk until the user leaves; returns the exit code: 1 when a turn failed and the input was no terminal."""
-    from server.cli.conversation import Conversation  # aiohttp, which --help can do without
+    """Talk until the user leaves; returns the exit code: 1 when a turn failed and the input was no terminal.
 
-    given = {"temperature": how.temperature, "max_tokens": how.max_tokens}
-    options = {name: value for name, value in given.items() if value is not None}
+    Raises UserError when there is no server.
+    """
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # JSON carries text, not any bytes
     key = key or os.environ.get(KEYS, "").partition(",")[0].strip() or os.environ.get("OPENAI_API_KEY")
-    return Terminal(Conversation(url, model, how.system, options, key), sys.stdin.isatty()).run()
+    conversation, interactive, failed = Conversation(url, how, model, key), sys.stdin.isatty(), False
+    conversation.connect()
+    if interactive:
+        import readline  # noqa: F401  # gives input() its history and editing
+
+        print(f"Talking to {conversation.model}. /help shows what else there is.")
+    while (text := _read(interactive)) is not None and text not in LEAVE:
+        word = text.partition(" ")[0]
+        if word == "/reset":
+            conversation.turns.clear()
+        elif word == "/help":
+            print(HELP)
+        elif COMMAND.fullmatch(word):
+            print(f"unknown command {word}; /help shows what there is")
+        elif text:
+            try:
+                _print_answer(conversation, text, interactive and sys.stdout.isatty())
+            except KeyboardInterrupt:
+                print("\n[stopped]")
+            except UserError as error:
+                failed = True
+                print(f"\nlengthwise: error: {error}", file=sys.stderr)
+    return int(failed and not interactive)
 
 
-class Terminal:
-    """Reads turns and prints answers, with prompts and hints only at a terminal."""
-
-    def __init__(self, conversation: Conversation, interactive: bool) -> None:
-        self._conversation = conversation
-        self._interactive = interactive
-        self._failed = False
-        self._noted = False  # the line that the cursor is in tells a place in the queue
-
-    def run(self) -> int:
-        """Talk until the input ends; returns the exit code. Raises UserError when there is no server."""
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="replace")  # JSON carries text, not any bytes
-        model = self._conversation.connect()
-        if self._interactive:
-            import readline  # noqa: F401  # gives input() its history and editing
-
-            print(f"Talking to {model}. /help shows what else there is.")
-        while (line := self._read()) is not None and (text := line.strip()) not in LEAVE:
-            self._handle(text)
-        return int(self._failed and not self._interactive)
-
-    def _read(self) -> str | None:
-        """The next line, or text of several; None at the end."""
-        try:
-            text = input("> " if self._interactive else "")
-            if not (self._interactive and text.startswith(QUOTES)):
-                return text
+def _read(interactive: bool) -> str | None:
+    """The next line, or text of several; None at the end."""
+    try:
+        text = input("> " if interactive else "")
+        if interactive and text.startswith(QUOTES):
             text = text.removeprefix(QUOTES)
             while not text.endswith(QUOTES):
                 text += "\n" + input("... ")
-            return text.removesuffix(QUOTES)
-        except (EOFError, KeyboardInterrupt):
-            if self._interactive:
-                print()
-            return None
-
-    def _handle(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
-        match word:
-            case "":
-                return
-            case "/reset":
-                self._conversation.turns.clear()
-            case "/help":
-                print(HELP)
-            case "/system":
-                self._conversation.system = rest.strip() or self._conversation.system
-                print(f"System message: {self._conversation.system or 'none'}")
-            case "/stats":
-                print(self._conversation.took or "There is no whole answer yet.")
-            case "/save":
-                self._save(rest.strip())
-            case _ if COMMAND.fullmatch(word):
-                print(f"unknown command {word}; /help shows what there is")
-            case _:
-                self._answer(line)
-
-    def _save(self, name: str) -> None:
-        try:
-            Path(name).expanduser().write_bytes(orjson.dumps(self._conversation.messages, option=orjson.OPT_INDENT_2))
-            print(f"Saved {name}.")
-        except OSError as error:
-            print(f"{name or '/save'} cannot be written: {error.strerror}; name another file")
-
-    def _answer(self, line: str) -> None:
-        try:
-            self._conversation.say(line, self._show, self._queued)
+            text = text.removesuffix(QUOTES)
+        return text.strip()
+    except (EOFError, KeyboardInterrupt):
+        if interactive:
             print()
-        except KeyboardInterrupt:
-            print("\n[stopped]")
-        except UserError as error:
-            self._failed = True
-            print(f"\nlengthwise: error: {error}", file=sys.stderr)
+        return None
 
-    def _show(self, piece: str) -> None:
-        """Print a piece of an answer; the first takes over the line with the place in the queue."""
-        print(ERASE + piece if self._noted else piece, end="", flush=True)
-        self._noted = False
 
-    def _queued(self, progress: Progress) -> None:
-        """Tell the place in one line, which the next place or the answer takes over."""
-        if not (self._interactive and sys.stdout.isatty()):
-            return
-        wait = "" if progress.expected_wait_s is None else f", about {progress.expected_wait_s:.1f} s"
-        print(f"{ERASE}Place {progress.place} in the queue{wait}.", end="", flush=True)
-        self._noted = True
+def _print_answer(conversation: Conversation, text: str, places: bool) -> None:
+    """Print an answer as it comes; with `places`, until then the place in the queue, whose line the answer takes."""
+    before = ""
+    with closing(conversation.say(text)) as told:
+        for piece in told:
+            if isinstance(piece, str):
+                print(before + piece, end="", flush=True)
+                before = ""
+            elif places:
+                wait = "" if piece.expected_wait_s is None else f", about {piece.expected_wait_s:.1f} s"
+                print(f"{ERASE}Place {piece.place} in the queue{wait}.", end="", flush=True)
+                before = ERASE
+    print()
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The turns so far and how to ask for the next."""
+
+    url: str
+    how: Talk = Talk()
+    model: str | None = None
+    key: str | None = field(default=None, repr=False)
+    """The API key, where the server wants one."""
+    turns: list[dict[str, str]] = field(default_factory=list)
+
+    def connect(self) -> None:
+        """Ask the server for its model unless one was named. Raises UserError."""
+        if self.model is None:
+            with self._ask("models") as response:
+                listed = response.read()
+            try:
+                self.model = drop_controls(orjson.loads(listed)["data"][0]["id"])
+            except (LookupError, TypeError, ValueError) as error:
+                raise UserError(f"{self.url} is no Lengthwise server; name one with --url") from error
+
+    def say(self, text: str) -> Generator[str | Progress]:
+        """Take a turn: places in the queue, then pieces of the answer without control characters. Raises UserError.
+
+        When it is left early, what was said so far stays in the conversation; when it fails, the turn is undone.
+        """
+        answer = {"role": "assistant", "content": ""}
+        self.turns.append({"role": "user", "content": text})
+        body = self._body()
+        self.turns.append(answer)
+        try:
+            for told in self._stream(body):
+                if isinstance(told, str):
+                    answer["content"] += told
+                    yield drop_controls(told)
+                else:
+                    yield told
+        except UserError:
+            del self.turns[-2:]
+            raise
+
+    def _body(self) -> bytes:
+        how = self.how
+        system = [{"role": "system", "content": how.system}] if how.system else []
+        given = {"temperature": how.temperature, "max_tokens": how.max_tokens}
+        options = {name: value for name, value in given.items() if value is not None}
+        return orjson.dumps({"model": self.model, "messages": [*system, *self.turns], "stream": True, **options})
+
+    def _stream(self, body: bytes) -> Generator[str | Progress]:
+        from server.api.output.sse import progress_in  # aiohttp, which --help can do without
+
+        try:
+            with self._ask("chat/completions", body) as response:
+                for line in response:
+                    kind, _, text = line.decode().strip().partition(":")
+                    if not kind and (progress := progress_in(text.strip())) is not None:
+                        yield progress
+                    elif kind == "data" and text.strip() == "[DONE]":
+                        return
+                    elif kind == "data" and (piece := _content(orjson.loads(text))):
+                        yield piece
+        except (OSError, HTTPException) as error:
+            raise UserError(f"the connection to {self.url} broke: {error}") from error
+        raise UserError("the answer was cut off: the server closed the connection")
+
+    def _ask(self, path: str, body: bytes | None = None) -> HTTPResponse:
+        """The server's answer, of status 200. Raises UserError."""
+        from server.api.output.sse import HEADER
+
+        url = f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
+        headers = {"Content-Type": "application/json", HEADER: "1"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        opener = build_opener(ProxyHandler({}))  # whatever the environment says: most servers are on this machine
+        try:
+            response: HTTPResponse = opener.open(Request(url, body, headers), timeout=SILENCE)
+        except HTTPError as error:
+            raise UserError(_explain(error)) from error
+        except OSError as error:
+            message = f"no server answers at {url}: start one with `lengthwise serve`, or name another with --url"
+            raise UserError(message) from error
+        except (HTTPException, ValueError) as error:
+            raise UserError(f"{url} is no Lengthwise server; name one with --url") from error
+        return response
+
+
+def _content(event: Any) -> str:
+    if "error" in event:
+        raise UserError(drop_controls(event["error"]["message"]))
+    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+
+
+def _explain(answer: HTTPError) -> str:
+    try:
+        return drop_controls(orjson.loads(answer.read())["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"{answer.url} answers with status {answer.code}: is this a Lengthwise server?"
+
+
+def drop_controls(text: object) -> str:
+    """A text without the characters that could steer a terminal; each goes by itself, so pieces need no memory."""
+    return str(text).translate(CONTROLS)

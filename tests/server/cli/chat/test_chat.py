@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import pty
 import signal
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
 from server.api.limits import Limits
-from server.cli.conversation import Conversation
+from server.cli.commands.chat import Conversation
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
@@ -141,7 +141,7 @@ async def test_at_a_terminal_the_place_in_the_queue_is_shown_until_the_answer_be
     transport.close()
 
 
-async def test_at_a_terminal_a_text_may_have_lines_and_commands_tell_set_and_save(live: Live, tmp_path: Path) -> None:
+async def test_at_a_terminal_a_text_may_have_lines(live: Live) -> None:
     leader, follower = pty.openpty()
     command = [*PROGRAM, "chat", "--url", live.url]
     process = await create_subprocess_exec(*command, cwd=ROOT, stdin=follower, stdout=PIPE, stderr=PIPE)
@@ -153,22 +153,10 @@ async def test_at_a_terminal_a_text_may_have_lines_and_commands_tell_set_and_sav
         return (await process.stdout.readuntil(prompt)).removesuffix(prompt).decode()  # type: ignore[union-attr]
 
     await process.stdout.readuntil(b"> ")
-    assert await enter("/stats") == "There is no whole answer yet.\n"
-    assert await enter("/system Be brief") == "System message: Be brief\n"
     assert await enter('"""one', b"... ") == ""
     assert await enter('two"""') == f"{ANSWER}\n"
     (request,) = live.dispatcher.submitted
-    assert FakeText().decode(request.prompt) == "system:Be brief\nuser:one\ntwo\nassistant:"
-    tokens = f"{len(request.prompt)} tokens in, {len(ANSWER.encode()) + 1} out; first token after "
-    assert (await enter("/stats")).startswith(tokens)
-    saved = tmp_path / "talk.json"
-    assert await enter(f"/save {saved}") == f"Saved {saved}.\n"
-    assert json.loads(saved.read_text()) == [
-        {"role": "system", "content": "Be brief"},
-        {"role": "user", "content": "one\ntwo"},
-        {"role": "assistant", "content": ANSWER},
-    ]
-    assert "cannot be written" in await enter(f"/save {tmp_path}")
+    assert FakeText().decode(request.prompt) == "user:one\ntwo\nassistant:"
     assert await enter("/nothing") == "unknown command /nothing; /help shows what there is\n"
     os.write(leader, b"\x04")
     await process.communicate()
@@ -176,23 +164,16 @@ async def test_at_a_terminal_a_text_may_have_lines_and_commands_tell_set_and_sav
     os.close(leader)
 
 
-class Stopped(Exception):
-    """Stands for Ctrl-C, in a thread that gets no signals."""
-
-
 async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_came(live: Live) -> None:
     live.dispatcher.pause = 2
     conversation = Conversation(live.url)
-    shown: list[str] = []
 
-    def show(piece: str) -> None:
-        shown.append(piece)
-        if shown == ["G", "r"]:
-            raise Stopped
+    def read_two() -> list[object]:
+        with closing(conversation.say("Hi")) as told:
+            return [next(told), next(told)]
 
     await asyncio.to_thread(conversation.connect)
-    with pytest.raises(Stopped):
-        await asyncio.to_thread(conversation.say, "Hi", show)
+    assert await asyncio.to_thread(read_two) == ["G", "r"]
     await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
     assert conversation.turns == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Gr"}]
 
@@ -200,7 +181,7 @@ async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_
 async def test_a_turn_that_fails_is_undone(live: Live) -> None:
     conversation = Conversation(live.url, model="unknown")
     with pytest.raises(UserError, match="'unknown' is not served here; use fake"):
-        await asyncio.to_thread(conversation.say, "Hi", print)
+        await asyncio.to_thread(list, conversation.say("Hi"))
     assert conversation.turns == []
 
 
@@ -212,4 +193,6 @@ async def test_a_page_that_is_no_server_of_ours_is_named(live: Live) -> None:
 
 
 async def test_the_address_may_end_in_v1(live: Live) -> None:
-    assert await asyncio.to_thread(Conversation(f"{live.url}/v1/").connect) == "fake"
+    conversation = Conversation(f"{live.url}/v1/")
+    await asyncio.to_thread(conversation.connect)
+    assert conversation.model == "fake"
