@@ -11,9 +11,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -22,7 +21,7 @@ from engine.forward.graphs import graphs_for
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
-from engine.measure.timing import Timing
+from engine.measure.timing import Timing, Timings
 from engine.messages import RowSpec
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
@@ -130,11 +129,13 @@ class Profiler:
         return self.now() - begin
 
     def _fill(self, rows: int, length: int) -> None:
-        """Let rows run that were never read."""
-        kv = self._random_kv(length)
+        """Let rows run that were never read: only the number of their K and V matters to the time."""
+        kv = self._model.kv
+        layout = (kv.layers, kv.kv_heads, length, kv.head_dim)
+        blank = RowKv(*(torch.zeros(layout, dtype=kv.dtype, device=kv.device) for _ in ("keys", "values")))
         for row in self._new_rows(rows, length):
             row.accept(Choice(row.prompt[0]))
-            self._batch.insert(row, kv)
+            self._batch.insert(row, blank)
 
     def _steps(self, rows: int, length: int, repeats: int) -> list[float]:
         """Seconds of iterations after one that warms up, before which rows have `length` tokens less `repeats`."""
@@ -164,16 +165,6 @@ class Profiler:
         endless = SamplingParams(max_tokens=self._model.context_length, temperature=0.0, ignore_eos=True)
         return [Row(RowSpec(row_id, prompt, endless), self._text, frozenset()) for row_id in range(rows)]
 
-    def _random_kv(self, length: int) -> RowKv:
-        """K and V that no prompt had, since only their number matters to the time."""
-        kv = self._model.kv
-        generator = torch.Generator(kv.device).manual_seed(length)
-        layout = (kv.layers, kv.kv_heads, length, kv.head_dim)
-        keys, values = (
-            torch.randn(layout, generator=generator, dtype=kv.dtype, device=kv.device) for _ in ("keys", "values")
-        )
-        return RowKv(keys, values)
-
 
 SHORTEST = 16
 """Tokens of the shortest rows that are measured."""
@@ -188,23 +179,12 @@ COPIED_ROWS = 8
 COPIED_TOKENS = 4096
 """Most that is copied at a time: a batch's worth, which a processor's cache does not hold, yet little of the memory."""
 
-Phase: TypeAlias = Literal["copies", "prefill", "decode"]
-
 
 class Cell(NamedTuple):
     """A place in the grid: so many rows of so many tokens."""
 
     rows: int
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One cell that was dealt with; `timing` is None when there was no time or no room for it."""
-
-    phase: Phase
-    cell: Cell
-    timing: Timing | None
 
 
 def grid(max_rows: int, longest: int, *, points: int) -> tuple[Cell, ...]:
@@ -230,31 +210,32 @@ def copied(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
     return tuple(Cell(max(1, min(most, COPIED_TOKENS // length)), length) for length in lengths)
 
 
-def survey(profiler: Profiler, cells: tuple[Cell, ...], time_limit: float) -> Iterator[Measured]:
+def survey(
+    profiler: Profiler, cells: tuple[Cell, ...], time_limit: float, watch: Callable[[str, int, int], None]
+) -> Timings:
     """Measure copies of each length, then a grid cell by cell, prefill first, in about `time_limit` seconds.
 
-    Cells come cheapest first. One that would not end in time, judged by those before it, is passed over.
+    Cells come cheapest first. One that would not end in time, judged by those before it, or for which there is no room,
+    is passed over.
+
+    watch   called after each cell with the phase, the cells dealt with, and those in all
     """
-    begin = profiler.now()
-    phases: tuple[tuple[Phase, tuple[Cell, ...], float], ...] = (
-        ("copies", copied(cells), COPIES_SHARE),
-        ("prefill", cells, PREFILL_SHARE),
-        ("decode", cells, 1.0),
-    )
+    begin, found = profiler.now(), dict[str, tuple[Timing, ...]]()
+    phases = (("copies", copied(cells), COPIES_SHARE), ("prefill", cells, PREFILL_SHARE), ("decode", cells, 1.0))
     for phase, places, share in phases:
-        end, seconds_per_token = begin + share * time_limit, 0.0  # of the last cell measured
-        for cell in places:
+        timings, end, seconds_per_token = list[Timing](), begin + share * time_limit, 0.0  # of the last cell measured
+        for done, cell in enumerate(places, start=1):
             tokens = cell.rows * cell.length
             late = profiler.now() + seconds_per_token * tokens > end
-            if late or not profiler.holds(cell.rows, cell.length + 1):
-                yield Measured(phase, cell, None)
-                continue
-            timing = _measure(profiler, phase, cell, share * time_limit / len(places))
-            seconds_per_token = timing.seconds / tokens
-            yield Measured(phase, cell, timing)
+            if not late and profiler.holds(cell.rows, cell.length + 1):
+                timings.append(_measure(profiler, phase, cell, share * time_limit / len(places)))
+                seconds_per_token = timings[-1].seconds / tokens
+            watch(phase, done, len(places))
+        found[phase] = tuple(timings)
+    return Timings(found["prefill"], found["decode"], copies=found["copies"])
 
 
-def _measure(profiler: Profiler, phase: Phase, cell: Cell, limit: float) -> Timing:
+def _measure(profiler: Profiler, phase: str, cell: Cell, limit: float) -> Timing:
     """The timing of a cell, in about `limit` seconds; decode takes its iterations whatever that is."""
     if phase == "decode":
         return profiler.decode(*cell)

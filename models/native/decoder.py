@@ -9,15 +9,17 @@ are the same bits whatever rows and however many tokens are computed with it.
 
 from __future__ import annotations
 
+import copy
 import math
 import weakref
+from ctypes import byref
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from models.native.library import LayerFields, Library, MatrixFields, NetworkFields, PassFields
-from models.network.attention import Mask, Spans
+from models.network.attention import Mask, Select, Spans
 from models.network.decoder.decoder import Decoder, require_alike, sample_text
 from models.network.decoder.layer import DecoderLayer
 from models.network.kv_adapter import KvCells, KvStore, PassingStore
@@ -69,8 +71,8 @@ class NativeDecoder(nn.Module):
         self._open()
 
     def _open(self) -> None:
-        self._opened = self._library.open(self.fields, self._threads)
-        weakref.finalize(self, self._library.close, self._opened)
+        self._opened = self._library.functions.lengthwise_open(byref(self.fields), self._threads)
+        weakref.finalize(self, self._library.functions.lengthwise_close, self._opened)
 
     @property
     def embeddings(self) -> Tensor:
@@ -84,20 +86,11 @@ class NativeDecoder(nn.Module):
 
     def twin(self) -> NativeDecoder:
         """A network for another thread, which shares these weights and has threads of its own."""
-        twin = NativeDecoder.__new__(NativeDecoder)
-        nn.Module.__init__(twin)
-        twin.__dict__.update(self.__dict__)
+        twin = copy.copy(self)
         twin._open()
         return twin
 
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        mask: Mask,
-        store: KvStore,
-        select: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
         """Logits in float32, as `LoadedModel.forward` has them. What is padding is not computed."""
         rows, new = tokens.shape
         cells = self._cells(store, rows, new)
@@ -115,28 +108,26 @@ class NativeDecoder(nn.Module):
         ]
         layer, row_stride, head, *_ = cells.keys.stride()
         token, position, of_row, column = (one.data_ptr() for one in arrays)
-        self._library.run(
-            self._opened,
-            PassFields(
-                tokens=len(row),
-                selected=len(chosen),
-                token=token,
-                position=position,
-                row=of_row,
-                column=column,
-                begin=begin.data_ptr(),
-                valid=None if valid is None else valid.data_ptr(),
-                valid_stride=0 if valid is None else valid.stride(0),
-                keys=cells.keys.data_ptr(),
-                values=cells.values.data_ptr(),
-                layer_stride=layer,
-                row_stride=row_stride,
-                head_stride=head,
-                select=chosen.data_ptr(),
-                logits=logits.data_ptr(),
-                logits_stride=logits.shape[1],
-            ),
+        fields = PassFields(
+            tokens=len(row),
+            selected=len(chosen),
+            token=token,
+            position=position,
+            row=of_row,
+            column=column,
+            begin=begin.data_ptr(),
+            valid=None if valid is None else valid.data_ptr(),
+            valid_stride=0 if valid is None else valid.stride(0),
+            keys=cells.keys.data_ptr(),
+            values=cells.values.data_ptr(),
+            layer_stride=layer,
+            row_stride=row_stride,
+            head_stride=head,
+            select=chosen.data_ptr(),
+            logits=logits.data_ptr(),
+            logits_stride=logits.shape[1],
         )
+        self._library.functions.lengthwise_run(self._opened, byref(fields))
         logits = logits[:, : self.fields.vocabulary].contiguous()
         return logits if select is not None else logits.view(rows, new, -1)
 

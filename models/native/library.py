@@ -67,7 +67,9 @@ class Library:
     build: str
     lanes: int
     """Numbers in one of its vectors; a panel of weights has twice as many outputs."""
-    _functions: ctypes.CDLL
+    functions: ctypes.CDLL
+    """Those of pass.h, which run without Python's lock: lengthwise_open (a network, whose structures must outlive it,
+    with so many threads, one of them the caller's), lengthwise_run (one pass at a time) and lengthwise_close."""
 
     @property
     def computes_bfloat16(self) -> bool:
@@ -77,20 +79,7 @@ class Library:
     @property
     def multiplies_levels(self) -> bool:
         """Whether it multiplies weights in 8 and in 4 bits."""
-        return bool(self._functions.lengthwise_multiplies_levels())
-
-    def open(self, network: NetworkFields, threads: int) -> int:
-        """A network with `threads` threads of its own, one of them the caller's; its structures must outlive it."""
-        opened: int = self._functions.lengthwise_open(ctypes.byref(network), threads)
-        return opened
-
-    def run(self, opened: int, fields: PassFields) -> None:
-        """Compute a pass without Python's lock. One thread at a time may do so."""
-        self._functions.lengthwise_run(opened, ctypes.byref(fields))
-
-    def close(self, opened: int) -> None:
-        """End the network's threads and free its memory."""
-        self._functions.lengthwise_close(opened)
+        return bool(self.functions.lengthwise_multiplies_levels())
 
 
 @cache

@@ -107,6 +107,9 @@ class Runs:
 Mask: TypeAlias = Tensor | Spans | Causal | Runs | None
 """The cells that new tokens may read: a tensor as in `masked_attention`, spans, runs, or None for causal attention."""
 
+Select: TypeAlias = tuple[Tensor, Tensor] | None
+"""Rows and places of some new tokens, two index tensors (k,); None for all."""
+
 
 def has_flash(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
     """Whether `flash_attention` computes this."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
-from models.network.attention import Mask
+from models.network.attention import Mask, Select
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class ForeignNetwork(nn.Module):
     def __init__(self, network: PreTrainedModel) -> None:
         super().__init__()
         self.network = network
-        self._select: tuple[Tensor, Tensor] | None = None
+        self._select: Select = None
         head: nn.Module = network.get_output_embeddings()  # type: ignore[no-untyped-call]
         head._forward_pre_hooks.clear()  # a twin's copy still carries the original's hook
         head.register_forward_pre_hook(self._gather)
@@ -134,14 +134,7 @@ class ForeignNetwork(nn.Module):
         rows, places = self._select
         return (inputs[0][rows, places].unsqueeze(1),)  # (k, 1, hidden)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        mask: Mask,
-        store: KvStore,
-        select: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
         """Logits in float32, as `LoadedModel.forward` has them."""
         self._select = select
         try:

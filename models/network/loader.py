@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from models.errors import UserError, translate_failures
 from models.native.decoder import NativeDecoder, NotNative, take_over_natively
 from models.native.library import Library, find_library
-from models.network import attention
+from models.network.attention import Mask, Select, register
 from models.network.decoder.decoder import Decoder, OtherLogits, take_over
 from models.network.decoder.family import NotOfFamily
 from models.network.generation_config import SamplingDefaults, sampling_defaults
@@ -79,20 +79,13 @@ class LoadedModel:
     def device(self) -> torch.device:
         return self.kv.device
 
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        mask: attention.Mask,
-        store: KvStore,
-        select: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
         """One pass through the network; K and V of the tokens go to `store`.
 
         tokens, positions  (rows, new)
         mask               (rows or 1, 1, new, columns) boolean, True = may be read; spans and None as in `attend`
-        select             two index tensors (k,): of which rows and places the logits are wanted, None for all.
-                           The head is applied to nothing else, since new x vocabulary can be large.
+        select             of which rows and places the logits are wanted. The head is applied to nothing else, since
+                           new x vocabulary can be large.
         returns            logits in float32: (k, vocab) with `select`, else (rows, new, vocab)
         """
         return self.network.forward(tokens, positions, mask, store, select)
@@ -264,7 +257,7 @@ def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> Pre
     loaded: tuple[PreTrainedModel, _Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
         folder,
         dtype=dtype,
-        attn_implementation=attention.register(),
+        attn_implementation=register(),
         trust_remote_code=False,
         local_files_only=True,
         use_safetensors=True,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.measure.probe import probe
-from engine.measure.profiler import Cell, Profiler, copied, grid, survey
-from engine.measure.timing import SliceTiming, Timing, Timings
+from engine.measure.profiler import Cell, Profiler, grid, survey
+from engine.measure.timing import SliceTiming, Timing
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
@@ -83,7 +82,7 @@ def make_profile(
     )
     try:
         cells = grid(config.expected_slots, longest, points=effort.points)
-        timings = _survey(profiler, cells, time_limit * (1 - SLICES_SHARE), watch)
+        timings = survey(profiler, cells, time_limit * (1 - SLICES_SHARE), watch)
         fitted = fit(timings.prefill, timings.decode, timings.copies)
     except ValueError as error:
         raise UserError(f"{error}; with too little time, raise --time-limit") from error
@@ -111,20 +110,6 @@ def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
     model = first_network(config, folder)
     probe(model, text)
     return model, text
-
-
-def _survey(profiler: Profiler, cells: tuple[Cell, ...], time_limit: float, watch: Watch) -> Timings:
-    found, done = [], Counter[str]()
-    for measured in survey(profiler, cells, time_limit):
-        done[measured.phase] += 1
-        total = len(copied(cells)) if measured.phase == "copies" else len(cells)
-        watch(measured.phase, done[measured.phase], total)
-        found.append(measured)
-    prefill, decode, copies = (
-        tuple(cell.timing for cell in found if cell.phase == phase and cell.timing is not None)
-        for phase in ("prefill", "decode", "copies")
-    )
-    return Timings(prefill, decode, copies=copies)
 
 
 def slice_cells(cells: Iterable[Cell], model: Bilinear, count: int, seconds: float) -> tuple[Cell, ...]:

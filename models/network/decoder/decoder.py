@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from models.network.attention import Mask, prepare_mask
+from models.network.attention import Mask, Select, prepare_mask
 from models.network.decoder.family import DecoderSpec, read_spec
 from models.network.decoder.layer import DecoderLayer, Rotary, multiply_gate, norm_weight, turn
 from models.network.kv_adapter import KvStore, PassingStore
@@ -59,14 +59,7 @@ class Decoder(nn.Module):
         weight: Tensor = self.embed.weight
         return weight
 
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        mask: Mask,
-        store: KvStore,
-        select: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
         """Logits in float32, as `LoadedModel.forward` has them."""
         hidden = self.embed.forward(tokens)
         if self.spec.embedding_scale != 1:

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
-from engine.measure.profiler import REPEATS, Cell, Measured, Profiler, copied, grid, survey
+from engine.measure.profiler import REPEATS, Cell, Profiler, copied, grid, survey
 from engine.measure.timing import Timing
 from engine.row import Row
 from models.errors import UserError
@@ -134,17 +134,32 @@ def test_no_grid_lies_between_bounds_too_narrow(rows: int, longest: int) -> None
         grid(rows, longest, points=3)
 
 
-def measured(found: list[Measured], phase: str) -> list[Cell]:
-    return [one.cell for one in found if one.phase == phase and one.timing is not None]
+def measured(timings: tuple[Timing, ...]) -> list[Cell]:
+    """Cells of prefills and copies."""
+    return [Cell(one.rows, one.length) for one in timings]
+
+
+def stepped(timings: tuple[Timing, ...]) -> list[Cell]:
+    """Cells of decode iterations, of which the middle one is told."""
+    return [Cell(one.rows, one.length + REPEATS // 2) for one in timings]
+
+
+def ignore(phase: str, done: int, total: int) -> None:
+    """Watch no survey."""
 
 
 def test_a_survey_measures_every_cell_when_there_is_time(tiny_model: LoadedModel, tiny_text: Text) -> None:
     device = Device(lambda rows, columns, decodes: 0.01)
     cells = grid(4, 64, points=3)
-    found = list(survey(profiler_of(tiny_model, tiny_text, device), cells, 1e6))
-    assert [one.cell for one in found] == [*copied(cells), *cells, *cells]
-    assert measured(found, "copies") == [Cell(4, 16), Cell(4, 32), Cell(4, 64)]
-    assert measured(found, "prefill") == measured(found, "decode") == list(cells)
+    told: list[tuple[str, int, int]] = []
+    found = survey(profiler_of(tiny_model, tiny_text, device), cells, 1e6, lambda *watched: told.append(watched))
+    assert told == [
+        (phase, done, total)
+        for phase, total in (("copies", 3), ("prefill", len(cells)), ("decode", len(cells)))
+        for done in range(1, total + 1)
+    ]
+    assert measured(found.copies) == list(copied(cells)) == [Cell(4, 16), Cell(4, 32), Cell(4, 64)]
+    assert measured(found.prefill) == stepped(found.decode) == list(cells)
     runs = sum(not decodes for *_, decodes in device.passes)
     assert runs == len(cells) * (1 + REPEATS)
 
@@ -168,19 +183,19 @@ def test_cells_that_would_not_end_in_time_are_passed_over(tiny_model: LoadedMode
         chunk_tokens=512,
         clock=device.clock,
     )
-    found = list(survey(profiler, grid(4, 64, points=3), 1000.0))
+    found = survey(profiler, grid(4, 64, points=3), 1000.0, ignore)
     # Up to 4 x 16, cells take 16, 32, 32, 64, 64 and 64; the first fits twice into its share of 66 s, then each once.
-    assert measured(found, "prefill")[:6] == list(grid(4, 64, points=3))[:6]
+    assert measured(found.prefill)[:6] == list(grid(4, 64, points=3))[:6]
     assert sum(model_seconds) <= 600
-    assert measured(found, "prefill") != list(grid(4, 64, points=3))
-    assert measured(found, "decode") == list(grid(4, 64, points=3))
+    assert measured(found.prefill) != list(grid(4, 64, points=3))
+    assert stepped(found.decode) == list(grid(4, 64, points=3))
 
 
 def test_cells_that_do_not_fit_are_passed_over(tiny_model: LoadedModel, tiny_text: Text) -> None:
     device = Device(lambda rows, columns, decodes: 0.0)
     cells = grid(4, 64, points=3)
-    found = list(survey(profiler_of(tiny_model, tiny_text, device, capacity=132, rows=4), cells, 100.0))
+    found = survey(profiler_of(tiny_model, tiny_text, device, capacity=132, rows=4), cells, 100.0, ignore)
     small = [cell for cell in cells if cell.rows * (cell.length + 1) <= 132]
-    assert measured(found, "prefill") == measured(found, "decode") == small
-    assert Cell(4, 64) not in small and len(found) == 2 * len(cells) + 3
-    assert measured(found, "copies") == [Cell(4, 16), Cell(4, 32)]
+    assert measured(found.prefill) == stepped(found.decode) == small
+    assert Cell(4, 64) not in small
+    assert measured(found.copies) == [Cell(4, 16), Cell(4, 32)]
