@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from models.catalog.catalog import EMBEDDER_MAX_TOKENS
-from models.errors import CatalogError
+from models.errors import CatalogError, translate_failures
 from models.network.packing import pack_encoder
 
 BATCH = 8
@@ -42,10 +42,8 @@ class Embedder:
             raise CatalogError(
                 f"{folder} is no sentence embedder, it has no {MODULES}: name one, such as all-minilm-l6-v2"
             )
-        try:
+        with translate_failures(lambda why: CatalogError(f"the sentence embedder in {folder} cannot be loaded: {why}")):
             network = SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise CatalogError(f"the sentence embedder in {folder} cannot be loaded: {error}") from error
         network.max_seq_length = min(max_tokens, network.max_seq_length or max_tokens)
         pack_encoder(network.float())
         return cls(network)
@@ -84,14 +82,14 @@ class Embedder:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed texts as rows (n, dim). Equal texts are embedded once, and longer ones cut after `max_tokens`."""
         fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
-        found = dict(zip(fresh, self._embed(fresh), strict=True)) if fresh else {}
-        found |= {text: self._known[text] for text in texts if text in self._known}
+        if fresh:
+            self._known.update(zip(fresh, self._embed(fresh), strict=True))
+        found = np.stack([self._known[text] for text in texts])
         for text in texts:
-            self._known[text] = found[text]
             self._known.move_to_end(text)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-        return np.stack([found[text] for text in texts])
+        return found
 
     def _embed(self, texts: list[str]) -> NDArray[np.float32]:
         with torch.inference_mode():

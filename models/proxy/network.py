@@ -17,14 +17,13 @@ import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as library_logging
 
 from models.catalog.checkpoint import require_checkpoint
-from models.errors import CatalogError
+from models.errors import CatalogError, translate_failures
 from models.network.packing import pack_encoder
 from models.proxy.task import Scale, Task, lengths_of
 
@@ -146,10 +145,9 @@ def load_encoder(folder: Path, max_tokens: int) -> tuple[Any, Reader]:
     before = library_logging.get_verbosity()
     library_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
-        encoder = AutoModel.from_pretrained(str(folder), use_safetensors=True, dtype=torch.float32, **options)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise CatalogError(f"the encoder in {folder} cannot be loaded: {error}") from error
+        with translate_failures(lambda why: CatalogError(f"the encoder in {folder} cannot be loaded: {why}")):
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), **options)
+            encoder = AutoModel.from_pretrained(str(folder), use_safetensors=True, dtype=torch.float32, **options)
     finally:
         library_logging.set_verbosity(before)
     most = getattr(encoder.config, "max_position_embeddings", None) or max_tokens
@@ -174,6 +172,8 @@ def _require_overview(encoder: Any, reader: Reader, folder: Path) -> None:
 
 FORMAT = 1
 """Raise it when the folder's meaning changes."""
+
+REMEDY = "`lengthwise train --predictor proxy`"
 
 MANIFEST = "proxy.json"
 HEAD = "head.safetensors"
@@ -219,19 +219,13 @@ def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
 
 def read_manifest(folder: Path) -> Manifest:
     """Raises CatalogError when there is no proxy that this version can use."""
-    try:
+    if not (folder / MANIFEST).exists():
+        raise CatalogError(f"there is no proxy at {folder}: make one with {REMEDY}")
+    with translate_failures(lambda why: CatalogError(f"{folder} is no proxy of {REMEDY}: {why}")):
         about = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
-    except FileNotFoundError:
-        raise CatalogError(
-            f"there is no proxy at {folder}: make one with `lengthwise train --predictor proxy`"
-        ) from None
-    except (OSError, msgspec.DecodeError) as error:
-        raise CatalogError(f"{folder} is no proxy of `lengthwise train --predictor proxy`: {error}") from error
     if about.format != FORMAT:
-        raise CatalogError(
-            f"{folder} was made by another version (format {about.format}, here {FORMAT}): "
-            "train it again with `lengthwise train --predictor proxy`"
-        )
+        made = f"{folder} was made by another version (format {about.format}, here {FORMAT})"
+        raise CatalogError(f"{made}: train it again with {REMEDY}")
     return about
 
 
@@ -240,11 +234,8 @@ def load(folder: Path) -> Proxy:
     about = read_manifest(folder)
     encoder, reader = load_encoder(folder / ENCODER, about.max_tokens)
     network = ProxyNetwork(encoder, about.hidden, about.task)
-    try:
-        network.head.load_state_dict(load_file(folder / HEAD))
-    except (OSError, SafetensorError, RuntimeError) as error:
-        raise CatalogError(
-            f"{folder / HEAD} is damaged: make it anew with `lengthwise train --predictor proxy` ({error})"
-        ) from error
+    head = folder / HEAD
+    with translate_failures(lambda why: CatalogError(f"{head} is damaged: make it anew with {REMEDY} ({why})")):
+        network.head.load_state_dict(load_file(head))
     network.eval()
     return Proxy(network, reader, about.task, about.scale)

@@ -34,7 +34,7 @@ def test_an_operators_fields_take_the_place_of_the_models(given: dict[str, Any],
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"top-k": 1}, r"unknown key 'top-k': did you mean 'top_k'\? The keys are temperature, top_p"),
+        ({"top-k": 1}, r"unknown key 'top-k'; did you mean top_k\? The keys are temperature, top_p"),
         ({"zzz": 1}, "unknown key 'zzz': The keys are temperature"),
         ({"temperature": 2.5}, "<= 2.0.*temperature"),
         ({"temperature": "hot"}, "float.*temperature"),

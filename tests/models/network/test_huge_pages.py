@@ -12,7 +12,7 @@ from torch import nn
 from models.network import packing
 from models.network.kv_adapter import PassingStore
 from models.network.loader import load
-from models.network.packing import MADV_COLLAPSE, find_runs, move_weights, pack, packs
+from models.network.packing import MADV_COLLAPSE, find_pages, move_weights, pack, packs
 from tests import tiny
 
 SIZE = 4096
@@ -39,7 +39,7 @@ def size_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_runs_hold_each_weight_in_whole_pages_and_nothing_twice() -> None:
+def test_pages_hold_each_weight_and_none_is_told_twice() -> None:
     memory = torch.zeros(100 * SIZE, dtype=torch.uint8)
     at = -memory.data_ptr() % SIZE  # the first page that begins in it
     network = nn.Module()
@@ -53,8 +53,7 @@ def test_runs_hold_each_weight_in_whole_pages_and_nothing_twice() -> None:
         network.register_buffer(name, memory[at + first : at + first + count])
     network.meta = torch.empty(5, device="meta")
     start = memory.data_ptr() + at
-    expected = [(0, 2), (9, 10), (12, 14)]
-    assert find_runs(network, SIZE) == [(start + first * SIZE, start + last * SIZE) for first, last in expected]
+    assert find_pages(network, SIZE) == [start + page * SIZE for page in (0, 1, 9, 12, 13)]
 
 
 @pytest.mark.skipif(not packs(torch.float32, torch.device("cpu")), reason="this build of torch lacks the kernels")
@@ -63,18 +62,18 @@ def test_packed_weights_are_found_where_the_plain_ones_are_gone() -> None:
     pack(network)
     packed = network[0].packed
     assert isinstance(packed, torch.Tensor) and packed.is_mkldnn
-    ((start, end),) = find_runs(network, 1)
-    assert start == torch.ops.mkldnn.data_ptr(packed) and end - start == torch.ops.mkldnn._nbytes(packed) >= 64 * 48 * 4
+    start, count = torch.ops.mkldnn.data_ptr(packed), torch.ops.mkldnn._nbytes(packed)
+    assert find_pages(network, 1) == list(range(start, start + count)) and count >= 64 * 48 * 4
 
 
 @pytest.mark.parametrize("answer", [0, -1])
-def test_loading_advises_the_weights_runs_whatever_the_kernel_answers(
+def test_loading_advises_the_weights_pages_whatever_the_kernel_answers(
     answer: int, size_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = Kernel(answer)
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: kernel)
     network = load(tiny.build(tmp_path / "tiny")).network
-    assert kernel.advice == [(*run, MADV_COLLAPSE) for run in find_runs(network, SIZE)]
+    assert kernel.advice == [(page, page + SIZE, MADV_COLLAPSE) for page in find_pages(network, SIZE)]
     assert kernel.advice
 
 

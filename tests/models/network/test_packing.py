@@ -81,7 +81,7 @@ def test_both_sides_of_the_switch_by_rows_compute_one_function(
     few = torch.cat([narrow(row[None]) for row in inputs]).float()
     assert torch.equal(torch.cat([switching(row[None]) for row in inputs]).float(), few)
     many = switching(inputs).float()
-    sizes = inputs.float().abs() @ narrow._pack(layer.weight.float()).wide.abs().T
+    sizes = inputs.float().abs() @ narrow._pack(layer.weight.float())[2].abs().T
     sizes = sizes * narrow.scales.float() if kind is Int8Linear else sizes
     rounded = 2**-9 * sizes if kind is Int4Linear and dtype is torch.bfloat16 else 0 * sizes
     assert bool(((few - many).abs() <= 2**-7 * few.abs() + rounded + 2**-20 * sizes + 2**-8).all())

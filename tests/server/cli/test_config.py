@@ -174,7 +174,7 @@ def test_toml_keys_may_be_written_like_flags_and_whole_numbers_do_for_fractions(
         ),
         ({"LENGTHWISE_OVERRIDE_GENERATION_CONFIG": "[1]"}, "", ["a JSON object"]),
         ({}, "override_generation_config = 1", ["override_generation_config", "a JSON object"]),
-        ({}, "[override_generation_config]\ntemprature = 1", ["temprature", "did you mean 'temperature'?", "top_k"]),
+        ({}, "[override_generation_config]\ntemprature = 1", ["temprature", "did you mean temperature?", "top_k"]),
         ({}, "[override_generation_config]\ntop_p = 1.5", ["override_generation_config", "<= 1.0", "top_p"]),
         ({}, "max_num_seq = 1", ["max_num_seq", "did you mean max_num_seqs?"]),
         ({}, "zzz = 1", ["zzz", "--help"]),
