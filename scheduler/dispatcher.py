@@ -101,8 +101,10 @@ class Dispatcher:
 
         `arrival` is when it came, in seconds of the clock; None for now.
         """
+        if self._broken:
+            raise Refused("the scheduler failed", Failure.SCHEDULER)
         if not self.accepts:
-            raise self._refusal()
+            raise Refused("no executor is alive", Failure.EXECUTOR)
         if self._draining:
             raise Refused("the server is shutting down")
         request = self.estimate(prompt, sampling, **known)
@@ -241,11 +243,6 @@ class Dispatcher:
             return True
         seconds = expected.point if self.table.held or expected.place else 0.0
         return now < by and now + seconds <= by
-
-    def _refusal(self) -> Refused:
-        if self._broken:
-            return Refused("the scheduler failed", Failure.SCHEDULER)
-        return Refused("no executor is alive", Failure.EXECUTOR)
 
     def _assign(self, worker: Worker) -> bool:
         """Give one executor one plan; False when there is none for it."""

@@ -166,11 +166,6 @@ class Worker:
         return [request for request in self.requests.values() if not request.in_background]
 
     @property
-    def busy(self) -> bool:
-        """Whether it has rows that run, or wait to run."""
-        return bool(self.requests)
-
-    @property
     def load(self) -> float:
         """Predicted seconds of serving time of its unfinished plans (SCLS, section 4.5), summed anew each time, so that
         no wrong estimate leaves a rest behind.

@@ -102,8 +102,6 @@ class RequestTable:
 
     def queue(self, request: Request) -> None:
         """Put a request among those that wait."""
-        if request.runs == 0:
-            self.waits.came(request)
         self._line_up(request)
         self._batcher.add(request, self._clock.now())
 
@@ -129,7 +127,15 @@ class RequestTable:
         worker.plans += 1
         assignment = Assignment(plan, worker.info.index, self._clock.now())
         for request in plan.requests:
-            self._hand_over(request, worker, assignment)
+            request.move(State.ASSIGNED)
+            self.queued_tokens.pop(request, None)
+            request.executor = worker.info.index
+            request.lacks_kv = False
+            request.runs += 1
+            if request.times.assigned is None:
+                request.times.assigned = assignment.sent
+            worker.requests[request.row_id] = request
+            worker.assignments[request.row_id] = assignment
 
     def withdraw(self, request: Request) -> None:
         """Take a request back from wherever it is; an executor frees its row, or what it kept of it, at once."""
@@ -218,25 +224,12 @@ class RequestTable:
         self.queued_tokens.pop(request, None)
         request.executor = None
         request.times.end = now = self._clock.now()
-        if state is not State.FINISHED:
-            self.waits.forget(request)
-        else:
+        if state is State.FINISHED:
             self.waits.ended(request, now)
             if self.calibration is not None:
                 self.calibration.add(request)
         for observer in self._request_observers:
             observer.on_end(request, reason, now)
-
-    def _hand_over(self, request: Request, worker: Worker, assignment: Assignment) -> None:
-        request.move(State.ASSIGNED)
-        self.queued_tokens.pop(request, None)
-        request.executor = worker.info.index
-        request.lacks_kv = False
-        request.runs += 1
-        if request.times.assigned is None:
-            request.times.assigned = assignment.sent
-        worker.requests[request.row_id] = request
-        worker.assignments[request.row_id] = assignment
 
     def _leave(self, request: Request) -> None:
         """Take a request off its executor."""

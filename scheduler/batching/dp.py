@@ -131,7 +131,7 @@ class DpBatcher(Batcher):
         self._asked[worker.info.index] = worker
         self._loads.setdefault(worker.info.index, worker.load)
         # Where no executor has anything to do, waiting for the interval's end has no use.
-        rest = not any(one.busy for one in self._asked.values())
+        rest = not any(one.requests for one in self._asked.values())
         if not self._ready and self.waiting and (now >= self._due() or rest):
             self._arrange(now)
         if self._ready and not self._fits(self._ready[-1], worker):

@@ -81,47 +81,35 @@ def _deepspeed_rows(capacity_tokens: int, length: int) -> int:
     return min(allowed, capacity_tokens // length)
 
 
-scale = Memory(_scale)
-"""Batch-size scaling (Baton, section 4.3): admit what fits now; should rows outgrow the device, the executor takes the
-worst-ranked ones out to host memory and brings them back later."""
-
-fixed = Memory(_fixed)
-"""β rows at most, β = ⌊capacity / (longest prompt plus answer)⌋, so that no batch can ever run out of memory (Magnus,
-section II-B, equation 1, with the executor's real capacity for Θ/Δ)."""
-
-whole = Memory(_whole, length=whole_length)
-"""Room for every row to grow to the longest prompt plus answer that any of them may come to, as iteration-level
-schedulers reserve it when they know no generation lengths (SCLS, section 3.1)."""
-
-slice_bound = Memory()
-"""(L + S)·N tokens at most for a batch of its own, asked with L + S: when it ends after S iterations it cannot have
-more (SCLS, equation 7). What else the executor holds does not count, since such batches run one after another."""
-
-deepspeed = Memory(most=_deepspeed_rows)
-"""The bound of slices on DeepSpeed, whose memory follows no formula: 12 rows at most where L + S > 1024, 22 where it is
-more than 512, else 28, for LLaMA2-13B on an A100 80 GB and slices of 128 (SCLS, Algorithm 2); and what fits."""
-
-predicted = Memory()
-"""N·(L(B) + G'(B)) tokens at most for a batch of its own, asked with L(B) + G'(B): it has no more at its end unless a
-row outlives its prediction (Magnus, section III-C, equation 5)."""
-
-peak = Memory(_peak, length=predicted_length)
-"""Room for what running rows are predicted to take at any later time, when each ends as predicted (the Past-Future
-scheduler, ASPLOS 2025, in this engine's rows x columns). New rows are taken to be as long as at their end at once."""
-
-paged = Memory(_paged, length=predicted_length)
-"""Room for every running row at its predicted end, without padding: for backends that keep K and V in pages, of which
-none then has to be taken back."""
-
 MEMORIES: Mapping[str, Memory] = MappingProxyType(
     {
-        "scale": scale,
-        "fixed": fixed,
-        "whole": whole,
-        "slice": slice_bound,
-        "deepspeed": deepspeed,
-        "predicted": predicted,
-        "peak": peak,
-        "paged": paged,
+        # Batch-size scaling (Baton, section 4.3): admit what fits now; should rows outgrow the device, the executor
+        # takes the worst-ranked ones out to host memory and brings them back later.
+        "scale": Memory(_scale),
+        # β rows at most, β = ⌊capacity / (longest prompt plus answer)⌋, so that no batch can ever run out of memory
+        # (Magnus, section II-B, equation 1, with the executor's real capacity for Θ/Δ).
+        "fixed": Memory(_fixed),
+        # Room for every row to grow to the longest prompt plus answer that any of them may come to, as iteration-level
+        # schedulers reserve it when they know no generation lengths (SCLS, section 3.1).
+        "whole": Memory(_whole, length=whole_length),
+        # (L + S)·N tokens at most for a batch of its own, asked with L + S: when it ends after S iterations it cannot
+        # have more (SCLS, equation 7). What else the executor holds does not count, since such batches run one after
+        # another.
+        "slice": Memory(),
+        # The bound of slices on DeepSpeed, whose memory follows no formula: 12 rows at most where L + S > 1024, 22
+        # where it is more than 512, else 28, for LLaMA2-13B on an A100 80 GB and slices of 128 (SCLS, Algorithm 2);
+        # and what fits.
+        "deepspeed": Memory(most=_deepspeed_rows),
+        # N·(L(B) + G'(B)) tokens at most for a batch of its own, asked with L(B) + G'(B): it has no more at its end
+        # unless a row outlives its prediction (Magnus, section III-C, equation 5).
+        "predicted": Memory(),
+        # Room for what running rows are predicted to take at any later time, when each ends as predicted (the Past-
+        # Future scheduler, ASPLOS 2025, in this engine's rows x columns). New rows are taken to be as long as at their
+        # end at once.
+        "peak": Memory(_peak, length=predicted_length),
+        # Room for every running row at its predicted end, without padding: for backends that keep K and V in pages, of
+        # which none then has to be taken back.
+        "paged": Memory(_paged, length=predicted_length),
     }
 )
+"""The rules by name."""

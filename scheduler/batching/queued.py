@@ -116,7 +116,7 @@ class StaticBatcher(Batcher):
         self._asked = now
         most = self._rows or worker.info.max_rows
         full = len(self.waiting) >= most
-        if worker.busy or not (full or any(self._times_out_at(request) <= now for request in self.waiting)):
+        if worker.requests or not (full or any(self._times_out_at(request) <= now for request in self.waiting)):
             return None
         batch: list[Request] = []
         for request in islice(self.waiting.ranked(now), most):

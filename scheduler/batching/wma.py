@@ -165,7 +165,7 @@ class WmaBatcher(Batcher):
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._limits = self._limits.within(worker.capacity_tokens, worker.info.context_length, worker.info.max_rows)
-        if worker.busy or not self._batches:
+        if worker.requests or not self._batches:
             return None
         batch = self._first(now)
         self._batches.remove(batch)

@@ -204,23 +204,16 @@ def prune(path: Path, *, before: float | None = None, keep: int | None = None) -
     Gives the space back to the file system. Raises JournalError.
     """
     path = _find(path)
+    newest = "SELECT id FROM requests ORDER BY id DESC LIMIT ?"
+    outside = f"finished_at < ifnull(?, finished_at) OR id NOT IN ({newest})"
     try:
         with closing(connect(path)) as connection:
             with connection:
-                deleted = _prune(connection, before, keep)
+                every = -1 if keep is None else keep
+                deleted = connection.execute(f"DELETE FROM requests WHERE {outside}", (before, every)).rowcount
             connection.execute("VACUUM")
     except (sqlite3.Error, OSError) as error:
         raise JournalError(f"{path} cannot be pruned: {error}") from error
-    return deleted
-
-
-def _prune(connection: sqlite3.Connection, before: float | None, keep: int | None) -> int:
-    deleted = 0
-    if before is not None:
-        deleted += connection.execute("DELETE FROM requests WHERE finished_at < ?", (before,)).rowcount
-    if keep is not None:
-        newest = "SELECT id FROM requests ORDER BY id DESC LIMIT ?"
-        deleted += connection.execute(f"DELETE FROM requests WHERE id NOT IN ({newest})", (keep,)).rowcount
     return deleted
 
 

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from scheduler.journal.file import RequestEntry, append, connect, is_damage, own_file, set_aside
 
@@ -39,28 +40,15 @@ def trim(connection: sqlite3.Connection, bounds: Bounds, now: float) -> None:
 
     The space is used again, but not given back. Raises sqlite3.Error.
     """
-    while _delete_oldest(connection, bounds, now):
-        pass
-
-
-def _delete_oldest(connection: sqlite3.Connection, bounds: Bounds, now: float) -> int:
-    """Delete CHUNK entries at most that are out of the bounds; returns how many."""
-    before = -math.inf if bounds.age is None else now - bounds.age
-    if bounds.size is not None and _used(connection) > bounds.size:
-        before = math.inf
-    if before == -math.inf:
-        return 0
+    pages = "pragma_page_count, pragma_freelist_count, pragma_page_size"
+    used = f"SELECT (page_count - freelist_count) * page_size FROM {pages}"
     oldest = "SELECT id FROM requests WHERE finished_at < ? ORDER BY finished_at LIMIT ?"
-    with connection:
-        return connection.execute(f"DELETE FROM requests WHERE id IN ({oldest})", (before, CHUNK)).rowcount
-
-
-def _used(connection: sqlite3.Connection) -> int:
-    """Bytes of a file that hold anything."""
-    pages, free, size = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-    )
-    return int((pages - free) * size)
+    deleted = 1
+    while deleted:
+        is_full = bounds.size is not None and connection.execute(used).fetchone()[0] > bounds.size
+        before = math.inf if is_full else -math.inf if bounds.age is None else now - bounds.age
+        with connection:
+            deleted = connection.execute(f"DELETE FROM requests WHERE id IN ({oldest})", (before, CHUNK)).rowcount
 
 
 log = logging.getLogger(__name__)
@@ -81,13 +69,17 @@ CLOSING_TIME = 5.0
 """Seconds that closing waits for the last entries."""
 
 
+_Waiting: TypeAlias = tuple[RequestEntry, Future[bool]]
+"""An entry to write, and what tells whether it was written."""
+
+
 class Journal:
     """`put` may be called from any thread. What is written survives the end of the process, however it comes."""
 
     def __init__(self, path: Path, *, limit: int = QUEUE, bounds: Bounds = Bounds()) -> None:
         self.path = path
         self._bounds = bounds
-        self._queue: queue.Queue[tuple[RequestEntry, Future[bool]] | None] = queue.Queue(limit)
+        self._queue: queue.Queue[_Waiting | None] = queue.Queue(limit)
         self.written = 0
         """Entries that are in the file."""
         self._dropped = 0  # for want of room in the queue; counted by `put`
@@ -146,18 +138,14 @@ class Journal:
         if self._connection is not None:
             self._connection.close()
 
-    def _take(self) -> tuple[list[tuple[RequestEntry, Future[bool]]], bool]:
+    def _take(self) -> tuple[list[_Waiting], bool]:
         """The entries that wait, none after a while without any; and whether the last was among them."""
-        entries: list[tuple[RequestEntry, Future[bool]]] = []
+        taken: list[_Waiting | None] = []
         with suppress(queue.Empty):
-            entry = self._queue.get(timeout=INTERVAL)
-            while entry is not None:
-                entries.append(entry)
-                if len(entries) == BATCH:
-                    return entries, False
-                entry = self._queue.get_nowait()
-            return entries, True
-        return entries, False
+            taken.append(self._queue.get(timeout=INTERVAL))
+            while len(taken) < BATCH and taken[-1] is not None:
+                taken.append(self._queue.get_nowait())
+        return [one for one in taken if one is not None], None in taken
 
     def _store(self, entries: Sequence[RequestEntry]) -> bool:
         """Write entries; False when that is to be tried again."""

@@ -240,15 +240,16 @@ def judge(held_out: Examples, predicted: NDArray[np.float32], old: Forest | None
     The old forest is judged by those that it has not learned from, and so are the others then; where these are too
     few, it takes no part.
     """
+    judges = np.ones(len(held_out), dtype=bool)
     if old is not None:
-        fresh = ~_is_known(held_out, old.examples)
+        learned = set(_keys(old.examples))
+        fresh = np.array([key not in learned for key in _keys(held_out)])
         if fresh.mean() >= FRESH_SHARE:
-            return _judge(held_out.where(fresh), predicted[fresh], old)
-    return _judge(held_out, predicted, None)
-
-
-def _judge(answers: Examples, predicted: NDArray[np.float32], old: Forest | None) -> Contest:
-    predictions = {Contestant.NEW: predicted}
+            judges = fresh
+        else:
+            old = None
+    answers = held_out.where(judges)
+    predictions = {Contestant.NEW: predicted[judges]}
     if old is not None:
         predictions[Contestant.OLD] = old.predict(answers.features)
     predictions[Contestant.PLAIN] = answers.features[:, -1]
@@ -256,12 +257,7 @@ def _judge(answers: Examples, predicted: NDArray[np.float32], old: Forest | None
     return Contest(errors, len(answers))
 
 
-def _is_known(answers: Examples, known: Examples) -> NDArray[np.bool_]:
-    """Whether each of the answers is among the known ones, (n,)."""
-    seen = set(_keys(known))
-    return np.array([key in seen for key in _keys(answers)], dtype=bool)
-
-
 def _keys(examples: Examples) -> list[tuple[float, ...]]:
+    """What tells whether two answers are the same."""
     rows = np.column_stack((examples.features, examples.lengths)).round(DECIMALS)
     return [tuple(row) for row in rows.tolist()]

@@ -81,54 +81,38 @@ INSTRUCTIONS = 1024
 """Instructions and scopes that are remembered; the one used least recently is forgotten first."""
 
 
-class RunningMedian:
-    """The median length of the newest answers, of which some were cut."""
-
-    def __init__(self, window: int) -> None:
-        self._newest: deque[tuple[int, bool]] = deque(maxlen=window)
-        self._value: float | None = None
-        self._current = True  # whether that is the value of these
-
-    def add(self, length: int, cut: bool) -> None:
-        self._newest.append((length, cut))
-        self._current = False
-
-    def value(self) -> float | None:
-        """The median in tokens; None when so many were cut that it is not known, or there are no answers."""
-        if not self._current:
-            lengths, cut = zip(*self._newest, strict=True)
-            self._value = median(np.array(lengths, dtype=np.float32), np.array(cut))
-            self._current = True
-        return self._value
-
-
 class LengthHistory:
     """Lengths of finished answers by scope and instruction. Event loop only."""
 
     def __init__(self, instructions: int = INSTRUCTIONS) -> None:
         self._instructions = instructions
-        self._all = RunningMedian(WINDOW)
-        self._medians: OrderedDict[tuple[str, str | None], RunningMedian] = OrderedDict()  # None: all of a scope's
+        self._newest: OrderedDict[tuple[str, ...], deque[tuple[int, bool]]] = OrderedDict()
+        # by (scope, instruction), (scope,) and () for everybody: (length, whether it was cut)
+        self._medians: dict[tuple[str, ...], float | None] = {}  # of those that were asked for since an answer ended
 
     def add(self, scope: str, instruction: str, length: int, *, cut: bool = False) -> None:
         """Add an answer of `length` tokens; one that was cut would have been longer."""
-        self._all.add(length, cut)
-        for key in ((scope, instruction), (scope, None)):
-            self._medians.setdefault(key, RunningMedian(WINDOW)).add(length, cut)
-            self._medians.move_to_end(key)
-        while len(self._medians) > self._instructions:
-            self._medians.popitem(last=False)
+        for key in ((scope, instruction), (scope,), ()):
+            self._newest.setdefault(key, deque(maxlen=WINDOW)).append((length, cut))
+            self._newest.move_to_end(key)
+            self._medians.pop(key, None)
+        while len(self._newest) > self._instructions + 1:
+            self._medians.pop(self._newest.popitem(last=False)[0], None)
 
     def expect(self, scope: str, instruction: str) -> float | None:
         """The median of this instruction's answers, else of all that the scope had, else of everybody's, and of that
         no more than its power of two: whatever is asked, it is the same. None while nothing is known."""
-        for key in ((scope, instruction), (scope, None)):
-            own = self._medians.get(key)
-            known = None if own is None else own.value()
-            if known is not None:
+        for key in ((scope, instruction), (scope,)):
+            if (known := self._median(key)) is not None:
                 return known
-        everybody = self._all.value()
+        everybody = self._median(())
         return None if everybody is None else 2.0 ** round(log2(everybody))
+
+    def _median(self, key: tuple[str, ...]) -> float | None:
+        if key in self._newest and key not in self._medians:
+            lengths, cut = np.array(self._newest[key], dtype=np.float32).T
+            self._medians[key] = median(lengths, cut > 0)
+        return self._medians.get(key)
 
 
 INTERVAL = 180.0

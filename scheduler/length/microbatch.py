@@ -114,15 +114,13 @@ class MicroBatcher:
     async def _wait_for(self, answer: Answer) -> None:
         self._waiting += 1
         try:
-            async with asyncio.timeout(self._time_limit):
-                await asyncio.shield(answer)
-        except TimeoutError:
-            self.timeouts += 1
+            await asyncio.wait((answer,), timeout=self._time_limit)
         except asyncio.CancelledError:
             answer.cancel()
             raise
         finally:
             self._waiting -= 1
+        self.timeouts += not answer.done()
 
     async def _wait(self, seconds: float | None) -> None:
         """Wait for a request to arrive, so many seconds at most."""

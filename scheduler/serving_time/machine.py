@@ -200,28 +200,21 @@ class StepLearning:
             self.learner.learn(self.learner.take())
 
     def _learn(self, fresh: Sequence[Step]) -> Lesson | None:
-        lesson = self._fit(fresh)
-        if self._now >= self._next_keep and self._unkept and self._keep is not None and self.machine.model is not None:
-            self._next_keep, self._unkept = self._now + KEEP_INTERVAL, False
-            self._keep(self.machine.model, self._timings())
-        return lesson
-
-    def _fit(self, fresh: Sequence[Step]) -> Lesson | None:
         before, usable = self.machine.model, self.machine.usable
         if before is not None and fresh:
             self._scale(self._change(fresh, before))
         self._add(fresh)
         if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
             return None
-        timings = self._timings()
+        timings = replace(self._measured, prefill=self._medians("prefill"), decode=self._medians("decode"))
         copies = () if before is None else (before.c1, before.c0)
-        self.machine.model = fit_surfaces(timings.prefill, timings.decode, copies)
+        self.machine.model = model = fit_surfaces(timings.prefill, timings.decode, copies)
         self._unkept = True
+        if self._now >= self._next_keep and self._keep is not None:
+            self._next_keep, self._unkept = self._now + KEEP_INTERVAL, False
+            self._keep(model, timings)
         error = rmse([(_seconds(usable, one), one.timing.seconds) for one in fresh]) if fresh else 0.0
         return Lesson(len(fresh), len(fresh), error)
-
-    def _timings(self) -> Timings:
-        return replace(self._measured, prefill=self._medians("prefill"), decode=self._medians("decode"))
 
     def _add(self, steps: Iterable[Step]) -> None:
         for step in steps:

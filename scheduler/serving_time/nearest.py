@@ -14,34 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine.measure.timing import SliceTiming
 from scheduler.learner import Learner, Lesson, Submit
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import LEAST_SECONDS, FloatArray, ServingTime, rmse
-
-
-@dataclass(frozen=True, slots=True)
-class ServedBatch:
-    """A batch that has ended, and what it came to."""
-
-    rows: int
-    input_length: int
-    generation_length: int
-    """G(B), the true one."""
-    seconds: float
-
-
-def served_batch(assignment: Assignment) -> ServedBatch | None:
-    """An assignment as a batch to learn from; None when it did not run as planned, or its begin or end is unknown."""
-    seconds = assignment.seconds
-    if seconds is None:
-        return None
-    return ServedBatch(
-        rows=len(assignment.plan.requests),
-        input_length=assignment.input_length,
-        generation_length=assignment.iterations,
-        seconds=seconds,
-    )
-
 
 if TYPE_CHECKING:
     from scipy.spatial import KDTree
@@ -71,20 +47,24 @@ EXACT = 1e-3
 """Distance below which all neighbours count alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Regression:
-    """Batches by the logarithms of their features, and the logarithm of what each took to what the profile says."""
+def served_batch(assignment: Assignment) -> SliceTiming | None:
+    """An assignment as a batch to learn from, known by its true G(B); None when it did not run as planned, or its begin
+    or end is unknown."""
+    if assignment.seconds is None:
+        return None
+    rows = len(assignment.plan.requests)
+    return SliceTiming(rows, assignment.input_length, assignment.iterations, assignment.seconds)
 
-    tree: KDTree
-    ratios: FloatArray  # (batches,)
 
-    def regress(self, batches: FloatArray, neighbours: int) -> FloatArray:
-        """Factors (batches,) on the profile's estimates: means weighted by the inverse of the distance."""
-        distances, nearest = self.tree.query(_logarithms(batches), k=range(1, neighbours + 1))
-        weights = 1 / np.maximum(distances, EXACT)
-        means = (weights * self.ratios[nearest]).sum(axis=1) / (weights.sum(axis=1) + 1 / PROFILE_DISTANCE)
-        factors: FloatArray = np.exp(means)
-        return factors
+def _features(batches: Sequence[SliceTiming]) -> FloatArray:
+    """Rows, input lengths and generation lengths: (batches, 3)."""
+    features = [(one.rows, one.length, one.iterations) for one in batches]
+    return np.array(features, dtype=np.float64).reshape(-1, 3)
+
+
+def _logarithms(features: FloatArray) -> FloatArray:
+    """Features (batches, 3) in which a distance is a factor, whatever the feature."""
+    return np.asarray(np.log(np.maximum(features, 1.0)))
 
 
 class Nearest(ServingTime):
@@ -97,37 +77,37 @@ class Nearest(ServingTime):
     def __init__(self, profile: ServingTime, *, neighbours: int = NEIGHBOURS) -> None:
         self._profile = profile
         self._neighbours = neighbours
-        self._regression: _Regression | None = None
+        self._regression: tuple[KDTree, FloatArray] | None = None
+        """Batches by the logarithms of their features, and the logarithm of what each took to what the profile says."""
 
-    def fitted(self, batches: Sequence[ServedBatch]) -> Nearest:
+    def fitted(self, batches: Sequence[SliceTiming]) -> Nearest:
         """A new estimator beside the same profile that has learned from these batches alone."""
         pupil = Nearest(self._profile, neighbours=self._neighbours)
         pupil.fit(batches)
         return pupil
 
-    def fit(self, batches: Sequence[ServedBatch]) -> None:
+    def fit(self, batches: Sequence[SliceTiming]) -> None:
         """Learn from these batches alone; with fewer than `neighbours` of them, estimates are the profile's."""
-        self._regression = _regression(batches, self._profile) if len(batches) >= self._neighbours else None
+        if len(batches) < self._neighbours:
+            self._regression = None
+            return
+        from scipy.spatial import KDTree  # slow to import, and not every strategy learns
+
+        features, took = _features(batches), np.array([one.seconds for one in batches])
+        said = self._profile.estimate_all(features)
+        ratios = np.log(np.maximum(took, LEAST_SECONDS) / np.maximum(said, LEAST_SECONDS))
+        # Not scikit-learn's regressor, whose checks cost more than the search, and must not in a decision.
+        self._regression = KDTree(_logarithms(features)), ratios
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
         regression, seconds = self._regression, self._profile.estimate_all(batches)
-        return seconds if regression is None else seconds * regression.regress(batches, self._neighbours)
-
-
-def _regression(batches: Sequence[ServedBatch], profile: ServingTime) -> _Regression:
-    from scipy.spatial import KDTree  # slow to import, and not every strategy learns
-
-    features = np.array([[one.rows, one.input_length, one.generation_length] for one in batches], dtype=np.float64)
-    said, took = profile.estimate_all(features), np.array([one.seconds for one in batches])
-    ratios = np.log(np.maximum(took, LEAST_SECONDS) / np.maximum(said, LEAST_SECONDS))
-    # Not scikit-learn's regressor, whose checks cost more than the search, and must not in a decision.
-    return _Regression(KDTree(_logarithms(features)), ratios)
-
-
-def _logarithms(batches: FloatArray) -> FloatArray:
-    """Features (batches, 3) in which a distance is a factor, whatever the feature."""
-    logarithms: FloatArray = np.log(np.maximum(batches, 1.0))
-    return logarithms
+        if regression is None:
+            return seconds
+        tree, ratios = regression
+        distances, nearest = tree.query(_logarithms(batches), k=range(1, self._neighbours + 1))
+        weights = 1 / np.maximum(distances, EXACT)
+        means = (weights * ratios[nearest]).sum(axis=1) / (weights.sum(axis=1) + 1 / PROFILE_DISTANCE)
+        return np.asarray(seconds * np.exp(means))
 
 
 class BatchLearning:
@@ -139,7 +119,7 @@ class BatchLearning:
     """
 
     def __init__(self, estimator: Nearest, submit: Submit) -> None:
-        self.learner = Learner[ServedBatch]("serving times", self._learn, submit)
+        self.learner = Learner[SliceTiming]("serving times", self._learn, submit)
         self._estimator = estimator
         self._folds = [_Fold() for _ in range(FOLDS)]
 
@@ -149,7 +129,7 @@ class BatchLearning:
             self.learner.rows.append(served)
         self.learner.learn_at_intervals(now, INTERVAL)
 
-    def _learn(self, served: Sequence[ServedBatch]) -> Lesson:
+    def _learn(self, served: Sequence[SliceTiming]) -> Lesson:
         """Add the surprises to the training set, and fit the estimator to it, or to nothing where that is better."""
         error, learned = estimate_error(self._estimator, served), 0
         found = [fold.add(served[place::FOLDS], self._estimator) for place, fold in enumerate(self._folds)]
@@ -175,10 +155,10 @@ class BatchLearning:
 class _Fold:
     """One of FOLDS parts of all batches: the surprises among them, and the latest of all."""
 
-    surprises: Sequence[ServedBatch] = ()
-    latest: Sequence[ServedBatch] = ()
+    surprises: Sequence[SliceTiming] = ()
+    latest: Sequence[SliceTiming] = ()
 
-    def add(self, served: Sequence[ServedBatch], estimator: Nearest) -> int:
+    def add(self, served: Sequence[SliceTiming], estimator: Nearest) -> int:
         """Add what was served; returns the number of surprises."""
         found = surprises(served, estimator)
         self.surprises = [*self.surprises, *found][-MOST_BATCHES // FOLDS :]
@@ -186,26 +166,25 @@ class _Fold:
         return len(found)
 
 
-def _surprises_of(folds: Iterable[_Fold]) -> list[ServedBatch]:
+def _surprises_of(folds: Iterable[_Fold]) -> list[SliceTiming]:
     return [one for fold in folds for one in fold.surprises]
 
 
-def surprises(served: Iterable[ServedBatch], estimator: ServingTime) -> tuple[ServedBatch, ...]:
+def surprises(served: Sequence[SliceTiming], estimator: ServingTime) -> tuple[SliceTiming, ...]:
     """The batches to add to an estimator's training set (Magnus, section III-D).
 
     Each is estimated again with its true generation length, so that a wrong length is not held against the estimator;
     those remain that are wrong by more than SURPRISE_SECONDS and by more than SURPRISE_SHARE of the measured time.
     """
+    estimates = estimator.estimate_all(_features(served)).tolist()
     return tuple(
         batch
-        for batch in served
-        if abs(estimator.estimate(batch.rows, batch.input_length, batch.generation_length) - batch.seconds)
-        > max(SURPRISE_SECONDS, SURPRISE_SHARE * batch.seconds)
+        for batch, seconds in zip(served, estimates, strict=True)
+        if abs(seconds - batch.seconds) > max(SURPRISE_SECONDS, SURPRISE_SHARE * batch.seconds)
     )
 
 
-def estimate_error(estimator: ServingTime, served: Sequence[ServedBatch]) -> float:
+def estimate_error(estimator: ServingTime, served: Sequence[SliceTiming]) -> float:
     """Root-mean-square error in seconds over batches, estimated with their true generation lengths."""
-    features = np.array([[one.rows, one.input_length, one.generation_length] for one in served], dtype=np.float64)
-    estimates = estimator.estimate_all(features)
-    return rmse([(float(estimate), one.seconds) for estimate, one in zip(estimates, served, strict=True)])
+    estimates = estimator.estimate_all(_features(served)).tolist()
+    return rmse([(seconds, one.seconds) for seconds, one in zip(estimates, served, strict=True)])

@@ -15,6 +15,8 @@ from collections import deque
 from dataclasses import dataclass
 from math import exp, hypot, log
 
+from scheduler.waiting.queue import Ahead
+
 COVERAGE = 0.9
 """Part of the answers whose end shall be within the interval."""
 
@@ -54,6 +56,18 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Before:
+    """What was before a request when it came."""
+
+    waiting: Ahead = Ahead()
+    """All that waited."""
+    rest: float = 0.0
+    """Mean work that rows had still to do."""
+    rows: int = 0
+    """Rows that shared the executors; 0 where it need not have waited."""
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """Estimate of a request's wait and latency, made at one moment, in seconds from there."""
 
@@ -72,6 +86,7 @@ class Expected:
     high: float = 0.0
     answers: int = FEWEST
     """Answers that had ended when it was made."""
+    before: Before = Before()
 
     @property
     def known(self) -> bool:

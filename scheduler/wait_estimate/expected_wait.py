@@ -40,7 +40,7 @@ from scheduler.clock import Clock
 from scheduler.placement import NodeLoad
 from scheduler.plan import Worker
 from scheduler.request import Request
-from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Comparison, Expected
+from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Before, Calibration, Comparison, Expected
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
 from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.queue import Ahead
@@ -65,17 +65,6 @@ class _Held(NamedTuple):
     """Mean tokens of a row."""
 
 
-class _Before(NamedTuple):
-    """What was before a request when it came."""
-
-    waiting: Ahead = Ahead()
-    """All that waited."""
-    rest: float = 0.0
-    """Mean work that rows had still to do."""
-    rows: int = 0
-    """Rows that shared the executors; 0 where it need not have waited."""
-
-
 class ExpectedWait:
     """Reads a batcher's queue and what executors hold; changes neither. Event loop only."""
 
@@ -91,7 +80,6 @@ class ExpectedWait:
         self.by_arrival = Comparison()
         """Latencies so far beside those by order of arrival. To be read only."""
         self._load = NodeLoad(-inf, 0.0, parts.prices())
-        self._before: dict[Request, _Before] = {}
         self._stuck = False  # whether anything but what is in the background had to wait at the latest dispatch
         self._held: _Held | None = None  # until anything changes for the rows that are held
 
@@ -107,24 +95,16 @@ class ExpectedWait:
         work = tokens + prices.prompt * read + prices.entry * begun
         self._speed.observe(self._rows(), self._decoding(), self._now(), decoded, work)
 
-    def came(self, request: Request) -> None:
-        """Note that a request comes, before it is in the queue."""
-        if not request.in_background:
-            waiting, rows = self._waiting.total(), self._usual_rows()
-            waits = waiting.place >= self.free_slots
-            self._before[request] = _Before(waiting, self._find_held().rest, rows) if waits else _Before()
-
-    def forget(self, request: Request) -> None:
-        """Note that a request has left without all its tokens."""
-        self._before.pop(request, None)
-
     def ended(self, request: Request, end: float) -> None:
         """Note that a request has all its tokens."""
         self._speed.ended(request.generated)
-        expected, before = request.expected, self._before.pop(request, None)
-        if expected is not None and expected.known:
+        expected = request.expected
+        if expected is None:
+            return
+        if expected.known:
             self._calibration.add(expected, end - expected.at)
-        if before is not None and request.generated and request.times.started is not None:
+        if request.generated and request.times.started is not None and not request.in_background:
+            before = expected.before
             work, seconds = self._work_of(before.waiting), self._speed.seconds_of_work(before.rows)
             wait = 0.0 if not before.rows else None if work is None or not seconds else (work + before.rest) * seconds
             if wait is not None:
@@ -151,14 +131,17 @@ class ExpectedWait:
         """Estimate of wait and latency for a request that comes now and is not in the queue yet."""
         ahead = self._waiting.ahead(request, now := self._now())
         wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
+        waiting = self._waiting.total()
+        waits = waiting.place >= self.free_slots
+        before = Before(waiting, self._find_held().rest, self._usual_rows()) if waits else Before()
         if wait is None or seconds is None:
-            return Expected(now, ahead.place, wait)
+            return Expected(now, ahead.place, wait, before=before)
         begins = wait + self._entry_seconds(request, ahead)
         low, middle, high = (begins + length * seconds for length in self._lengths(request))
         point = max(middle, LEAST_SECONDS)
         spread = self._calibration.spread(log(max(high, point) / max(min(low, point), LEAST_SECONDS)))
         told = self._calibration.interval(point, spread)
-        return Expected(now, ahead.place, wait, point, spread, *told, self._calibration.answers)
+        return Expected(now, ahead.place, wait, point, spread, *told, self._calibration.answers, before)
 
     def retry_after(self) -> float:
         """Seconds, 1 at least, until all waiting requests have started: when a refused client should come back."""

@@ -161,7 +161,7 @@ class Gauges(Collector):
 
     def _age(self, worker: Worker) -> float:
         """Seconds since an executor with work last reported, or was given it: an idle one does not report."""
-        if worker.lost or not worker.busy:
+        if worker.lost or not worker.requests:
             return 0.0
         given = min(assignment.sent for assignment in worker.assignments.values())
         reported = self.metrics.last_report(worker.info.index)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from engine.messages import Admit, Cancel, Command, ExecutorInfo, FinishReason, RowId, RowUpdate, StepReport, Terms
 from engine.sampling.params import SamplingParams
 from scheduler.batching.batcher import Kit, Limits
-from scheduler.batching.memory import Memory, scale
+from scheduler.batching.memory import MEMORIES, Memory
 from scheduler.plan import Returns, Worker
 from scheduler.request import Request, Times
 from scheduler.waiting.by_length import Fcfs
@@ -71,7 +71,7 @@ def kit(
     limits: Limits,
     *,
     order: Ranking = Fcfs(),  # noqa: B008
-    memory: Memory = scale,
+    memory: Memory = MEMORIES["scale"],
     terms: Terms = Terms(),  # noqa: B008
     returns: Returns = Returns.ROW_END,
 ) -> Kit:

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import correlation, median
 from types import MappingProxyType
 
+from engine.measure.timing import SliceTiming
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
 from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted, sigma_for_rmse, task_pool
 from loadgen.experiments.paper.row import PERCENT, PUBLISHED, Row, Runs, chain, span
@@ -26,7 +27,7 @@ from models.errors import UserError
 from scheduler.learner import Learner, Lesson
 from scheduler.plan import Assignment
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.nearest import ServedBatch, estimate_error, served_batch
+from scheduler.serving_time.nearest import estimate_error, served_batch
 from scheduler.serving_time.presets import V100_CHATGLM_6B
 from scheduler.strategy import STRATEGIES
 
@@ -71,11 +72,11 @@ class LessonLog:
     """A PlanObserver, told after that which learns: an estimator's error at each of its lessons, beside that
     of the profile alone."""
 
-    learning: Learner[ServedBatch]
+    learning: Learner[SliceTiming]
     profile: Bilinear
     errors: list[tuple[float, float, float]] = field(default_factory=list)
     """Times, errors before learning, and the profile's errors on the same batches; in seconds."""
-    _served: list[ServedBatch] = field(default_factory=list)
+    _served: list[SliceTiming] = field(default_factory=list)
     _latest: Lesson | None = None
 
     def on_finish(self, assignment: Assignment, now: float) -> None:

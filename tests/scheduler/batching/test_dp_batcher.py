@@ -13,7 +13,7 @@ from engine.messages import EVERY_LENGTH, NO_LENGTH, BatchShape, Cause
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.dp import DpBatcher
-from scheduler.batching.memory import slice_bound
+from scheduler.batching.memory import MEMORIES
 from scheduler.options import Scheduling
 from scheduler.plan import Assignment, Plan, Worker
 from scheduler.request import Request
@@ -31,7 +31,7 @@ LIMITS = Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_leng
 def batcher_of(*requests: Request, limits: Limits = LIMITS, capped: bool = False, adaptive: bool = False) -> DpBatcher:
     terms = replace(CLOSED, iterations=limits.options.slice_length)
     batcher = DpBatcher(
-        replace(kit(limits, memory=slice_bound, terms=terms), machine=MachineModel(MODEL)),
+        replace(kit(limits, memory=MEMORIES["slice"], terms=terms), machine=MachineModel(MODEL)),
         capped=capped,
         adaptive=adaptive,
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.batching.memory import MEMORIES, deepspeed, find_peak, predicted_length, scale, slice_bound, whole
+from scheduler.batching.memory import MEMORIES, find_peak, predicted_length
 from tests.scheduler.fakes import request, worker
+
+scale, whole, slice_bound, deepspeed = (MEMORIES[name] for name in ("scale", "whole", "slice", "deepspeed"))
 
 
 @pytest.mark.parametrize(

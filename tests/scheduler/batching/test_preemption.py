@@ -18,7 +18,7 @@ from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
-from scheduler.batching.memory import scale
+from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import ByOrder, ByPriority
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
@@ -89,7 +89,7 @@ def of_priority(row_id: int, priority: int, length: int = 4) -> Request:
     return request(row_id, length, priority=priority)
 
 
-BY_PRIORITY = ByPriority(scale)
+BY_PRIORITY = ByPriority(MEMORIES["scale"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from engine.messages import Cause
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatcherFactory, Limits
-from scheduler.batching.memory import fixed
+from scheduler.batching.memory import MEMORIES
 from scheduler.batching.queued import ContinuousBatcher, RoundRobinBatcher, StaticBatcher
 from scheduler.options import Scheduling
 from scheduler.plan import Worker
@@ -23,7 +23,7 @@ def executors(count: int) -> list[Worker]:
 
 
 def batcher_of(rows: int, *, local: BatcherFactory = StaticBatcher, limits: Limits = LIMITS) -> RoundRobinBatcher:
-    batcher = RoundRobinBatcher(kit(limits, memory=fixed, terms=CLOSED), local=local)
+    batcher = RoundRobinBatcher(kit(limits, memory=MEMORIES["fixed"], terms=CLOSED), local=local)
     for row_id in range(rows):
         batcher.add(request(row_id), 0.0)
     return batcher

@@ -11,7 +11,7 @@ from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUp
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
-from scheduler.batching.memory import fixed
+from scheduler.batching.memory import MEMORIES
 from scheduler.batching.queued import StaticBatcher
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
@@ -25,7 +25,7 @@ PATIENT = Limits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch
 
 
 def batcher_of(limits: Limits, *requests: Request) -> StaticBatcher:
-    batcher = StaticBatcher(kit(limits, memory=fixed, terms=CLOSED))
+    batcher = StaticBatcher(kit(limits, memory=MEMORIES["fixed"], terms=CLOSED))
     for one in requests:
         batcher.add(one, one.times.arrival)
     return batcher

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from statistics import median_low
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.length.learning import LengthHistory, RunningMedian
+from scheduler.length.learning import LengthHistory
 
 
 def test_nothing_is_expected_before_anything_ended() -> None:
@@ -45,11 +46,13 @@ def test_a_runaway_answer_is_not_what_is_expected_next() -> None:
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 10))
-def test_the_running_median_is_that_of_the_newest_values(values: list[int], window: int) -> None:
-    running = RunningMedian(window)
-    for place, value in enumerate(values, start=1):
-        running.add(value, cut=False)
-        assert running.value() == median_low(values[:place][-window:])
+def test_the_median_is_that_of_the_newest_values(values: list[int], window: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scheduler.length.learning.WINDOW", window)
+        history = LengthHistory()
+        for place, value in enumerate(values, start=1):
+            history.add("", "translate", value)
+            assert history.expect("", "translate") == median_low(values[:place][-window:])
 
 
 def test_a_scope_learns_nothing_of_what_another_sent() -> None:

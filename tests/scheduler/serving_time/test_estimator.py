@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.measure.timing import SliceTiming
 from scheduler.assembly import SERVING_TIMES
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import MachineModel
-from scheduler.serving_time.nearest import ServedBatch, surprises
+from scheduler.serving_time.nearest import surprises
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)
 
 
-def served(seconds: float, *, generation_length: int) -> ServedBatch:
-    return ServedBatch(4, 100, generation_length, seconds)
+def served(seconds: float, *, generation_length: int) -> SliceTiming:
+    return SliceTiming(4, 100, generation_length, seconds)
 
 
 def test_a_batch_is_learnt_when_it_is_wrong_by_two_seconds_and_by_a_fifth() -> None:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from engine.measure.timing import SliceTiming
 from scheduler.learner import Lesson, Submit, inline
 from scheduler.plan import Assignment, Plan
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.nearest import INTERVAL, BatchLearning, Nearest, ServedBatch, estimate_error, served_batch
+from scheduler.serving_time.nearest import INTERVAL, BatchLearning, Nearest, estimate_error, served_batch
 from tests.scheduler.fakes import request
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
@@ -33,9 +34,9 @@ class Pupil(Nearest):
 
     def __init__(self) -> None:
         super().__init__(SECOND_A_TOKEN, neighbours=1)
-        self.taught: list[list[ServedBatch]] = []
+        self.taught: list[list[SliceTiming]] = []
 
-    def fit(self, batches: Sequence[ServedBatch]) -> None:
+    def fit(self, batches: Sequence[SliceTiming]) -> None:
         self.taught.append(list(batches))
 
 
@@ -47,7 +48,7 @@ def learning_at_once(pupil: Pupil, submit: Submit = inline) -> BatchLearning:
 
 
 def test_a_batch_is_known_by_its_rows_its_lengths_and_its_time() -> None:
-    assert served_batch(ended(5, 6.5, length=4, at=10.0)) == ServedBatch(2, 7, 5, 6.5)
+    assert served_batch(ended(5, 6.5, length=4, at=10.0)) == SliceTiming(2, 7, 5, 6.5)
 
 
 def test_a_batch_that_did_not_run_as_planned_teaches_nothing() -> None:
@@ -72,7 +73,7 @@ def test_every_interval_brings_the_surprises_of_its_batches() -> None:
     learning.on_finish(ended(12, 24.0), 1120.0)
     lessons.append(learning.learner.latest)
     assert [sorted(one.seconds for one in taught) for taught in pupil.taught] == [[20.0, 24.0, 24.0]]
-    assert ServedBatch(2, 7, 10, 20.0) in pupil.taught[0]
+    assert SliceTiming(2, 7, 10, 20.0) in pupil.taught[0]
     assert lessons == [None, Lesson(5, 3, np.sqrt((10**2 + 12**2 + 1 + 10**2 + 12**2) / 5))]
     learning.on_finish(ended(10, 20.0), 1239.0)
     assert len(pupil.taught) == 1
@@ -106,9 +107,9 @@ def test_where_times_only_scatter_estimates_stay_the_profiles(batches: int, seed
     """Fitted to what was off by more than a fifth, estimates came out a quarter further off than the profile's."""
     rng = np.random.default_rng(seed)
 
-    def draw(count: int, factor: float) -> list[ServedBatch]:
+    def draw(count: int, factor: float) -> list[SliceTiming]:
         lengths, errors = rng.integers(20, 300, count), factor * np.exp(rng.normal(0, 0.3, count))
-        return [ServedBatch(2, 7, int(one), float(one * error)) for one, error in zip(lengths, errors, strict=True)]
+        return [SliceTiming(2, 7, int(one), float(one * error)) for one, error in zip(lengths, errors, strict=True)]
 
     nearest = Nearest(SECOND_A_TOKEN)
     learning = BatchLearning(nearest, inline)
@@ -123,7 +124,7 @@ def test_where_times_only_scatter_estimates_stay_the_profiles(batches: int, seed
 
 def test_a_lesson_that_fails_is_logged_and_leaves_the_estimates(caplog: pytest.LogCaptureFixture) -> None:
     class Stubborn(Pupil):
-        def fit(self, batches: Sequence[ServedBatch]) -> None:
+        def fit(self, batches: Sequence[SliceTiming]) -> None:
             raise MemoryError("no room")
 
     learning = learning_at_once(Stubborn())
@@ -146,5 +147,5 @@ def test_estimates_follow_a_machine_that_became_slower() -> None:
 
 
 def test_the_error_is_that_with_the_true_lengths() -> None:
-    served = [ServedBatch(2, 7, 10, 13.0), ServedBatch(2, 7, 10, 6.0)]
+    served = [SliceTiming(2, 7, 10, 13.0), SliceTiming(2, 7, 10, 6.0)]
     assert estimate_error(Pupil(), served) == pytest.approx(np.sqrt((9 + 16) / 2))

@@ -7,15 +7,16 @@ from math import e, exp, log
 import numpy as np
 import pytest
 
+from engine.measure.timing import SliceTiming
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.serving_time.nearest import Nearest, ServedBatch
+from scheduler.serving_time.nearest import Nearest
 
 PROFILE = Bilinear(0, 0, 0, 0, 0, 0, 0, 1)  # a second an iteration
 STEEP = Bilinear(1e-4, 0, 0, 0.1, 1e-6, 1e-3, 0, 0.03)
 
 
-def took(rows: int, input_length: int, generation_length: int, seconds: float) -> ServedBatch:
-    return ServedBatch(rows, input_length, generation_length, seconds)
+def took(rows: int, input_length: int, generation_length: int, seconds: float) -> SliceTiming:
+    return SliceTiming(rows, input_length, generation_length, seconds)
 
 
 def test_the_profile_speaks_until_there_are_as_many_batches_as_neighbours() -> None:
