@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
@@ -32,19 +32,19 @@ class Lesson:
     rmse: float  # error of the estimates before learning, in their unit (Magnus, figure 14)
 
 
+@dataclass(eq=False, slots=True)
 class Learner(Generic[Row]):
     """Gathers rows, and learns from those of an interval where `submit` runs the work."""
 
-    def __init__(self, subject: str, learn: Callable[[Sequence[Row]], Lesson | None], submit: Submit = inline) -> None:
-        """`learn` may raise anything: that is logged, and counts as a failure."""
-        self.rows: list[Row] = []  # since the last lesson
-        self.latest: Lesson | None = None
-        self.changes = 0  # lessons that changed the estimates
-        self.failures = 0  # lessons in which something went wrong
-        self.next: float | None = None  # when a lesson is due, in seconds of the clock
-        self._subject = subject
-        self._learn = learn
-        self._submit = submit
+    subject: str
+    teach: Callable[[Sequence[Row]], Lesson | None]
+    """Learns from rows; may raise anything, which is logged and counts as a failure."""
+    submit: Submit = inline
+    rows: list[Row] = field(default_factory=list)  # since the last lesson
+    latest: Lesson | None = None
+    changes: int = 0  # lessons that changed the estimates
+    failures: int = 0  # lessons in which something went wrong
+    next: float | None = None  # when a lesson is due, in seconds of the clock
 
     def learn_at_intervals(self, now: float, seconds: float) -> None:
         """Begin a lesson where the interval is over, and there are rows. The first interval begins with the first call,
@@ -57,7 +57,7 @@ class Learner(Generic[Row]):
 
     def begin(self) -> None:
         """Begin a lesson of the rows so far."""
-        self._submit(partial(self.learn, self.take()))
+        self.submit(partial(self.learn, self.take()))
 
     def take(self) -> list[Row]:
         """The rows so far, which are forgotten here."""
@@ -67,7 +67,7 @@ class Learner(Generic[Row]):
     def learn(self, rows: Sequence[Row]) -> None:
         """Make a lesson of rows, here."""
         with self.note_failures():
-            lesson = self._learn(rows)
+            lesson = self.teach(rows)
             if lesson is not None:
                 self.latest = lesson
                 self.changes += lesson.learned > 0
@@ -78,7 +78,7 @@ class Learner(Generic[Row]):
         try:
             yield
         except CancelledError:
-            log.info("learning %s is given up, since the server ends", self._subject)
+            log.info("learning %s is given up, since the server ends", self.subject)
         except Exception:
             self.failures += 1
-            log.exception("learning %s failed, estimates stay as they are", self._subject)
+            log.exception("learning %s failed, estimates stay as they are", self.subject)

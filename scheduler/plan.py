@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from engine.messages import Admit, BatchShape, Command, ExecutorInfo, FinishReason, RowId, RowUpdate, Terms
+from engine.messages import Admit, BatchShape, Cancel, Command, ExecutorInfo, FinishReason, RowId, RowUpdate, Terms
 from scheduler.request import Request
 from scheduler.stream import join_updates
 
@@ -135,6 +135,13 @@ class Worker:
     """Whether it died or was given up, so that its requests must go elsewhere."""
     fault: str | None = None
     """Why it takes no rows for a while; None while it does."""
+
+    def withdraw(self) -> tuple[set[RowId], list[RowId]]:
+        """Take back what the executor, which is lost, has not taken up: rows that it should have begun, and rows that
+        it should have cancelled."""
+        commands = self.port.withdraw()
+        begun = {spec.row_id for one in commands if isinstance(one, Admit) for spec in one.rows}
+        return begun, [row_id for one in commands if isinstance(one, Cancel) for row_id in one.row_ids]
 
     @property
     def info(self) -> ExecutorInfo:

@@ -9,18 +9,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from engine.messages import (
-    Admit,
-    BatchShape,
-    Cancel,
-    Cause,
-    Command,
-    FinishReason,
-    HandedBack,
-    RowId,
-    RowUpdate,
-    StepReport,
-)
+from engine.messages import BatchShape, Cancel, Cause, Command, FinishReason, HandedBack, RowId, RowUpdate, StepReport
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.plan import Assignment, Plan, Port, RequestObserver, Returns, Worker
@@ -188,8 +177,7 @@ class RequestTable:
         log.error("executor %d is gone: %s", worker.info.index, error)
         worker.lost = True
         worker.shape = BatchShape()
-        untaken = worker.port.withdraw()
-        safe = {*salvaged, *(spec.row_id for order in untaken if isinstance(order, Admit) for spec in order.rows)}
+        begun, cancelled = worker.withdraw()
         lost = dict.fromkeys(worker.assignments.values())
         for assignment in lost:
             self._send_held(assignment)
@@ -197,7 +185,7 @@ class RequestTable:
         worker.requests.clear()
         worker.pausing.clear()
         worker.assignments.clear()
-        stranded = [request for request in orphans if request.generated and request.row_id not in safe]
+        stranded = [request for request in orphans if request.generated and request.row_id not in {*salvaged, *begun}]
         for request in orphans:
             request.executor = None
             if request not in stranded:
@@ -206,7 +194,6 @@ class RequestTable:
         for assignment in lost:
             assignment.intact = False
             self._conclude(assignment)
-        cancelled = [row_id for order in untaken if isinstance(order, Cancel) for row_id in order.row_ids]
         self._drop_kept([*cancelled, *(request.row_id for request in stranded)])
         self._fail_all(stranded, "the executor of this request failed", Failure.EXECUTOR)
         if not self.live():

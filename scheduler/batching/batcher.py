@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, RowId, Terms
+from engine.messages import NO_LENGTH, Cause, RowId, Terms
 from models.errors import StrategyError
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
@@ -22,8 +22,8 @@ from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.by_length import Aging
 from scheduler.waiting.fair import Queue, Shares, share_out
 from scheduler.waiting.prices import PricesNow, usual_rows
-from scheduler.waiting.queue import Order
-from scheduler.waiting.ranked import DueFirst, RankedQueue
+from scheduler.waiting.queue import Keys, Order
+from scheduler.waiting.ranked import RankedQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,30 +102,27 @@ class Kit:
             return share_out(self._new_ranked, self.limits.shares)
         return self._new_ranked()
 
-    def new_keys(self) -> DueFirst:
-        """The order of the strategy, with what is due first, where requests are compared outside of a queue.
+    def new_keys(self) -> Keys:
+        """The keys of the strategy's order, by which requests are compared outside of a queue.
 
         Raises StrategyError for an order whose keys compare no such requests.
         """
         order = self.new_order()
         if not order.by_key or order.by_entry:
             raise StrategyError("its batching or preemption compares keys, which its order has only within a queue")
-        return DueFirst(order, self.limits.aging)
+        return RankedQueue(order, self.limits.aging).key
 
     def _new_ranked(self) -> RankedQueue:
         return RankedQueue(self.new_order(), self.limits.aging)
 
     def plan(self, requests: Sequence[Request], seconds: float = 0.0) -> Plan:
         """A plan for these requests, on the strategy's terms."""
-        kept = self._kept_lengths()
-        terms = self.terms if kept == self.terms.keep_kv else replace(self.terms, keep_kv=kept)
-        return Plan(tuple(requests), terms, self.returns, seconds)
-
-    def _kept_lengths(self) -> range:
-        """Tokens of rows whose K and V stay in host memory when they are handed back; all while nothing is known."""
+        terms = self.terms  # whose rows keep all K and V in host memory when they are handed back
         if self.limits.options.recompute:
-            return NO_LENGTH
-        return EVERY_LENGTH if self.machine.model is None else self.machine.model.kept_lengths()
+            terms = replace(terms, keep_kv=NO_LENGTH)
+        elif self.machine.model is not None:
+            terms = replace(terms, keep_kv=self.machine.model.kept_lengths())
+        return Plan(tuple(requests), terms, self.returns, seconds)
 
 
 class Batcher(ABC):

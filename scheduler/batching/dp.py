@@ -106,7 +106,7 @@ class DpBatcher(Batcher):
 
     def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
         super().__init__(kit, RankedQueue(Arrived()))
-        self._order = kit.new_keys()
+        self._key = kit.new_keys()
         self._capped = capped
         self._adaptive = adaptive
         self._ready: list[Plan] = []  # arranged and not handed out yet, the longest last
@@ -154,7 +154,7 @@ class DpBatcher(Batcher):
 
     def _arrange(self, now: float) -> None:
         self._arranged = now
-        ranked = sorted(self.waiting, key=lambda request: (request.tokens, self._order.key(request, now)))
+        ranked = sorted(self.waiting, key=lambda request: (request.tokens, self._key(request, now)))
         plans = [self._kit.plan(ranked[part.start : part.stop], part.seconds) for part in self._parts(ranked)]
         self._ready = sorted(plans, key=lambda plan: plan.estimate)
         self._recent.extend(plan.estimate for plan in plans)

@@ -19,7 +19,7 @@ from scheduler.plan import Worker
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.machine import MachineModel
-from scheduler.waiting.queue import Order
+from scheduler.waiting.queue import Keys
 
 Preemption: TypeAlias = Callable[[Sequence[Worker], Iterable[Request], float], Pauses]
 """(executors, waiting requests, best first, now in seconds) -> the rows to pause. Asked once no executor takes more."""
@@ -71,7 +71,7 @@ class ByOrder:
     request that waits is weighed, against one row at a time.
     """
 
-    order: Order
+    key: Keys
     slice_length: int
     early: float = inf
     """Part of its predicted length up to which a row may lose its slot: its K and V take ever more memory, and it is
@@ -81,11 +81,10 @@ class ByOrder:
         first = next(iter(waiting), None)
         if first is None:
             return {}
-        key = self.order.key(first, now)
         for worker in workers:
             rows = [] if worker.pausing else self._served(worker)
-            last = max(rows, key=lambda row: self.order.key(row, now), default=None)
-            if last is not None and self.order.key(last, now) > key:
+            last = max(rows, key=lambda row: self.key(row, now), default=None)
+            if last is not None and self.key(last, now) > self.key(first, now):
                 return {worker.info.index: (last.row_id,)}
         return {}
 

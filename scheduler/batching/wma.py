@@ -178,7 +178,7 @@ class WmaBatcher(Batcher):
     def _least_wasteful(self, priority: int, lengths: Lengths) -> WaitingBatch | None:
         """The batch that wastes least once such a request is in it, if it may join any (algorithm 1)."""
         found, least = None, float(self._limits.options.wma_threshold)
-        useful, most_rows, most_tokens = useful_reads(*lengths), self._most_rows, self._most_tokens
+        useful, most_rows, most_tokens = useful_reads(*lengths), self._most_rows, self._limits.capacity_tokens or inf
         for batch in self._batches:
             if batch.insertable and batch.priority == priority and len(batch) < most_rows:
                 joined = batch_lengths((batch.lengths, lengths))
@@ -186,10 +186,6 @@ class WmaBatcher(Batcher):
                 if waste < least and memory_tokens(len(batch) + 1, *joined) <= most_tokens:
                     found, least = batch, waste
         return found
-
-    @property
-    def _most_tokens(self) -> float:
-        return inf if self._limits.capacity_tokens is None else self._limits.capacity_tokens
 
     @property
     def _most_rows(self) -> float:

@@ -46,14 +46,12 @@ class LengthCache:
         self._capacity = capacity
         self._threshold = threshold
         self._directions: NDArray[np.float32] = np.empty((0, 0), dtype=np.float32)  # (capacity, dim), of length 1
-        # Of each: length of the prompt and of the answer, hash of the scope's name, when it was used last, in uses.
-        self._about: NDArray[np.int64] = np.zeros((4, capacity), dtype=np.int64)
-        self._uses = 0
-        self._size = 0
+        # By place in these, the one used last at the end: length of the prompt and of the answer, and the scope.
+        self._answers: OrderedDict[int, tuple[int, int, str]] = OrderedDict()
         self.lookups = self.hits = 0
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._answers)
 
     def find(self, embedding: NDArray[np.float32], prompt_length: int, scope: str = "") -> int | None:
         """The length in tokens of the latest answer to the scope's most similar prompt; None when none is similar
@@ -65,48 +63,38 @@ class LengthCache:
         self.lookups, self.hits = self.lookups + 1, self.hits + (place is not None)
         if place is None:
             return None
-        self._use(place)
-        return int(self._about[1, place])
+        self._answers.move_to_end(place)
+        return self._answers[place][1]
 
     def add(self, embedding: NDArray[np.float32], prompt_length: int, length: int, scope: str = "") -> None:
         """Remember an answer that has ended by itself after `length` tokens, in place of a near-duplicate's of the same
         scope."""
         direction = _direction(embedding)
         place = self._nearest(direction, prompt_length, scope)
-        if place is None:
-            place = self._free()
-            self._place_for(direction)[place] = direction
-            self._about[:3, place] = prompt_length, length, hash(scope)
-        self._about[1, place] = length
-        self._use(place)
+        if place is not None:
+            prompt_length, *_ = self._answers[place]
+        else:
+            if not self._answers:  # the first tells their dimension
+                self._directions = np.zeros((self._capacity, len(direction)), dtype=np.float32)
+            full = len(self._answers) == self._capacity
+            place = self._answers.popitem(last=False)[0] if full else len(self._answers)
+            self._directions[place] = direction
+        self._answers[place] = prompt_length, length, scope
+        self._answers.move_to_end(place)
 
     def _nearest(self, direction: NDArray[np.float32], prompt_length: int, scope: str) -> int | None:
-        if not self._size:
+        if not self._answers:
             return None
-        similarities = self._place_for(direction)[: self._size] @ direction
-        prompts, _, scopes, _ = self._about[:, : self._size]
-        alike = np.abs(prompts - prompt_length) <= TOLERANCE * np.maximum(prompts, prompt_length)
-        similarities = np.where(alike & (scopes == hash(scope)), similarities, -1.0)
-        place = int(similarities.argmax())
+        similarities = self._directions[: len(self)] @ direction
         # Rounding must not tell a prompt from itself.
-        return place if similarities[place] >= self._threshold - 1e-6 else None
+        near = np.flatnonzero(similarities >= self._threshold - 1e-6).tolist()
+        alike = (place for place in near if self._is_alike(place, prompt_length, scope))
+        return max(alike, key=similarities.__getitem__, default=None)
 
-    def _free(self) -> int:
-        """A place for a new prompt: the next, or that of the one that was not used for longest."""
-        if self._size < self._capacity:
-            self._size += 1
-            return self._size - 1
-        return int(self._about[3].argmin())
-
-    def _use(self, place: int) -> None:
-        self._uses += 1
-        self._about[3, place] = self._uses
-
-    def _place_for(self, direction: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The table of directions, made when the first one tells their dimension."""
-        if self._directions.shape[1] == 0:
-            self._directions = np.zeros((self._capacity, len(direction)), dtype=np.float32)
-        return self._directions
+    def _is_alike(self, place: int, prompt_length: int, scope: str) -> bool:
+        """Whether a prompt is one of this scope, and about as long as this."""
+        other, _, its_scope = self._answers[place]
+        return its_scope == scope and abs(other - prompt_length) <= TOLERANCE * max(other, prompt_length)
 
 
 def _direction(embedding: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -112,11 +112,20 @@ def covered(predicted: Sequence[LengthDistribution], actual: NDArray[np.float32]
     return float(np.mean([one.coverage(length) for one, length in zip(predicted, actual.tolist(), strict=True)]))
 
 
-def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
-    """How many trees `evaluate` grows."""
+def _groups(ablation: Ablation, data: Split) -> list[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+    """The forests of an ablation: which examples each learns from, and which answers it predicts. RAFT has one for each
+    task of which there is both."""
     if ablation is Ablation.UILO:
-        return 0
-    return growth.trees * (len(_shared_tasks(data)) if ablation is Ablation.RAFT else 1)
+        return []
+    if ablation is not Ablation.RAFT:
+        return [(np.ones(len(data.train), dtype=bool), np.ones(len(data.test), dtype=bool))]
+    train, test = np.array(data.train_tasks), np.array(data.test_tasks)
+    return [(train == task, test == task) for task in sorted({*data.train_tasks} & {*data.test_tasks})]
+
+
+def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
+    """How many trees `predict` grows."""
+    return growth.trees * len(_groups(ablation, data))
 
 
 def predict(
@@ -124,37 +133,22 @@ def predict(
 ) -> list[LengthDistribution]:
     """Learn from one part, and predict the lengths of the other's answers, in order; `advance` is called with the
     number of new trees."""
+    features = data.test.features
     if ablation is Ablation.UILO:
-        return [LengthDistribution.certain(length) for length in data.test.features[:, -1].tolist()]
-    if ablation is Ablation.RAFT:
-        return _predict_by_task(data, growth, advance)
-    return _forest(ablation, data.train, growth, advance).distributions(select(data.test.features, ablation))
-
-
-def _predict_by_task(data: Split, growth: Growth, advance: Advance | None) -> list[LengthDistribution]:
-    train_tasks, test_tasks = np.array(data.train_tasks), np.array(data.test_tasks)
+        return [LengthDistribution.certain(length) for length in features[:, -1].tolist()]
     predicted = [guess(data.train)] * len(data.test)  # for tasks never seen before
-    for task in _shared_tasks(data):
-        forest = _forest(Ablation.RAFT, data.train.where(train_tasks == task), growth, advance)
-        own = np.flatnonzero(test_tasks == task)
-        found = forest.distributions(select(data.test.features[own], Ablation.RAFT))
-        for place, distribution in zip(own.tolist(), found, strict=True):
+    for learned, asked in _groups(ablation, data):
+        own = data.train.where(learned)
+        forest = grow(Examples(select(own.features, ablation), own.lengths), growth, advance)
+        found = forest.distributions(select(features[asked], ablation))
+        for place, distribution in zip(np.flatnonzero(asked).tolist(), found, strict=True):
             predicted[place] = distribution
     return predicted
-
-
-def _shared_tasks(data: Split) -> list[str]:
-    """The tasks of which there is something to learn from and something to test with."""
-    return sorted(set(data.train_tasks) & set(data.test_tasks))
 
 
 def guess(examples: Examples) -> LengthDistribution:
     """The distribution of all lengths, whatever the request: the baseline of every predictor."""
     return LengthDistribution.of(examples.lengths, np.ones_like(examples.lengths))
-
-
-def _forest(ablation: Ablation, examples: Examples, growth: Growth, advance: Advance | None) -> Forest:
-    return grow(Examples(select(examples.features, ablation), examples.lengths), growth, advance)
 
 
 BINS = 10

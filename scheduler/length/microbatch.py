@@ -94,9 +94,11 @@ class MicroBatcher:
             self.timeouts += 1
         else:
             await self._wait_for(answer)
-        came = answer is not None and answer.done()
-        estimate = answer.result() if answer is not None and came else None
-        return self._conclude(query, estimate, loop.time() - begun, None if came else answer)
+        estimate, late = (answer.result(), None) if answer is not None and answer.done() else (None, answer)
+        prediction = self._conclude(query, estimate, late)
+        self._observe(loop.time() - begun)
+        self.sources[prediction.source] += 1
+        return prediction
 
     async def run(self) -> None:
         """Serve the predictor with batches until cancelled."""
@@ -105,7 +107,10 @@ class MicroBatcher:
             hurries = self._waiting > 0 and len(self._asked) <= BATCH
             rest = max(self._paused_until, 0.0 if hurries else self._rest_until) - loop.time()
             if not self._asked or rest > 0:
-                await self._wait(rest if self._asked else None)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(rest if self._asked else None):
+                        await self._arrived.wait()
+                self._arrived.clear()
                 continue
             begun = loop.time()
             await self._serve(self._take(BATCH if hurries else IDLE_BATCH))
@@ -121,13 +126,6 @@ class MicroBatcher:
         finally:
             self._waiting -= 1
         self.timeouts += not answer.done()
-
-    async def _wait(self, seconds: float | None) -> None:
-        """Wait for a request to arrive, so many seconds at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._arrived.wait()
-        self._arrived.clear()
 
     def _take(self, most: int) -> list[_Asked]:
         """The newest requests, in the order of their arrival, without those that have ended."""
@@ -163,19 +161,14 @@ class MicroBatcher:
             doublings = min(self._failures_in_row - MOST_FAILURES - 1, DOUBLINGS)
             self._paused_until = asyncio.get_running_loop().time() + min(LONGEST_PAUSE, 2.0**doublings)
 
-    def _conclude(
-        self, query: LengthQuery, estimate: Estimate | None, waited: float, late: Answer | None
-    ) -> Prediction:
+    def _conclude(self, query: LengthQuery, estimate: Estimate | None, late: Answer | None) -> Prediction:
         """The prediction that an estimate means, or else the usual length of answers, or else the longest."""
-        prediction = None if estimate is None else prediction_of(query, estimate)
-        if prediction is None:
-            features = () if estimate is None else estimate.features
-            usual = self._history.expect(query.scope, query.instruction)
-            length, source = (query.max_tokens, Source.MAX_TOKENS) if usual is None else (usual, Source.HISTORY)
-            prediction = Prediction(min(length, query.max_tokens), source, features, late=late)
-        self._observe(waited)
-        self.sources[prediction.source] += 1
-        return prediction
+        if estimate is not None and (prediction := prediction_of(query, estimate)) is not None:
+            return prediction
+        features = () if estimate is None else estimate.features
+        usual = self._history.expect(query.scope, query.instruction)
+        length, source = (query.max_tokens, Source.MAX_TOKENS) if usual is None else (usual, Source.HISTORY)
+        return Prediction(min(length, query.max_tokens), source, features, late=late)
 
 
 def _check(estimates: Sequence[Estimate], asked: int) -> Sequence[Estimate]:

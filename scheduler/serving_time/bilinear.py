@@ -18,22 +18,25 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from math import ceil, floor, inf, isfinite, sqrt
+from math import isfinite
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.measure.timing import Timing, Timings
-from engine.messages import EVERY_LENGTH, NO_LENGTH
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
 Quantity = TypeVar("Quantity", float, FloatArray)
 
 LEAST_SECONDS = 1e-9
+
+LONGEST = 2**31
+"""Tokens that no row has."""
 
 RIDGE = 1e-5
 """Weight, beside a cell's 1, with which least squares prefers small coefficients."""
@@ -112,21 +115,16 @@ class Bilinear(ServingTime):
         """Tokens of rows whose K and V are worth keeping: all but those that are read again in less time than copied.
 
         Reading a row again costs what it adds to a prefill of its length, p5·L² + p1·L + p2; what a prefill costs
-        whatever rows are in it, p3·L + p4, others pay too. So rows are kept with p5·L² + (p1 - c1)·L >= c0 - p2: from
-        some length on, the last such where there are two, or up to one.
+        whatever rows are in it, p3·L + p4, others pay too. So rows are kept with p5·L² + p1·L + p2 >= c1·L + c0: from
+        some length on, or up to one.
         """
-        slope, head_start = self.p1 - self.c1, self.p2 - self.c0
-        if self.p5 > 0:
-            under = slope**2 - 4 * self.p5 * head_start
-            root = (sqrt(under) - slope) / (2 * self.p5) if under > 0 else 0.0
-            return range(ceil(min(max(0.0, root), sys.maxsize)), sys.maxsize)
-        if slope > 0:
-            least = max(0.0, -head_start / slope)
-            return range(ceil(least), sys.maxsize) if least < sys.maxsize else NO_LENGTH
-        if head_start < 0:
-            return NO_LENGTH
-        most = head_start / -slope if slope < 0 else inf
-        return range(floor(most) + 1) if most < sys.maxsize else EVERY_LENGTH
+
+        def is_kept(length: int) -> bool:
+            return (self.p5 * length + self.p1) * length + self.p2 >= self.copy(float(length))
+
+        if is_kept(LONGEST):
+            return range(bisect_left(range(LONGEST), True, key=is_kept), sys.maxsize)
+        return range(bisect_left(range(LONGEST), True, key=lambda length: not is_kept(length)))
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
         seconds: FloatArray = self.serve(batches[:, 0], batches[:, 1], batches[:, 2])

@@ -40,9 +40,8 @@ from scheduler.clock import Clock
 from scheduler.placement import NodeLoad
 from scheduler.plan import Worker
 from scheduler.request import Request
-from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Before, Calibration, Comparison, Expected
+from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Before, Calibration, Comparison, Expected, Speed
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
-from scheduler.wait_estimate.speed import Speed
 from scheduler.waiting.queue import Ahead
 
 SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)

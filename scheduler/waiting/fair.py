@@ -98,6 +98,8 @@ class _Client:
 class FairQueue(Collection[Request]):
     """A Queue of each client's own queue, from which clients take turns by their counters."""
 
+    exact = False
+
     def __init__(
         self, new_queue: Callable[[], Queue], shares: Shares, name: Callable[[Request], str] = attrgetter("client")
     ) -> None:
@@ -122,10 +124,6 @@ class FairQueue(Collection[Request]):
     @property
     def best_priority(self) -> int:
         return max(0, min(client.queue.best_priority for client in self._active.values()))
-
-    @property
-    def exact(self) -> bool:
-        return False
 
     def ranked(self, now: float) -> Iterator[Request]:
         self._settle()

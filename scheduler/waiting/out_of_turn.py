@@ -58,8 +58,7 @@ class OutOfTurn(Order):
         self._slots = slots
         self._credit = self._mean = 0.0
         self._came = 0
-        self._works: dict[Request, float] = {}
-        self._cheapest = SortedRequests()
+        self._cheapest = SortedRequests()  # by priority and work
         self._taken: dict[Request, _Taken] = {}
 
     def key(self, request: Request, now: float) -> Key:
@@ -67,17 +66,17 @@ class OutOfTurn(Order):
 
     def enter(self, request: Request) -> None:
         self._settle(request)
-        work = self._works[request] = work_left(request)
+        work = work_left(request)
         if not request.runs:  # else it was handed back, and was counted when it came
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
         self._cheapest.insert(_by_work(request, work), request)
 
     def leave(self, request: Request) -> None:
-        self._cheapest.remove(_by_work(request, self._works.pop(request)))
+        self._cheapest.remove(request)
 
     def serve(self, request: Request, in_turn: bool) -> None:
-        work, read = self._works[request], PROMPT_TOKEN * (request.unread if request.needs_prefill else 0)
+        work, read = self._cheapest.keys[request][1], PROMPT_TOKEN * (request.unread if request.needs_prefill else 0)
         self._taken[request] = _Taken(in_turn, work, read, request.generated)
         self._book(in_turn, work)
 
@@ -85,7 +84,7 @@ class OutOfTurn(Order):
         for request in list(self._taken):
             self._settle(request)
         gone, credit, priority = set[Request](), self._credit, None
-        works, earned, most = self._works, self._earned, self._most  # thousands may wait
+        works, earned, most = self._cheapest.keys, self._earned, self._most  # thousands may wait
         for oldest in in_turn:
             if priority != oldest.priority:
                 priority = oldest.priority
@@ -93,15 +92,15 @@ class OutOfTurn(Order):
                 cheap = next(cheapest, None)
             while cheap is not None and keys[oldest][1] and oldest not in gone:
                 if cheap not in gone:
-                    work = works[cheap]
-                    if cheap.priority != priority or work > credit or 2 * work > works[oldest]:
+                    work = works[cheap][1]
+                    if cheap.priority != priority or work > credit or 2 * work > works[oldest][1]:
                         break
                     credit -= work
                     gone.add(cheap)
                     yield cheap
                 cheap = next(cheapest, None)
             if oldest not in gone:
-                credit = min(credit + earned * works[oldest], most)
+                credit = min(credit + earned * works[oldest][1], most)
                 gone.add(oldest)
                 yield oldest
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from operator import add, sub
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
@@ -25,6 +25,9 @@ from scheduler.request import Request
 
 Key: TypeAlias = tuple[float, ...]
 """A sorting key; the least is served first, and the first number is the request's priority."""
+
+Keys: TypeAlias = Callable[[Request, float], Key]
+"""(request, now in seconds of the clock) -> its sorting key at that moment."""
 
 
 class Ahead(NamedTuple):
@@ -71,7 +74,9 @@ class SortedRequests:
     """
 
     def __init__(self) -> None:
-        self._keys: list[Key] = []
+        self.keys: dict[Request, Key] = {}
+        """The key of each request, in no particular order. To be read only."""
+        self._sorted: list[Key] = []
         self._requests: list[Request] = []
         self._amounts = np.zeros((3, 16))  # a column for each request, as `_amounts` has them, and some to spare
 
@@ -83,27 +88,31 @@ class SortedRequests:
 
     def iterate_from(self, key: Key) -> Iterator[Request]:
         """The requests with this key or greater ones."""
-        return islice(self._requests, bisect_left(self._keys, key), None)
+        return islice(self._requests, bisect_left(self._sorted, key), None)
 
     def insert(self, key: Key, request: Request) -> None:
         """Put a request in, with what it is expected to generate by now."""
-        place, count = bisect_left(self._keys, key), len(self)
+        place, count = bisect_left(self._sorted, key), len(self)
         if count == self._amounts.shape[1]:
             self._amounts = np.concatenate([self._amounts, np.zeros_like(self._amounts)], axis=1)
         self._amounts[:, place + 1 : count + 1] = self._amounts[:, place:count]
         self._amounts[:, place] = _amounts(request)
-        self._keys.insert(place, key)
+        self.keys[request] = key
+        self._sorted.insert(place, key)
         self._requests.insert(place, request)
 
-    def remove(self, key: Key) -> None:
-        """Take the request with this key out, which must be here."""
-        place, left = bisect_left(self._keys, key), len(self) - 1
-        del self._keys[place], self._requests[place]
+    def remove(self, request: Request) -> bool:
+        """Take a request out; False when it is not here."""
+        if request not in self.keys:
+            return False
+        place, left = bisect_left(self._sorted, self.keys.pop(request)), len(self) - 1
+        del self._sorted[place], self._requests[place]
         self._amounts[:, place:left] = self._amounts[:, place + 1 : left + 1]
+        return True
 
     def ahead(self, key: Key) -> Ahead:
         """Sums over the requests whose keys are less than this one."""
-        count = bisect_left(self._keys, key)
+        count = bisect_left(self._sorted, key)
         tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
         return Ahead(count, tokens, int(unpredicted), int(unread))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from math import inf
 
 from engine.messages import RowId
@@ -23,31 +22,6 @@ again to wait for a slot."""
 def due_at(request: Request, aging: Aging) -> float:
     """When a waiting request becomes due, in seconds of the clock; infinity where it has no deadline."""
     return inf if request.deadline is None else request.deadline - SLACK * aging.seconds(request)
-
-
-@dataclass(frozen=True)
-class DueFirst(Order):
-    """Another order, but requests that are due come before all others of their class, the earliest deadline first.
-
-    Background requests keep the order in which they came: their batch has chosen it, and what it began goes on first.
-
-    A request with a deadline is due from the moment at which no more than SLACK times its predicted time is left. Until
-    then it has no advantage, so that a far deadline costs the others nothing. One without a deadline is never due.
-    """
-
-    order: Order
-    aging: Aging
-
-    def key(self, request: Request, now: float) -> Key:
-        if request.in_background:
-            return (request.priority, 0, request.times.arrival, request.row_id)
-        if request.deadline is not None and now >= due_at(request, self.aging):
-            return (request.priority, 0, request.deadline, request.times.arrival, request.row_id)
-        return (request.priority, 1, *self.order.key(request, now)[1:])
-
-    def changes_at(self, request: Request) -> tuple[float, ...]:
-        others = self.order.changes_at(request)
-        return others if request.deadline is None else (due_at(request, self.aging), *others)
 
 
 class Deadlines:
@@ -82,29 +56,34 @@ def _is_open(request: Request) -> bool:
 
 
 class RankedQueue(Collection[Request]):
-    """Requests that wait, in no particular order when iterated; sorted by key at all times.
+    """Requests that wait, in no particular order when iterated; sorted at all times by an order's keys, but requests
+    that are due come before all others of their class, the earliest deadline first.
 
-    Only those whose key changes are moved, so thousands may wait.
+    Background requests keep the order in which they came: their batch has chosen it, and what it began goes on first.
+
+    A request with a deadline is due from the moment at which no more than SLACK times its predicted time is left. Until
+    then it has no advantage, so that a far deadline costs the others nothing. One without a deadline is never due.
+
+    Only requests whose key changes are moved, so thousands may wait.
     """
 
     def __init__(self, order: Order, aging: Aging = Aging()) -> None:  # noqa: B008 - frozen
         """`aging` tells the seconds of a token, by which requests are due for their deadlines."""
         self._order = order
-        self._due_first = DueFirst(order, aging)
+        self._aging = aging
         self._now = -inf  # the moment as of which it is sorted
-        self._keys: dict[Request, Key] = {}
         self._sorted = SortedRequests()
         self._changes: list[tuple[float, int, Request]] = []  # a heap; requests that have left may still be in it
         self._count = itertools.count()  # tells entries of one moment apart
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._sorted)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._keys)
+        return iter(self._sorted.keys)
 
     def __contains__(self, request: object) -> bool:
-        return request in self._keys
+        return request in self._sorted.keys
 
     @property
     def best_priority(self) -> int:
@@ -116,18 +95,26 @@ class RankedQueue(Collection[Request]):
         """Whether `ahead` knows the places of requests, else about that of a newcomer only."""
         return self._order.by_key
 
+    def key(self, request: Request, now: float) -> Key:
+        """The sorting key of a request at a moment, wherever it is."""
+        if request.in_background:
+            return (request.priority, 0, request.times.arrival, request.row_id)
+        if request.deadline is not None and now >= due_at(request, self._aging):
+            return (request.priority, 0, request.deadline, request.times.arrival, request.row_id)
+        return (request.priority, 1, *self._order.key(request, now)[1:])
+
     def add(self, request: Request) -> None:
         """Put a request in."""
         self._sort(max(self._now, request.times.arrival))  # else a decision that comes late moves thousands
         self._order.enter(request)
         self._insert(request)
-        for moment in self._due_first.changes_at(request):
-            if moment > self._now:
+        for moment in (due_at(request, self._aging), *self._order.changes_at(request)):
+            if self._now < moment < inf:
                 heapq.heappush(self._changes, (moment, next(self._count), request))
 
     def discard(self, request: Request) -> bool:
         """Take a request out; False when it is not here."""
-        if not self._remove(request):
+        if not self._sorted.remove(request):
             return False
         self._order.leave(request)
         return True
@@ -145,12 +132,12 @@ class RankedQueue(Collection[Request]):
     def ranked(self, now: float) -> Iterable[Request]:
         """All requests, best first. Time never goes back."""
         self._sort(now)
-        return self._order.rank(self._sorted, self._keys, now)
+        return self._order.rank(self._sorted, self._sorted.keys, now)
 
     def ahead(self, request: Request, now: float) -> Ahead:
         """The requests that are ahead of one that waits here, or that would be if it came now."""
         self._sort(now)
-        by_key = self._sorted.ahead(self._keys.get(request) or self._due_first.key(request, now))
+        by_key = self._sorted.ahead(self._sorted.keys.get(request) or self.key(request, now))
         return self._order.ahead_of_newcomer(request, by_key)
 
     def total(self) -> Ahead:
@@ -166,16 +153,8 @@ class RankedQueue(Collection[Request]):
         self._now = now
         while self._changes and self._changes[0][0] <= now:
             request = heapq.heappop(self._changes)[2]
-            if self._remove(request):
+            if self._sorted.remove(request):
                 self._insert(request)
 
-    def _remove(self, request: Request) -> bool:
-        key = self._keys.pop(request, None)
-        if key is None:
-            return False
-        self._sorted.remove(key)
-        return True
-
     def _insert(self, request: Request) -> None:
-        self._keys[request] = key = self._due_first.key(request, self._now)
-        self._sorted.insert(key, request)
+        self._sorted.insert(self.key(request, self._now), request)

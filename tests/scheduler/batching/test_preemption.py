@@ -32,7 +32,7 @@ from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, reques
 
 SLICE = 4
 COST = Bilinear(0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1)
-SHORTEST = ByOrder(Sjf(), SLICE)
+SHORTEST = ByOrder(Sjf().key, SLICE)
 """The least that is left first."""
 
 
@@ -64,7 +64,7 @@ def test_the_last_by_the_order_makes_way_for_a_better_one(left: float, swapped: 
 @pytest.mark.parametrize(("had", "swapped"), [(4, True), (5, False)])
 def test_a_row_that_has_most_of_its_prediction_keeps_its_slot(had: int, swapped: bool) -> None:
     """TRAIL with C = 0.6: a row of 8 predicted tokens loses its slot up to its 4th, and has 4 or 3 left."""
-    early = ByOrder(Sjf(), SLICE, early=0.6)
+    early = ByOrder(Sjf().key, SLICE, early=0.6)
     assert early([running(row(1, 8.0 - had, had=had))], [waiting(1.0)], 0.0) == ({0: (1,)} if swapped else {})
 
 

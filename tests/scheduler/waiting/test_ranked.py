@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scheduler.request import Request
 from scheduler.waiting.by_length import Aging, ByRank, Fcfs, Sjf
 from scheduler.waiting.queue import Order
-from scheduler.waiting.ranked import DueFirst, RankedQueue
+from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
 
 
@@ -90,8 +90,8 @@ def test_ranking_sorts_what_is_left(keys: list[tuple[int, int]], data: st.DataOb
 @given(data=st.data())
 def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> None:
     """Requests come, go and come back with other predictions; the queue is held against a plain sort."""
-    order = DueFirst(ByRank(aging := Aging(seconds_per_token=0.01)), aging)
-    queue, now, gone = RankedQueue(order.order, aging), 0.0, list[Request]()
+    order = ByRank(aging := Aging(seconds_per_token=0.01))
+    key, queue, now, gone = RankedQueue(order, aging).key, RankedQueue(order, aging), 0.0, list[Request]()
     for row_id in range(data.draw(st.integers(1, 25))):
         now += data.draw(st.integers(0, 3))
         one = request(row_id, arrival=now, priority=data.draw(st.integers(0, 1)))
@@ -105,7 +105,7 @@ def test_a_queue_that_ages_is_always_sorted_as_of_now(data: st.DataObject) -> No
             back = gone.pop()
             back.generated += data.draw(st.integers(0, 3))
             queue.add(back)
-        assert list(queue.ranked(now)) == sorted(queue, key=lambda other: order.key(other, now))
+        assert list(queue.ranked(now)) == sorted(queue, key=lambda other: key(other, now))
 
 
 def test_a_request_whose_prediction_changes_is_ranked_anew() -> None:

@@ -16,9 +16,8 @@ def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(seed: 
     rng, found, plain = random.Random(seed), SortedRequests(), dict[Key, Request]()
     for number in range(600):
         if plain and rng.random() < 0.45:
-            key = rng.choice(list(plain))
-            found.remove(key)
-            del plain[key]
+            gone = plain.pop(rng.choice(list(plain)))
+            assert found.remove(gone) and not found.remove(gone)
         else:
             one = request(number, rng.randint(1, 30), max_tokens=50)
             one.predicted_length = rng.choice((None, rng.randint(1, 40)))
