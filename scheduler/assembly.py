@@ -112,7 +112,6 @@ SERVING_TIMES: Mapping[str | None, Callable[[MachineModel], ServingTime | None]]
     {None: lambda machine: None, "bilinear": lambda machine: machine, "nearest": Nearest}
 )
 
-Name = TypeVar("Name", str, str | None)
 Part = TypeVar("Part")
 
 
@@ -206,7 +205,7 @@ def _fit(limits: Limits, strategy: Strategy, profile: Bilinear | None) -> Limits
     return replace(limits, shares=shares, seconds_per_token=seconds)
 
 
-def _find(column: str, strategy: Strategy, table: Mapping[Name, Part]) -> Part:
+def _find(column: str, strategy: Strategy, table: Mapping[Any, Part]) -> Part:
     """The part that a strategy names in a column; raises StrategyError where there is none of that name."""
     choice = getattr(strategy, column)
     if choice not in table:

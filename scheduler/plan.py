@@ -178,8 +178,3 @@ class Worker:
         no wrong estimate leaves a rest behind.
         """
         return sum({id(one): one.plan.estimate for one in self.assignments.values()}.values())
-
-    @property
-    def columns(self) -> int:
-        """Length in tokens of its longest row."""
-        return max((request.tokens for request in self.requests.values()), default=0)

@@ -181,13 +181,11 @@ class RequestTable:
         lost = dict.fromkeys(worker.assignments.values())
         for assignment in lost:
             self._send_held(assignment)
-        orphans = list(worker.requests.values())
-        worker.requests.clear()
-        worker.pausing.clear()
-        worker.assignments.clear()
-        stranded = [request for request in orphans if request.generated and request.row_id not in {*salvaged, *begun}]
+        orphans, safe = list(worker.requests.values()), {*salvaged, *begun}
+        stranded = [request for request in orphans if request.generated and request.row_id not in safe]
         for request in orphans:
-            request.executor = None
+            self._leave(request)
+        for request in orphans:
             if request not in stranded:
                 request.move(State.WAITING)
                 self.queue(request)

@@ -39,7 +39,7 @@ class Memory:
 
 
 def _scale(worker: Worker, rows: int, length: int) -> int:
-    return (worker.rows + rows) * (max(worker.columns, length) + 1)
+    return (worker.rows + rows) * (max([length, *(one.tokens for one in worker.requests.values())]) + 1)
 
 
 def _fixed(worker: Worker, rows: int, length: int) -> int:

@@ -33,13 +33,8 @@ def can_be_judged(request: Request, reason: FinishReason) -> bool:
     One that max_tokens or the context has cut has no true length, and a prediction of max_tokens only repeats what the
     client asked for.
     """
-    whole = reason is FinishReason.STOP or is_replayed(request.sampling)
-    return whole and counts(request.predicted_length, request.sampling.max_tokens)
-
-
-def counts(predicted: float | None, max_tokens: int) -> bool:
-    """Whether a predicted length says more than that the answer may have all of max_tokens."""
-    return predicted is not None and round(predicted) < max_tokens
+    whole, predicted = reason is FinishReason.STOP or is_replayed(request.sampling), request.predicted_length
+    return whole and predicted is not None and round(predicted) < request.sampling.max_tokens
 
 
 def is_inside(request: Request) -> bool | None:

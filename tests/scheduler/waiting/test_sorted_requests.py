@@ -21,7 +21,7 @@ def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(seed: 
         else:
             one = request(number, rng.randint(1, 30), max_tokens=50)
             one.predicted_length = rng.choice((None, rng.randint(1, 40)))
-            key = (rng.randint(0, 20), number)
+            key: Key = (rng.randint(0, 20), number)
             found.insert(key, one)
             plain[key] = one
         ranked = sorted(plain)
