@@ -108,10 +108,10 @@ class Scene:
         now = self._now()
         devices = [worker.info for worker in self._dispatcher.workers]
         self._prune(now)
-        spans = [span for lanes in self._lanes.values() for span in lanes.history(now)]
+        changes = [change for lanes in self._lanes.values() for change in lanes.history(now)]
         moments = [moment for moment in self._moments if moment.t > now - MINUTE]
         facts = ("Lengthwise", VERSION, *self._server, devices)
-        return snapshot.Hello(*facts, list(self._latest), list(self._latest_firsts), round(now, 3), spans, moments)
+        return snapshot.Hello(*facts, list(self._latest), list(self._latest_firsts), round(now, 3), changes, moments)
 
     def tick(self) -> snapshot.Tick:
         """Everything as it is now, and what happened since the last call."""
