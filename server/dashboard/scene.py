@@ -118,14 +118,14 @@ class Scene:
         now = self._now()
         self._prune(now)
         tick = snapshot.Tick(
-            *msgspec.structs.astuple(self._moment(now)),
-            [self._executor(worker) for worker in self._dispatcher.workers],
-            [*self._changes],
-            self._queue(),
-            [*self._fresh],
-            [*self._firsts],
-            self._tell_clients(),
-            self._dispatcher.by_arrival,
+            **msgspec.structs.asdict(self._moment(now)),
+            executors=[self._executor(worker) for worker in self._dispatcher.workers],
+            changes=[*self._changes],
+            queue=self._queue(),
+            ended=[*self._fresh],
+            first_tokens=[*self._firsts],
+            clients=self._tell_clients(),
+            order=self._dispatcher.by_arrival,
         )
         self.forget()
         self._stirred = False

@@ -101,10 +101,11 @@ class Lengths:
         if noted is None:  # it ended while it was being submitted
             return
         query, prediction = noted
-        if prediction is not None and prediction.late in self._expecting:
-            self._expecting[prediction.late] -= 1
-            if not self._expecting[prediction.late]:
-                prediction.forget()
+        late = None if prediction is None else prediction.late
+        if late is not None and late in self._expecting:
+            self._expecting[late] -= 1
+            if not self._expecting[late]:
+                late.cancel()
         outcome = _outcome(request, reason)
         if outcome in ANSWERED and request.generated:
             limited = outcome == FinishReason.LENGTH and request.generated >= request.sampling.max_tokens
