@@ -61,9 +61,7 @@ def _allows(settings: FrontConfig, origin: str) -> bool:
     return ANY in settings.allowed_origins or origin in settings.allowed_origins
 
 
-def _preflight(request: web.Request, settings: FrontConfig, origin: str) -> web.Response:
-    if not _allows(settings, origin):
-        raise _refusal()
+def _preflight(request: web.Request, settings: FrontConfig) -> web.Response:
     wanted_method = request.headers["Access-Control-Request-Method"]
     wanted_headers = request.headers.get("Access-Control-Request-Headers", "")
     headers = {"Access-Control-Max-Age": REMEMBERED}
@@ -72,11 +70,6 @@ def _preflight(request: web.Request, settings: FrontConfig, origin: str) -> web.
     headers["Access-Control-Allow-Methods"] = wanted_method if ANY in methods else ", ".join(methods)
     headers["Access-Control-Allow-Headers"] = wanted_headers if ANY in names else ", ".join(names)
     return web.Response(status=204, headers=headers)
-
-
-def _refusal() -> ApiError:
-    message = "pages of this origin may not call this server; --allowed-origins names those that may"
-    return ApiError(403, message, code="origin_not_allowed")
 
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -135,11 +128,12 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         check_host(front.hosts, request.headers.get("Host", ""))
     if origin is None:
         return await handler(request)
-    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
-        return _preflight(request, front.settings, origin)
-    if _foreign(request, origin) and request.method not in HARMLESS and not _allows(front.settings, origin):
-        raise _refusal()
-    return await handler(request)
+    asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+    calls = request.method not in HARMLESS and _foreign(request, origin)
+    if (asks or calls) and not _allows(front.settings, origin):
+        message = "pages of this origin may not call this server; --allowed-origins names those that may"
+        raise ApiError(403, message, code="origin_not_allowed")
+    return _preflight(request, front.settings) if asks else await handler(request)
 
 
 def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
