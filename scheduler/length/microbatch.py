@@ -16,7 +16,6 @@ from typing import TypeAlias
 from scheduler.length.features import LengthQuery
 from scheduler.length.learning import LengthHistory
 from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Prediction, Source, prediction_of
-from scheduler.request import Request
 
 log = logging.getLogger(__name__)
 
@@ -179,42 +178,3 @@ def _check(estimates: Sequence[Estimate], asked: int) -> Sequence[Estimate]:
         if one.distribution is not None and not one.distribution.is_possible:
             raise ValueError(f"no answer can have these lengths: {one.distribution}")
     return estimates
-
-
-Receive: TypeAlias = Callable[[Estimate], bool]
-"""Takes a late estimate; returns whether it was of use."""
-
-
-class LateEstimates:
-    """Event loop only. Requests may share an answer, as those of one prompt do."""
-
-    def __init__(self, observe: Callable[[float], None] = lambda seconds: None) -> None:
-        """`observe` is called with the seconds that each request went without its estimate, if that was of use."""
-        self._observe = observe
-        self._answers: dict[Request, Answer] = {}
-        self._expecting: Counter[Answer] = Counter()  # requests that expect each
-
-    def expect(self, request: Request, answer: Answer, receive: Receive) -> None:
-        """Call `receive` with the estimate if it comes before the request is forgotten."""
-        self._answers[request] = answer
-        self._expecting[answer] += 1
-        since = asyncio.get_running_loop().time()
-        answer.add_done_callback(lambda answer: self._came(request, answer, receive, since))
-
-    def forget(self, request: Request) -> Answer | None:
-        """Forget a request that has ended; returns the answer that it expected. One that no request expects any more is
-        cancelled."""
-        answer = self._answers.pop(request, None)
-        if answer is not None:
-            self._expecting[answer] -= 1
-            if not self._expecting[answer]:
-                del self._expecting[answer]
-                answer.cancel()
-        return answer
-
-    def _came(self, request: Request, answer: Answer, receive: Receive, since: float) -> None:
-        if self.forget(request) is None or answer.cancelled():
-            return
-        estimate = answer.result()
-        if estimate is not None and receive(estimate):
-            self._observe(asyncio.get_running_loop().time() - since)

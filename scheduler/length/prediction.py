@@ -154,14 +154,6 @@ class Prediction:
         if self.late is not None:
             self.late.cancel()
 
-    @property
-    def features_by_now(self) -> tuple[float, ...]:
-        """The features, or those that came too late: they are still good to learn from."""
-        if self.late is None or not self.late.done() or self.late.cancelled():
-            return self.features
-        estimate = self.late.result()
-        return self.features if estimate is None else estimate.features
-
 
 def prediction_of(query: LengthQuery, estimate: Estimate) -> Prediction | None:
     """The prediction that an estimate means for a request; None where it has no distribution."""

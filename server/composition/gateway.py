@@ -74,7 +74,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
         await stack.enter_async_context(background(measure_lag(metrics.lag.observe), "loop lag"))
         await stack.enter_async_context(background(log_throughput(metrics, dispatcher.table), "throughput"))
         feed.show(Scene(dispatcher, config.name, config.strategy, ROOM))
-        Gauges(metrics, dispatcher, lengths, config.strategy, feed)
+        Gauges(metrics, dispatcher, lengths, feed)
         yield Service(
             dispatcher,
             None,

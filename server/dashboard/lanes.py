@@ -1,7 +1,7 @@
 """One executor's rows as a viewer sees them: which lane each has, and which stage it is in.
 
-It learns that from the executor's reports alone, turn by turn, notes each change with its moment, and keeps the stages
-that are over for five minutes. It knows no clock, no viewer and no drawing; a lane is a place on the screen, not a
+It learns that from the executor's reports alone, turn by turn, notes each change with its moment, and keeps the changes
+of five minutes. It knows no clock, no viewer and no drawing; a lane is a place on the screen, not a
 place in the arena.
 """
 
@@ -14,11 +14,11 @@ from heapq import heappop, heappush
 
 from engine.messages import RowId, RowUpdate, StepReport
 from scheduler.request import Request, State
-from server.dashboard.snapshot import Change, Row, Span, Stage, rounded
+from server.dashboard.snapshot import Change, Row, Stage, rounded
 
 ENDED = (Stage.GONE, Stage.INVALID)
-KEPT = 300.0  # seconds for which a stage that is over is kept
-MOST_KEPT = 10_000  # stages that are kept at most
+KEPT = 300.0  # seconds for which a change is told to newcomers
+MOST_KEPT = 20_000  # changes that are kept at most
 
 
 @dataclass(slots=True)
@@ -27,12 +27,9 @@ class Occupant:
 
     lane: int
     request: Request
-    stage: Stage
-    """GONE once the row has its last token, until the next step tells whether it keeps its slot."""
-    since: float
-    """Moment from which on it is in this stage."""
-    own: float = 0.0
-    """Part of the columns that it read for itself, rather than for padding, when the stage began."""
+    stage: Stage = Stage.GONE
+    """GONE before its first stage, and once the row has its last token, until the next step tells whether it keeps its
+    slot."""
 
     @property
     def lengths(self) -> tuple[int, int, int | None]:
@@ -50,29 +47,26 @@ class Lanes:
         """Changes go to `changes`, in order. `held` are requests that the executor has already; what became of those
         that run is found out by and by."""
         self._executor, self._changes = executor, changes
-        self._past: deque[Span] = deque(maxlen=MOST_KEPT)
+        self._past: deque[Change] = deque(maxlen=MOST_KEPT)
         self._window = 0
         self._occupants: dict[RowId, Occupant] = {}
         self._free: list[int] = []
         self._lanes = 0
         for request in held:
             if request.state is State.RUNNING:
-                likely = Stage.DECODE if request.generated else Stage.PREFILL
-                self._occupants[request.row_id] = self._occupant(request, likely, now)
+                self._move(request.row_id, request, Stage.DECODE if request.generated else Stage.PREFILL, now)
 
     @property
     def rows(self) -> list[Row]:
         """Rows on their lanes; those that have ended only where they keep a slot."""
-        return [Row(row.lane, row.request.row_id, row.stage, *row.lengths) for row in self._shown]
+        shown = (row for row in self._occupants.values() if row.stage is not Stage.GONE)
+        return [Row(row.lane, row.request.row_id, row.stage, *row.lengths) for row in shown]
 
-    @property
-    def _shown(self) -> list[Occupant]:
-        return [row for row in self._occupants.values() if row.stage is not Stage.GONE]
-
-    def history(self, now: float) -> list[Span]:
-        """The stages of the last five minutes, those that last included."""
-        lasting = [self._span(row, None) for row in self._shown]
-        return [*(span for span in self._past if span.end is not None and span.end > now - KEPT), *lasting]
+    def history(self, now: float) -> list[Change]:
+        """The changes of the last five minutes, and before them the latest one of each lane."""
+        begin = now - KEPT
+        before = {change.lane: change for change in self._past if change.at <= begin}
+        return [*before.values(), *(change for change in self._past if change.at > begin)]
 
     def report(self, report: StepReport, requests: Mapping[RowId, Request], now: float) -> None:
         """One turn is over. `requests` are those that the executor had when it began, by row."""
@@ -142,17 +136,19 @@ class Lanes:
         """Note a row's stage; an unknown row was cancelled while the turn was under way."""
         row = self._occupants.get(row_id)
         if row is None and request is not None:
-            row = self._occupants[row_id] = self._occupant(request, Stage.GONE, at)
+            row = self._occupants[row_id] = Occupant(self._free_lane(), request)
         if row is not None:
             self._change(row, stage, at)
 
     def _change(self, row: Occupant, stage: Stage, at: float) -> None:
         if row.stage is stage:
             return
-        if at > row.since and row.stage is not Stage.GONE:
-            self._past.append(self._span(row, at))
-        row.stage, row.since, row.own = stage, at, self._own(row)
-        self._changes.append(Change(round(at, 3), self._executor, row.lane, row.request.row_id, stage))
+        row.stage = stage
+        own = min(1.0, row.request.tokens / self._window) if self._window else 1.0
+        place = (self._executor, row.lane, row.request.row_id)
+        change = Change(round(at, 3), *place, stage, *row.lengths, round(own, 2))
+        self._changes.append(change)
+        self._past.append(change)
 
     def _leave(self, row_id: RowId, now: float) -> None:
         row = self._occupants.pop(row_id, None)
@@ -160,17 +156,9 @@ class Lanes:
             heappush(self._free, row.lane)
             self._change(row, Stage.GONE, now)
 
-    def _span(self, row: Occupant, end: float | None) -> Span:
-        place = (self._executor, row.lane, row.request.row_id, row.stage, round(row.since, 3))
-        own = (round(row.own, 2), round(self._own(row), 2))
-        return Span(*place, None if end is None else round(end, 3), *row.lengths, own)
-
-    def _own(self, row: Occupant) -> float:
-        return min(1.0, row.request.tokens / self._window) if self._window else 1.0
-
-    def _occupant(self, request: Request, stage: Stage, now: float) -> Occupant:
-        """A row on the lowest free lane."""
-        if not self._free:
-            heappush(self._free, self._lanes)
-            self._lanes += 1
-        return Occupant(heappop(self._free), request, stage, now)
+    def _free_lane(self) -> int:
+        """The lowest lane that no row has."""
+        if self._free:
+            return heappop(self._free)
+        self._lanes += 1
+        return self._lanes - 1

@@ -106,25 +106,24 @@ class Scene:
         now = self._now()
         devices = [worker.info for worker in self._dispatcher.workers]
         self._prune(now)
-        spans = [span for lanes in self._lanes.values() for span in lanes.history(now)]
+        changes = [change for lanes in self._lanes.values() for change in lanes.history(now)]
         moments = [moment for moment in self._moments if moment.t > now - MINUTE]
         facts = ("Lengthwise", VERSION, *self._server, devices)
-        return snapshot.Hello(*facts, list(self._latest), list(self._latest_firsts), round(now, 3), spans, moments)
+        return snapshot.Hello(*facts, list(self._latest), list(self._latest_firsts), round(now, 3), changes, moments)
 
     def tick(self) -> snapshot.Tick:
         """Everything as it is now, and what happened since the last call."""
         now = self._now()
         self._prune(now)
-        moment = self._moment(now)
         tick = snapshot.Tick(
-            *(moment.t, moment.waiting, moment.running, moment.totals),
-            [self._executor(worker) for worker in self._dispatcher.workers],
-            [*self._changes],
-            self._queue(),
-            [*self._fresh],
-            [*self._firsts],
-            self._tell_clients(),
-            self._dispatcher.waits.by_arrival,
+            **msgspec.structs.asdict(self._moment(now)),
+            executors=[self._executor(worker) for worker in self._dispatcher.workers],
+            changes=[*self._changes],
+            queue=self._queue(),
+            ended=[*self._fresh],
+            first_tokens=[*self._firsts],
+            clients=self._tell_clients(),
+            order=self._dispatcher.waits.by_arrival,
         )
         self.forget()
         self._stirred = False

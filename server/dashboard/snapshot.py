@@ -42,30 +42,18 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):
-    """A row's stage from this moment on."""
+    """A row's stage from this moment on, with its lengths at it."""
 
     at: float
     executor: int
     lane: int
     row: int
     stage: Stage
-
-
-class Span(msgspec.Struct, frozen=True, array_like=True):
-    """A row's time in one stage, before the page was opened."""
-
-    executor: int
-    lane: int
-    row: int
-    stage: Stage
-    begin: float
-    end: float | None
-    """None while it lasts."""
     input: int
     generated: int
     predicted: int | None
-    own: tuple[float, float]
-    """Part of the columns that the row read for itself, at the begin and at the end."""
+    own: float
+    """Part of the columns that the row reads for itself, rather than for padding."""
 
 
 class Waiter(msgspec.Struct, frozen=True, array_like=True):
@@ -181,9 +169,9 @@ class Hello(msgspec.Struct, frozen=True):
     ended: list[Ended]
     first_tokens: list[FirstToken]
     t: float
-    """The moment at which this was sent; changes up to it are in `spans`."""
-    spans: list[Span]
-    """The stages of all rows in the last five minutes."""
+    """The moment at which this was sent; later changes come with ticks."""
+    changes: list[Change]
+    """The changes of the last five minutes, and before them the latest one of each lane."""
     moments: list[Moment]
     """The last minute, a second apart where something happened."""
 

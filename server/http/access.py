@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from aiohttp.typedefs import Handler
 from server.api.errors import ApiError, bad_request, busy
 from server.api.operation import OPERATION
 from server.api.served_model import DISPATCHER
+from server.cli.config import Admission
 from server.http.keys import Keyring
 
 HOLDER = web.RequestKey("holder", str)
@@ -24,6 +25,9 @@ HOLDER = web.RequestKey("holder", str)
 ALL = "everybody"
 """Holder of all requests where no keys are set."""
 
+
+LIMITED = ("requests_per_minute", "max_concurrent_requests", "tokens_per_minute")
+"""Settings that limit what a key may ask for."""
 
 WINDOW = 60.0
 """Seconds in which arrivals are counted."""
@@ -62,44 +66,27 @@ class _Use:
     under_way: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaLimits:
-    """How much a holder may ask for; None for no bound."""
-
-    requests_per_minute: int | None
-    concurrent: int | None
-    tokens_per_minute: int | None
-
-    def halve(self) -> QuotaLimits:
-        """Half of each, at least 1."""
-        return QuotaLimits(*(limit and max(1, limit // 2) for limit in astuple(self)))
-
-
 @dataclass(slots=True)
 class Share:
     """The part of a holder's quota that one request has."""
 
     holder: str
-    limits: QuotaLimits
+    limits: Admission
     answers: int = 0
 
 
 class Quota:
     """Counts exactly, so its memory is bounded by what it lets through in a minute."""
 
-    def __init__(
-        self,
-        requests_per_minute: int | None = None,
-        max_concurrent: int | None = None,
-        tokens_per_minute: int | None = None,
-    ) -> None:
-        self.interactive = QuotaLimits(requests_per_minute, max_concurrent, tokens_per_minute)
-        """Limits of requests that a client waits for."""
-        self.background = self.interactive.halve()
+    def __init__(self, limits: Admission) -> None:
+        """`limits` are those of requests that a client waits for."""
+        self.interactive = limits
+        halves = {name: max(1, limit // 2) for name in LIMITED if (limit := getattr(limits, name))}
+        self.background = replace(limits, **halves)
         """Limits of lines of batches, which so leave half to their holder's other requests."""
         self._uses: defaultdict[str, _Use] = defaultdict(_Use)
 
-    def enter(self, holder: str, now: float, limits: QuotaLimits | None = None) -> Share:
+    def enter(self, holder: str, now: float, limits: Admission | None = None) -> Share:
         """A request begins, within `interactive` unless other limits are given. Raises ApiError 429; one that is
         refused counts for nothing.
         """
@@ -119,7 +106,7 @@ class Quota:
         """Count all answers that a call asks for, one at least. Raises ApiError 429, after which it has none, or
         400 where its key may have so many at no time.
         """
-        most = self.interactive.concurrent
+        most = self.interactive.max_concurrent_requests
         if most is not None and answers > most:
             message = f"{answers} answers are more than the {most} that this key may have at a time"
             raise bad_request(f"n: {message}; ask for fewer", "n")
@@ -141,9 +128,9 @@ class Quota:
         self._uses[share.holder].under_way -= share.answers
         share.answers = 0
 
-    def _check_concurrent(self, use: _Use, limits: QuotaLimits, answers: int) -> None:
+    def _check_concurrent(self, use: _Use, limits: Admission, answers: int) -> None:
         """A request with nothing beside it has the whole quota, whatever its own limits."""
-        most = limits.concurrent if use.under_way else self.interactive.concurrent
+        most = (limits if use.under_way else self.interactive).max_concurrent_requests
         if most is not None and use.under_way + answers > most:
             message = f"{use.under_way} answers of this key are under way, and {most} may be at a time"
             raise _exceeded(message, RETRY_AFTER)
@@ -158,7 +145,7 @@ class Access:
     """The keys, and the quota of each."""
 
     keys: Keyring = field(default_factory=Keyring)
-    quota: Quota = field(default_factory=Quota)
+    quota: Quota = field(default_factory=lambda: Quota(Admission()))
 
 
 ACCESS = web.AppKey("access", Access)

@@ -20,7 +20,6 @@ from server.api.errors import ApiError
 from server.cli.config import ConfigError, FrontConfig
 from server.http.access import Access, Quota
 from server.http.keys import load_keys
-from server.http.listener import ConnectionLimits
 from server.observe.tracing import tracing_to
 from server.process.port import is_loopback
 
@@ -37,23 +36,6 @@ REMEMBERED = "600"
 """Seconds for which a browser may remember what it was allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
-    """Rights of pages of other origins; by default none."""
-
-    allowed: frozenset[str] = frozenset()
-    methods: tuple[str, ...] = (ANY,)
-    headers: tuple[str, ...] = (ANY,)
-    credentials: bool = False
-
-    def __post_init__(self) -> None:
-        if self.credentials and ANY in self.allowed:
-            raise ConfigError("--allow-credentials needs --allowed-origins that are named one by one, not *")
-
-    def allows(self, origin: str) -> bool:
-        return ANY in self.allowed or origin in self.allowed
-
-
 def _foreign(request: web.Request, origin: str) -> bool:
     """Whether a page of another origin calls. Browsers tell so only over https and on localhost: else compare names."""
     site = request.headers.get("Sec-Fetch-Site")
@@ -64,32 +46,30 @@ def _foreign(request: web.Request, origin: str) -> bool:
 
 async def add_origin_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Say on each response which page may read it."""
-    origins, origin = request.app[FRONT].origins, request.headers.get("Origin")
-    if not origins.allowed:
+    settings, origin = request.app[FRONT].settings, request.headers.get("Origin")
+    if not settings.allowed_origins:
         return
     response.headers.add("Vary", "Origin")
-    if origin is not None and origins.allows(origin):
-        response.headers["Access-Control-Allow-Origin"] = ANY if ANY in origins.allowed else origin
+    if origin is not None and _allows(settings, origin):
+        response.headers["Access-Control-Allow-Origin"] = ANY if ANY in settings.allowed_origins else origin
         response.headers["Access-Control-Expose-Headers"] = EXPOSED
-        if origins.credentials:
+        if settings.allow_credentials:
             response.headers["Access-Control-Allow-Credentials"] = "true"
 
 
-def _preflight(request: web.Request, origins: Origins, origin: str) -> web.Response:
-    if not origins.allows(origin):
-        raise _refusal()
+def _allows(settings: FrontConfig, origin: str) -> bool:
+    return ANY in settings.allowed_origins or origin in settings.allowed_origins
+
+
+def _preflight(request: web.Request, settings: FrontConfig) -> web.Response:
     wanted_method = request.headers["Access-Control-Request-Method"]
     wanted_headers = request.headers.get("Access-Control-Request-Headers", "")
     headers = {"Access-Control-Max-Age": REMEMBERED}
     # * is spelled out: to browsers it means neither Authorization nor anything of a request with credentials.
-    headers["Access-Control-Allow-Methods"] = wanted_method if ANY in origins.methods else ", ".join(origins.methods)
-    headers["Access-Control-Allow-Headers"] = wanted_headers if ANY in origins.headers else ", ".join(origins.headers)
+    methods, names = settings.allowed_methods, settings.allowed_headers
+    headers["Access-Control-Allow-Methods"] = wanted_method if ANY in methods else ", ".join(methods)
+    headers["Access-Control-Allow-Headers"] = wanted_headers if ANY in names else ", ".join(names)
     return web.Response(status=204, headers=headers)
-
-
-def _refusal() -> ApiError:
-    message = "pages of this origin may not call this server; --allowed-origins names those that may"
-    return ApiError(403, message, code="origin_not_allowed")
 
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -126,10 +106,9 @@ class Front:
     """By default open to all that can connect, but to no page of another origin."""
 
     access: Access = field(default_factory=Access)
-    origins: Origins = field(default_factory=Origins)
+    settings: FrontConfig = field(default_factory=FrontConfig)
     hosts: Hosts | None = None
     """Names under which it answers; None for any."""
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     tls: ssl.SSLContext | None = None
     tracing: TracerProvider | None = None
     """Where spans of calls go; None for nowhere."""
@@ -149,31 +128,26 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         check_host(front.hosts, request.headers.get("Host", ""))
     if origin is None:
         return await handler(request)
-    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
-        return _preflight(request, front.origins, origin)
-    if _foreign(request, origin) and request.method not in HARMLESS and not front.origins.allows(origin):
-        raise _refusal()
-    return await handler(request)
+    asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+    calls = request.method not in HARMLESS and _foreign(request, origin)
+    if (asks or calls) and not _allows(front.settings, origin):
+        message = "pages of this origin may not call this server; --allowed-origins names those that may"
+        raise ApiError(403, message, code="origin_not_allowed")
+    return _preflight(request, front.settings) if asks else await handler(request)
 
 
 def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
     """The front of a server with these settings; raises ConfigError."""
+    if config.allow_credentials and ANY in config.allowed_origins:
+        raise ConfigError("--allow-credentials needs --allowed-origins that are named one by one, not *")
     keys = load_keys(config.api_key, config.api_key_file, environ)
     return Front(
-        access=Access(
-            keys, Quota(config.requests_per_minute, config.max_concurrent_requests, config.tokens_per_minute)
-        ),
-        origins=Origins(
-            frozenset(config.allowed_origins),
-            config.allowed_methods,
-            config.allowed_headers,
-            config.allow_credentials,
-        ),
+        access=Access(keys, Quota(config)),
+        settings=config,
         # None where other machines can reach the server, or no browser can.
         hosts=local_hosts(config.host, config.allowed_hosts)
         if not len(keys) and config.uds is None and is_loopback(config.host)
         else None,
-        connections=ConnectionLimits(config.max_connections, config.send_timeout),
         tls=tls_context(config.ssl_certfile, config.ssl_keyfile),
         tracing=None if config.otlp_traces_endpoint is None else tracing_to(config.otlp_traces_endpoint),
     )

@@ -80,7 +80,9 @@ def _from_file(file: Path, source: str) -> dict[str, float]:
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source} cannot be read: {_reason(error)}") from None
+        # Not what was read, which may be a key.
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{source} cannot be read: {reason}") from None
     stripped = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     keys = dict(_read_line(line, f"{source}, line {number}") for number, line in stripped if line and line[0] != "#")
     if not keys:
@@ -98,11 +100,6 @@ def _read_line(line: str, source: str) -> tuple[str, float]:
     if not 0 < weight < math.inf:
         raise ConfigError(f"{source}: behind a key may stand its weight, a number above 0, and nothing else")
     return _check(key, source), weight
-
-
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    """The reason without what was read, which may be a key."""
-    return str(error.strerror) if isinstance(error, OSError) else "it is not UTF-8"
 
 
 def _check(key: str, source: str) -> str:

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import resource
 import socket
-from dataclasses import dataclass
 from ssl import SSLContext
 from typing import cast
 
@@ -20,6 +19,7 @@ from aiohttp import http_parser, web
 from models.errors import UserError
 from server.api.errors import ApiError, error_body, error_response
 from server.api.output.reply import encode
+from server.cli.config import Listening
 from server.http.request_id import HEADER, request_id
 
 log = logging.getLogger(__name__)
@@ -59,16 +59,6 @@ def raise_file_limit(connections: int) -> None:
             allowed,
             connections,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Bounds of connections."""
-
-    most: int = 8192
-    """Connections at a time; one more is told so, and closed."""
-    send_timeout: float = 30.0
-    """Seconds for which a client may leave unread what it is sent."""
 
 
 class Connection(web.RequestHandler):
@@ -158,12 +148,12 @@ class Listener(web.BaseSite):
         self,
         runner: web.AppRunner,
         sock: socket.socket,
-        limits: ConnectionLimits,
+        settings: Listening,
         ssl_context: SSLContext | None = None,
     ) -> None:
         super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
         self._socket = sock
-        self._limits = limits
+        self._settings = settings
         self.connections = 0
 
     @property
@@ -185,6 +175,6 @@ class Listener(web.BaseSite):
     def _connect(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None, "it listens only while its runner is set up"
-        if self.connections >= self._limits.most:
+        if self.connections >= self._settings.max_connections:
             return Overflow()
-        return Connection(server, self, self._limits.send_timeout)
+        return Connection(server, self, self._settings.send_timeout)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -24,10 +25,10 @@ from scheduler.learner import Lesson, Submit, inline
 from scheduler.length.cache import CachedPredictor
 from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.learning import Learning, LengthHistory, ServedRow, served_rows
-from scheduler.length.microbatch import IDLE_SHARE, LateEstimates, MicroBatcher
+from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Estimate, LengthPredictor, Prediction, prediction_of
+from scheduler.length.prediction import Answer, LengthPredictor, Prediction, prediction_of
 from scheduler.request import Request
 from server.api.served_model import Revise
 from server.cli.config import FrontConfig
@@ -51,11 +52,13 @@ class Lengths:
     """Predicts lengths; None where nothing does."""
     learning: Learning | OnlineForest | None = None
     cached: CachedPredictor | None = None
-    late: LateEstimates = field(default_factory=LateEstimates)
     history: LengthHistory = field(default_factory=LengthHistory)
+    observe_late: Callable[[float], None] = lambda seconds: None
+    """Called with the seconds that a request went without its prediction, if that was of use."""
     knows: bool = False
     """Whether requests say how long they become."""
     _open: dict[Request, tuple[LengthQuery, Prediction | None]] = field(default_factory=dict)
+    _expecting: Counter[Answer] = field(default_factory=Counter)  # requests that expect each, as those of one prompt do
 
     @property
     def lesson(self) -> Lesson | None:
@@ -72,17 +75,37 @@ class Lengths:
         """Note a request that was submitted, with what is known of it."""
         self._open[request] = query, prediction
         if prediction is not None and prediction.late is not None and not request.state.is_final:
-            self.late.expect(request, prediction.late, partial(self._revised, request, revise))
+            self._expecting[prediction.late] += 1
+            since = asyncio.get_running_loop().time()
+            prediction.late.add_done_callback(partial(self._come, request, query, prediction, revise, since))
+
+    def _come(
+        self, request: Request, query: LengthQuery, guess: Prediction, revise: Revise, since: float, late: Answer
+    ) -> None:
+        """Take over an estimate that came after its request had gone on with a guess; one that tells no length is still
+        good to learn from."""
+        self._expecting.pop(late, None)
+        if request not in self._open or late.cancelled() or (estimate := late.result()) is None:
+            return
+        prediction = prediction_of(query, estimate)
+        self._open[request] = query, prediction or replace(guess, features=estimate.features)
+        if prediction is not None:
+            revise(request, prediction.length, prediction.distribution)
+            self.observe_late(asyncio.get_running_loop().time() - since)
 
     def on_first_token(self, request: Request, now: float) -> None:
         return
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        self.late.forget(request)
         noted = self._open.pop(request, None)
         if noted is None:  # it ended while it was being submitted
             return
         query, prediction = noted
+        late = None if prediction is None else prediction.late
+        if late is not None and late in self._expecting:
+            self._expecting[late] -= 1
+            if not self._expecting[late]:
+                late.cancel()
         outcome = _outcome(request, reason)
         if outcome in ANSWERED and request.generated:
             limited = outcome == FinishReason.LENGTH and request.generated >= request.sampling.max_tokens
@@ -97,20 +120,8 @@ class Lengths:
         self.history.add(query.scope, query.instruction, length, cut=cut)
         if self.cached is not None and not cut:
             self.cached.ended(query, length)
-        if self.learning is not None and prediction is not None and (features := prediction.features_by_now):
+        if self.learning is not None and prediction is not None and (features := prediction.features):
             self.learning.add(ServedRow(features, prediction.length, length, cut, query.scope))
-
-    def _revised(self, request: Request, revise: Revise, estimate: Estimate) -> bool:
-        """Take over a prediction that came after its request had gone on with a guess; False when it says nothing."""
-        query, known = self._open[request]
-        prediction = prediction_of(query, estimate)
-        if prediction is None:
-            return False
-        if not prediction.features and known is not None:  # it is from other features, which leave what it had
-            prediction = replace(prediction, features=known.features_by_now)
-        self._open[request] = query, prediction
-        revise(request, prediction.length, prediction.distribution)
-        return True
 
     def _entry(self, request: Request, query: LengthQuery, prediction: Prediction | None, outcome: str) -> RequestEntry:
         """A request that has ended, as the journal has it."""
@@ -133,7 +144,7 @@ class Lengths:
             latency=(since if times.end is None else times.end) - since,
             runs=request.runs,
             replayed=request.sampling.replay_tokens is not None,
-            features=() if prediction is None else prediction.features_by_now,
+            features=() if prediction is None else prediction.features,
             instruction=query.instruction if self.config.journal_prompts else None,
             user_input=query.user_input if self.config.journal_prompts else None,
             scope=query.scope,
@@ -196,7 +207,7 @@ async def connect(
     stack: AsyncExitStack, lengths: Lengths, predictor: LengthPredictor, context: PredictorContext
 ) -> Lengths:
     """Let a predictor predict the lengths, until the stack is left."""
-    lengths.late = LateEstimates(context.late)
+    lengths.observe_late = context.late
     lengths.front = MicroBatcher(
         predictor,
         lengths.history,

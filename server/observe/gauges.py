@@ -52,7 +52,6 @@ class Gauges(Collector):
     metrics: Metrics
     dispatcher: Dispatcher
     lengths: Lengths
-    strategy: str
     feed: Feed
     store: HostStore[Any] | None = None
     prefixes: PrefixCache[Any] | None = None
@@ -147,7 +146,7 @@ class Gauges(Collector):
         yield Counter("lengthwise:log_lines_dropped", text, count_dropped())
 
     def _executors(self) -> Iterator[Metric]:
-        info = {"version": VERSION, "strategy": self.strategy}
+        info = {"version": VERSION, "strategy": self.lengths.config.strategy}
         text = "Always 1; the labels are the version and the strategy."
         yield _family(Gauge, "lengthwise:info", text, [(info, 1.0)])
         capacity = sum(worker.info.capacity_tokens for worker in self.dispatcher.workers)

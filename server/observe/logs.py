@@ -14,7 +14,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TextIO
 
 import orjson
@@ -34,19 +33,10 @@ FLUSH_SECONDS = 0.3
 """Seconds that the process waits at its end for lines to be written."""
 
 
-class LogFormat(StrEnum):
-    """The form of a line of the log."""
-
-    HUMAN = "human"
-    JSON = "json"
-
-
-def configure(level: str, format: str = LogFormat.HUMAN) -> None:
-    """Log to standard error from `level` on."""
+def configure(level: str, format: str = "human") -> None:
+    """Log to standard error from `level` on, lines for people or, in the format `json`, for programs."""
     journal = in_journal(sys.stderr, os.environ)
-    formatter: logging.Formatter = logging.Formatter(UNTIMED if journal else TIMED)
-    if format == LogFormat.JSON:
-        formatter = JsonLines()
+    formatter = JsonLines() if format == "json" else logging.Formatter(UNTIMED if journal else TIMED)
     handler = QueuedLines(sys.stderr.fileno())
     handler.setFormatter(Prioritised(formatter) if journal else formatter)
     logging.basicConfig(handlers=[handler], level=level.upper())

@@ -182,7 +182,7 @@ async def listen(
     await runner.setup()
     try:
         try:
-            await Listener(runner, port, front.connections, front.tls).start()
+            await Listener(runner, port, front.settings, front.tls).start()
         except OSError as error:  # another process that was loading too has been faster
             if uds is not None:
                 raise UserError(f"--uds cannot be listened on: {error.strerror}") from None

@@ -125,8 +125,8 @@ class WorkerProcess:
             if self._connection is None:
                 self._up = False
                 self._process, self._connection = spawn(answer_all, self._make, name=self._name)
-                if self._closed:  # by the other thread, while it was being started
-                    self._process.kill()  # type: ignore[unreachable]
+                if self.told_to_end:  # since it was being started
+                    self._process.kill()
             self._connection.send(message)
             if not self._connection.poll(self._timeout if self._up else self._start_timeout):
                 raise TimeoutError

@@ -80,7 +80,7 @@ async def counted() -> Counted:
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, (metrics,))
     lengths = await _lengths(clock)
     store = cast(HostStore[Any], Store())
-    Gauges(metrics, dispatcher, lengths, "baton-pd", Feed(), store, PrefixCache(0), _taught())
+    Gauges(metrics, dispatcher, lengths, Feed(), store, PrefixCache(0), _taught())
     return Counted(metrics, dispatcher, ports, clock)
 
 
@@ -93,7 +93,7 @@ async def _lengths(clock: VirtualClock) -> Lengths:
     await learning.learn()
     cached = CachedPredictor(FakePredictor(), embed_nothing, LengthCache(4))
     journal = cast(Journal, Recorded())
-    return Lengths(FrontConfig(), "m", journal, front, learning, cached)
+    return Lengths(FrontConfig(strategy="baton-pd"), "m", journal, front, learning, cached)
 
 
 async def embed_nothing(texts: Sequence[str]) -> FloatMatrix:

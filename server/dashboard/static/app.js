@@ -74,8 +74,8 @@ class App {
     this.clock = null;
     this.panels = hello.devices.map((device) => new Panel(device, this.paint));
     document.getElementById("executors").replaceChildren(...this.panels.map((panel) => panel.element));
-    this.known = hello.t; // changes until then are in the spans
-    for (const span of hello.spans) this.panel(span[0])?.history.add(span);
+    this.known = hello.t; // changes until then are in it
+    for (const change of hello.changes) this.panel(change[1])?.history.change(change, true);
     this.queue.begin(hello.strategy);
     this.figures.begin(hello.ended, hello.first_tokens, hello.moments);
     this.scatter.begin(hello.ended);

@@ -12,23 +12,16 @@ export class History {
     this.now = null;
   }
 
-  /** A row's time in a stage, from before the page was opened. */
-  add([, lane, row, stage, from, to, input, generated, predicted, own]) {
-    const segment = this.begin(lane, row, stage, from);
-    Object.assign(segment, { to, input, generated, predicted });
-    if (stage !== DECODE) return;
-    const until = to ?? from;
-    for (let part = 0; part < PARTS; part += 1) {
-      const done = part / (PARTS - 1);
-      segment.shares.push({ t: from + (part / PARTS) * (until - from), own: own[0] + done * (own[1] - own[0]) });
-    }
-  }
-
-  /** A row's stage has changed. */
-  change([at, , lane, row, stage]) {
+  /** A row's stage has changed, also before the page was opened: then its decode had all shares between two. */
+  change([at, , lane, row, stage, input, generated, predicted, own], past = false) {
     const open = this.open(lane);
-    if (open && (open.row === row || stage !== GONE)) open.to = Math.max(open.from, at);
-    if (stage !== GONE) this.begin(lane, row, stage, at);
+    if (open && (open.row === row || stage !== GONE)) {
+      open.to = Math.max(open.from, at);
+      if (open.row === row) Object.assign(open, { input, generated, predicted });
+      if (open.row === row && open.stage === DECODE && past) spread(open, own);
+    }
+    if (stage === GONE) return;
+    Object.assign(this.begin(lane, row, stage, at), { input, generated, predicted, shares: [{ t: at, own }] });
   }
 
   /** The executor as it is; whatever changes were missed on the way are made up for. */
@@ -93,6 +86,14 @@ export class History {
       while (segments.length && segments[0].to !== null && segments[0].to < before) segments.shift();
     }
   }
+}
+
+/** Shares from the first one of a decode to the last. */
+function spread(segment, last) {
+  const { from, to, shares: [{ own: first }] } = segment;
+  segment.shares = Array.from({ length: PARTS }, (_, part) => {
+    return { t: from + (part / PARTS) * (to - from), own: first + (part / (PARTS - 1)) * (last - first) };
+  });
 }
 
 /** The part of what each step reads that is the row's own; noted when it has changed visibly. */

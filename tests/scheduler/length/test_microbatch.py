@@ -146,10 +146,11 @@ async def test_what_comes_too_late_but_was_under_way_is_still_good_for_the_journ
     front = MicroBatcher(predictor, LengthHistory(), time_limit=0, idle_share=1)
     async with running(front):
         late = await front.predict(query())
-        assert (late.source, late.features_by_now) == (Source.MAX_TOKENS, ())
+        assert (late.source, late.features) == (Source.MAX_TOKENS, ())
         predictor.may.set()
-        await settle()
-        assert (late.features, late.features_by_now) == ((), (0.0,))
+        assert late.late is not None
+        estimate = await late.late
+        assert estimate is not None and estimate.features == (0.0,)
 
 
 async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
@@ -160,7 +161,8 @@ async def test_a_late_answer_that_never_comes_harms_nobody() -> None:
         late = await front.predict(query())
         predictor.may.set()
         await settle()
-    assert (late.features_by_now, front.failures) == ((), 1)
+    assert late.late is not None
+    assert (late.late.result(), front.failures) == (None, 1)
 
 
 async def test_while_a_batch_is_late_others_go_on_too_and_are_predicted_afterwards() -> None:

@@ -19,6 +19,7 @@ from server.batches.asker import ModelAsker
 from server.batches.batch import BatchRecord, LineReply, ResultLine, append, read_answered
 from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import FileStore, NoSuchFile, RecordFolder, StoredFile
+from server.cli.config import Admission
 from server.http.access import Quota, Share
 
 LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
@@ -36,7 +37,7 @@ class Asker(ModelAsker):
         self.asked = asyncio.Event()
 
     def enter(self, holder: str | None) -> Share | None:
-        return Quota().enter(holder or "", 0.0)
+        return Quota(Admission()).enter(holder or "", 0.0)
 
     def leave(self, share: Share) -> None:
         pass

@@ -88,7 +88,7 @@ async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theat
     expected = {"rows": [row], "batch": 1, "window": 6, "columns": 50, "capacity": 200, "step_ms": 250.0}
     assert tick["executors"] == [{"index": 0, "alive": True, "staged": 0, **expected}]
     stages = [Stage.PREFILL, Stage.STAGED, Stage.DECODE]
-    assert [change[1:] for change in tick["changes"]] == [[0, 0, first.row_id, stage] for stage in stages]
+    assert [change[1:5] for change in tick["changes"]] == [[0, 0, first.row_id, stage] for stage in stages]
     sent = [second.row_id, 4, 0, None, 2.0, None, 0, 0]
     queued = [third.row_id, 4, 0, None, 2.0, 1.5, 0, None]
     assert tick["queue"] == [sent, queued]
@@ -174,10 +174,10 @@ async def test_who_comes_later_gets_the_lanes_of_the_last_five_minutes_and_the_f
     async with aclosing(theatre.feed.frames()) as frames:
         hello = parsed(await anext(frames))[1]
         assert hello["t"] == 313.0
-        spans = [tuple(span[2:6]) for span in hello["spans"]]
-        assert spans[-1] == (two.row_id, Stage.DECODE, 312.75, None)
-        assert (one.row_id, Stage.DECODE, 310.75, 312.0) in spans
-        assert (old.row_id, Stage.DECODE) not in {span[:2] for span in spans}
+        changes = [(row, stage, at) for at, _, _, row, stage, *_ in hello["changes"]]
+        assert changes[-1] == (two.row_id, Stage.DECODE, 312.75)
+        assert {(one.row_id, Stage.DECODE, 310.75), (one.row_id, Stage.GONE, 312.0)} < {*changes}
+        assert (old.row_id, Stage.DECODE) not in {(row, stage) for row, stage, _ in changes}
         assert [moment["t"] for moment in hello["moments"]] == [311.0, 312.0, 313.0]
         assert parsed(await anext(frames))[1]["changes"] == []
 
@@ -215,7 +215,7 @@ async def test_an_executor_that_died_leaves_no_row(theatre: Theatre) -> None:
         theatre.receive(ExecutorDied(0, "fire"))
         tick = parsed(await anext(frames))[1]
     assert tick["executors"][0]["rows"] == [] and not tick["executors"][0]["alive"]
-    assert tick["changes"][-1][2:] == [0, one.row_id, Stage.GONE]
+    assert tick["changes"][-1][2:5] == [0, one.row_id, Stage.GONE]
     assert tick["totals"]["failed"] == 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from engine.messages import BatchShape, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport, Tally
 from scheduler.request import Request, State
 from server.dashboard import snapshot
@@ -10,6 +12,9 @@ from server.dashboard.snapshot import Stage
 from tests.scheduler.fakes import request, token
 
 END = FinishReason.STOP
+
+Moved: TypeAlias = tuple[float, int, int, Stage]
+"""When which lane's row came to which stage."""
 
 
 class Watched:
@@ -33,7 +38,7 @@ class Watched:
         tally: Tally = Tally(generated=1),  # noqa: B008
         rows: int = 1,
         staged: int = 0,
-    ) -> list[snapshot.Change]:
+    ) -> list[Moved]:
         self.now += 1.0
         handed_back = (HandedBack(back, Cause.PAUSE),) if back else ()
         shape = BatchShape(rows=rows, staged=staged)
@@ -41,9 +46,9 @@ class Watched:
         self.lanes.report(report, self.requests, self.now)
         return self.take()
 
-    def take(self) -> list[snapshot.Change]:
+    def take(self) -> list[Moved]:
         """What has changed since the last call."""
-        changes = [*self.changes]
+        changes = [(one.at, one.lane, one.row, one.stage) for one in self.changes]
         self.changes.clear()
         return changes
 
@@ -56,8 +61,8 @@ class Watched:
 READ = Tally(prompt=8)
 
 
-def change(at: float, lane: int, row: int, stage: Stage) -> snapshot.Change:
-    return snapshot.Change(at, 0, lane, row, stage)
+def change(at: float, lane: int, row: int, stage: Stage) -> Moved:
+    return (at, lane, row, stage)
 
 
 def test_a_row_is_read_waits_for_a_slot_and_decodes() -> None:
@@ -146,3 +151,15 @@ def test_who_comes_later_sees_what_runs_already() -> None:
     for one in (running, begun):
         one.move(State.RUNNING)
     assert Watched(running, begun, sent).stages == {0: (1, Stage.DECODE), 1: (2, Stage.PREFILL)}
+
+
+def test_changes_are_told_to_newcomers_for_five_minutes_and_the_last_of_each_lane_for_longer() -> None:
+    watched = Watched()
+    watched.hold(1, 2)
+    watched.turn(token(1, 5), begun=(1,), tally=Tally(prompt=4, generated=1))
+    watched.now = 200.0
+    watched.turn(token(2, 5), begun=(2,), tally=Tally(prompt=4, generated=1))
+    told = [(one.row, one.stage) for one in watched.lanes.history(400.0)]
+    assert told == [(1, Stage.DECODE), (2, Stage.PREFILL), (2, Stage.STAGED), (2, Stage.DECODE)]
+    (one,) = (one for one in watched.lanes.history(600.0) if one.row == 2)
+    assert (one.input, one.generated, one.predicted, one.own) == (4, 0, None, 1.0)

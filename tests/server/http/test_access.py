@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from server.api.limits import Limits
-from server.cli.config import ServeConfig, load_config
+from server.cli.config import Admission, ServeConfig, load_config
 from server.cli.settings import ConfigError
 from server.http.access import Access, Quota
 from server.http.front import Front
@@ -30,7 +30,7 @@ BEARER = {"Authorization": f"Bearer {KEY}"}
 
 
 def front(quota: Quota | None = None) -> Front:
-    return Front(Access(Keyring([KEY, OTHER]), quota or Quota()))
+    return Front(Access(Keyring([KEY, OTHER]), quota or Quota(Admission())))
 
 
 def routes(live: Live) -> list[tuple[str, str]]:
@@ -110,7 +110,7 @@ async def test_a_browser_that_asks_for_a_page_is_told_to_ask_its_user(pool: Thre
 
 
 async def test_each_key_has_its_own_share_and_is_told_when_it_has_used_it(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), front=front(Quota(requests_per_minute=1))) as live:
+    async with live_server(pool, Limits(), front=front(Quota(Admission(requests_per_minute=1)))) as live:
         for key, status in ((KEY, 200), (KEY, 429), (OTHER, 200)):
             headers = {"Authorization": f"Bearer {key}"}
             async with live.session.post(live.url + CHAT, json=chat_body(), headers=headers) as response:
@@ -146,7 +146,9 @@ async def test_without_keys_a_caller_has_no_name(live: Live) -> None:
 
 
 async def test_a_request_that_ends_makes_room_for_the_keys_next(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), front=Front(Access(quota=Quota(max_concurrent=1)))) as live:
+    async with live_server(
+        pool, Limits(), front=Front(Access(quota=Quota(Admission(max_concurrent_requests=1))))
+    ) as live:
         live.dispatcher.pause = 1
         stream = asyncio.create_task(live.stream_chat())
         await live.dispatcher.until(lambda: bool(live.dispatcher.submitted))
@@ -158,7 +160,7 @@ async def test_a_request_that_ends_makes_room_for_the_keys_next(pool: ThreadPool
 
 
 async def test_a_key_gets_no_more_answers_and_tokens_than_its_share(pool: ThreadPoolExecutor) -> None:
-    quota = Quota(max_concurrent=2, tokens_per_minute=25)
+    quota = Quota(Admission(max_concurrent_requests=2, tokens_per_minute=25))
     async with live_server(pool, Limits(), front=Front(Access(quota=quota))) as live:
         status, reply = await live.post(CHAT, chat_body(n=3))
         assert (status, reply["error"]["param"]) == (400, "n")
@@ -182,7 +184,7 @@ async def test_calls_that_count_tokens_have_as_large_a_quota_of_their_own(
     pool: ThreadPoolExecutor, path: str, body: dict[str, object], quota: dict[str, int]
 ) -> None:
     """They had none: a key could keep the tokenizer from all others."""
-    async with live_server(pool, Limits(), front=Front(Access(quota=Quota(**quota)))) as live:
+    async with live_server(pool, Limits(), front=Front(Access(quota=Quota(Admission(**quota))))) as live:
         assert [(await live.post(path, body))[0] for _ in range(2)] == [200, 429]
         assert await live.chat()
 

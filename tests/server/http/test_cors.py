@@ -9,9 +9,9 @@ import pytest
 from multidict import CIMultiDictProxy
 
 from server.api.limits import Limits
-from server.cli.settings import ConfigError
+from server.cli.config import ConfigError, FrontConfig
 from server.http.access import Access
-from server.http.front import Front, Origins
+from server.http.front import Front, build_front
 from server.http.keys import Keyring
 from tests.server.live import Live, chat_body, live_server
 
@@ -58,7 +58,7 @@ async def test_an_origin_that_is_named_may_call_with_a_key_and_read_streams_and_
     pool: ThreadPoolExecutor,
 ) -> None:
     key = "a-long-key-for-the-tests"
-    front = Front(Access(Keyring([key])), Origins(frozenset({PAGE})))
+    front = Front(Access(Keyring([key])), FrontConfig(allowed_origins=(PAGE,)))
     async with live_server(pool, Limits(), front=front) as live:
         status, headers = await ask(live, "OPTIONS", ASKS)
         assert (status, headers["Access-Control-Allow-Origin"]) == (204, PAGE)
@@ -74,8 +74,8 @@ async def test_an_origin_that_is_named_may_call_with_a_key_and_read_streams_and_
 
 
 async def test_all_origins_may_be_let_in_and_methods_and_headers_narrowed(pool: ThreadPoolExecutor) -> None:
-    origins = Origins(frozenset({"*"}), ("GET", "POST"), ("Authorization",))
-    async with live_server(pool, Limits(), front=Front(origins=origins)) as live:
+    settings = FrontConfig(allowed_origins=("*",), allowed_methods=("GET", "POST"), allowed_headers=("Authorization",))
+    async with live_server(pool, Limits(), front=Front(settings=settings)) as live:
         _, headers = await ask(live, "OPTIONS", ASKS)
         assert headers["Access-Control-Allow-Origin"] == "*"
         assert headers["Access-Control-Allow-Methods"] == "GET, POST"
@@ -84,4 +84,4 @@ async def test_all_origins_may_be_let_in_and_methods_and_headers_narrowed(pool: 
 
 def test_what_a_browser_knows_the_user_by_is_not_for_everybody() -> None:
     with pytest.raises(ConfigError, match="--allow-credentials"):
-        Origins(frozenset({"*"}), credentials=True)
+        build_front(FrontConfig(allowed_origins=("*",), allow_credentials=True), {})

@@ -20,10 +20,11 @@ import pytest
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from models.errors import UserError
 from server.api.limits import Limits
+from server.cli.config import FrontConfig
 from server.cli.settings import ConfigError
 from server.http import listener
 from server.http.front import Front, tls_context
-from server.http.listener import Connection, ConnectionLimits
+from server.http.listener import Connection
 from server.process.life import listen
 from server.process.port import take_path
 from tests.certificates import make_certificate
@@ -37,7 +38,7 @@ LIVE = b"GET /health/live HTTP/1.1\r\nHost: test\r\n\r\n"
 async def test_a_connection_too_many_is_told_so_and_the_next_after_one_has_gone_is_served(
     pool: ThreadPoolExecutor,
 ) -> None:
-    async with live_server(pool, Limits(), front=Front(connections=ConnectionLimits(most=2))) as live:
+    async with live_server(pool, Limits(), front=Front(settings=FrontConfig(max_connections=2))) as live:
         async with live.connect() as (first, writer), live.connect():
             writer.write(LIVE)
             assert (await first.readline()).startswith(b"HTTP/1.1 200 ")
@@ -76,8 +77,8 @@ async def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
             lost.set()
 
     monkeypatch.setattr(listener, "Connection", Noted)
-    limits = ConnectionLimits(send_timeout=0.2)
-    async with live_server(pool, Limits(), front=Front(connections=limits)) as live:
+    settings = FrontConfig(send_timeout=0.2)
+    async with live_server(pool, Limits(), front=Front(settings=settings)) as live:
         live.dispatcher.script = huge
         async with live.connect() as (_, writer):
             writer.write(raw_post(CHAT, chat_body(stream=stream)))

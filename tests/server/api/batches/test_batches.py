@@ -19,10 +19,10 @@ import pytest
 from engine.messages import RowSpec, RowUpdate
 from scheduler.request import BACKGROUND
 from server.api.limits import Limits
+from server.cli.config import Admission, FrontConfig
 from server.http.access import ALL, Access, Quota
 from server.http.front import OPEN, Front
 from server.http.keys import Keyring
-from server.http.listener import ConnectionLimits
 from server.http.service import FilesPlace
 from server.observe.logs import quiet_broken_requests
 from tests.server.fakes import ANSWER, answer
@@ -347,7 +347,7 @@ async def test_a_file_that_is_left_unread_is_not_sent_for_ever(
 ) -> None:
     """Each left a traceback in the log."""
     caplog.handler.addFilter(quiet_broken_requests)
-    front = replace(OPEN, connections=ConnectionLimits(send_timeout=0.3))
+    front = replace(OPEN, settings=FrontConfig(send_timeout=0.3))
     async with server(tmp_path, pool, capacity=10**8, front=front, max_file_bytes=10**8) as live:
         size = 5 * 10**7
         _, file = await upload(live, BytesIO(bytes(size)))
@@ -413,7 +413,7 @@ async def test_lines_count_in_their_keys_quota_and_leave_half_of_it(
 ) -> None:
     """They counted for nothing: a batch let a key have all that its quota kept from it."""
     monkeypatch.setattr("server.batches.batches.RETRY", 0.001)
-    quota = Quota(requests_per_minute=4)
+    quota = Quota(Admission(requests_per_minute=4))
     async with server(tmp_path, pool, front=Front(Access(quota=quota))) as live:
         name = await begin(live, line("a") + line("b", n=2) + line("c"))
         while (orjson.loads((await get(live, f"/v1/batches/{name}"))[1]))["request_counts"]["completed"] < 2:
@@ -429,7 +429,7 @@ async def test_lines_count_in_their_keys_quota_and_leave_half_of_it(
 
 
 async def test_lines_spend_tokens(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
-    quota = Quota(tokens_per_minute=10**6)
+    quota = Quota(Admission(tokens_per_minute=10**6))
     async with server(tmp_path, pool, front=Front(Access(quota=quota))) as live:
         batch = await until(live, await begin(live, line("a") + line("b")), "completed")
         replies = (await results(live, batch["output_file_id"])).values()

@@ -23,6 +23,7 @@ from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog
 from models.embedder import Embedder
 from server.api.health import LIFE
 from server.api.limits import Limits
+from server.cli.config import Admission
 from server.composition.devices import PREDICTOR_NICENESS
 from server.embeddings import TextEmbedder, make_embedding_worker
 from server.http.access import Access, Quota
@@ -165,7 +166,7 @@ async def test_a_network_that_cannot_be_loaded_is_told_in_the_log_and_not_to_the
 
 
 async def test_keys_and_quotas_count_and_the_end_turns_calls_away(pool: ThreadPoolExecutor) -> None:
-    quota = Quota(tokens_per_minute=5)
+    quota = Quota(Admission(tokens_per_minute=5))
     front = Front(Access(Keyring(["mine", "other"]), quota))
     async with server(pool, front=front) as live:
         assert (await live.post(URL, {"input": "a"}))[0] == 401
