@@ -208,7 +208,7 @@ def make_network(config: LlamaConfig, dtype: torch.dtype, device: torch.device) 
     """A network of these sizes, with the same numbers each time."""
     torch.manual_seed(0)
     with device:
-        network: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        network: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
     torch.nn.Module.to(network, device)  # what ignored the default device
     torch.nn.Module.eval(network).requires_grad_(False)
     return network
