@@ -134,9 +134,9 @@ class Parts:
     def graphs(self, rows: int, length: int) -> Json:
         """All graphs of a server's batch."""
         graphs = DecodeGraphs(self.model, self._make_arena(rows, length + SPARE), self.varlen)
-        before = self._reserved()
+        before = torch.cuda.memory_reserved()
         seconds = self._time(graphs.prepare, repeats=1, warm=0)
-        return {"count": len(graphs), "capture_s": seconds, "MiB": (self._reserved() - before) / 2**20}
+        return {"count": len(graphs), "capture_s": seconds, "MiB": (torch.cuda.memory_reserved() - before) / 2**20}
 
     def step(self, rows: int, length: int) -> Json:
         """Milliseconds of a decode step of rows that are half as long, to as long, as `length`, and the floor's share;
@@ -234,9 +234,6 @@ class Parts:
             batch.insert(row, RowKv(keys[:, :, :length], values[:, :, :length]), lasting=False)
         return batch
 
-    def _reserved(self) -> int:
-        return torch.cuda.memory_reserved(self.device) if self.device.type == "cuda" else 0
-
     def _time(self, work: Callable[[], object], repeats: int = 9, warm: int = 2) -> float:
         """Median seconds until the device has done it."""
         seconds = []
@@ -291,8 +288,7 @@ def run_gpu(asked: GpuBench, clock: Clock = time.perf_counter) -> int:
         except Exception as error:
             found[name] = {"failed": f"{type(error).__name__}: {error}"}
         gc.collect()
-        if not dry:
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
         figures = ", ".join(f"{key} {_show(value)}" for key, value in found[name].items())
         print(f"{name:16} {figures}", flush=True)
 

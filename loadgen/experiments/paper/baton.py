@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from engine.simulated.machine import Machine
@@ -125,6 +124,6 @@ def table_rows(runs: Runs, target: Target, published: Mapping[Any, Sequence[floa
 
 
 PAPER = Paper(
-    MappingProxyType({"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)}),
+    {"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)},
     lambda seed, scale: Pool((), SOURCE),
 )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
-from types import MappingProxyType
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
@@ -174,13 +173,11 @@ def worker_rows(runs: Runs) -> list[Row]:
 
 
 PAPER = Paper(
-    MappingProxyType(
-        {
-            f"{experiment.__name__}{suffix}": partial(experiment, backend=backend)
-            for suffix, backend in (("", HF), ("-ds", DS))
-            for experiment in (main, ablation, slices, workers)
-        }
-    ),
+    {
+        f"{experiment.__name__}{suffix}": partial(experiment, backend=backend)
+        for suffix, backend in (("", HF), ("-ds", DS))
+        for experiment in (main, ablation, slices, workers)
+    },
     lambda seed, scale: chat_pool(seed, input_scale=scale),
     input_scale=INPUT_SCALE,
 )
