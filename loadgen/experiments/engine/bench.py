@@ -27,16 +27,7 @@ from engine.messages import RowId, RowSpec
 from engine.pipeline import Pipeline
 from engine.sampling.params import SamplingParams
 from loadgen.console import table_console
-from loadgen.experiments.engine.setup import (
-    CHUNK_TOKENS,
-    Clock,
-    Subject,
-    describe_machine,
-    load_beside,
-    load_plain,
-    load_subject,
-    measure_floor,
-)
+from loadgen.experiments.engine.setup import CHUNK_TOKENS, Clock, Subject, describe_machine, load_beside, load_subject
 from loadgen.experiments.options import ROWS, EngineBench
 from loadgen.result_file import require_writable, save_json
 from models.errors import UserError
@@ -312,9 +303,9 @@ def run_bench(asked: EngineBench) -> Json:
         columns, most = max(longest(shapes) for _, _, shapes in planned), subject.model.context_length
         if columns > most:
             raise UserError(f"{asked.model} reads {most} tokens, not {columns}: ask for shorter ones")
-        plain = load_plain(subject)
+        plain = subject.load_plain()
         bars.begin("memory bandwidth")
-        floor = measure_floor(subject.model)
+        floor = subject.floor
         parts = []
         for name, slots, shapes in planned:
             engines = {called: Lengthwise(one, slots).run for called, one in subjects.items()}

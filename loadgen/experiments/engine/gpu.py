@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -33,18 +33,7 @@ from engine.row import Choice, Row
 from loadgen.console import format_number
 from loadgen.experiments.engine.bench import OURS, THEIRS, Generate, Lengthwise, Shape, contest, draw_rows
 from loadgen.experiments.engine.host import measure_host
-from loadgen.experiments.engine.setup import (
-    CHUNK_TOKENS,
-    Clock,
-    Floor,
-    describe_machine,
-    eight_billion,
-    make_network,
-    measure_floor,
-    random_subject,
-    read_clock,
-    tiny,
-)
+from loadgen.experiments.engine.setup import CHUNK_TOKENS, describe_machine, llama_8b, random_subject, read_clock, tiny
 from loadgen.experiments.options import GpuBench
 from loadgen.result_file import require_writable, save_json
 from models.network.attention import Runs, attend, flash_attention, gather_attention, has_flash, prepare_mask
@@ -81,7 +70,6 @@ class Parts:
     config: LlamaConfig
     dtype: torch.dtype
     device: torch.device
-    clock: Clock = time.perf_counter
 
     def __post_init__(self) -> None:
         self.subject = random_subject(self.config, self.dtype, self.device)
@@ -110,11 +98,6 @@ class Parts:
                 found.setdefault(update.row_id, []).extend(update.token_ids)
         return found
 
-    @cached_property
-    def floor(self) -> Floor:
-        """What a step cannot be faster than."""
-        return measure_floor(self.subject.model, self.clock)
-
     def rounding(self) -> Json:
         """Relative errors of a step's logits in the dtype that is served, to one pass over all tokens."""
         ended = Prefill(self.model, self._make_rows([200, 64, 7])).finish(CHUNK_TOKENS)
@@ -134,15 +117,15 @@ class Parts:
     def graphs(self, rows: int, length: int) -> Json:
         """All graphs of a server's batch."""
         graphs = DecodeGraphs(self.model, self._make_arena(rows, length + SPARE), self.varlen)
-        before = self._reserved()
+        before = torch.cuda.memory_reserved()
         seconds = self._time(graphs.prepare, repeats=1, warm=0)
-        return {"count": len(graphs), "capture_s": seconds, "MiB": (self._reserved() - before) / 2**20}
+        return {"count": len(graphs), "capture_s": seconds, "MiB": (torch.cuda.memory_reserved() - before) / 2**20}
 
     def step(self, rows: int, length: int) -> Json:
         """Milliseconds of a decode step of rows that are half as long, to as long, as `length`, and the floor's share;
         `turn`: with tokens chosen and taken, `host_share`: what of it the device waits for.
         """
-        lengths, floor = _ragged(rows, length), self.floor
+        lengths, floor = _ragged(rows, length), self.subject.floor
         least = (floor.weight_bytes + sum(lengths) * floor.kv_bytes_per_token) / floor.bandwidth
         found: Json = {"floor_ms": 1e3 * least}
         for name, way in WAYS.items():
@@ -192,17 +175,16 @@ class Parts:
         batch = self._fill([length, length], None)
         times = []
         for _ in range(3):
-            row, begin = batch.rows[-1], read_clock(self.device, self.clock)
+            row, begin = batch.rows[-1], read_clock(self.device)
             kv = batch.extract(row)
-            middle = read_clock(self.device, self.clock)
+            middle = read_clock(self.device)
             batch.insert(row, RowKv(kv.keys.to(self.device), kv.values.to(self.device)), lasting=False)
-            times.append((1e3 * (middle - begin), 1e3 * (read_clock(self.device, self.clock) - middle)))
+            times.append((1e3 * (middle - begin), 1e3 * (read_clock(self.device) - middle)))
         return {"out_ms": [out for out, _ in times], "in_ms": [back for _, back in times]}
 
     def generate(self, rows: int) -> Json:
         """Tokens a second, prefill included, beside transformers' `generate`."""
-        plain = make_network(self.config, self.dtype, self.device)
-        engines = {OURS: Lengthwise(self.subject, rows).run, THEIRS: Generate(plain, rows).run}
+        engines = {OURS: Lengthwise(self.subject, rows).run, THEIRS: Generate(self.subject.load_plain(), rows).run}
         ours, theirs = contest(engines, partial(self._draw, [(64, 32)] * rows), 1).values()
         if trouble := ours.trouble or theirs.trouble:
             raise RuntimeError(trouble)
@@ -234,16 +216,13 @@ class Parts:
             batch.insert(row, RowKv(keys[:, :, :length], values[:, :, :length]), lasting=False)
         return batch
 
-    def _reserved(self) -> int:
-        return torch.cuda.memory_reserved(self.device) if self.device.type == "cuda" else 0
-
     def _time(self, work: Callable[[], object], repeats: int = 9, warm: int = 2) -> float:
         """Median seconds until the device has done it."""
         seconds = []
         for _ in range(warm + repeats):
-            begin = read_clock(self.device, self.clock)
+            begin = read_clock(self.device)
             work()
-            seconds.append(read_clock(self.device, self.clock) - begin)
+            seconds.append(read_clock(self.device) - begin)
         return statistics.median(seconds[warm:])
 
 
@@ -270,29 +249,28 @@ DRY = "no CUDA device: a dry run of a tiny network over the reference paths; its
 
 
 @torch.inference_mode()
-def run_gpu(asked: GpuBench, clock: Clock = time.perf_counter) -> int:
+def run_gpu(asked: GpuBench) -> int:
     """Measure all parts, print each as it ends, and save them; returns the exit code, 1 where one failed. Raises
     UserError."""
     require_writable(asked.save_result)
     hush_transformers()
     dry = not torch.cuda.is_available()
     device, dtype = (torch.device("cpu"), torch.float32) if dry else (torch.device("cuda:0"), torch.bfloat16)
-    make, layers = (tiny, 2) if dry else (eight_billion, _count_layers(device))
+    make, layers = (tiny, 2) if dry else (llama_8b, _count_layers(device))
     torch.backends.cuda.enable_cudnn_sdp(False)
     setting = describe_machine(device) | {"dry": dry, "dtype": str(dtype), "layers": layers}
     found: Json = {"setting": setting}
     told = DRY if dry else f"{setting['device']}: {layers} layers of the 32 of an 8B, random weights in {dtype}"
     print(told, flush=True)
-    begin = clock()
+    begin = time.perf_counter()
 
     def attempt(name: str, part: Callable[[], Json]) -> None:
         try:
-            found[name] = part() if clock() - begin < LIMIT else {"left out": "no time"}
+            found[name] = part() if time.perf_counter() - begin < LIMIT else {"left out": "no time"}
         except Exception as error:
             found[name] = {"failed": f"{type(error).__name__}: {error}"}
         gc.collect()
-        if not dry:
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
         figures = ", ".join(f"{key} {_show(value)}" for key, value in found[name].items())
         print(f"{name:16} {figures}", flush=True)
 
@@ -300,9 +278,9 @@ def run_gpu(asked: GpuBench, clock: Clock = time.perf_counter) -> int:
         attempt("tests", run_tests)
     attempt("parity", lambda: Parts(make(min(4, layers)), torch.float32, device).parity())
     attempt("host", partial(measure_host, *((8, 100) if dry else ())))
-    parts = Parts(make(layers), dtype, device, clock)
+    parts = Parts(make(layers), dtype, device)
     rows, length = asked.rows or ((1, 4) if dry else (1, 8, 64, 256)), asked.length or (64 if dry else 1024)
-    attempt("bounds", lambda: asdict(parts.floor))
+    attempt("bounds", lambda: asdict(parts.subject.floor))
     attempt("rounding", parts.rounding)
     attempt("graphs", partial(parts.graphs, max(rows), length))
     for count in rows:
@@ -319,7 +297,7 @@ def run_gpu(asked: GpuBench, clock: Clock = time.perf_counter) -> int:
 
 def _count_layers(device: torch.device) -> int:
     """Layers of an 8B that there is memory for, in 16 bits."""
-    sizes = eight_billion(32)
+    sizes = llama_8b(32)
     layer = 2.5 * sizes.hidden_size**2 + 3 * sizes.hidden_size * sizes.intermediate_size
     room = MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / 2 - 2 * sizes.vocab_size * sizes.hidden_size
     return max(1, min(sizes.num_hidden_layers, int(room / layer)))

@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,12 +18,7 @@ import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from engine.device import HEADROOM
 from engine.forward.batch import RunningBatch
@@ -79,11 +75,6 @@ def weight_bytes(network: torch.nn.Module) -> int:
     return kept + sum(weights.values())
 
 
-def measure_floor(model: LoadedModel, clock: Clock = time.perf_counter) -> Floor:
-    """The bounds of a network's steps on its device."""
-    return Floor(measure_bandwidth(model.device, clock), weight_bytes(model.network), model.kv.bytes_per_token)
-
-
 def measure_bandwidth(device: torch.device, clock: Clock = time.perf_counter, size: int | None = None) -> float:
     """Bytes a second, with all threads: the best of some sums, which only read, and some copies, which write too.
 
@@ -104,7 +95,7 @@ def measure_bandwidth(device: torch.device, clock: Clock = time.perf_counter, si
     return best
 
 
-def read_clock(device: torch.device, clock: Clock) -> float:
+def read_clock(device: torch.device, clock: Clock = time.perf_counter) -> float:
     """The time once the device has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -115,12 +106,19 @@ CHUNK_TOKENS = 512
 """Prompt tokens that are read between two decode steps; the server's default of --max-num-batched-tokens."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subject:
-    """A model as this project runs it."""
+    """A model as this project runs it, and what loads it as transformers alone would run it."""
 
     model: LoadedModel
     text: Text
+    load_plain: Callable[[], PreTrainedModel]
+
+    @cached_property
+    def floor(self) -> Floor:
+        """The bounds of its steps on its device, measured when they are first asked for."""
+        bandwidth = measure_bandwidth(self.model.device)
+        return Floor(bandwidth, weight_bytes(self.model.network), self.model.kv.bytes_per_token)
 
     @property
     def vocab(self) -> int:
@@ -148,7 +146,7 @@ def load_subject(asked: BenchedModel) -> Subject:
     """The model that was asked for, as a server loads it; raises CatalogError, LoadError and TextError."""
     given = {name: getattr(asked, name) for name in ("model", "dtype", "quantization", "device")}
     (model, *_), text = load_models(ServeConfig(**given, executors=1))
-    return Subject(model, text)
+    return Subject(model, text, partial(load_plain, model))
 
 
 def load_beside(subject: Subject, quantization: str) -> Subject:
@@ -157,12 +155,12 @@ def load_beside(subject: Subject, quantization: str) -> Subject:
     return replace(subject, model=kept)
 
 
-def load_plain(subject: Subject) -> PreTrainedModel:
-    """The checkpoint as transformers alone would run it, with its default attention."""
+def load_plain(model: LoadedModel) -> PreTrainedModel:
+    """A model's checkpoint as transformers alone would run it, with its default attention."""
     network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        subject.model.folder, dtype=subject.model.kv.dtype, local_files_only=True, use_safetensors=True
+        model.folder, dtype=model.kv.dtype, local_files_only=True, use_safetensors=True
     )
-    torch.nn.Module.to(network, subject.model.device)
+    torch.nn.Module.to(network, model.device)
     torch.nn.Module.eval(network).requires_grad_(False)
     return network
 
@@ -177,7 +175,7 @@ def describe_machine(device: torch.device) -> dict[str, object]:
     return {"device": name, **about, "capability": capability, "free": free, "memory": total}
 
 
-def eight_billion(layers: int) -> LlamaConfig:
+def llama_8b(layers: int) -> LlamaConfig:
     """The sizes of Llama 3.1 8B, which has 32 layers, but for its context."""
     return LlamaConfig(
         vocab_size=128256,
@@ -238,4 +236,4 @@ def random_subject(config: LlamaConfig, dtype: torch.dtype, device: torch.device
         end_token_ids=frozenset(),
         sampling_defaults=SamplingDefaults(),
     )
-    return Subject(model, Text(make_tokenizer(config.vocab_size)))
+    return Subject(model, Text(make_tokenizer(config.vocab_size)), partial(make_network, config, dtype, device))

@@ -164,11 +164,11 @@ class Cell:
         return f"{self.machine}, {Path(self.load).stem}, ρ {self.rho:g}, predictions {self.prediction}"
 
 
-def list_contenders() -> Mapping[str, Strategy]:
+def list_contenders() -> dict[str, Strategy]:
     """The rules that the grid compares: all join rows of similar length as slots free, and differ in who is next."""
     names = (BASE, "lengthwise", "fsp", "boost", "uniboost", "hrrn", "srpt", "gittins")
-    found = {name: STRATEGIES[name] for name in names if name in STRATEGIES}
-    return MappingProxyType(found | {"sjf": replace(STRATEGIES["srpt"], name="sjf", preemption="none")})
+    sjf = replace(STRATEGIES["srpt"], name="sjf", preemption="none")
+    return {name: STRATEGIES[name] for name in names} | {sjf.name: sjf}
 
 
 def all_cells(traces: Sequence[str], seeds: Sequence[int], requests: int = REQUESTS) -> list[Cell]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from engine.simulated.machine import Machine
@@ -77,16 +76,6 @@ def draw_lengths(target: Target, count: int, seed: int) -> list[tuple[int, int]]
     return lengths
 
 
-def _machine(token: float) -> Machine:
-    """A machine of the tables, as far as text and arithmetic tell.
-
-    A prefill costs p1 a token and p4, an iteration d1 a cell and d4; p4 = d4, since both go through all layers once.
-    p1 is arithmetic: 2 operations for each of 6.74e9 parameters and token, at half of what the tensor cores can do.
-    """
-    cost = Bilinear(p1=token, p2=0.0, p3=0.0, p4=PASS, d1=CELL, d2=0.0, d3=0.0, d4=PASS)
-    return Machine(cost, capacity_tokens=65_536, max_num_seqs=16, context_length=65_536, max_prefill_tokens=8192)
-
-
 def table(stage: Stage, target: Target) -> Experiment:
     """All methods at each batch size of a table."""
     count = max(1, round(target.queries * stage.setting.scale))
@@ -102,12 +91,16 @@ def table(stage: Stage, target: Target) -> Experiment:
 
 
 def _point(target: Target, count: int, size: int, seed: int) -> Point:
+    """A batch size on a machine of the tables, as far as text and arithmetic tell.
+
+    A prefill costs p1 a token and p4, an iteration d1 a cell and d4; p4 = d4, since both go through all layers once.
+    p1 is arithmetic: 2 operations for each of 6.74e9 parameters and token, at half of what the tensor cores can do.
+    """
     factor = 2 if size == target.doubled else 1
     lengths = tuple(Lengths(0.0, factor * ins, factor * outs) for ins, outs in draw_lengths(target, count, seed))
     longest = max(one.input_length + one.output_length for one in lengths)
-    machine = replace(
-        _machine(target.token), capacity_tokens=ROOM * longest * size, context_length=longest, max_num_seqs=size
-    )
+    cost = Bilinear(p1=target.token, p2=0.0, p3=0.0, p4=PASS, d1=CELL, d2=0.0, d3=0.0, d4=PASS)
+    machine = Machine(cost, ROOM * longest * size, size, context_length=longest, max_prefill_tokens=8192)
     load, bounds = Load(float("inf"), count), limits(max_batch_size=size)
     return Point(f"{size} rows", machine, load, bounds, size, pool=Pool(lengths, SOURCE))
 
@@ -131,6 +124,6 @@ def table_rows(runs: Runs, target: Target, published: Mapping[Any, Sequence[floa
 
 
 PAPER = Paper(
-    MappingProxyType({"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)}),
+    {"table-1": partial(table, target=TARGET_1), "table-2": partial(table, target=TARGET_2)},
     lambda seed, scale: Pool((), SOURCE),
 )

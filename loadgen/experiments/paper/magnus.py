@@ -6,13 +6,12 @@ are solved for from its times.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import exp
 from pathlib import Path
 from statistics import correlation, median
-from types import MappingProxyType
 
 from engine.measure.timing import SliceTiming
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
@@ -33,10 +32,8 @@ from scheduler.strategy import STRATEGIES
 
 SHARE, MINUTES = 3.0, 20
 """The rate as a multiple of what `vs` serves, and how long requests come, for the estimator to have ten lessons."""
-CASES: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"times scatter": (1.0, 0.2), "half as slow again": (1.5, 0.1), "both": (1.5, 0.3)}
-)
-"""By name, how many times as long as its profile says a machine takes, and the sigma of a batch's factor besides."""
+CASES = (("times scatter", 1.0, 0.2), ("half as slow again", 1.5, 0.1), ("both", 1.5, 0.3))
+"""Names, how many times as long as its profile says a machine takes, and the sigma of a batch's factor besides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +92,10 @@ def learning(stage: Stage) -> Experiment:
     seconds = 60.0 * MINUTES if stage.setting.duration is None else stage.setting.duration
     requests = Load(SHARE * served, round(SHARE * served * seconds), seed=stage.setting.seed).requests(stage.pool)
     rows: list[Row] = []
-    for name, (factor, sigma) in CASES.items():
+    for name, factor, sigma in CASES:
         cost = RoughCost(profile, factor, sigma, stage.setting.seed)
         rows += _lesson_rows(name, lesson_errors(stage, cost, requests, f"learning, {name}"))
-    cases = "; ".join(f"{name}: {factor:g} times, sigma {sigma:g}" for name, (factor, sigma) in CASES.items())
+    cases = "; ".join(f"{name}: {factor:g} times, sigma {sigma:g}" for name, factor, sigma in CASES)
     setting = (
         f"magnus on {V100_CHATGLM_6B.workers} × ChatGLM-6B on a V100 32 GB, {len(requests)} requests at {SHARE:g} "
         "times what vs serves; machines take so many times as long as their profile says, each number of rows with a "
@@ -268,7 +265,7 @@ def _lengths(sample: Sample, answers: str) -> Lengths:
 
 
 PAPER = Paper(
-    MappingProxyType({"main": main, "ablation": ablation, "correlations": correlations, "learning": learning}),
+    {"main": main, "ablation": ablation, "correlations": correlations, "learning": learning},
     task_pool,
     prediction=lambda lengths: Prediction(sigma_for_rmse(lengths, RMSE)),
 )

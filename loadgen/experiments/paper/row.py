@@ -5,10 +5,9 @@ measured, a finding of our own, or what is skipped.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from operator import truediv
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -110,16 +109,15 @@ class Runs:
         """A figure of a strategy by the labels of the points."""
         return {line.point.label: line.figures[figure] for line in self.lines if line.strategy == strategy}
 
-    def compare(
-        self, new: str, old: str, figure: str, how: Callable[[float, float], float] = truediv
-    ) -> dict[str, float]:
-        """A figure of one strategy compared with that of another, by point; not where the other has none."""
+    def compare(self, new: str, old: str, figure: str) -> dict[str, float]:
+        """A figure of one strategy by that of another, by point; not where the other has none."""
         theirs = self.read(old, figure)
-        return {point: how(own, theirs[point]) for point, own in self.read(new, figure).items() if theirs[point] > 0}
+        return {point: own / theirs[point] for point, own in self.read(new, figure).items() if theirs[point] > 0}
 
     def gain(self, new: str, old: str, figure: str) -> dict[str, float]:
         """The gain of one strategy over another in percent, by point: less response time, more of everything else."""
-        return self.compare(new, old, figure, change(figure))
+        less, ratios = figure in ("mean", "tail"), self.compare(new, old, figure)
+        return {point: (1 - ratio if less else ratio - 1) * 100 for point, ratio in ratios.items()}
 
     def gain_rows(self, published: Sequence[Any]) -> list[Row]:
         """The rows of published gains (new, old, figure, lowest, highest, where) whose two strategies have run, also
@@ -139,11 +137,6 @@ class Runs:
 
 def _title(new: str, old: str, figure: str) -> str:
     return f"{new} over {old}: {FIGURES[figure][2]}"
-
-
-def change(figure: str) -> Callable[[float, float], float]:
-    """By how many percent a new figure is less than an old one, for response times, or more, for all others."""
-    return lambda new, old: ((1 - new / old) if figure in ("mean", "tail") else (new / old - 1)) * 100
 
 
 def rises(values: Sequence[float]) -> bool:

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
-from types import MappingProxyType
-from typing import Any
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
@@ -46,13 +44,13 @@ HF = Backend("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
 DS = Backend("ds", "DeepSpeed", A100_LLAMA2_13B_DS, 12, 3.0, ("sls", "ils", "ils-padded"), memory="deepspeed")
 
 
-def make_point(stage: Stage, backend: Backend, label: str, rate: float = RATE, **bounds: Any) -> Point:
-    """A point at a rate for the whole machine, with what differs from the others, on the paper's executors, or a share
-    of them under the same share of the load."""
+def make_point(stage: Stage, backend: Backend, label: str, rate: float = RATE, slices: int = SLICE) -> Point:
+    """A point at a rate for the whole machine, with slices of this length, on the paper's executors, or a share of them
+    under the same share of the load."""
     machine = shrink(backend.machine, stage.setting.scale)
-    given = {"slice_length": SLICE, "max_batch_size": backend.fixed, "min_interval": backend.interval}
     load = stage.load(rate * machine.workers / backend.machine.workers)
-    return Point(label, machine, load, limits(**{**given, "recompute": True, **bounds}), slice_memory=backend.memory)
+    bounds = limits(slice_length=slices, max_batch_size=backend.fixed, min_interval=backend.interval, recompute=True)
+    return Point(label, machine, load, bounds, slices, slice_memory=backend.memory)
 
 
 def _plan(
@@ -82,7 +80,7 @@ def ablation(stage: Stage, backend: Backend) -> Experiment:
 
 def slices(stage: Stage, backend: Backend) -> Experiment:
     """Figures 18 to 21."""
-    points = [replace(make_point(stage, backend, f"slices of {one}", slice_length=one), x=one) for one in SLICES]
+    points = [make_point(stage, backend, f"slices of {one}", slices=one) for one in SLICES]
     return _plan(stage, backend, "slice lengths, Figs. 18 to 21", points, ("scls",), slice_rows)
 
 
@@ -175,13 +173,11 @@ def worker_rows(runs: Runs) -> list[Row]:
 
 
 PAPER = Paper(
-    MappingProxyType(
-        {
-            f"{experiment.__name__}{suffix}": partial(experiment, backend=backend)
-            for suffix, backend in (("", HF), ("-ds", DS))
-            for experiment in (main, ablation, slices, workers)
-        }
-    ),
+    {
+        f"{experiment.__name__}{suffix}": partial(experiment, backend=backend)
+        for suffix, backend in (("", HF), ("-ds", DS))
+        for experiment in (main, ablation, slices, workers)
+    },
     lambda seed, scale: chat_pool(seed, input_scale=scale),
     input_scale=INPUT_SCALE,
 )

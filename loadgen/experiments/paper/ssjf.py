@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
@@ -194,19 +193,17 @@ def formulation_rows(runs: Runs, throughput: str) -> list[Row]:
 
 
 PAPER = Paper(
-    MappingProxyType(
-        {
-            "rates": rates,
-            "burstiness": burstiness,
-            "sizes": sizes,
-            "rates-authors": partial(rates, counting=AUTHORS),
-            "burstiness-authors": partial(burstiness, counting=AUTHORS),
-            "formulations": formulations,
-            "formulations-authors": partial(formulations, counting=AUTHORS),
-            "azure-times": azure_times,
-            "azure-times-authors": partial(azure_times, counting=AUTHORS),
-        }
-    ),
+    {
+        "rates": rates,
+        "burstiness": burstiness,
+        "sizes": sizes,
+        "rates-authors": partial(rates, counting=AUTHORS),
+        "burstiness-authors": partial(burstiness, counting=AUTHORS),
+        "formulations": formulations,
+        "formulations-authors": partial(formulations, counting=AUTHORS),
+        "azure-times": azure_times,
+        "azure-times-authors": partial(azure_times, counting=AUTHORS),
+    },
     lambda seed, scale: chat_pool(seed, LONGEST, scale),
     LONGEST,
     lambda lengths: Prediction(sigma_for_accuracy(lengths, CUTS, ACCURACY)),

@@ -106,14 +106,9 @@ class Stage:
         missing = [run for run in runs if (name, run) not in self._trials]
         if missing:
             total = load.count * len(missing)
-            watch, before = self.begin(f"{name}, {point.label}: {total} requests", total), 0
-            for run in missing:
-
-                def tell(ended: int, before: int = before) -> None:
-                    watch(before + ended)
-
-                self._trials[name, run] = self._run(name, run, tell)
-                before += load.count
+            watch = self.begin(f"{name}, {point.label}: {total} requests", total)
+            for place, run in enumerate(missing):
+                self._trials[name, run] = self._run(name, run, _after(watch, place * load.count))
         return pool_trials([self._trials[name, run] for run in runs])
 
     def _run(self, name: str, point: Point, watch: Watch) -> Figures:
@@ -126,6 +121,11 @@ class Stage:
         max_tokens = self.max_tokens if point.pool is None else max(outputs(pool.lengths))
         done = simulate(parts, point.machine, point.load.requests(pool), max_tokens, watch, predict)
         return make_trial(done, slices.early_share)
+
+
+def _after(watch: Watch, before: int) -> Watch:
+    """A watch for a run that comes after others that had `before` requests."""
+    return lambda ended: watch(before + ended)
 
 
 def pool_trials(trials: Sequence[Figures]) -> Figures:

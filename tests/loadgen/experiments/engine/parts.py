@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
-from loadgen.experiments.engine.setup import Subject
+from loadgen.experiments.engine.setup import Subject, load_plain
 from models.network.loader import LoadedModel
 from models.text import Text
 
@@ -17,4 +18,4 @@ def ticking() -> Callable[[], float]:
 
 
 def subject_of(model: LoadedModel, text: Text) -> Subject:
-    return Subject(model, text)
+    return Subject(model, text, partial(load_plain, model))

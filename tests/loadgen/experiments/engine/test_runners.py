@@ -100,8 +100,8 @@ ROWS = draw_rows(random.Random(0), 50, [(length, 1 + length % 5) for length in (
 
 
 @pytest.fixture(scope="module")
-def plain(tiny_model: LoadedModel, tiny_text: Text) -> PreTrainedModel:
-    return load_plain(subject_of(tiny_model, tiny_text))
+def plain(tiny_model: LoadedModel) -> PreTrainedModel:
+    return load_plain(tiny_model)
 
 
 @pytest.fixture
