@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from loadgen.options import BENCH_GROUPS, COMPARE_GROUPS, BenchFlags, CompareFlags
-from loadgen.simulate import flags as simulate_flags
-from models.options import Subparsers, add_groups, read_options
+from loadgen.options import BenchFlags, CompareFlags
+from loadgen.simulate.flags import VALIDATED_STRATEGIES, SimulateFlags, ValidateFlags, Validation
+from models.options import Subparsers, add_groups, groups_of, read_options
 
-Validate: TypeAlias = Callable[[simulate_flags.ValidateFlags], int]
+Validate: TypeAlias = Callable[[ValidateFlags], int]
 
 
 def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], None]] = ()) -> None:
@@ -28,7 +28,7 @@ def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], No
         "`vllm bench serve`.",
         allow_abbrev=False,  # else flags of the commands below that begin as several of its own are refused
     )
-    add_groups(parser, BENCH_GROUPS)
+    add_groups(parser, groups_of(BenchFlags))
     parser.set_defaults(run=run_bench)
     if others:
         below = parser.add_subparsers(title="other benchmarks", metavar="COMMAND", required=False)
@@ -52,7 +52,7 @@ def add_compare(subparsers: Subparsers) -> None:
         "rounds, and write one report: a page with plots, and JSON. Differences that the rounds do not bear out are "
         "not called differences.",
     )
-    add_groups(parser, COMPARE_GROUPS)
+    add_groups(parser, groups_of(CompareFlags))
     parser.set_defaults(run=run_compare)
 
 
@@ -74,17 +74,17 @@ def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Va
         description="Run the real scheduler over simulated executors, which take the time that a cost model says, on "
         "a clock that jumps from event to event. Nothing else is simulated: decisions are those of `lengthwise serve`.",
     )
-    add_groups(parser, simulate_flags.GROUPS)
+    add_groups(parser, groups_of(SimulateFlags))
     if validate is not None:
-        add_groups(parser, {"validation": simulate_flags.Validation})
+        add_groups(parser, {"The comparison with the real engine": Validation})
 
     def run(args: argparse.Namespace) -> int:
         if validate is not None and args.validate is not None:
-            asked = read_options(args, simulate_flags.ValidateFlags)
-            chosen = dict.fromkeys(asked.strategies or simulate_flags.VALIDATED_STRATEGIES)
+            asked = read_options(args, ValidateFlags)
+            chosen = dict.fromkeys(asked.strategies or VALIDATED_STRATEGIES)
             return validate(replace(asked, strategies=tuple(chosen)))
         from loadgen.simulate.run import run_simulate
 
-        return run_simulate(read_options(args, simulate_flags.SimulateFlags), cache)
+        return run_simulate(read_options(args, SimulateFlags), cache)
 
     parser.set_defaults(run=run)

@@ -7,16 +7,17 @@ A result is a flat mapping, as `bench` writes it to JSON: `mean_jct_ms`, `p99_tt
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from rich.console import Console
 from rich.table import Table as TextTable
+
+from loadgen.result_file import FIGURES
 
 FILE_WIDTH = 160
 """Columns for tables that go to a file or a pipe, which have no window to fit into."""
@@ -110,37 +111,22 @@ class Column:
         return float(value) * self.scale if isinstance(value, int | float) else None
 
 
-KINDS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "mean": ("Mean", "mean"),
-        "median": ("Median", "median"),
-        **{f"p{percent}": (f"{percent}th percentile of", f"p{percent}") for percent in (90, 95, 99)},
-        "p100": ("Longest", "longest"),
-    }
-)
-"""The figures of a latency: what comes before its title, and before its short one."""
-
-
 def _list_columns() -> Iterator[Column]:
-    table = tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
-    yield from (Column(**one) for one in table["columns"])
-    for one in table["latencies"]:
-        name, stored, title, short = (one.pop(part) for part in ("name", "stored", "title", "short"))
-        for kind, (words, brief) in KINDS.items():
-            yield Column(
-                key=f"{kind}_{name}{stored}",
-                title=f"{words} {title}",
-                short=f"{brief} {short}",
-                better="lower",
-                only_completed=True,
-                **one,
-            )
+    yield from (Column(**one) for one in FIGURES["columns"])
+    for one, (kind, (words, brief)) in product(FIGURES["latencies"], FIGURES["kinds"].items()):
+        told = {"title": f"{words} {one['title']}", "short": f"{brief} {one['short']}"}
+        yield Column(**one | told | {"key": f"{kind}_{one['key']}"}, better="lower", only_completed=True)
 
 
 COLUMNS: Mapping[str, Column] = MappingProxyType({one.key: one for one in _list_columns()})
 """Every column, by its key."""
 
-BRIEF = ("mean_jct_ms", "p99_jct_ms", "mean_ttft_ms", "mean_normalized_latency_s", "request_throughput")
+TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {name: tuple(keys) for name, keys in FIGURES["tables"].items()}
+)
+"""The keys of each table's columns."""
+
+BRIEF = TABLES["brief"]
 """What a table shows first."""
 
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import fmean
@@ -25,13 +25,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.bench.measures import find_percentile
+from loadgen.bench.measures import divide, find_percentile
 from loadgen.client.request import Outcome, PreparedRequest, Prompt, RequestForm
 from loadgen.result_file import Json
-from models.errors import UserError
-from models.progress import Bars
-
-Seconds: TypeAlias = NDArray[np.float64]
+from scheduler.clock import background
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Arrivals:
     burstiness: float = 1.0
 
 
-def arrival_times(arrivals: Arrivals, count: int, rng: np.random.Generator) -> Seconds:
+def arrival_times(arrivals: Arrivals, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """When each of `count` requests arrives: seconds after the start, ascending.
 
     Times are scaled so that the last request arrives at count / rate: that is also what
@@ -50,17 +47,12 @@ def arrival_times(arrivals: Arrivals, count: int, rng: np.random.Generator) -> S
     """
     if math.isinf(arrivals.rate):
         return np.zeros(count)
-    times = np.cumsum(_unit_gaps(arrivals.burstiness, count, rng) / arrivals.rate)
+    shape = arrivals.burstiness
+    gaps = np.ones(count) if math.isinf(shape) else rng.standard_gamma(shape, count) / shape  # of mean 1
+    times = np.cumsum(gaps / arrivals.rate)
     if count and times[-1] > 0:
         times *= count / arrivals.rate / times[-1]
     return np.asarray(times)
-
-
-def _unit_gaps(burstiness: float, count: int, rng: np.random.Generator) -> Seconds:
-    """Gaps with mean 1."""
-    if math.isinf(burstiness):
-        return np.ones(count)
-    return rng.standard_gamma(burstiness, count) / burstiness
 
 
 ARRIVALS, CANCELLATIONS = range(2)
@@ -75,54 +67,26 @@ def schedule(
     cancel_rate: float = 0.0,
     cancel_delay: float = 1.0,
 ) -> list[PreparedRequest]:
-    """The requests of a run in the order in which they are due; without `arrivals`, prompts are due at their own times,
-    or all at once if they have none.
+    """The requests of a run in the order in which they are due; without `arrivals`, prompts are due at their own times.
 
     Of a share `cancel_rate` of the requests the client leaves after `cancel_delay` seconds. Raises UserError.
     """
-    timed = _timed(prompts, arrivals, np.random.default_rng([seed, ARRIVALS]))
+    if arrivals is None:
+        prompts = sorted(prompts, key=lambda prompt: prompt.arrival)
+        times = [prompt.arrival for prompt in prompts]
+    else:
+        times = arrival_times(arrivals, len(prompts), np.random.default_rng([seed, ARRIVALS])).tolist()
     leaves = np.random.default_rng([seed, CANCELLATIONS]).random(len(prompts)) < cancel_rate
-    firsts = accumulate((1 + len(prompt.follow_ups) for _, prompt in timed), initial=0)
+    firsts = accumulate((1 + len(prompt.follow_ups) for prompt in prompts), initial=0)
     return [
         form.fill(prompt, index, due, cancel_delay if leave else None)
-        for index, (due, prompt), leave in zip(firsts, timed, leaves, strict=False)  # `firsts` ends with their number
+        for index, prompt, due, leave in zip(firsts, prompts, times, leaves, strict=False)  # one more in `firsts`
     ]
-
-
-def _timed(
-    prompts: Sequence[Prompt], arrivals: Arrivals | None, rng: np.random.Generator
-) -> list[tuple[float, Prompt]]:
-    if arrivals is not None:
-        times = arrival_times(arrivals, len(prompts), rng).tolist()
-        return list(zip(times, prompts, strict=True))
-    given = [(prompt.arrival, prompt) for prompt in prompts if prompt.arrival is not None]
-    if given and len(given) < len(prompts):
-        raise UserError("only some of the prompts say when they arrive: give a --request-rate for all of them")
-    if not given:
-        return [(0.0, prompt) for prompt in prompts]
-    return sorted(given, key=lambda pair: pair[0])
 
 
 INTERVAL = 0.02  # seconds between two looks at the clock
 BUSY_CPU = 0.8  # of a core: the event loop has one at most
 BUSY_LAG = 0.02  # seconds
-
-
-@asynccontextmanager
-async def watch_load() -> AsyncIterator[Callable[[], Json]]:
-    """Watch the running event loop while entered; yields what tells the figures of the client's own load since then."""
-    lags: list[float] = []
-    begin, begin_cpu = time.perf_counter(), time.process_time()
-
-    def measure() -> Json:
-        wall = time.perf_counter() - begin
-        return measure_client((time.process_time() - begin_cpu) / wall if wall > 0 else 0.0, lags or [0.0])
-
-    task = asyncio.create_task(_note_lags(lags))
-    try:
-        yield measure
-    finally:
-        task.cancel()
 
 
 def measure_client(cpu: float, lags: Sequence[float]) -> Json:
@@ -150,6 +114,7 @@ def measure_client(cpu: float, lags: Sequence[float]) -> Json:
 
 
 async def _note_lags(lags: list[float]) -> None:
+    """Look at the clock again and again, and note by how much each look was late."""
     while True:
         due = time.perf_counter() + INTERVAL
         await asyncio.sleep(INTERVAL)
@@ -161,8 +126,8 @@ Send: TypeAlias = Callable[[PreparedRequest, Clock], Awaitable[Outcome]]
 """A request, and the seconds since the start -> its outcome."""
 
 
-Show: TypeAlias = Callable[[int, str], None]
-"""Called as a run goes on, with the number of requests that have ended and a note on the others."""
+Show: TypeAlias = Callable[..., None]
+"""Called as a run goes on, with the number of requests that have ended and, by its name, a `note` on the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +163,15 @@ async def play(
     Cancelling it stops the run: what runs is dropped, what ended is returned.
     """
     gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
-    begin = time.perf_counter()
+    begin, begin_cpu, lags = time.perf_counter(), time.process_time(), list[float]()
     player = _Player(send, show, gate, lambda: time.perf_counter() - begin, think_time)
-    async with watch_load() as measure:
+    async with background(_note_lags(lags), "note lags"):
         await player.play(requests)
-        duration, load = time.perf_counter() - begin, measure()
+        duration, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
+    load = measure_client(divide(cpu, duration), lags or [0.0])
     outcomes = sorted(player.outcomes, key=lambda outcome: outcome.request.index)
-    return Run(tuple(outcomes), len(requests) + player.followed, duration, load)
+    followed = sum(one.completed and one.request.follow_up is not None for one in outcomes)
+    return Run(tuple(outcomes), len(requests) + followed, duration, load)
 
 
 @dataclass(slots=True)
@@ -216,8 +183,6 @@ class _Player:
     gate: AbstractAsyncContextManager[None]
     clock: Clock
     think_time: float
-    followed: int = 0
-    """Requests that followed others, or were to."""
     running: int = 0
     lost: int = 0
     """Requests that failed or were rejected or cancelled."""
@@ -252,17 +217,10 @@ class _Player:
             self._note(-1)
             if request.follow_up is None or not outcome.completed:
                 return
-            self.followed += 1
             request = request.follow_up(outcome.text, self.clock() + self.think_time)
             await self._until(request.due)
 
     def _note(self, change: int) -> None:
         self.running += change
         lost = f", {self.lost} not completed" if self.lost else ""
-        self.show(len(self.outcomes), f"{self.running} running{lost}")
-
-
-def show_run(bars: Bars, title: str, total: int) -> Show:
-    """Begin the bar of a run of `total` requests."""
-    bar = bars.begin(title, total)
-    return lambda ended, note: bar.show(ended, note=note)
+        self.show(len(self.outcomes), note=f"{self.running} running{lost}")

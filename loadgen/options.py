@@ -9,13 +9,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from loadgen.bench.measures import DEFAULT_METRICS, GOODPUT_METRICS, METRICS
-from loadgen.workload.flags import Workload
+from loadgen.workload.requests import Workload
 from models.options import Count, Natural, NonNegative, Positive, Share, option, split_pair
 
 
@@ -48,10 +47,8 @@ class Sampling:
     def fields(self) -> dict[str, object]:
         """Fields of a request's body."""
         named = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        fields = {name: value for name, value in named.items() if value is not None}
-        if self.ignore_eos:
-            fields["ignore_eos"] = True
-        return fields | (self.extra_body or {})
+        named["ignore_eos"] = self.ignore_eos or None
+        return {name: value for name, value in named.items() if value is not None} | (self.extra_body or {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,11 +150,6 @@ class BenchFlags(Server, Load, Arriving, Sampling, Result, Workload):
     """All flags of the command."""
 
 
-BENCH_GROUPS: Mapping[str, type] = MappingProxyType(
-    {"server": Server, "load": Load, "arrivals": Arriving, "requests": Sampling, "result": Result, "workload": Workload}
-)
-
-
 LEAST_ROUNDS = 3
 """The fewest rounds whose spread means something."""
 
@@ -233,15 +225,3 @@ class Report:
 @dataclass(frozen=True, kw_only=True)
 class CompareFlags(Contestants, RoundLoad, Sampling, OtherServers, Report, Workload):
     """All flags of the command."""
-
-
-COMPARE_GROUPS: Mapping[str, type] = MappingProxyType(
-    {
-        "contestants": Contestants,
-        "load": RoundLoad,
-        "requests": Sampling,
-        "servers of --urls": OtherServers,
-        "result": Report,
-        "workload": Workload,
-    }
-)

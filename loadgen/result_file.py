@@ -1,13 +1,16 @@
-"""Files with results, found to be writable before a long run and written after it; and how long runs are stopped."""
+"""Files with results: what their figures are called; found to be writable before a long run and written after it, and
+how long runs are stopped."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from types import FrameType, MappingProxyType
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -17,19 +20,11 @@ from models.files import require_writable_file
 PROGRAM = (sys.executable, "-P", "-m", "lengthwise")
 """The beginning of a command. Without `-P`, Python would look in the working directory first."""
 
-STOPPING = (signal.SIGTERM, signal.SIGHUP)
-
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that what is known is kept and no child outlives this process.
-
-    SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *STOPPING)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in STOPPING:
-        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
+def handle_signals(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], object]]) -> Iterator[None]:
+    """Handle signals by these functions until the context is left."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
@@ -37,7 +32,21 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def stoppable() -> AbstractContextManager[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that what is known is kept and no child outlives this process.
+
+    SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
+    """
+    stopping = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), lambda *_: signal.raise_signal(signal.SIGINT))
+    return handle_signals({signal.SIGINT: signal.default_int_handler, **stopping})
+
+
 Json: TypeAlias = dict[str, object]
+
+FIGURES: Mapping[str, Any] = MappingProxyType(
+    tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
+)
+"""The figures of results: their names, their units, and the tables that show them."""
 
 
 @contextmanager

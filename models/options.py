@@ -294,6 +294,11 @@ def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> N
         add_options(parser.add_argument_group(title), options_of(group))
 
 
+def groups_of(flags: type) -> dict[str, type]:
+    """The dataclasses that all flags of a command are made of, by what their docstrings say."""
+    return {str(part.__doc__).rstrip("."): part for part in flags.__bases__}
+
+
 def read_options(args: argparse.Namespace, group: type[T]) -> T:
     """The options of a group as the command line gives them."""
     values = {option.name: getattr(args, option.name) for option in options_of(group) if option.name in args}

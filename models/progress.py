@@ -86,8 +86,8 @@ class Bars:
             self._progress.remove_task(earlier)
         return Bar(self, self._progress.add_task(title, total=total, note=""))
 
-    def watch(self, title: str, total: int) -> Callable[[int], None]:
-        """Begin a part; returns what to call with how much of it is done."""
+    def watch(self, title: str, total: int) -> Callable[..., None]:
+        """Begin a part; returns what to call with how much of it is done, and with a `note` beside if there is one."""
         return self.begin(title, total).show
 
     def advance(self, count: int = 1) -> None:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from loadgen.client.request import Foretold, Outcome
-from loadgen.result_file import Json
+from loadgen.result_file import FIGURES, Json
 
 Samples: TypeAlias = Callable[[Outcome], Sequence[float]]
 """Samples of a completed request in seconds: none where the metric is not defined for it."""
@@ -26,16 +26,10 @@ Samples: TypeAlias = Callable[[Outcome], Sequence[float]]
 class Metric:
     """A metric, its names, and the unit in which it is shown."""
 
-    name: str
     title: str
     short: str
+    unit: str
     samples: Samples
-    unit: str = "ms"
-
-
-def ttft(outcome: Outcome) -> Sequence[float]:
-    """Time to first token: from sending to the first chunk with output."""
-    return [outcome.token_times[0] - outcome.sent] if outcome.token_times else []
 
 
 def tpot(outcome: Outcome) -> Sequence[float]:
@@ -45,58 +39,21 @@ def tpot(outcome: Outcome) -> Sequence[float]:
     return [(outcome.end - outcome.token_times[0]) / (outcome.output_tokens - 1)]
 
 
-def itl(outcome: Outcome) -> Sequence[float]:
-    """Inter-token latency: every gap between chunks with output, so long pauses are not averaged away."""
-    return [later - earlier for earlier, later in pairwise(outcome.token_times)]
-
-
-def e2el(outcome: Outcome) -> Sequence[float]:
-    """End-to-end latency: from sending to the last output."""
-    return [outcome.end - outcome.sent]
-
-
-def jct(outcome: Outcome) -> Sequence[float]:
-    """Job completion time: from when the request was due to the last output."""
-    return [outcome.end - outcome.scheduled]
-
-
-def normalized_latency(outcome: Outcome) -> Sequence[float]:
-    """Job completion time per output token, in which long and short answers can be compared (Orca, section 6)."""
-    return [(outcome.end - outcome.scheduled) / outcome.output_tokens] if outcome.output_tokens else []
-
-
-def scheduled_ttft(outcome: Outcome) -> Sequence[float]:
-    """Time from when the request was due to the first chunk with output."""
-    return [outcome.token_times[0] - outcome.scheduled] if outcome.token_times else []
-
-
-def client_queue_time(outcome: Outcome) -> Sequence[float]:
-    """Seconds for which the client held the request back, because of --max-concurrency or because it was busy."""
-    return [outcome.sent - outcome.scheduled]
-
-
-def queue_time(outcome: Outcome) -> Sequence[float]:
-    """Seconds for which the request waited in the server, where the server tells."""
-    return [] if outcome.queue_time is None else [outcome.queue_time]
-
-
-METRICS: Mapping[str, Metric] = MappingProxyType(
+SAMPLES: Mapping[str, Samples] = MappingProxyType(
     {
-        metric.name: metric
-        for metric in (
-            Metric("ttft", "Time to First Token", "TTFT", ttft),
-            Metric("tpot", "Time per Output Token (excl. 1st token)", "TPOT", tpot),
-            Metric("itl", "Inter-token Latency", "ITL", itl),
-            Metric("e2el", "End-to-end Latency", "E2EL", e2el),
-            Metric("jct", "Job Completion Time (from schedule)", "JCT", jct),
-            Metric(
-                "normalized_latency", "Normalized Latency (JCT per token)", "norm. latency", normalized_latency, "s"
-            ),
-            Metric("scheduled_ttft", "Time to First Token (from schedule)", "TTFT from schedule", scheduled_ttft),
-            Metric("client_queue_time", "Client-side Queueing", "client queue time", client_queue_time),
-            Metric("queue_time", "Queueing in the Server", "queue time", queue_time),
-        )
+        "ttft": lambda one: [time - one.sent for time in one.token_times[:1]],
+        "tpot": tpot,
+        "itl": lambda one: [b - a for a, b in pairwise(one.token_times)],
+        "e2el": lambda one: [one.end - one.sent],
+        "jct": lambda one: [one.end - one.scheduled],
+        "normalized_latency": lambda one: [(one.end - one.scheduled) / one.output_tokens] if one.output_tokens else [],
+        "scheduled_ttft": lambda one: [time - one.scheduled for time in one.token_times[:1]],
+        "client_queue_time": lambda one: [one.sent - one.scheduled],
+        "queue_time": lambda one: [] if one.queue_time is None else [one.queue_time],
     }
+)
+METRICS: Mapping[str, Metric] = MappingProxyType(
+    {name: Metric(**told, samples=SAMPLES[name]) for name, told in FIGURES["metrics"].items()}
 )
 """The metrics, by the names that flags and result files use."""
 
@@ -104,22 +61,16 @@ DEFAULT_METRICS = ("ttft", "tpot", "itl", "e2el", "jct", "normalized_latency")
 GOODPUT_METRICS = ("ttft", "tpot", "e2el", "jct")
 
 
-def spread(
-    name: str, samples: Sequence[float], percentiles: Sequence[float] = (), unit: str = "ms", scale: float = 1000.0
-) -> Json:
-    """The figures of samples in seconds under names such as `p99_ttft_ms`; null where there are none.
-
-    percentiles   in (0, 100]
-    scale         units in a second
-    """
-    name = f"{name}_{unit}" if unit else name
+def spread(key: str, samples: Sequence[float], percentiles: Sequence[float] = ()) -> Json:
+    """The figures of samples under keys such as `p99_ttft_ms`, for which they are given in seconds; null where there
+    are none. Percentiles are in (0, 100]."""
     if not samples:
-        return {f"{figure}_{name}": None for figure in ("mean", "median", "std")}
-    ordered, mean = sorted(samples), fmean(samples)
+        return {f"{figure}_{key}": None for figure in ("mean", "median", "std")}
+    ordered, mean, scale = sorted(samples), fmean(samples), 1000.0 if key.endswith("_ms") else 1.0
     deviation = math.sqrt(fmean((sample - mean) ** 2 for sample in samples))  # of these, no estimate for others
     values = {"mean": mean, "median": find_percentile(ordered, 50.0), "std": deviation}
     values |= {name_percentile(percentile): find_percentile(ordered, percentile) for percentile in percentiles}
-    return {f"{figure}_{name}": value * scale for figure, value in values.items()}
+    return {f"{figure}_{key}": value * scale for figure, value in values.items()}
 
 
 def name_percentile(percentile: float) -> str:
@@ -172,10 +123,7 @@ def measure(
     made = sum(outcome.output_tokens for outcome in completed)
     found: Json = {
         "duration": duration,
-        "completed": len(completed),
-        "failed": statuses["failed"],
-        "rejected": statuses["rejected"],
-        "cancelled": statuses["cancelled"],
+        **{status: statuses[status] for status in ("completed", "failed", "rejected", "cancelled")},
         "uncounted": sum(not outcome.counted for outcome in completed),
         "total_input_tokens": read,
         "total_cached_tokens": sum(outcome.cached_tokens for outcome in completed),
@@ -192,14 +140,15 @@ def measure(
         "median_ttft_by_turn_ms": [1000 * seconds for seconds in _median_ttfts(completed)],
         **judge((one.foretold, one.end - one.sent) for one in completed if one.foretold),
     }
-    for metric in map(METRICS.__getitem__, metrics):
+    for name in metrics:
+        metric = METRICS[name]
         samples = [sample for outcome in completed for sample in metric.samples(outcome)]
-        found |= spread(metric.name, samples, percentiles, metric.unit, 1000.0 if metric.unit == "ms" else 1.0)
+        found |= spread(f"{name}_{metric.unit}", samples, percentiles)
     return found
 
 
 def _median_ttfts(completed: Sequence[Outcome]) -> list[float]:
-    turns = range(1, 1 + max((outcome.request.turn for outcome in completed), default=0))
+    turns, ttft = range(1, 1 + max((outcome.request.turn for outcome in completed), default=0)), METRICS["ttft"].samples
     samples = [[sample for one in completed if one.request.turn == turn for sample in ttft(one)] for turn in turns]
     return [median(found) for found in samples if found] if len(turns) > 1 else []
 

@@ -10,11 +10,10 @@ import math
 import resource
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import TypeAlias
@@ -23,19 +22,19 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.bench.measures import METRICS, itl, measure, name_percentile, ttft
+from loadgen.bench.measures import METRICS, measure, name_percentile
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.request import Outcome, Prompt, RequestForm
 from loadgen.console import COLUMNS, Column
-from loadgen.load import Arrivals, Run, Show, play, schedule, show_run
-from loadgen.options import Arriving, BenchFlags
+from loadgen.load import Arrivals, Run, Show, play, schedule
+from loadgen.options import Arriving, BenchFlags, Load
 from loadgen.result_file import Json, explain_unwritable, save_json
 from loadgen.workload import requests as workload
 from loadgen.workload.requests import join_turns
 from models.errors import INTERRUPTED, UserError
 from models.files import require_writable_folder
 from models.options import options_of
-from models.progress import Bars
+from models.progress import Bars, say
 
 
 def details_json(outcomes: Sequence[Outcome]) -> Json:
@@ -48,8 +47,8 @@ def details_json(outcomes: Sequence[Outcome]) -> Json:
         "cached_lens": [one.cached_tokens for one in outcomes],
         "foretold": [None if one.foretold is None else asdict(one.foretold) for one in outcomes],
         "output_lens": [one.output_tokens if one.completed else 0 for one in outcomes],
-        "ttfts": [next(iter(ttft(one)), 0.0) for one in outcomes],
-        "itls": [itl(one) for one in outcomes],
+        "ttfts": [next(iter(METRICS["ttft"].samples(one)), 0.0) for one in outcomes],
+        "itls": [METRICS["itl"].samples(one) for one in outcomes],
         "latencies": [one.end - one.sent for one in outcomes],
         "scheduled_times": [one.scheduled for one in outcomes],
         "start_times": [one.sent for one in outcomes],
@@ -77,13 +76,14 @@ def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[floa
     by_turn = figures["median_ttft_by_turn_ms"]
     for turn, value in enumerate(by_turn if isinstance(by_turn, list) else (), start=1):
         result.add_row(f"Median TTFT of turn {turn} (ms):", f"{value:.2f}")
-    for metric in map(METRICS.__getitem__, metrics):
+    for name in metrics:
+        metric = METRICS[name]
         result.add_section()
         result.add_row(f"[bold]{metric.title}[/]", "")
         kinds = ("mean", "median", *map(name_percentile, percentiles))
         shown = f"{metric.short} ({metric.unit})"
         digits = 2 if metric.unit == "ms" else 4
-        key = f"{metric.name}_{metric.unit}"
+        key = f"{name}_{metric.unit}"
         add(Column(key=f"{kind}_{key}", title=f"{kind.capitalize()} {shown}", digits=digits) for kind in kinds)
         if figures[f"mean_{key}"] is None:
             result.add_row(f"{shown}:", "-")
@@ -93,28 +93,11 @@ def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[floa
     return result
 
 
-def find_warnings(figures: Json) -> Iterable[str]:
-    """Warnings that a reader must know before believing the figures."""
-    if figures["client_warning"]:
-        yield str(figures["client_warning"])
-    if figures["uncounted"]:
-        yield (
-            f"{figures['uncounted']} answers came without token counts: their chunks were counted as tokens, "
-            "and their prompts as none"
-        )
-
-
 def list_errors(outcomes: Sequence[Outcome]) -> list[str]:
     """The errors of a run, the most frequent first, each with its count."""
     said = Counter(f"{one.failure.kind}: {one.failure.message}" for one in outcomes if one.failure is not None)
     lines = [f"{count} x {message}" for message, count in said.most_common(MAX_ERRORS)]
     return [*lines, f"and {len(said) - MAX_ERRORS} other errors"] if len(said) > MAX_ERRORS else lines
-
-
-def print_lines(console: Console, lines: Iterable[str], style: str) -> None:
-    """Print lines as they are: brackets in them are no markup."""
-    for line in lines:
-        console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 Watch: TypeAlias = Callable[[str, int], Show]
@@ -145,11 +128,9 @@ async def bench(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) -> B
         # Objects made by now stay to the end: a garbage collector that looked through them would delay sending.
         gc.collect()
         gc.freeze()
-        try:
-            show = watch("requests", sum(1 + len(prompt.follow_ups) for prompt in prompts))
-            run = await play(requests, client.send, show, asked.max_concurrency, asked.think_time)
-        finally:
-            gc.unfreeze()
+        show = watch("requests", sum(1 + len(prompt.follow_ups) for prompt in prompts))
+        run = await play(requests, client.send, show, asked.max_concurrency, asked.think_time)
+        gc.unfreeze()
     percentiles, metrics = asked.metric_percentiles, asked.percentile_metrics
     unfinished = run.planned - len(run.outcomes)
     counts: Json = {"num_prompts": run.planned, "interrupted": run.interrupted, "unfinished": unfinished}
@@ -170,7 +151,7 @@ async def _connect(asked: BenchFlags, connections: int) -> AsyncIterator[tuple[C
     allow_open_files(min(connections, asked.max_concurrency or connections))
     target = Target(asked.url, asked.headers(), asked.timeout)
     prefix = asked.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-"
-    async with connect(target, id_prefix=prefix, keep_text=asked.save_detailed or asked.turns > 1) as client:
+    async with connect(target, id_prefix=prefix) as client:
         yield client, RequestForm(asked.model or await client.model(), asked.endpoint, asked.fields())
 
 
@@ -218,7 +199,7 @@ def run_bench(asked: BenchFlags) -> int:
             require_writable_folder(folder)
     prompts = join_turns(workload.load(asked, asked.num_prompts, asked.seed), asked.turns)
     with Bars(threaded=True, latest_only=True) as bars:
-        done = uvloop.run(bench(asked, prompts, partial(show_run, bars)))
+        done = uvloop.run(bench(asked, prompts, bars.watch))
     _print(done, asked)
     if saves:
         date = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -235,14 +216,22 @@ def _print(done: Benchmark, asked: BenchFlags) -> None:
     told |= {"request_rate": None if math.isinf(rate) else rate}
     told["total_cached_tokens"] = told["total_cached_tokens"] or None
     Console().print(make_table(told, asked.percentile_metrics, asked.metric_percentiles))
-    errors = Console(stderr=True)
+    for note in _list_notes(done):
+        say(note)
+
+
+def _list_notes(done: Benchmark) -> Iterator[str]:
+    """What a reader must know before believing the figures."""
     if done.run.interrupted:
-        ended, planned = len(done.run.outcomes), done.run.planned
-        line = f"interrupted: these are the {ended} of {planned} requests that had ended"
-        print_lines(errors, [line], "yellow")
-    print_lines(errors, list_errors(done.run.outcomes), "red")
-    warnings = find_warnings(done.figures)
-    print_lines(errors, (f"warning: {warning}" for warning in warnings), "yellow")
+        yield f"interrupted: these are the {len(done.run.outcomes)} of {done.run.planned} requests that had ended"
+    yield from list_errors(done.run.outcomes)
+    if done.figures["client_warning"]:
+        yield f"warning: {done.figures['client_warning']}"
+    if done.figures["uncounted"]:
+        yield (
+            f"warning: {done.figures['uncounted']} answers came without token counts: their chunks were counted as "
+            "tokens, and their prompts as none"
+        )
 
 
 def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object]:
@@ -254,11 +243,8 @@ def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object
         "backend": "openai",
         "model_id": done.model,
         "base_url": asked.url,
-        "dataset_name": asked.dataset,
-        "seed": asked.seed,
-        "num_warmups": asked.num_warmups,
-        "max_concurrency": asked.max_concurrency,
-        **{option.name: getattr(asked, option.name) for option in options_of(Arriving)},
+        "dataset_name": asked.dataset_name,
+        **{option.name: getattr(asked, option.name) for group in (Load, Arriving) for option in options_of(group)},
         "request_rate": _write_rate(asked),
         "goodput": {name: bound * 1000 for name, bound in asked.goodput},
         "body": asked.fields(),

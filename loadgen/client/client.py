@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import aiohttp
-import msgspec
 import orjson
 
 from loadgen.client.request import Failure, Outcome, PreparedRequest, Status
-from loadgen.client.transcript import Event, RequestError, Transcript, error_message
+from loadgen.client.transcript import RequestError, Transcript, error_message
 from models.errors import UserError
 
 Clock: TypeAlias = Callable[[], float]
@@ -51,8 +50,6 @@ class Client:
     target: Target
     session: aiohttp.ClientSession
     id_prefix: str = "bench-"
-    keep_text: bool = False
-    decoder: msgspec.json.Decoder[Event] = field(default_factory=lambda: msgspec.json.Decoder(Event))
 
     async def model(self) -> str:
         """The first model that the server lists. Raises ServerError."""
@@ -75,7 +72,7 @@ class Client:
     async def send(self, request: PreparedRequest, clock: Clock) -> Outcome:
         """Send one request and read its answer to the end; `clock` tells the seconds since the start of the run."""
         sent = clock()
-        transcript = Transcript(self.decoder, self.keep_text)
+        transcript = Transcript()
         status: Status = "completed"
         failure: Failure | None = None
         try:
@@ -121,7 +118,7 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(target: Target, *, id_prefix: str = "bench-", keep_text: bool = False) -> AsyncIterator[Client]:
+async def connect(target: Target, *, id_prefix: str = "bench-") -> AsyncIterator[Client]:
     """A client whose connections are closed at the end. The number of connections has no bound of its own."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=target.timeout)
     async with aiohttp.ClientSession(
@@ -130,7 +127,7 @@ async def connect(target: Target, *, id_prefix: str = "bench-", keep_text: bool 
         timeout=timeout,
         headers={"Content-Type": "application/json", **target.headers},
     ) as session:
-        yield Client(target, session, id_prefix, keep_text)
+        yield Client(target, session, id_prefix)
 
 
 async def _require_stream(response: aiohttp.ClientResponse) -> None:

@@ -14,12 +14,10 @@ from models.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt and the number of tokens asked for; exactly one of `messages`, `text` and `tokens` is given."""
+    """A prompt and the number of tokens asked for; either `messages` or `tokens` is given."""
 
     messages: tuple[Mapping[str, str], ...] = ()
-    """Chat messages; empty when `tokens` or `text` is used."""
-    text: str | None = None
-    """A raw completion prompt."""
+    """Chat messages."""
     tokens: tuple[int, ...] = ()
     """A raw completion prompt as token ids."""
     follow_ups: tuple[str, ...] = ()
@@ -27,12 +25,10 @@ class Prompt:
     max_tokens: int | None = None
     replay_tokens: int | None = None
     """Length that the server shall generate; needs a server that was started with --allow-replay."""
-    arrival: float | None = None
-    """Seconds after the start, for traces; None leaves it to the arrival process."""
+    arrival: float = 0.0
+    """When a trace has it, in seconds after the start."""
     label: str = ""
     """The task or trace that it comes from."""
-    input_length: int | None = None
-    """Tokens of the prompt, where the workload knows."""
 
 
 CHAT = "/v1/chat/completions"
@@ -71,8 +67,11 @@ class RequestForm:
         self, prompt: Prompt, index: int, due: float = 0.0, cancel_after: float | None = None, turn: int = 1
     ) -> PreparedRequest:
         """The request for a prompt; those that follow it have the next indices. Raises UserError."""
-        path = self.endpoint or (CHAT if prompt.messages else COMPLETIONS)
-        asked = _messages(prompt) if "chat" in path else {"prompt": _raw_prompt(prompt)}
+        kind, fitting = ("chat messages", CHAT) if prompt.messages else ("token ids", COMPLETIONS)
+        path = self.endpoint or fitting
+        if ("chat" in path) != (fitting == CHAT):
+            raise UserError(f"this workload's prompts are {kind}, which need --endpoint {fitting}")
+        asked = {"messages": prompt.messages} if prompt.messages else {"prompt": prompt.tokens}
         lengths = {"max_tokens": prompt.max_tokens, "replay_tokens": prompt.replay_tokens}
         body = {
             "model": self.model,
@@ -93,20 +92,6 @@ class RequestForm:
             {"role": "user", "content": said},
         )
         return self.fill(replace(prompt, messages=messages, follow_ups=tuple(later)), index + 1, due, turn=turn + 1)
-
-
-def _messages(prompt: Prompt) -> dict[str, object]:
-    if prompt.messages:
-        return {"messages": [dict(message) for message in prompt.messages]}
-    if prompt.text is None:
-        raise UserError(f"this workload's prompts are token ids, which need --endpoint {COMPLETIONS}")
-    return {"messages": [{"role": "user", "content": prompt.text}]}
-
-
-def _raw_prompt(prompt: Prompt) -> object:
-    if prompt.messages:
-        raise UserError(f"this workload's prompts are chat messages, which need --endpoint {CHAT}")
-    return prompt.text if prompt.text is not None else list(prompt.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +149,7 @@ class Outcome:
     """When the server expected the answer's end as the request came, where it reports that."""
     failure: Failure | None = None
     text: str = ""
-    """The text of the answer, where the run keeps it."""
+    """The text of the answer."""
 
     @property
     def scheduled(self) -> float:

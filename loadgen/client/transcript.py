@@ -1,7 +1,7 @@
 """The content of one streamed answer so far, from server-sent events that arrive in any pieces. Bytes and times are
 handed in; it knows no connection and no clock.
 
-Source of the framing: the HTML standard, section "Server-sent events", parsing an event stream.
+Of server-sent events it reads what the OpenAI API sends, where an event is one line `data: JSON`; no others count.
 """
 
 from __future__ import annotations
@@ -12,43 +12,6 @@ from typing import Any
 import msgspec
 
 from loadgen.client.request import Failure, Foretold
-
-
-@dataclass(slots=True)
-class EventParser:
-    """Takes bytes as they come and gives the data of each event that is whole.
-
-    Text is never decoded here, so a cut inside a character does no harm. An event that the stream ends in is dropped.
-    """
-
-    _tail: bytes = b""  # of a line that has no end yet
-    _data: list[bytes] = field(default_factory=list)  # lines of an event that has no end yet
-    _after_return: bool = False  # whether a line feed would only be the second half of a line's end
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of the events that this chunk ends, the lines of each joined by a line feed."""
-        if self._after_return and chunk:
-            chunk = chunk.removeprefix(b"\n")
-            self._after_return = False
-        if not chunk:
-            return []
-        lines = (self._tail + chunk).splitlines(keepends=True)
-        self._tail = b"" if lines[-1].endswith((b"\n", b"\r")) else lines.pop()
-        self._after_return = bool(lines) and not self._tail and lines[-1].endswith(b"\r")
-        return [event for line in lines if (event := self._take(line.rstrip(b"\r\n"))) is not None]
-
-    def _take(self, line: bytes) -> bytes | None:
-        """Note one line; the data of the event when the line is the blank one that ends it."""
-        if line:
-            field, _, value = line.partition(b":")  # a comment is a line whose field has no name
-            if field == b"data":
-                self._data.append(value.removeprefix(b" "))
-            return None
-        if not self._data:
-            return None
-        event = b"\n".join(self._data)
-        self._data.clear()
-        return event
 
 
 class RequestError(Exception):
@@ -112,12 +75,13 @@ class Event(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
+DECODER = msgspec.json.Decoder(Event)
+
+
 @dataclass(slots=True)
 class Transcript:
     """Reads a stream's bytes; raises RequestError when the server reports an error or sends what cannot be read."""
 
-    decoder: msgspec.json.Decoder[Event]
-    keep_text: bool = False
     done: bool = False
     """Whether the end marker has come."""
     token_times: list[float] = field(default_factory=list)
@@ -126,15 +90,16 @@ class Transcript:
     output_tokens: int | None = None
     queue_time: float | None = None
     foretold: Foretold | None = None
-    _parser: EventParser = field(default_factory=EventParser)
+    _tail: bytes = b""  # of a line that has no end yet
     _pieces: list[str] = field(default_factory=list)
     _finished: bool = False
     _latest: float = 0.0  # when the latest bytes came
 
     def feed(self, chunk: bytes, now: float) -> None:
-        """Read what arrived at the time `now`."""
+        """Read what arrived at the time `now`. Text is not decoded here, so a cut inside a character does no harm."""
         self._latest = now
-        for data in self._parser.feed(chunk):
+        *lines, self._tail = (self._tail + chunk).split(b"\n")
+        for data in (line[5:].strip() for line in lines if line.startswith(b"data:")):
             if data == b"[DONE]":
                 self.done = True
                 return
@@ -157,7 +122,7 @@ class Transcript:
 
     def _decode(self, data: bytes) -> Event:
         try:
-            return self.decoder.decode(data)
+            return DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             message = f"the server sent an event that cannot be read: {error}: {data[:80]!r}"
             raise RequestError(Failure("protocol", message)) from None
@@ -168,8 +133,7 @@ class Transcript:
         pieces = [piece for choice in event.choices or () if (piece := _output(choice)) is not None]
         if pieces:
             self.token_times.append(now)
-            if self.keep_text:
-                self._pieces.extend(pieces)
+            self._pieces.extend(pieces)
         self._finished = self._finished or any(choice.finish_reason for choice in event.choices or ())
         if event.usage is not None:
             self.prompt_tokens = event.usage.prompt_tokens

@@ -6,10 +6,9 @@ import math
 import os
 import platform
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -56,10 +55,9 @@ GPU_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,nohea
 
 def describe_machine() -> dict[str, str]:
     """A few words on each part of this machine."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": _find_processor(),
-        "cores": f"{usable} usable of {os.cpu_count()} logical",
+        "cores": f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()} logical",
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "GPU": _find_gpus() or "none found",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
@@ -68,13 +66,7 @@ def describe_machine() -> dict[str, str]:
 
 def find_versions() -> dict[str, str]:
     """Versions of Python and of the packages that serve and measure."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def collect_settings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -84,21 +76,15 @@ def collect_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find_processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
+    lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or "unknown")
 
 
 def _find_gpus() -> str:
-    """The GPUs as the driver's own tool names them; empty where there is none."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return ""
+    """The GPUs as the driver's own tool names them; empty where there is none, or no such tool."""
     try:
-        said = subprocess.run([tool, *GPU_QUERY], capture_output=True, text=True, timeout=20)
+        said = subprocess.run(["nvidia-smi", *GPU_QUERY], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return "; ".join(said.stdout.split("\n")).strip("; ") if said.returncode == 0 else ""

@@ -8,13 +8,18 @@ of each round, so rounds are compared in pairs: a confidence interval of the mea
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal, NamedTuple, TypeAlias
 
-from loadgen.console import COLUMNS, Better, Column
+from loadgen.console import COLUMNS, TABLES, Better, Column
 from loadgen.options import LEAST_ROUNDS, CompareFlags
+from loadgen.result_file import PROGRAM
+from models.errors import UserError
+from scheduler.assembly import find_strategies
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +141,57 @@ class Comparison:
         return sum(sum(self.by_round(name, point, key).values()) for key in ("failed", "rejected"))
 
 
-COMPARED = tuple(
-    COLUMNS[key]
-    for key in (
-        *("request_throughput", "output_throughput"),
-        *("mean_jct_ms", "median_jct_ms", "p95_jct_ms", "p99_jct_ms"),
-        *("mean_ttft_ms", "median_ttft_ms", "p95_ttft_ms", "p99_ttft_ms"),
-        *("mean_normalized_latency_s", "p95_normalized_latency_s", "mean_slowdown", "jain_fairness_index"),
-        "server_mean_batch_rows",
+OURS = ("--strategy", "--host", "--port", "--allow-replay", "--api-key")
+"""Flags of `lengthwise serve` that the comparison sets."""
+
+
+def plan(asked: CompareFlags) -> Comparison:
+    """The comparison that the flags ask for, before its first run. Raises UserError."""
+    contestants = _contestants(asked)
+    if asked.model is not None and not asked.strategies:
+        raise UserError(f"{asked.model}: only --strategies start servers; to ask those of --urls for it, give --model")
+    return Comparison(asked, contestants, _points(asked.request_rates, asked.burstinesses))
+
+
+def _contestants(asked: CompareFlags) -> tuple[Contestant, ...]:
+    find_strategies(asked.strategies)
+    if len(asked.strategies) + len(asked.urls) < 2:
+        raise UserError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
+    found: dict[str, Contestant] = {}
+    for place, strategy in enumerate(asked.strategies):
+        before = asked.strategies[:place].count(strategy)
+        name = f"{strategy} ({before + 1})" if before else strategy
+        found[name] = Contestant(name, strategy, _serve_command(asked.model, asked.serve_args, strategy))
+    for name, url in asked.urls:
+        if name in found:
+            raise UserError(f"--urls: the name {name} is taken: choose another")
+        found[name] = Contestant(name, url=url)
+    return tuple(found.values())
+
+
+def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tuple[Point, ...]:
+    if rates is None:
+        if tuple(burstinesses) != (1.0,):
+            raise UserError("--burstinesses needs --request-rates")
+        return (Point(),)
+    finite = sorted({rate for rate in rates if rate != math.inf})
+    at_once = [Point(math.inf)] if math.inf in rates else []  # which knows no burstiness
+    return (*(Point(rate, burstiness) for burstiness in sorted(set(burstinesses)) for rate in finite), *at_once)
+
+
+def _serve_command(model: str | None, serve_args: str, strategy: str) -> str:
+    try:
+        further = shlex.split(serve_args)
+    except ValueError as error:
+        raise UserError(f"--serve-args {serve_args!r}: {error}") from None
+    for flag in (word.partition("=")[0] for word in further):
+        if flag in OURS:
+            raise UserError(f"--serve-args: leave {flag} out, the comparison sets it")
+    command = [*PROGRAM, "serve", *([model] if model else [])]
+    return shlex.join(
+        (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further, "--strategy", strategy)
     )
-)
-"""Columns in the order of the report."""
 
-UNJUDGED = ("median_ttft_ms", "p95_ttft_ms", "p95_normalized_latency_s", "server_mean_batch_rows")
-"""Columns without a verdict: too near to others, or of no direction."""
-
-COUNTS = ("completed", "failed", "rejected")
 
 CONFIDENCE = 0.95
 """The probability with which the bounds of a change enclose it; what is left is that of a verdict between equals."""
@@ -190,10 +230,9 @@ def judge_all(comparison: Comparison) -> list[Verdict]:
     """The verdicts on every pair of contestants once, those with the baseline first, wherever both have figures."""
     return [
         verdict
-        for place, base in enumerate(comparison.names)
+        for base, other in combinations(comparison.names, 2)
         for point in comparison.points
-        for quantity in (one for one in COMPARED if one.key not in UNJUDGED)
-        for other in comparison.names[place + 1 :]
+        for quantity in map(COLUMNS.__getitem__, TABLES["judged"])
         if (verdict := _judge_quantity(comparison, other, base, point, quantity)) is not None
     ]
 

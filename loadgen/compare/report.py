@@ -13,10 +13,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from loadgen.compare.machine import HIDDEN, hide, publish
-from loadgen.compare.record import COMPARED, CONFIDENCE, COUNTS, Comparison, Play, Point, Setting, Verdict, judge_all
-from loadgen.console import BRIEF, Figures, Table, set_upright, show_table, tabulate
+from loadgen.compare.record import CONFIDENCE, Comparison, Play, Point, Setting, Verdict, judge_all
+from loadgen.console import BRIEF, TABLES, Figures, Table, set_upright, show_table, tabulate
 from loadgen.options import CompareFlags
-from loadgen.plot import SUMMARY, Plot, render_page
+from loadgen.plot import TEMPLATES, Plot, render_page
 from loadgen.result_file import Json
 from loadgen.simulate.report import draw_frontier, draw_lines
 
@@ -100,13 +100,6 @@ def _warn_of_uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
         yield f"At {point.label} contestants did not generate equally many tokens ({told}), so they did unequal work."
 
 
-READING = (
-    "Rounds are compared in pairs, since both contestants play the same requests in each: the mean change over rounds, "
-    f"and in brackets where it lies with a confidence of {CONFIDENCE:.0%}. A difference counts as shown when that "
-    f"leaves no doubt about its direction; equal contestants would be told apart in 1 of {1 / (1 - CONFIDENCE):.0f} "
-    "comparisons. More --rounds make the brackets narrower. Other figures are means of the rounds, and the lowest and "
-    "the highest of them. Flags, environment and every round's figures: report.json."
-)
 MARKS = {"better": "▲ ", "worse": "▼ "}
 
 
@@ -117,11 +110,11 @@ def make_page(comparison: Comparison, setting: Setting) -> str:
     lines = [
         f"{setting.date}. {_write_rounds(comparison)}; {seeds}, one a round. {tell_warm_up(flags.num_warmups)}",
         *(f"Warning: {line}" for line in find_warnings(comparison)),
-        READING,
     ]
     verdicts = list(_tabulate_verdicts(comparison))
     return render_page(
-        SUMMARY,
+        TEMPLATES / "compare.html.j2",
+        confidence=CONFIDENCE,
         title=f"Lengthwise: {', '.join(first)} and {last} compared",
         lines=lines if verdicts else [*lines, "Nothing can be said: no two contestants have played a load to its end."],
         plots=_draw_loads(comparison),
@@ -159,13 +152,9 @@ def _find_results(comparison: Comparison, point: Point) -> dict[str, list[Figure
 
 
 def _write_rounds(comparison: Comparison) -> str:
-    """How many rounds were played to their end, by contestant where they differ."""
-    planned = comparison.flags.rounds
-    finished = {name: comparison.rounds_finished(name) for name in comparison.names}
-    if len(set(finished.values())) == 1:
-        return f"{next(iter(finished.values()))} of {planned} rounds"
-    told = ", ".join(f"{count} by {name}" for name, count in finished.items())
-    return f"Of {planned} rounds were finished: {told}"
+    """How many rounds were played to their end, by contestant."""
+    told = ", ".join(f"{comparison.rounds_finished(name)} by {name}" for name in comparison.names)
+    return f"Of {comparison.flags.rounds} rounds were finished: {told}"
 
 
 def _draw_loads(comparison: Comparison) -> list[Plot]:
@@ -201,7 +190,7 @@ def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
     for point in comparison.points:
         if found := _find_results(comparison, point):
             told = {key for figures in found.values() for one in figures for key in one if one[key] is not None}
-            keys = [key for key in (*(one.key for one in COMPARED), *COUNTS) if key in told]
+            keys = [key for key in TABLES["compared"] if key in told]
             yield set_upright(tabulate(f"At {point.label}", found, keys), keys)
 
 

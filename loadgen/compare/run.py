@@ -1,87 +1,46 @@
-"""A comparison from its flags to its report: plans it, plays the rounds, prints and saves the results."""
+"""A comparison from its flags to its report: plans it, plays the rounds, prints and saves the results.
+
+In each round every contestant's server is started, warmed, put under every load, and stopped before the next one. A
+server's mean batch is told by the difference of its /metrics between before and after a run.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
-from math import inf
 from pathlib import Path
+from secrets import token_hex
+from typing import Any
 
+import aiohttp
 import orjson
+import uvloop
+from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.compare.machine import collect_settings, describe_machine, find_versions
-from loadgen.compare.record import Comparison, Contestant, Point, Setting
+from loadgen.bench.run import bench, list_errors, warm_up
+from loadgen.client.client import ServerError, Target
+from loadgen.client.request import Prompt
+from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide
+from loadgen.compare.record import Comparison, Contestant, Play, Point, Setting, Trouble, plan
 from loadgen.compare.report import collect_flags, make_document, make_page, make_summary
-from loadgen.compare.rounds import play_rounds
-from loadgen.console import table_console
-from loadgen.options import CompareFlags
+from loadgen.compare.server import ServerFailure, run_server
+from loadgen.console import format_number, table_console
+from loadgen.load import Show
+from loadgen.options import Access, BenchFlags, CompareFlags, Load, Sampling
 from loadgen.plot import INSTALL, can_draw
-from loadgen.result_file import PROGRAM, explain_unwritable, stoppable
+from loadgen.result_file import explain_unwritable, stoppable
 from loadgen.workload import requests as workload
 from models.errors import INTERRUPTED, UserError
 from models.files import replace_file, require_writable_folder
+from models.options import options_of
 from models.progress import Bars
-from scheduler.assembly import find_strategies
-
-OURS = ("--strategy", "--host", "--port", "--allow-replay", "--api-key")
-"""Flags of `lengthwise serve` that the comparison sets."""
-UNREACHABLE = ("--uds", "--ssl-certfile", "--ssl-keyfile")
-"""Flags of `lengthwise serve` with which the comparison could not ask the server."""
-
-
-def plan(asked: CompareFlags) -> Comparison:
-    """The comparison that the flags ask for, before its first run. Raises UserError."""
-    contestants = _contestants(asked)
-    if asked.model is not None and not asked.strategies:
-        raise UserError(f"{asked.model}: only --strategies start servers; to ask those of --urls for it, give --model")
-    return Comparison(asked, contestants, _points(asked.request_rates, asked.burstinesses))
-
-
-def _contestants(asked: CompareFlags) -> tuple[Contestant, ...]:
-    find_strategies(asked.strategies)
-    if len(asked.strategies) + len(asked.urls) < 2:
-        raise UserError("there is nothing to compare: name two or more with --strategies A,B or --urls NAME=URL,...")
-    found: dict[str, Contestant] = {}
-    for place, strategy in enumerate(asked.strategies):
-        before = asked.strategies[:place].count(strategy)
-        name = f"{strategy} ({before + 1})" if before else strategy
-        found[name] = Contestant(name, strategy, _serve_command(asked.model, asked.serve_args, strategy))
-    for name, url in asked.urls:
-        if name in found:
-            raise UserError(f"--urls: the name {name} is taken: choose another")
-        found[name] = Contestant(name, url=url)
-    return tuple(found.values())
-
-
-def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tuple[Point, ...]:
-    if rates is None:
-        if tuple(burstinesses) != (1.0,):
-            raise UserError("--burstinesses needs --request-rates")
-        return (Point(),)
-    finite = sorted({rate for rate in rates if rate != inf})
-    at_once = [Point(inf)] if inf in rates else []  # which knows no burstiness
-    return (*(Point(rate, burstiness) for burstiness in sorted(set(burstinesses)) for rate in finite), *at_once)
-
-
-def _serve_command(model: str | None, serve_args: str, strategy: str) -> str:
-    try:
-        further = shlex.split(serve_args)
-    except ValueError as error:
-        raise UserError(f"--serve-args {serve_args!r}: {error}") from None
-    for word in further:
-        flag = word.partition("=")[0]
-        if flag in (*OURS, *UNREACHABLE):
-            does = "sets it" if flag in OURS else "asks servers by HTTP on the loopback interface"
-            raise UserError(f"--serve-args: leave {flag} out, the comparison {does}")
-    command = [*PROGRAM, "serve", *([model] if model else [])]
-    return shlex.join(
-        (*command, "--host", "127.0.0.1", "--port", "0", "--allow-replay", *further, "--strategy", strategy)
-    )
-
 
 PAGE, DATA, LOGS = "report.html", "report.json", "logs"
 """Files in the folder of a comparison, and the folder in it for the logs of the servers that it starts."""
@@ -108,15 +67,12 @@ def run_compare(asked: CompareFlags) -> int:
         environment=collect_settings(os.environ),
     )
 
-    def save(known: Comparison) -> None:
-        if known.plays:
-            document = make_document(known, setting)
-            _write(folder / DATA, orjson.dumps(document, option=orjson.OPT_INDENT_2))
-
     with stoppable():
         with Bars(threaded=True, latest_only=True) as bars:
-            done = play_rounds(planned, prompts, folder / LOGS, bars, save)
-        save(done)
+            for done in play_rounds(planned, prompts, folder / LOGS, bars):
+                if done.plays:
+                    document = make_document(done, setting)
+                    _write(folder / DATA, orjson.dumps(document, option=orjson.OPT_INDENT_2))
         if draws and done.plays:
             _write(folder / PAGE, make_page(done, setting).encode())
     return _report(done, [folder / PAGE, folder / DATA] if draws else [folder / DATA])
@@ -146,3 +102,135 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all. Raises UserError."""
     with explain_unwritable(path.parent, "--output"), replace_file(path) as file:
         file.write(content)
+
+
+TIMEOUT = aiohttp.ClientTimeout(total=10)
+BATCH_ROWS = "lengthwise:batch_rows"
+
+
+async def read_batch_rows(target: Target) -> tuple[float, float]:
+    """The sum of the rows of all batches that a server has run, and their number; nothing where it does not tell."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=TIMEOUT, headers=dict(target.headers)) as session,
+            session.get(target.url("/metrics")) as response,
+        ):
+            text = await response.text() if response.status == 200 else ""
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        samples = []
+    total, count = (
+        sum(one.value for one in samples if one.name == f"{BATCH_ROWS}_{kind}") for kind in ("sum", "count")
+    )
+    return total, count
+
+
+KEYS = "LENGTHWISE_API_KEY"
+"""The variable with a server's keys, which overrides those of its configuration file."""
+METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_queue_time", "queue_time")
+
+
+def play_rounds(plan: Comparison, prompts: Sequence[Sequence[Prompt]], logs: Path, bars: Bars) -> Iterator[Comparison]:
+    """Play all rounds, or until KeyboardInterrupt; gives what is known after every turn.
+
+    Each round has prompts of its own. Logs of servers of ours go to the folder `logs`. A fault of a contestant's server
+    leaves it out from then on; the others go on. Raises UserError where no contestant is to blame.
+    """
+    known = plan
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            for number, contestant in plan.list_turns():
+                if any(trouble.contestant == contestant.name for trouble in known.troubles):
+                    continue
+                turn = _Turn(runner, plan.flags, contestant, number, prompts[number - 1], bars)
+                try:
+                    for play in turn.play(plan.points, logs):
+                        known = replace(known, plays=(*known.plays, play))
+                except (ServerFailure, ServerError) as error:
+                    trouble = Trouble(contestant.name, number, hide(str(error)))
+                    known = replace(known, troubles=(*known.troubles, trouble))
+                    bars.say(f"{contestant.name} is left out from round {number} on: {trouble.message}", "red")
+                yield known
+                if not all(play.whole for play in known.plays):
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        yield replace(known, interrupted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One contestant's turn in a round."""
+
+    runner: asyncio.Runner
+    flags: CompareFlags
+    contestant: Contestant
+    number: int
+    prompts: Sequence[Prompt]
+    bars: Bars
+
+    @property
+    def title(self) -> str:
+        return f"round {self.number} of {self.flags.rounds}, {self.contestant.name}"
+
+    def play(self, points: Sequence[Point], logs: Path) -> Iterator[Play]:
+        """Put the contestant under all loads, or until one is interrupted. Raises ServerFailure and ServerError."""
+        url = self.contestant.url
+        self.bars.say(f"{self.title}: {'starting the server' if url is None else f'connecting to {hide(url)}'}")
+        with self._open_server(logs) as (asked, check):
+            self.runner.run(warm_up(asked, self.prompts, self._show))
+            for point in points:
+                play = self.runner.run(self._play_load(asked, point))
+                check()
+                jct = play.figure("mean_jct_ms")
+                counts = f"{play.figures['completed']} of {play.figures['num_prompts']} requests completed"
+                rate = f"{format_number(play.figure('request_throughput') or 0.0)} requests/s"
+                told = "" if jct is None else f", mean JCT {format_number(jct)} s"
+                self.bars.say(f"{self.title}, {point.label}: {counts}, {rate}{told}")
+                yield play
+                if not play.whole:
+                    return
+
+    def _show(self, title: str, total: int) -> Show:
+        return self.bars.watch(f"{self.title}: {title}, {total} requests", total)
+
+    async def _play_load(self, asked: BenchFlags, point: Point) -> Play:
+        load = replace(asked, num_warmups=0, request_rate=point.rate, burstiness=point.burstiness)
+        target = Target(asked.url, asked.headers())
+        rows, batches = await read_batch_rows(target)
+        done = await bench(load, self.prompts, lambda _, total: self._show(point.label, total))
+        told: dict[str, float] = {}
+        if not done.run.interrupted:  # else its figures do not count
+            total, count = await read_batch_rows(target)
+            told = {"server_mean_batch_rows": (total - rows) / (count - batches)} if count > batches else {}
+        completed = [one for one in done.run.outcomes if one.completed]
+        return Play(
+            contestant=self.contestant.name,
+            round=self.number,
+            point=point,
+            figures={"model": done.model} | done.figures | told,
+            latencies=tuple(sorted(one.end - one.scheduled for one in completed)),
+            errors=tuple(map(hide, list_errors(done.run.outcomes))),
+        )
+
+    @contextmanager
+    def _open_server(self, logs: Path) -> Iterator[tuple[BenchFlags, Callable[[], None]]]:
+        """The flags with which `lengthwise bench` would ask the server, and what raises where that has died."""
+        flags, contestant = self.flags, self.contestant
+        shared: dict[str, Any] = {
+            one.name: getattr(flags, one.name) for group in (Access, Load, Sampling) for one in options_of(group)
+        }
+        asked = BenchFlags(
+            **shared | {"seed": flags.seed + self.number - 1},
+            percentile_metrics=METRICS,
+            request_id_prefix="compare-",
+        )
+        if contestant.command is None:
+            yield replace(asked, base_url=contestant.url, model=flags.ask_model), lambda: None
+            return
+        name = re.sub(r"[^\w.]+", "-", contestant.name).strip("-")  # as far as any file system takes it
+        # A server may be set up to want keys. Given as a variable, this one is in no list of processes. A key that was
+        # asked for is each server's: lengths are learned by key, so a journal tells nothing to a new one.
+        key = flags.headers().get("Authorization", "").removeprefix("Bearer ") or token_hex()
+        command, log = shlex.split(contestant.command), logs / f"{name}-round-{self.number}.log"
+        with run_server(command, log, flags.ready_check_timeout_sec, environ={KEYS: key}) as own:
+            yield replace(asked, base_url=own.url, header=(("Authorization", f"Bearer {key}"),)), own.require_alive

@@ -14,6 +14,8 @@ from os import killpg
 from pathlib import Path
 from types import MappingProxyType
 
+from loadgen.result_file import handle_signals
+
 STOP_TIMEOUT = 60.0
 """Seconds that a server may take to end after SIGTERM."""
 POLL = 0.05
@@ -76,12 +78,8 @@ def run_server(
 def _hold_signals() -> Iterator[None]:
     """Hold back what ends this process: an exception while it starts another would leave that one behind."""
     held: list[int] = []
-    before = {number: signal.signal(number, lambda one, frame: held.append(one)) for number in ENDING}
-    try:
+    with handle_signals(dict.fromkeys(ENDING, lambda one, frame: held.append(one))):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     for caught in held:
         signal.raise_signal(caught)
 
@@ -89,29 +87,19 @@ def _hold_signals() -> Iterator[None]:
 def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, timeout: float) -> str:
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        ended = _wait_briefly(process)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL)
         if found := re.search(r"ready on (\S+)", _read(log)):
-            return _require_plain_http(found[1])
-        if ended:
+            if not found[1].startswith("http://"):
+                raise ServerFailure(
+                    f"the server listens on {found[1]}, and only plain HTTP can be compared: leave `uds`, "
+                    "`ssl_certfile` and `ssl_keyfile` out of its flags, its configuration file and its LENGTHWISE_ "
+                    "variables"
+                )
+            return found[1]
+        if process.returncode is not None:
             raise _make_failure(f"the server did not start: exit code {process.returncode}", log)
     raise _make_failure(f"the server was not ready within {timeout:g} s (--ready-check-timeout-sec)", log)
-
-
-def _require_plain_http(address: str) -> str:
-    """The address, if it is one of plain HTTP. Raises ServerFailure."""
-    if not address.startswith("http://"):
-        raise ServerFailure(
-            f"the server listens on {address}, and only plain HTTP can be compared: leave `uds`, `ssl_certfile` and "
-            "`ssl_keyfile` out of its configuration file and its LENGTHWISE_ variables"
-        )
-    return address
-
-
-def _wait_briefly(process: subprocess.Popen[bytes]) -> bool:
-    """Give the process a moment; tells whether it has ended."""
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(POLL)
-    return process.returncode is not None
 
 
 def _stop(process: subprocess.Popen[bytes], timeout: float) -> bool:

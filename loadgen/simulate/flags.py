@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from loadgen.workload.flags import Workload
+from loadgen.workload.requests import Workload
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
@@ -30,7 +28,7 @@ def parse_prediction(text: str) -> Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedMachine:
-    """The machine that is simulated; None: as the preset has it."""
+    """The machine that is simulated."""
 
     cost: str = option(
         DEFAULT_COST,
@@ -159,14 +157,3 @@ class Validation:
 @dataclass(frozen=True, kw_only=True)
 class ValidateFlags(SimulateFlags, Validation):
     """All flags of the command with `--validate`."""
-
-
-GROUPS: Mapping[str, type] = MappingProxyType(
-    {
-        "machine": SimulatedMachine,
-        "scheduling": SimulatedScheduling,
-        "load": SimulatedLoad,
-        "workload": Workload,
-        "result": Result,
-    }
-)

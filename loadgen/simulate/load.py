@@ -11,8 +11,8 @@ import numpy as np
 from loadgen.client.request import Prompt
 from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.flags import LoadFlags
-from loadgen.workload.flags import Workload
 from loadgen.workload.lengths import TRACES, Lengths, load_trace
+from loadgen.workload.requests import Workload
 from loadgen.workload.requests import load as load_requests
 from loadgen.workload.sample import Count, load_vocabulary
 from models.errors import UserError
@@ -67,13 +67,13 @@ def fit_load(requests: Sequence[Lengths], longest: int) -> tuple[list[Lengths], 
 
 def is_timed(workload: Workload) -> bool:
     """Whether every request of the workload has a time of its own."""
-    return workload.dataset in TRACES
+    return workload.dataset_name in TRACES
 
 
 def _lengths(workload: Workload, requests: int, seed: int) -> list[Lengths]:
     workload.refuse()
     if is_timed(workload):  # no prompts are needed
-        return load_trace(workload.file, workload.dataset, workload.cut(requests))
+        return load_trace(workload.file, workload.dataset_name, workload.cut(requests))
     count = load_vocabulary(workload.tokenizer, workload.random_vocab_size).count
     # A simulation must know how long answers get.
     known = replace(workload, replay_lengths=True)
@@ -81,6 +81,5 @@ def _lengths(workload: Workload, requests: int, seed: int) -> list[Lengths]:
 
 
 def _length(prompt: Prompt, count: Count) -> Lengths:
-    texts: Sequence[str] = [message["content"] for message in prompt.messages] or [prompt.text or ""]
-    read = sum(count(text) for text in texts) if prompt.input_length is None else prompt.input_length
-    return Lengths(prompt.arrival or 0.0, max(1, read), prompt.replay_tokens or prompt.max_tokens or 1)
+    read = len(prompt.tokens) or sum(count(message["content"]) for message in prompt.messages)
+    return Lengths(prompt.arrival, max(1, read), prompt.replay_tokens or prompt.max_tokens or 1)

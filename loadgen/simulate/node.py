@@ -8,6 +8,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from engine.kv.host_store import HostStore
@@ -15,7 +16,7 @@ from engine.kv.prefix_cache import CHUNK, PrefixCache
 from engine.messages import ExecutorInfo, Report, StepReport, Tally
 from engine.sampling.params import SamplingParams
 from engine.simulated.batch import SimulatedKv, SimulatedRow
-from engine.simulated.executor import SimulatedExecutor, Usage
+from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.machine import Machine
 from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import Parts
@@ -44,6 +45,21 @@ class VirtualClock:
             await event.wait()
         elif not event.is_set():
             self.move_to(until)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """The work of one executor."""
+
+    completion: float
+    """When it finished its last work, in seconds after the start."""
+    prefill: float
+    """Seconds spent reading prompts."""
+    decode: float
+    """Seconds spent on decode iterations."""
+    row_decode: float
+    """The sum of its rows' seconds in decode; divided by `decode`, its mean batch size."""
+    tally: Tally
 
 
 class Node:
@@ -75,9 +91,13 @@ class Node:
         """The load that the node tells a router."""
         return self._dispatcher.waits.load()
 
-    def records(self) -> tuple[tuple[Usage, Tally], ...]:
+    def records(self) -> list[WorkerRecord]:
         """Time that each executor has spent, and what for."""
-        return tuple(zip((executor.usage for executor in self._executors), self._tallies, strict=True))
+        usages = (executor.usage for executor in self._executors)
+        return [
+            WorkerRecord(one.last, one.prefill, one.decode, one.row_decode, tally)
+            for one, tally in zip(usages, self._tallies, strict=True)
+        ]
 
     def submit(
         self, prompt: Sequence[int], sampling: SamplingParams, client: str, forecast: Forecast, priority: int = 0

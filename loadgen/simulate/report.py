@@ -10,12 +10,12 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from loadgen.console import BRIEF, COLUMNS, Figures, Table, read_all, set_upright, tabulate_groups
-from loadgen.plot import SUMMARY, Plot, Point, render_page, specify_lines, specify_named_points
+from loadgen.console import BRIEF, COLUMNS, TABLES, Figures, Table, read_all, set_upright, tabulate_groups
+from loadgen.plot import TEMPLATES, Plot, Point, render_page, specify_lines, specify_named_points
 from loadgen.result_file import Json
 from loadgen.simulate.flags import SimulatedLoad, SimulatedMachine, SimulatedScheduling, SimulateFlags
 from models.errors import UserError
@@ -37,24 +37,10 @@ class Axis:
     """A flag and its values."""
 
     name: str
-    texts: tuple[str, ...]
-    """The values as the user wrote them, ranges written out."""
-    flag: str = ""
+    flag: str
     """The name of the flag among the arguments."""
-    values: tuple[object, ...] = ()
-
-    @property
-    def numbers(self) -> tuple[float, ...] | None:
-        """The values as numbers; None where some are none."""
-        try:
-            return tuple(map(float, self.texts))
-        except ValueError:
-            return None
-
-
-def name_values(axes: Sequence[Axis], texts: Sequence[str]) -> str:
-    """Axes and their values in words."""
-    return ", ".join(f"{axis.name} {text}" for axis, text in zip(axes, texts, strict=True))
+    values: Mapping[str, object]
+    """By the texts that the user wrote, ranges written out."""
 
 
 def read_axes(sweeps: Sequence[str]) -> tuple[Axis, ...]:
@@ -65,11 +51,15 @@ def read_axes(sweeps: Sequence[str]) -> tuple[Axis, ...]:
     return axes
 
 
-def list_points(flags: SimulateFlags, axes: Sequence[Axis]) -> Iterator[tuple[tuple[str, ...], SimulateFlags]]:
-    """Every combination, as the texts and in the flags, the values of the last axis running fastest."""
-    for chosen in itertools.product(*(zip(axis.texts, axis.values, strict=True) for axis in axes)):
-        changes: dict[str, Any] = {axis.flag: value for axis, (_, value) in zip(axes, chosen, strict=True)}
-        yield tuple(text for text, _ in chosen), replace(flags, **changes)
+Values: TypeAlias = Mapping[str, str]
+"""The name of an axis -> one of its values, as the user wrote it."""
+
+
+def list_points(flags: SimulateFlags, axes: Sequence[Axis]) -> Iterator[tuple[Values, SimulateFlags]]:
+    """Every combination, and the flags that it means; the values of the last axis run fastest."""
+    for texts in itertools.product(*(axis.values for axis in axes)):
+        changes: dict[str, Any] = {axis.flag: axis.values[text] for axis, text in zip(axes, texts, strict=True)}
+        yield {axis.name: text for axis, text in zip(axes, texts, strict=True)}, replace(flags, **changes)
 
 
 def _read_axis(text: str) -> Axis:
@@ -81,15 +71,13 @@ def _read_axis(text: str) -> Axis:
     if option is None or not rest:
         near = suggest(flag, [*known, NOISE])
         raise UserError(f"--sweep {text}: write NAME=1,2,3 or NAME=FIRST:LAST:STEP with a flag of simulate{near}")
-    texts = tuple(one for part in rest.split(",") for one in _write_out(text, part))
-    meant = texts
+    meant = {one: one for part in rest.split(",") for one in _write_out(text, part)}
     if flag == NOISE:
-        meant = tuple("oracle" if re.fullmatch(r"0*\.?0*", one) else f"noisy:{one}" for one in texts)
+        meant = {one: "oracle" if re.fullmatch(r"0*\.?0*", one) else f"noisy:{one}" for one in meant}
     try:
-        values = tuple(map(option.from_text, meant))
+        return Axis(flag, option.name, {one: option.from_text(value) for one, value in meant.items()})
     except ValueError as error:
         raise UserError(f"--sweep {text}: {error}") from None
-    return Axis(flag, texts, option.name, values)
 
 
 def _write_out(sweep: str, part: str) -> Iterator[str]:
@@ -109,66 +97,50 @@ def _write_out(sweep: str, part: str) -> Iterator[str]:
 
 
 SIDE_BY_SIDE = 6  # strategies that have a column each where all figures are shown; more have a line each
-ALL = (
-    *("completed", "failed", "duration", "request_throughput", "output_throughput"),
-    *(f"{kind}_{name}_ms" for name in ("jct", "ttft") for kind in ("mean", "median", "p95", "p99", "p100")),
-    *(f"{kind}_normalized_latency_s" for kind in ("mean", "median", "p95", "p99")),
-    *("mean_slowdown", "p99_slowdown", "mean_batch_size", "pad_tokens", "invalid_tokens", "slices"),
-    *("foretold_error", "foretold_inside", "completion_std"),
-)
-PAGE = ("mean_jct_ms", "p99_jct_ms", "p100_jct_ms", *BRIEF[2:])
 FURTHEST = 3.0  # times the least mean or p99 that a plot of both shows
-READING = (
-    "Simulated, with the same requests for all strategies at a point and seed. Figures are means over the seeds, from "
-    "the lowest to the highest. ▲: no other strategy has as low a mean and as low a p99 at that point."
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
     """One strategy's figures, at one combination of swept values and with one seed."""
 
-    texts: tuple[str, ...]  # a value of each axis
+    point: Values
     seed: int
     strategy: str
     figures: Json
+    note: str = ""  # on its requests
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """All that was simulated, in the order of the points."""
-
-    axes: tuple[Axis, ...]
-    runs: list[Ran]
-
-    def points(self) -> Iterator[tuple[tuple[str, ...], dict[str, list[Json]]]]:
-        """The values of each point, and the figures of its seeds by strategy."""
-        for texts, runs in groupby(self.runs, key=lambda one: one.texts):
-            found: dict[str, list[Json]] = {}
-            for one in runs:
-                found.setdefault(one.strategy, []).append(one.figures)
-            yield texts, found
+def _by_point(runs: Sequence[Ran]) -> Iterator[tuple[Values, Results]]:
+    """The values of each point, and the figures of its seeds by strategy."""
+    for point, some in groupby(runs, key=lambda one: one.point):
+        found: dict[str, list[Json]] = {}
+        for one in some:
+            found.setdefault(one.strategy, []).append(one.figures)
+        yield point, found
 
 
-def make_table(swept: Swept, *, everything: bool) -> Table:
+def _name(point: Values) -> str:
+    """Axes and their values in words."""
+    return ", ".join(f"{axis} {text}" for axis, text in point.items())
+
+
+def _label(point: Values, found: Results) -> Results:
+    """The strategies, their names after those of the values."""
+    return {f"{_name(point)} {name}".lstrip(): one for name, one in found.items()}
+
+
+def make_table(runs: Sequence[Ran], *, everything: bool) -> Table:
     """The terminal's table: the figures that matter most, each beside that of the first strategy; or all of them."""
-    failed = any(one.figures["failed"] for one in swept.runs)
-    keys = ALL if everything else (*BRIEF, "failed") if failed else BRIEF
-    groups = (
-        {f"{name_values(swept.axes, texts)} {name}".lstrip(): one for name, one in found.items()}
-        for texts, found in swept.points()
-    )
-    table = tabulate_groups("", groups, keys)
+    failed = any(one.figures["failed"] for one in runs)
+    keys = TABLES["all"] if everything else (*BRIEF, "failed") if failed else BRIEF
+    table = tabulate_groups("", (_label(point, found) for point, found in _by_point(runs)), keys)
     return set_upright(table, keys) if everything and len(table.rows) <= SIDE_BY_SIDE else table
 
 
-def write_csv(swept: Swept) -> str:
+def write_csv(runs: Sequence[Ran]) -> str:
     """A line a point, seed and strategy: the axes' values, then all figures."""
-    rows = [
-        {axis.name: text for axis, text in zip(swept.axes, one.texts, strict=True)}
-        | {"seed": one.seed, "strategy": one.strategy, **one.figures}
-        for one in swept.runs
-    ]
+    rows = [{**one.point, "seed": one.seed, "strategy": one.strategy, **one.figures} for one in runs]
     file = io.StringIO()
     # Where no request was completed, there are fewer figures.
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
@@ -177,27 +149,18 @@ def write_csv(swept: Swept) -> str:
     return file.getvalue()
 
 
-def make_page(swept: Swept, caption: str) -> str:
+def make_page(runs: Sequence[Ran], caption: str) -> str:
     """The text of the HTML page; for each combination of the other axes, plots over the first axis and a table."""
-    groups: dict[tuple[str, ...], dict[str, Results]] = {}
-    for texts, found in swept.points():
-        groups.setdefault(texts[1:], {})["".join(texts[:1])] = found
-    plots: list[Plot] = []
-    tables: list[Table] = []
-    first, others = swept.axes[:1], swept.axes[1:]
-    for texts, points in groups.items():
-        name = name_values(others, texts)
-        plots += _draw(first, points, f" at {name}" if name else "")
-        marked = (
-            {
-                f"{name_values(first, [text] if first else [])} {one}".lstrip(): runs
-                for one, runs in mark_best(found).items()
-            }
-            for text, found in points.items()
-        )
-        tables.append(tabulate_groups(name, marked, PAGE))
-    lines = [caption, READING]
-    return render_page(SUMMARY, title="Strategies in the simulator", lines=lines, plots=plots, tables=tables)
+    groups: dict[str, list[tuple[Values, Results]]] = {}
+    for point, found in _by_point(runs):
+        first, others = (dict(islice(point.items(), *cut)) for cut in ((1,), (1, None)))
+        groups.setdefault(_name(others), []).append((first, found))
+    plots = [plot for name, points in groups.items() for plot in _draw(points, f" at {name}" if name else "")]
+    tables = [
+        tabulate_groups(name, (_label(first, mark_best(found)) for first, found in points), TABLES["page"])
+        for name, points in groups.items()
+    ]
+    return render_page(TEMPLATES / "simulate.html.j2", lines=[caption], plots=plots, tables=tables)
 
 
 def locate(found: Results) -> dict[str, Point]:
@@ -214,22 +177,24 @@ def mark_best(found: Results) -> Results:
     return {f"▲ {name}" if name in alone else name: one for name, one in found.items()}
 
 
-def _draw(first: Sequence[Axis], points: Mapping[str, Results], at: str) -> list[Plot]:
-    """Figures over the first axis where its values are numbers, and else mean against p99 at each of them."""
-    if first and first[0].numbers is not None:
-        numbers = dict(zip(first[0].texts, first[0].numbers, strict=True))
-        return draw_lines(first[0].name, {numbers[text]: found for text, found in points.items()}, at)
-    return [
-        draw_frontier(f"Mean against p99{at}{', ' if at and text else ''}{text}", found)
-        for text, found in points.items()
-    ]
+def _draw(points: Sequence[tuple[Values, Results]], at: str) -> list[Plot]:
+    """Figures over an axis whose values are numbers, and else mean against p99 at each of its values."""
+    axis = "".join(points[0][0])
+    try:
+        numbers = {float(first[axis]): found for first, found in points}
+    except (KeyError, ValueError):  # there is no axis, or it has other values
+        return [
+            draw_frontier(", ".join(filter(None, (f"Mean against p99{at}", _name(first)))), found)
+            for first, found in points
+        ]
+    return draw_lines(axis, numbers, at)
 
 
 def draw_lines(axis: str, points: Mapping[float, Results], at: str) -> list[Plot]:
     """Figures over the numbers of an axis: a line a name in the band of its results."""
     names = [*next(iter(points.values()))]
     plots = []
-    for column in (COLUMNS[key] for key in PAGE[:2] + PAGE[4:5]):
+    for column in map(COLUMNS.__getitem__, TABLES["plots"]):
         rows: list[dict[str, object]] = [
             {"name": name, "x": number, "y": fmean(values), "low": min(values), "high": max(values)}
             for name in names

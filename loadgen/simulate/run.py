@@ -8,30 +8,20 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from engine.simulated.machine import Machine
 from loadgen.console import show_table, table_console
 from loadgen.plot import require_drawing
 from loadgen.result_file import Json, require_writable, save, save_json, stoppable
+from loadgen.simulate import report
 from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import RATE, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import ROUTERS
 from loadgen.simulate.prediction import read_lengths
-from loadgen.simulate.report import (
-    Axis,
-    Ran,
-    Swept,
-    list_points,
-    make_page,
-    make_table,
-    read_axes,
-    write_csv,
-)
+from loadgen.simulate.report import Axis, Ran
 from loadgen.simulate.simulation import Figures, Simulation, fit_parts, measure_simulation, prices_of, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
-from models.progress import Bars
+from models.progress import Bars, say
 from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
@@ -61,7 +51,9 @@ class Trace:
 
     @property
     def note(self) -> str:
-        """A sentence about what was cut or left out."""
+        """A sentence about what was cut or left out; empty where nothing was."""
+        if not (self.answers_cut or self.prompts_left_out):
+            return ""
         return (
             f"Of {len(self.load) + self.prompts_left_out} requests, {self.answers_cut} had their answer cut off and "
             f"{self.prompts_left_out} were left out for their prompt: prompt and answer have at most "
@@ -74,7 +66,7 @@ def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
 
     `cache` is the folder where this machine's profiles are. Raises UserError.
     """
-    axes = read_axes(flags.sweep)
+    axes = report.read_axes(flags.sweep)
     seeds = _count_seeds(flags, axes)
     if flags.save_result is not None and (axes or seeds > 1):
         raise UserError("--save-result is for one simulation: with --sweep or --seeds give --csv")
@@ -83,17 +75,17 @@ def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
     require_drawing(flags.report, "--report")
     _refuse_impossible(flags.chosen)
     caption = _write_caption(flags, machine_of(flags, cache), axes, seeds)
-    swept, notes, interrupted = Swept(axes, []), set[str](), False
+    runs, interrupted = list[Ran](), False
     with stoppable(), Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
         try:
-            _run_all(flags, swept, seeds, cache, bars, notes)
+            _run_all(flags, axes, seeds, cache, bars, runs)
         except KeyboardInterrupt:
             interrupted = True
-    _publish(flags, swept, caption, notes)
+    _publish(flags, runs, caption)
     if interrupted:
-        Console(stderr=True).print(f"interrupted: these are the {len(swept.runs)} simulations that had ended")
+        say(f"interrupted: these are the {len(runs)} simulations that had ended")
         return INTERRUPTED
-    return 1 if any(one.figures["failed"] for one in swept.runs) else 0
+    return 1 if any(one.figures["failed"] for one in runs) else 0
 
 
 def _count_seeds(flags: SimulateFlags, axes: Sequence[Axis]) -> int:
@@ -104,40 +96,39 @@ def _count_seeds(flags: SimulateFlags, axes: Sequence[Axis]) -> int:
 
 
 def _run_all(
-    flags: SimulateFlags, swept: Swept, seeds: int, cache: Callable[[], Path], bars: Bars, notes: set[str]
+    flags: SimulateFlags, axes: Sequence[Axis], seeds: int, cache: Callable[[], Path], bars: Bars, runs: list[Ran]
 ) -> None:
-    """Add each simulation to those swept as it ends, and to `notes` what became of requests that are too long."""
-    points, runs, begun = list(list_points(flags, swept.axes)), swept.runs, time.monotonic()
+    """Add each simulation to the runs as it ends."""
+    points, begun = list(report.list_points(flags, axes)), time.monotonic()
     total = len(points) * seeds * len(flags.chosen)
-    for texts, point in points:
-        for seed in range(point.seed, point.seed + seeds):
-            trace = _prepare(replace(point, seed=seed), cache)
-            if trace.answers_cut or trace.prompts_left_out:
-                notes.add(trace.note)
+    for point, swept in points:
+        for seed in range(swept.seed, swept.seed + seeds):
+            trace = _prepare(replace(swept, seed=seed), cache)
             done: dict[str, tuple[Figures, Simulation]] = {}
             for name in flags.chosen:
                 simulation = _simulate(trace, name, bars)
                 found = measure_simulation(simulation, trace.machine.cost)
                 done[name] = found, simulation
-                runs.append(Ran(texts, seed, name, found))
+                runs.append(Ran(point, seed, name, found, trace.note))
                 left, each = total - len(runs), (time.monotonic() - begun) / len(runs)
                 if len(runs) == len(flags.chosen) and left * each >= LONG:
                     bars.say(f"{left} more simulations take about {left * each:.0f} s; Ctrl-C keeps those that ended")
             save_json(flags.save_result, _document(trace, done) if flags.save_result else {})
 
 
-def _publish(flags: SimulateFlags, swept: Swept, caption: str, notes: set[str]) -> None:
+def _publish(flags: SimulateFlags, runs: Sequence[Ran], caption: str) -> None:
     """Print and write what was simulated, if there is anything."""
-    if not swept.runs:
+    if not runs:
         return
     console = table_console()
-    console.print(show_table(make_table(swept, everything=flags.all)))
-    for line in (caption, *sorted(notes), *(() if flags.all else ("All figures: --all",))):
+    console.print(show_table(report.make_table(runs, everything=flags.all)))
+    notes = sorted({one.note for one in runs if one.note})
+    for line in (caption, *notes, *(() if flags.all else ("All figures: --all",))):
         console.print(line, highlight=False, markup=False)
     if flags.csv is not None:
-        save(flags.csv, write_csv(swept).encode(), "--csv")
+        save(flags.csv, report.write_csv(runs).encode(), "--csv")
     if flags.report is not None:
-        save(flags.report, make_page(swept, caption).encode(), "--report")
+        save(flags.report, report.make_page(runs, caption).encode(), "--report")
 
 
 def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
@@ -185,7 +176,7 @@ def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:
             raise UserError(f"--cost {cost}: is no file, and none of profile, {', '.join(PRESETS)}")
         return path
     latest = latest_profile(cache())
-    Console(stderr=True).print(f"profile: {latest}", highlight=False)
+    say(f"profile: {latest}")
     return latest
 
 

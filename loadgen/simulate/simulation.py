@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from engine.kv.prefix_cache import CHUNK
-from engine.messages import FinishReason, RowUpdate, Tally
+from engine.messages import FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Cost, Machine
 from loadgen.bench.measures import divide, judge, spread
 from loadgen.client.request import Foretold
-from loadgen.simulate.node import Node, Router, VirtualClock
+from loadgen.simulate.node import Node, Router, VirtualClock, WorkerRecord
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
@@ -56,21 +56,6 @@ class Served:
     """Tokens of its prompt that were kept from earlier ones."""
     foretold: Foretold | None = None
     """When its end was expected as it came."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """The work of one executor."""
-
-    completion: float
-    """When it finished its last work, in seconds after the start."""
-    prefill: float
-    """Seconds spent reading prompts."""
-    decode: float
-    """Seconds spent on decode iterations."""
-    row_decode: float
-    """The sum of its rows' seconds in decode; divided by `decode`, its mean batch size."""
-    tally: Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +192,9 @@ class _Simulator:
             for node in self.nodes:
                 if node.due <= now:
                     node.advance()
-        workers = tuple(
-            WorkerRecord(usage.last, usage.prefill, usage.decode, usage.row_decode, tally)
-            for node in self.nodes
-            for usage, tally in node.records()
+        return Simulation(
+            tuple(map(served, self.requests)), tuple(one for node in self.nodes for one in node.records())
         )
-        return Simulation(tuple(map(served, self.requests)), workers)
 
     @property
     def _next_arrival(self) -> float:
@@ -310,14 +292,13 @@ def measure_latencies(requests: Sequence[Served], cost: Cost | None = None) -> F
     normalized = [seconds / count for seconds, count in zip(jct, tokens, strict=True)]
     found: Figures = {
         "request_throughput": divide(len(done), max(one.end for one in done) - min(one.arrival for one in done)),
-        **spread("jct", jct, PERCENTILES),
-        **spread("ttft", ttft, PERCENTILES),
-        **spread("tpot", tpot, PERCENTILES),
-        **spread("normalized_latency", normalized, PERCENTILES, "s", 1.0),
+        **spread("jct_ms", jct, PERCENTILES),
+        **spread("ttft_ms", ttft, PERCENTILES),
+        **spread("tpot_ms", tpot, PERCENTILES),
+        **spread("normalized_latency_s", normalized, PERCENTILES),
     }
     if cost is not None:
-        slowdowns = [measure_slowdown(one, cost) for one in done]
-        found |= spread("slowdown", slowdowns, PERCENTILES, "", 1.0)
+        found |= spread("slowdown", [measure_slowdown(one, cost) for one in done], PERCENTILES)
     return found
 
 
@@ -337,7 +318,7 @@ def measure_simulation(simulation: Simulation, cost: Cost | None = None) -> Figu
     requests, workers, duration = simulation.requests, simulation.workers, simulation.duration
     done = [one for one in requests if one.completed]
     decode = sum(worker.decode for worker in workers)
-    latencies = measure_latencies(done, cost) if done else spread("jct", ()) | spread("ttft", ())
+    latencies = measure_latencies(done, cost) if done else spread("jct_ms", ()) | spread("ttft_ms", ())
     return latencies | {
         "duration": duration,
         "completed": len(done),

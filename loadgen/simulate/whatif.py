@@ -4,7 +4,6 @@ machine had when it served; and the report on which of them would have served th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, takewhile
@@ -16,8 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from engine.simulated.machine import Machine
-from loadgen.console import Table, show_table
-from loadgen.console import tabulate as tabulate_figures
+from loadgen.console import TABLES, show_table, tabulate
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import Prediction, replay_forecasts
 from loadgen.simulate.simulation import Figures, Served, fit_parts, measure_latencies, simulate
@@ -32,6 +30,9 @@ from scheduler.strategy import STRATEGIES, Length
 
 FEWEST = 20
 """Requests below which a replay says nothing."""
+
+GUESSED = Prediction(0.5)
+"""The lengths for strategies that want them where the journal has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,6 @@ class Setting:
     machine: Machine
     prices: Bilinear
     group_tokens: int
-    prediction: Prediction  # for strategies that want lengths, where the journal has none
-    seed: int = 0
 
     def slowed(self, factor: float) -> Setting:
         """A machine that takes so many times as long as its learned prices say."""
@@ -168,38 +167,27 @@ class WhatIf:
         return sorted([*self.trials][1:], key=lambda one: self.trials[one]["mean_jct_ms"])
 
 
-def try_all(
-    replay: Replay, setting: Setting, names: Sequence[str], begin: Callable[[int, float], Callable[[], None]]
-) -> WhatIf:
-    """Replay under each strategy, and the best of them and the own one on other machines; a trial there that comes out
-    as on this one is left out.
-
-    `begin` gets the number of trials and the seconds of one, and returns what to call after each. Where the own
-    strategy's replay is far from the record no other is tried. KeyboardInterrupt ends the trials, and those that have
-    ended are kept.
-    """
+def try_all(replay: Replay, setting: Setting, names: Sequence[str]) -> Iterator[WhatIf]:
+    """Replay under the own strategy and, unless that is far from the record, under each of the others; then the best of
+    them and the own one on other machines, where a trial that comes out as on this one is left out. Gives what is known
+    after each trial."""
     slowdown = find_slowdown(replay, setting)
-    setting, begun = setting.slowed(slowdown), time.perf_counter()
+    setting = setting.slowed(slowdown)
     recorded = measure_latencies(replay.recorded, setting.machine.cost)
-    found = WhatIf(replay, slowdown, recorded, {(replay.strategy, ""): _measure(replay, setting, replay.strategy)})
+    trials: dict[Trial, Figures] = {(replay.strategy, ""): _measure(replay, setting, replay.strategy)}
+    yield (found := WhatIf(replay, slowdown, recorded, dict(trials)))
     if not found.trusted:
-        return found
-    trials = dict(found.trials)
-    names = [name for name in dict.fromkeys(names) if name != replay.strategy]
-    done = begin(len(names) + 2 * len(OTHER_SIZES), time.perf_counter() - begun)
-    try:
-        for name in names:
+        return
+    for name in names:
+        if name != replay.strategy:
             trials[name, ""] = _measure(replay, setting, name)
-            done()
-        best, _ = min(trials, key=lambda one: trials[one]["mean_jct_ms"])
-        for name, sizes in product(dict.fromkeys((replay.strategy, best)), OTHER_SIZES):
-            other = replace(setting, machine=OTHER_SIZES[sizes](setting.machine))
-            if (figures := _measure(replay, other, name)) != trials[name, ""]:
-                trials[name, sizes] = figures
-            done()
-    except KeyboardInterrupt:
-        return replace(found, trials=trials, interrupted=True)
-    return replace(found, trials=trials)
+        yield replace(found, trials=dict(trials))
+    best, _ = min(trials, key=lambda one: trials[one]["mean_jct_ms"])
+    for name, sizes in product(dict.fromkeys((replay.strategy, best)), OTHER_SIZES):
+        other = replace(setting, machine=OTHER_SIZES[sizes](setting.machine))
+        if (figures := _measure(replay, other, name)) != trials[name, ""]:
+            trials[name, sizes] = figures
+        yield replace(found, trials=dict(trials))
 
 
 def _measure(replay: Replay, setting: Setting, name: str) -> Figures:
@@ -232,19 +220,14 @@ def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:
     machine, strategy = setting.machine, STRATEGIES[name]
     limits = Limits.of(setting.options, setting.group_tokens, machine.max_num_seqs)
     predict = None
-    if strategy.length != Length.NONE and replay.predicted:
-        predict = replay_forecasts([one.predicted_length for one in replay.recorded])
-    elif strategy.length != Length.NONE:
-        predict = setting.prediction.source(setting.seed)
+    if strategy.length != Length.NONE:
+        known = [one.predicted_length for one in replay.recorded]
+        predict = replay_forecasts(known) if replay.predicted else GUESSED.source(seed=0)
     parts = fit_parts(strategy, limits, machine, setting.prices)
     trace = [Lengths(one.arrival, one.input_length, one.output_length) for one in replay.recorded]
     return simulate(parts, machine, trace, min(replay.max_tokens, machine.context_length), predict=predict).requests
 
 
-KEYS = (
-    *("mean_jct_ms", "p99_jct_ms", "p100_jct_ms", "mean_ttft_ms"),
-    *("mean_normalized_latency_s", "mean_slowdown", "request_throughput"),
-)
 WORST_P99 = 1.05  # the ratio to the own strategy's p99 up to which another strategy may be called better
 
 
@@ -294,21 +277,14 @@ def _write_verdict(found: WhatIf) -> str:
     return f"{named} would have served them better: mean JCT {mean:+.0%}, p99 {p99:+.0%}."
 
 
-def tabulate(found: WhatIf) -> list[Table]:
-    """Strategies on this machine, the one that served first and then the least mean; and other machines."""
-    first = next(iter(found.trials))
-    here, elsewhere = ([one for one in found.by_mean if bool(one[1]) is other] for other in (False, True))
-    tables = {"Strategies, beside the one that served": here} | ({"Other sizes": elsewhere} if elsewhere else {})
-    return [
-        tabulate_figures(title, {", ".join(filter(None, one)): [found.trials[one]] for one in (first, *trials)}, KEYS)
-        for title, trials in tables.items()
-        if found.trusted
-    ]
-
-
 def show(found: WhatIf) -> RenderableType:
-    """The page for a terminal."""
-    return Group(*(Text(f"{line}\n") for line in write_sentences(found)), *map(show_table, tabulate(found)))
+    """The sentences for a terminal and, where the simulator may be trusted, all trials: the strategy that served first,
+    and then the least mean."""
+    sentences = [Text(f"{line}\n") for line in write_sentences(found)]
+    if not found.trusted:
+        return Group(*sentences)
+    rows = {", ".join(filter(None, one)): [found.trials[one]] for one in ((found.replay.strategy, ""), *found.by_mean)}
+    return Group(*sentences, show_table(tabulate("Strategies and sizes, beside what served", rows, TABLES["whatif"])))
 
 
 def whatif_json(found: WhatIf) -> Json:

@@ -6,7 +6,6 @@ It knows no prompt. A trace is read in its format, put in order, cut and scaled.
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,9 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from models.errors import UserError
+
+T = TypeVar("T")
 
 TRUNCATED = "the file may be truncated"
 GZIP = b"\x1f\x8b"
@@ -47,23 +51,20 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise at(path, number, f"is not UTF-8 text: {error.reason} at byte {error.start}{packed}") from None
 
 
-def json_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The objects of a JSONL file with their lines; empty lines are passed over."""
+def json_lines(path: Path, kind: type[T]) -> Iterator[tuple[int, T]]:
+    """The values of a JSONL file, all of one type, with their lines; empty lines are passed over."""
+    decoder = msgspec.json.Decoder(kind)
     for number, text in text_lines(path):
-        if not text.strip():
-            continue
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise at(path, number, f"is not valid JSON ({error}); {TRUNCATED}") from None
-        if not isinstance(value, dict):
-            raise at(path, number, f"must be a JSON object, not {type(value).__name__}")
-        yield number, value
+        if text.strip():
+            try:
+                yield number, decoder.decode(text)
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise at(path, number, f"is not the JSON that is wanted: {error}") from None
 
 
 def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The objects of a JSONL file that have at least `columns`, with their lines."""
-    for number, row in json_objects(path):
+    for number, row in json_lines(path, dict[str, Any]):
         if missing := [key for key in columns if key not in row]:
             raise at(path, number, f"lacks {', '.join(missing)}")
         yield number, row
@@ -87,8 +88,9 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[
         raise at(path, reader.line_num, f"is not valid CSV: {error}") from None
 
 
-LONGEST = 10_000_000
-"""Tokens that no real prompt or answer has: what is longer is a damaged number."""
+Time: TypeAlias = Annotated[float, Meta(ge=0, le=1e15)]
+AnswerTokens: TypeAlias = Annotated[int, Meta(ge=0, le=10_000_000)]  # what is more is a damaged number
+PromptTokens: TypeAlias = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,36 +118,26 @@ class Format:
         for line, row in self.rows(path, self.columns):
             yield Lengths(
                 _seconds(path, line, time, row[time], self.per_second),
-                _tokens(path, line, prompt, row[prompt], least=1),
-                _tokens(path, line, answer, row[answer]),
+                _tokens(path, line, prompt, row[prompt], PromptTokens),
+                _tokens(path, line, answer, row[answer], AnswerTokens),
             )
 
 
 def _seconds(path: Path, line: int, name: str, value: Any, per_second: float) -> float:
     """The seconds of a time, which is a number or a date, in UTC unless it says otherwise."""
-    number = _number(value)
-    if math.isnan(number) and isinstance(value, str):
-        with suppress(ValueError):
-            date = datetime.fromisoformat(value)
-            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    if not (math.isfinite(number) and number >= 0):
-        raise at(path, line, f"{name}: {value!r} is neither a number nor a date like 2023-11-16 18:15:46.680")
-    return number / per_second
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(value, Time, strict=False) / per_second
+    with suppress(TypeError, ValueError):
+        date = datetime.fromisoformat(value)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    raise at(path, line, f"{name}: {value!r} is neither a number nor a date like 2023-11-16 18:15:46.680")
 
 
-def _tokens(path: Path, line: int, name: str, value: Any, *, least: int = 0) -> int:
-    number = _number(value)
-    if not number.is_integer() or not least <= number <= LONGEST:
-        raise at(path, line, f"{name}: {value!r} is not a number of tokens from {least} to {LONGEST:,}")
-    return int(number)
-
-
-def _number(value: Any) -> float:
-    """The number that a field holds; NaN where it holds none."""
+def _tokens(path: Path, line: int, name: str, value: Any, kind: Any) -> int:
     try:
-        return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
+        return int(msgspec.convert(value, kind, strict=False))
+    except msgspec.ValidationError as error:
+        raise at(path, line, f"{name}: {value!r}: {error}") from None
 
 
 TRACES: Mapping[str, Format] = MappingProxyType(

@@ -1,30 +1,79 @@
-"""The requests of a workload, as its flags ask for them; everything is read and checked before the first is sent."""
+"""A workload: the flags that choose it, and its requests, which are all read and checked before the first is sent."""
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated
+
+from msgspec import Meta
 
 from loadgen.client.request import Prompt
-from loadgen.workload.flags import Workload
-from loadgen.workload.lengths import TRACES, clip, load_trace
-from loadgen.workload.sample import (
-    Count,
-    RandomTokens,
-    Sample,
-    Vocabulary,
-    draw_length,
-    fits,
-    load_vocabulary,
-    read_jsonl,
-    read_sharegpt,
-)
+from loadgen.workload.lengths import TRACES, Cut, Lengths, clip, load_trace
+from loadgen.workload.sample import VOCABULARY, Sample, Vocabulary, fits, load_vocabulary, read_jsonl, read_sharegpt
 from loadgen.workload.tasks import read_material
 from loadgen.workload.tasks import samples as draw_samples
 from models.errors import UserError
+from models.options import Count, NonNegative, Positive, option
+
+NEED_FILE = ("jsonl", "sharegpt", *TRACES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """The requests to send."""
+
+    dataset_name: str = option("builtin", "what to send", choices=lambda: ("builtin", "random", *NEED_FILE))
+    dataset_path: Path | None = option(None, f"its file: for {', '.join(NEED_FILE)}")
+    replay_lengths: bool | None = option(
+        None,
+        "have the server generate exactly the recorded lengths; it must run with --allow-replay (default: for traces)",
+    )
+    max_input_len: Count | None = option(None, "clip traces' and random prompts; leave longer texts out")
+    max_output_len: Count | None = option(None, "clip answers; also max_tokens of each request")
+    tokenizer: Path | None = option(None, "count tokens with the tokenizer.json there, else estimate", metavar="FOLDER")
+    trace_start: NonNegative = option(0.0, "second of the trace to begin at")
+    trace_duration: Positive = option(math.inf, "seconds of the trace to play (default: all)", infinite=True)
+    trace_speed: Positive = option(1.0, "2 plays a trace in half its time")
+    random_input_len: Count = option(1024, "mean tokens of random prompts")
+    random_output_len: Count = option(128, "mean tokens of their answers")
+    random_range_ratio: Annotated[float, Meta(ge=0, lt=1)] = option(
+        0.0, "lengths are uniform in mean * [1 - ratio, 1 + ratio]"
+    )
+    random_vocab_size: Count | None = option(
+        None, f"random token ids are below this (default: {VOCABULARY}, or --tokenizer)"
+    )
+    sharegpt_output_len: Count | None = option(None, "answer length for all of sharegpt (default: each one's own)")
+
+    @property
+    def file(self) -> Path:
+        """The dataset's file, where it has one."""
+        assert self.dataset_path is not None, "refused before"
+        return self.dataset_path
+
+    def cut(self, limit: int) -> Cut:
+        """The part of a trace to play, of `limit` requests at most."""
+        return Cut(
+            self.trace_start, self.trace_duration, self.trace_speed, self.max_input_len, self.max_output_len, limit
+        )
+
+    @property
+    def replays(self) -> bool:
+        """Whether requests carry their answer's length."""
+        return self.dataset_name in TRACES if self.replay_lengths is None else self.replay_lengths
+
+    def refuse(self) -> None:
+        """Raise UserError where flags contradict each other."""
+        if self.dataset_name in NEED_FILE and self.dataset_path is None:
+            raise UserError(f"the dataset {self.dataset_name} needs a file: give --dataset-path FILE")
+        if self.dataset_name not in NEED_FILE and self.dataset_path is not None:
+            raise UserError(f"the dataset {self.dataset_name} reads no file; leave {self.dataset_path} out")
+
 
 LEAST_MODULES, REQUESTS_PER_MODULE = 16, 16
 """Modules that `builtin` reads at least, and requests for which it reads one more."""
@@ -33,85 +82,79 @@ DRAWS_PER_REQUEST = 100
 """Requests of `builtin` to draw at most for each that is short enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """What requests are drawn with; each carries the length of its answer, if that is known, in `replay_tokens`."""
-
-    workload: Workload
-    requests: int
-    vocabulary: Vocabulary
-    rng: random.Random
-
-    @property
-    def count(self) -> Count:
-        return self.vocabulary.count
-
-    def takes(self, sample: Sample) -> bool:
-        """Whether a text is short enough."""
-        longest = self.workload.max_input_len
-        return longest is None or sample.input_length(self.count) <= longest
-
-
-def _builtin(drawing: Drawing) -> list[Prompt]:
-    material = read_material(drawing.rng, LEAST_MODULES + drawing.requests // REQUESTS_PER_MODULE)
-    drawn = itertools.islice(draw_samples(material, drawing.rng), DRAWS_PER_REQUEST * drawing.requests)
-    fitting = itertools.islice(filter(drawing.takes, drawn), drawing.requests)
-    prompts = [sample.prompt(drawing.count) for sample in fitting]
-    if len(prompts) < drawing.requests:
+def _builtin(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+    material = read_material(rng, LEAST_MODULES + requests // REQUESTS_PER_MODULE)
+    drawn = islice(draw_samples(material, rng), DRAWS_PER_REQUEST * requests)
+    prompts = [one.prompt(vocabulary.count) for one in islice(_short(drawn, asked, vocabulary), requests)]
+    if len(prompts) < requests:
         raise UserError("the dataset builtin has hardly a request that is so short; raise --max-input-len")
     return prompts
 
 
-def _jsonl(drawing: Drawing) -> list[Prompt]:
-    samples = read_jsonl(drawing.workload.file, need_reference=drawing.workload.replays)
-    return _drawn(drawing, [sample.prompt(drawing.count) for sample in samples if drawing.takes(sample)])
+def _short(samples: Iterable[Sample], asked: Workload, vocabulary: Vocabulary) -> Iterator[Sample]:
+    """Those whose text is short enough."""
+    longest = math.inf if asked.max_input_len is None else asked.max_input_len
+    return (one for one in samples if one.input_length(vocabulary.count) <= longest)
 
 
-def _sharegpt(drawing: Drawing) -> list[Prompt]:
-    fitting = []
-    for sample in read_sharegpt(drawing.workload.file):
-        length = drawing.workload.sharegpt_output_len or sample.output_length(drawing.count) or 0
-        answer = clip(length, drawing.workload.max_output_len)
-        if fits(sample.input_length(drawing.count), answer, drawing.workload.max_input_len):
-            fitting.append(replace(sample.prompt(drawing.count), replay_tokens=length))
-    return _drawn(drawing, fitting)
+def _jsonl(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+    short = _short(read_jsonl(asked.file, need_reference=asked.replays), asked, vocabulary)
+    return _draw([one.prompt(vocabulary.count) for one in short], asked, requests, rng)
 
 
-def _random(drawing: Drawing) -> list[Prompt]:
-    asked, rng = drawing.workload, drawing.rng
-    means = ((asked.random_input_len, asked.max_input_len), (asked.random_output_len, asked.max_output_len))
-    ratio = asked.random_range_ratio
-    drawn = ([clip(draw_length(mean, ratio, rng), most) for mean, most in means] for _ in range(drawing.requests))
-    return _of_tokens(drawing, ((read, made, None) for read, made in drawn))
+def _sharegpt(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+    fitting, count = [], vocabulary.count
+    for sample in read_sharegpt(asked.file):
+        length = asked.sharegpt_output_len or sample.output_length(count) or 0
+        if fits(sample.input_length(count), clip(length, asked.max_output_len), asked.max_input_len):
+            fitting.append(replace(sample.prompt(count), replay_tokens=length))
+    return _draw(fitting, asked, requests, rng)
 
 
-def _trace(drawing: Drawing) -> list[Prompt]:
-    trace = load_trace(drawing.workload.file, drawing.workload.dataset, drawing.workload.cut(drawing.requests))
-    return _of_tokens(drawing, ((one.input_length, one.output_length, one.arrival) for one in trace))
-
-
-def _of_tokens(drawing: Drawing, lengths: Iterable[tuple[int, int, float | None]]) -> list[Prompt]:
-    """Prompts of random tokens, by the tokens of prompt and answer, and when they arrive."""
-    tokens, label = RandomTokens(drawing.vocabulary.ids, drawing.rng), drawing.workload.dataset
-    return [
-        Prompt(tokens=tokens.take(read), replay_tokens=made, arrival=arrival, label=label, input_length=read)
-        for read, made, arrival in lengths
-    ]
-
-
-DATASETS: Mapping[str, Callable[[Drawing], list[Prompt]]] = MappingProxyType(
-    {"builtin": _builtin, "random": _random, "jsonl": _jsonl, "sharegpt": _sharegpt} | dict.fromkeys(TRACES, _trace)
-)
-
-
-def _drawn(drawing: Drawing, prompts: Sequence[Prompt]) -> list[Prompt]:
+def _draw(prompts: Sequence[Prompt], asked: Workload, requests: int, rng: random.Random) -> list[Prompt]:
     """The number of requests that are wanted, in random order; all prompts are used equally often."""
     if not prompts:
-        raise UserError(f"{drawing.workload.file}: no request is within the bounds; raise --max-input-len")
+        raise UserError(f"{asked.file}: no request is within the bounds; raise --max-input-len")
     drawn: list[Prompt] = []
-    while len(drawn) < drawing.requests:
-        drawn += drawing.rng.sample(prompts, len(prompts))
-    return drawn[: drawing.requests]
+    while len(drawn) < requests:
+        drawn += rng.sample(prompts, len(prompts))
+    return drawn[:requests]
+
+
+def _random(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+    ratio = asked.random_range_ratio
+
+    def draw(mean: int, most: int | None) -> int:
+        """A length uniform in mean * [1 - ratio, 1 + ratio], as `vllm bench serve` draws it."""
+        return clip(rng.randint(max(1, math.floor(mean * (1 - ratio))), max(1, math.ceil(mean * (1 + ratio)))), most)
+
+    means = (asked.random_input_len, asked.max_input_len), (asked.random_output_len, asked.max_output_len)
+    lengths = (Lengths(0.0, draw(*means[0]), draw(*means[1])) for _ in range(requests))
+    return _of_tokens(lengths, asked, vocabulary, rng)
+
+
+def _trace(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+    return _of_tokens(load_trace(asked.file, asked.dataset_name, asked.cut(requests)), asked, vocabulary, rng)
+
+
+def _of_tokens(lengths: Iterable[Lengths], asked: Workload, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+    """Prompts of random tokens: windows of one shuffled vocabulary, so that even a million tokens are made at once."""
+    ids = list(vocabulary.ids)
+    rng.shuffle(ids)
+    prompts = []
+    for one in lengths:
+        start = rng.randrange(len(ids))
+        rounds = -(-(start + one.input_length) // len(ids))
+        tokens = tuple((ids * rounds)[start : start + one.input_length])
+        prompts.append(
+            Prompt(tokens=tokens, replay_tokens=one.output_length, arrival=one.arrival, label=asked.dataset_name)
+        )
+    return prompts
+
+
+DATASETS: Mapping[str, Callable[[Workload, int, Vocabulary, random.Random], list[Prompt]]] = MappingProxyType(
+    {"builtin": _builtin, "random": _random, "jsonl": _jsonl, "sharegpt": _sharegpt} | dict.fromkeys(TRACES, _trace)
+)
 
 
 def join_turns(prompts: Sequence[Prompt], turns: int) -> list[Prompt]:
@@ -133,8 +176,7 @@ def load(workload: Workload, requests: int, seed: int) -> list[Prompt]:
     """The requests of a workload, in the order to send them; traces may hold fewer than asked for. Raises UserError."""
     workload.refuse()
     vocabulary = load_vocabulary(workload.tokenizer, workload.random_vocab_size)
-    drawing = Drawing(workload, requests, vocabulary, random.Random(f"{seed}, part 0"))
-    prompts = DATASETS[workload.dataset](drawing)
+    prompts = DATASETS[workload.dataset_name](workload, requests, vocabulary, random.Random(f"{seed}, part 0"))
     longest = max((prompt.replay_tokens or 0 for prompt in prompts), default=0)
     bound = workload.max_output_len or longest or None
     return [_finished(prompt, workload, bound) for prompt in prompts]
@@ -142,7 +184,7 @@ def load(workload: Workload, requests: int, seed: int) -> list[Prompt]:
 
 def ignores_eos(workload: Workload) -> bool:
     """Whether the requests need ignore_eos: they are random tokens, and the lengths are imposed by max_tokens alone."""
-    return workload.dataset in IMPOSED and not workload.replays
+    return workload.dataset_name in IMPOSED and not workload.replays
 
 
 def _finished(prompt: Prompt, workload: Workload, bound: int | None) -> Prompt:
@@ -153,5 +195,5 @@ def _finished(prompt: Prompt, workload: Workload, bound: int | None) -> Prompt:
     length = None if prompt.replay_tokens is None else clip(prompt.replay_tokens, workload.max_output_len)
     if workload.replays:
         return replace(prompt, max_tokens=bound, replay_tokens=length)
-    imposed = workload.dataset in (*IMPOSED, "sharegpt")
+    imposed = workload.dataset_name in (*IMPOSED, "sharegpt")
     return replace(prompt, max_tokens=length if imposed else bound, replay_tokens=None)

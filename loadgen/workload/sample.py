@@ -4,16 +4,17 @@ from files; and prompts of random tokens. Tokens are counted with a tokenizer, e
 
 from __future__ import annotations
 
-import json
-import math
-import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
 
 from loadgen.client.request import Prompt
-from loadgen.workload.lengths import TRUNCATED, at, json_objects, read_text
+from loadgen.workload.lengths import at, json_lines, read_text
 from models.errors import UserError
 
 Count: TypeAlias = Callable[[str], int]
@@ -59,6 +60,15 @@ class Sample:
         return round(count(self.reference) * self.stretch) + 1 if self.reference else None
 
 
+class Line(msgspec.Struct):
+    """A line of a `jsonl` file."""
+
+    instruction: str | None = None
+    input: str | None = None
+    turns: list[Annotated[str, Meta(min_length=1)]] | None = None
+    reference: str | None = None
+
+
 def read_jsonl(path: Path, *, need_reference: bool) -> list[Sample]:
     """Every line's request; raises UserError, also for a line without a reference where one is needed.
 
@@ -66,42 +76,45 @@ def read_jsonl(path: Path, *, need_reference: bool) -> list[Sample]:
     sent as one message, the last of them at its end; `input` is then not used.
     """
     samples = []
-    for line, row in json_objects(path):
-        samples.append(_sample(path, line, row))
-        if need_reference and not samples[-1].reference:
-            raise at(path, line, "has no reference, whose length --replay-lengths needs")
+    for number, line in json_lines(path, Line):
+        text = "\n\n".join(line.turns or ()) or line.input or ""
+        samples.append(Sample(path.stem, line.instruction or "", text, line.reference or ""))
+        if not (line.instruction or text):
+            raise at(path, number, "has no text: give instruction, input or turns")
+        if need_reference and not line.reference:
+            raise at(path, number, "has no reference, whose length --replay-lengths needs")
     if not samples:
         raise UserError(f"{path}: holds no requests")
     return samples
-
-
-def _sample(path: Path, line: int, row: Mapping[str, Any]) -> Sample:
-    instruction, given, reference = (_text(path, line, row, key) for key in ("instruction", "input", "reference"))
-    text = "\n\n".join(_turns(path, line, row)) or given
-    if not (instruction or text):
-        raise at(path, line, "has no text: give instruction, input or turns")
-    return Sample(path.stem, instruction, text, reference)
-
-
-def _text(path: Path, line: int, row: Mapping[str, Any], key: str) -> str:
-    value = row.get(key) or ""
-    if not isinstance(value, str):
-        raise at(path, line, f"{key}: must be a string, not {type(value).__name__}")
-    return value
-
-
-def _turns(path: Path, line: int, row: Mapping[str, Any]) -> list[str]:
-    turns = row.get("turns") or []
-    if not (isinstance(turns, list) and all(isinstance(turn, str) and turn for turn in turns)):
-        raise at(path, line, "turns: must be a list of strings, none of them empty")
-    return turns
 
 
 LEAST, LONGEST = 4, 1024
 """Tokens that questions and answers must have, and that questions may have at most."""
 
 HUMANS = ("human", "user")
-HINT = f"the file must be one JSON list; {TRUNCATED}"
+
+
+class Turn(msgspec.Struct, rename={"who": "from"}):
+    """What one side of a conversation said."""
+
+    value: str
+    who: str = ""
+
+
+class Conversation(msgspec.Struct):
+    """An entry of a ShareGPT file, which has either name."""
+
+    conversations: list[Turn] | None = None
+    conversation: list[Turn] | None = None
+
+    def first_exchange(self) -> Iterator[Sample]:
+        """The first question that is answered, unless either is blank."""
+        turns = self.conversations or self.conversation or ()
+        for question, answer in pairwise(turns):
+            if question.who in HUMANS and answer.who not in HUMANS:
+                if question.value.strip() and answer.value.strip():
+                    yield Sample("sharegpt", "", question.value, answer.value)
+                return
 
 
 def read_sharegpt(path: Path) -> list[Sample]:
@@ -109,20 +122,14 @@ def read_sharegpt(path: Path) -> list[Sample]:
 
     Raises UserError.
     """
-    text = read_text(path)
     try:
-        entries = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise at(path, error.lineno, f"is not valid JSON ({error.msg}); {HINT}") from None
-    except RecursionError:
-        raise UserError(f"{path}: is nested too deeply") from None
-    if not isinstance(entries, list):
-        raise UserError(f"{path}: {HINT}")
-    samples = [
-        sample
-        for number, entry in enumerate(entries, 1)
-        for sample in _first_exchange(f"{path}, entry {number}", entry)
-    ]
+        entries = msgspec.json.decode(read_text(path), type=list[Conversation])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UserError(f"{path}: is not one JSON list of conversations: {error}") from None
+    for number, entry in enumerate(entries, 1):
+        if entry.conversations is None and entry.conversation is None:
+            raise UserError(f"{path}, entry {number}: has no `conversations`")
+    samples = [sample for entry in entries for sample in entry.first_exchange()]
     if not samples:
         raise UserError(f"{path}: holds no conversation with a question and an answer")
     return samples
@@ -135,19 +142,6 @@ def fits(question: int, answer: int, longest: int | None) -> bool:
     """
     longest = LONGEST if longest is None else longest
     return LEAST <= question <= longest and answer >= LEAST and question + answer <= 2 * longest
-
-
-def _first_exchange(where: str, entry: Any) -> Iterator[Sample]:
-    turns = entry.get("conversations", entry.get("conversation")) if isinstance(entry, dict) else None
-    if not isinstance(turns, list):
-        raise UserError(f"{where}: must be an object with a list of conversations, as ShareGPT files have")
-    if not all(isinstance(turn, dict) and isinstance(turn.get("value"), str) for turn in turns):
-        raise UserError(f"{where}: conversations: every turn must be an object with from and value")
-    for question, answer in zip(turns, turns[1:], strict=False):
-        if question.get("from") in HUMANS and answer.get("from") not in HUMANS:
-            if question["value"].strip() and answer["value"].strip():
-                yield Sample("sharegpt", "", question["value"], answer["value"])
-            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,24 +187,3 @@ def _of_tokenizer(folder: Path, size: int | None) -> Vocabulary:
     if not ids:
         raise UserError(f"--random-vocab-size {size}: {file} has no ordinary token below it")
     return Vocabulary(lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids), ids)
-
-
-class RandomTokens:
-    """Prompts of random ids: windows of one shuffled vocabulary, so that even a million tokens are made at once."""
-
-    def __init__(self, ids: tuple[int, ...], rng: random.Random) -> None:
-        shuffled = list(ids)
-        rng.shuffle(shuffled)
-        self._ids = tuple(shuffled)
-        self._rng = rng
-
-    def take(self, length: int) -> tuple[int, ...]:
-        """A prompt of `length` tokens."""
-        start = self._rng.randrange(len(self._ids))
-        rounds = -(-(start + length) // len(self._ids))
-        return (self._ids * rounds)[start : start + length]
-
-
-def draw_length(mean: int, ratio: float, rng: random.Random) -> int:
-    """A length uniform in mean * [1 - ratio, 1 + ratio], as `vllm bench serve` draws it."""
-    return rng.randint(max(1, math.floor(mean * (1 - ratio))), max(1, math.ceil(mean * (1 + ratio))))

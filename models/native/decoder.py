@@ -148,10 +148,12 @@ class NativeDecoder(nn.Module):
 
     def _take_layer(self, fields: LayerFields, layer: DecoderLayer) -> None:
         for name in ("qkv", "out", "gate_up", "down"):
-            parts = [getattr(layer, name).weight, getattr(layer, name).bias]
+            weight, bias = getattr(layer, name).weight, getattr(layer, name).bias
             if name == "gate_up":
-                parts = [None if part is None else _pair_up(part.detach(), self._library.lanes) for part in parts]
-            setattr(fields, name, self._matrix(*parts, self._bits))
+                weight, bias = (
+                    None if one is None else _pair_up(one.detach(), self._library.lanes) for one in (weight, bias)
+                )
+            setattr(fields, name, self._matrix(weight, bias, self._bits))
             delattr(layer, name)
         for name in ("before", "between"):
             setattr(fields, name, self._table(_scaled(getattr(layer, name))))

@@ -9,6 +9,8 @@ from collections import Counter, deque
 from dataclasses import asdict
 from itertools import chain
 
+import msgspec
+
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.evaluation import can_be_judged, is_inside

@@ -6,14 +6,13 @@ It owns the arguments and the errors; loadgen/simulate/whatif.py does the work.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.catalog.catalog import default_cache
 from models.errors import INTERRUPTED
-from models.options import Count, Natural, Positive, Subparsers, add_options, option, options_of, read_options
+from models.options import Count, Subparsers, add_options, option, options_of, read_options
 from scheduler.options import Scheduling
 from server.cli.config import GROUPS, ServeConfig, read_config
 from server.cli.settings import add_settings
@@ -42,10 +41,6 @@ class Trying:
         None, "tokens of K and V that an executor holds, lengthwise:kv_capacity_tokens in /metrics "
         "(default: enough for all slots)",
     )  # fmt: skip
-    noise: Positive = option(
-        0.5, "standard deviation of a predicted length's logarithm, where the journal holds no predictions"
-    )
-    trial_seed: Natural = option(0, "seed of these")
     save_result: Path | None = option(None, "write the figures as JSON too")
 
 
@@ -69,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     # These import numpy and the scheduler, which --help can do without.
     from loadgen.console import table_console
     from loadgen.result_file import require_writable, save_json, stoppable
-    from loadgen.simulate.whatif import choose_strategies, read_replay, show, try_all, whatif_json
+    from loadgen.simulate.whatif import OTHER_SIZES, choose_strategies, read_replay, show, try_all, whatif_json
     from models.progress import Bars
 
     asked = read_options(args, Trying)
@@ -78,12 +73,15 @@ def run(args: argparse.Namespace) -> int:
     replay = read_replay(journal_path(default_cache(), config.journal), asked.of and model_key(asked.of), asked.last)
     names = choose_strategies(asked.strategies)
     with stoppable(), Bars(threaded=True) as bars:
-
-        def begin(trials: int, each: float) -> Callable[[], None]:
-            title = f"{trials} replays, about {max(1.0, trials * each):.0f} s; Ctrl-C keeps those that have ended"
-            return bars.begin(title, trials).advance
-
-        found = try_all(replay, _setting(asked, config, replay), names, begin)
+        trials = try_all(replay, _setting(asked, config, replay), names)
+        found = next(trials)
+        bar = bars.begin("replays; Ctrl-C keeps those that have ended", len(names) + 2 * len(OTHER_SIZES))
+        try:
+            for known in trials:
+                found = known
+                bar.advance()
+        except KeyboardInterrupt:
+            found = replace(found, interrupted=True)
     table_console().print(show(found))
     save_json(asked.save_result, whatif_json(found))
     return INTERRUPTED if found.interrupted else 0
@@ -91,7 +89,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
     from engine.simulated.machine import Machine
-    from loadgen.simulate.prediction import Prediction
     from loadgen.simulate.whatif import Setting
     from scheduler.serving_time.profile_file import latest_profile, read_profile
 
@@ -109,4 +106,4 @@ def _setting(asked: Trying, config: ServeConfig, replay: Replay) -> Setting:
         reads_padding=False,
         runs_ahead=True,
     )
-    return Setting(config, machine, prices, chunk, Prediction(asked.noise), asked.trial_seed)
+    return Setting(config, machine, prices, chunk)

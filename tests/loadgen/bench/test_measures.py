@@ -13,7 +13,7 @@ from tests.loadgen.bench.outcomes import completed, ended
 
 
 def test_small_sets_by_hand() -> None:
-    figures = spread("x", [0.4, 0.1, 0.2, 0.3], [25.0, 75.0, 100.0], "ms", 1000.0)
+    figures = spread("x_ms", [0.4, 0.1, 0.2, 0.3], [25.0, 75.0, 100.0])
     assert figures == pytest.approx(
         {
             **{"mean_x_ms": 250, "std_x_ms": 1000 * 0.0125**0.5, "median_x_ms": 200},
@@ -26,7 +26,7 @@ def test_small_sets_by_hand() -> None:
 def test_percentiles_are_measured_values(scale: float) -> None:
     samples = np.random.default_rng(0).lognormal(sigma=2.0, size=2000) * scale
     percentiles = [1.0, 50.0, 90.0, 99.0, 99.9]
-    figures, ordered = spread("x", samples.tolist(), percentiles, "", 1.0), np.sort(samples)
+    figures, ordered = spread("x", samples.tolist(), percentiles), np.sort(samples)
     for percentile in percentiles:
         assert figures[f"p{percentile:g}_x"] == ordered[round(percentile / 100 * samples.size) - 1], percentile
 

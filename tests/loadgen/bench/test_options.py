@@ -9,14 +9,14 @@ import pytest
 
 from loadgen.bench.run import run_bench as start_bench
 from loadgen.commands import add_bench, run_bench
-from loadgen.options import BENCH_GROUPS, BenchFlags
+from loadgen.options import BenchFlags
 from models.errors import UserError
-from models.options import Subparsers, add_groups, read_options
+from models.options import Subparsers, add_groups, groups_of, read_options
 
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
-    add_groups(parser, BENCH_GROUPS)
+    add_groups(parser, groups_of(BenchFlags))
     return parser.parse_args(flags)
 
 

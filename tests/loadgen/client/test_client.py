@@ -43,7 +43,7 @@ async def talking(
 ) -> AsyncIterator[tuple[Scripted, Client]]:
     async with (
         scripted(*answers) as server,
-        connect(Target(server.url, headers or {}, timeout), id_prefix="t-", keep_text=True) as client,
+        connect(Target(server.url, headers or {}, timeout), id_prefix="t-") as client,
     ):
         yield server, client
 

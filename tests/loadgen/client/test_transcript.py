@@ -5,52 +5,45 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.client.request import Foretold
-from loadgen.client.transcript import Event, EventParser, RequestError, Transcript, error_message
+from loadgen.client.transcript import RequestError, Transcript, error_message
 from tests.loadgen.scripted import DONE, finish, role, said, usage
-
-STREAM = (
-    ": welcome\n\n"
-    "data: one\n\n"
-    "event: x\ndata:two\ndata:  lines\nid: 7\n\n"
-    "retry: 10\n\n"
-    "data: \u732b\U0001f600\u00e9\r\n\r\n"
-    "data: a:b\r\rdata\n\n"
-    ":\n\n\n"
-    "data: half"
-).encode()
-EVENTS = [b"one", b"two\n lines", "\u732b\U0001f600\u00e9".encode(), b"a:b", b""]
-
-
-def parse(chunks: list[bytes]) -> list[bytes]:
-    parser = EventParser()
-    return [event for chunk in chunks for event in parser.feed(chunk)]
-
-
-def test_comments_and_other_fields_are_left_out_and_lines_joined() -> None:
-    assert parse([STREAM]) == EVENTS
-
-
-@given(st.lists(st.integers(0, len(STREAM))))
-def test_cuts_anywhere_give_the_same_events(cuts: list[int]) -> None:
-    assert parse([STREAM[a:b] for a, b in pairwise([0, *sorted(cuts), len(STREAM)])]) == EVENTS
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_an_event_is_given_as_soon_as_it_is_whole(end: str) -> None:
-    parser = EventParser()
-    assert parser.feed(f"data: x{end}".encode()) == []
-    assert parser.feed(end.encode()) == [b"x"]
-    assert parser.feed(f"data: y{end}{end}".encode()) == [b"y"]
 
 
 def transcript() -> Transcript:
-    return Transcript(msgspec.json.Decoder(Event), keep_text=True)
+    return Transcript()
+
+
+STREAM = (
+    b": welcome\n\n"
+    + said("\u732b\U0001f600\u00e9")
+    + b"event: x\nid: 7\ndata:"
+    + said("b")[6:]
+    + finish()
+    + usage(3, 5)
+)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@given(cuts=st.lists(st.integers(0, len(STREAM))))
+def test_cuts_anywhere_give_the_same_answer(end: bytes, cuts: list[int]) -> None:
+    heard, stream = transcript(), STREAM.replace(b"\n", end)
+    for a, b in pairwise([0, *sorted(cuts), len(stream)]):
+        heard.feed(stream[a:b], 1.0)
+    heard.close()
+    assert (heard.text, heard.token_times, heard.output_tokens) == ("\u732b\U0001f600\u00e9b", [1.0, 1.0], 5)
+
+
+def test_a_line_that_the_stream_ends_in_is_dropped() -> None:
+    heard = transcript()
+    heard.feed(said("a") + said("b").rstrip(b"\n"), 1.0)
+    assert heard.text == "a"
+    heard.feed(b"\n", 2.0)
+    assert (heard.text, heard.token_times) == ("ab", [1.0, 2.0])
 
 
 def event(**fields: object) -> bytes:

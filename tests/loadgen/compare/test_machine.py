@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide, is_secret
-from loadgen.compare.record import Setting
+from loadgen.compare.record import Setting, plan
 from loadgen.compare.report import collect_flags, make_document, make_page
-from loadgen.compare.run import plan
-from loadgen.options import COMPARE_GROUPS, CompareFlags
-from models.options import add_groups, read_options
+from loadgen.options import CompareFlags
+from models.options import add_groups, groups_of, read_options
 from tests.loadgen.compare.results import SETTING
 
 
@@ -77,7 +76,7 @@ def test_names_tell_what_is_secret() -> None:
 
 def test_no_key_lands_in_a_report() -> None:
     parser = argparse.ArgumentParser()
-    add_groups(parser, COMPARE_GROUPS)
+    add_groups(parser, groups_of(CompareFlags))
     asked = read_options(parser.parse_args(FLAGS), CompareFlags)
     flags = collect_flags(asked)
     setting: Setting = replace(SETTING, flags=flags)

@@ -8,16 +8,16 @@ import shlex
 import pytest
 
 from loadgen.compare.record import Comparison, Point
-from loadgen.compare.run import plan as make_plan
-from loadgen.options import COMPARE_GROUPS, CompareFlags
+from loadgen.compare.record import plan as make_plan
+from loadgen.options import CompareFlags
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
-from models.options import add_groups, read_options
+from models.options import add_groups, groups_of, read_options
 
 
 def parse(*flags: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_groups(parser, COMPARE_GROUPS)
+    add_groups(parser, groups_of(CompareFlags))
     return parser.parse_args(flags)
 
 
@@ -64,11 +64,6 @@ def test_every_rate_meets_every_burstiness_but_all_at_once_knows_none() -> None:
         (["--strategies", "vs,fast"], "--strategies: fast is none of vs, "),
         (["--strategies", "vs,baton", "--serve-args=--port=9"], "leave --port out"),
         (["--strategies", "vs,baton", "--serve-args=--api-key=s3cret"], "leave --api-key out, the comparison sets it"),
-        (
-            ["--strategies", "vs,baton", "--serve-args=--uds /tmp/s"],
-            "leave --uds out, the comparison asks servers by HTTP",
-        ),
-        (["--strategies", "vs,baton", "--serve-args=--ssl-certfile c"], "leave --ssl-certfile out"),
         (["--strategies", "vs,baton", "--serve-args", "'"], "No closing quotation"),
         (["--strategies", "vs", "--urls", "vs=http://a"], "the name vs is taken"),
         (["tiny", "--urls", "a=http://a,b=http://b"], "give --model"),

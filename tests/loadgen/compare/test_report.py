@@ -135,13 +135,13 @@ def test_troubles_unequal_work_and_lost_requests_come_first() -> None:
 
 def test_only_rounds_that_were_finished_count() -> None:
     whole = comparison(APART)
-    assert "3 of 3 rounds" in read(whole).said
+    assert "Of 3 rounds were finished: 3 by vs, 3 by magnus, 3 by baton-pd" in read(whole).said
     cut = replace(whole.plays[-1], figures={**whole.plays[-1].figures, "interrupted": True})  # baton-pd's, round 3
     shown = replace(whole, plays=(*whole.plays[:-1], cut), interrupted=True)
     assert "Of 3 rounds were finished: 3 by vs, 3 by magnus, 2 by baton-pd" in read(shown).said
     assert make_document(shown, SETTING)["rounds_finished"] == {"vs": 3, "magnus": 3, "baton-pd": 2}
     short = comparison({"vs": (5.0, 6.0), "magnus": (1.0, 1.1)})
-    assert "2 of 3 rounds" in read(short).said
+    assert "Of 3 rounds were finished: 2 by vs, 2 by magnus" in read(short).said
 
 
 def test_json_holds_every_figure_of_every_round() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadgen.client.client import Target
-from loadgen.compare.rounds import read_batch_rows
+from loadgen.compare.run import read_batch_rows
 from tests.loadgen.scripted import plain, scripted
 
 METRICS = b"""\

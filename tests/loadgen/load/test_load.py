@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from loadgen.client.request import CHAT, Outcome, PreparedRequest
-from loadgen.load import BUSY_CPU, BUSY_LAG, Clock, measure_client, play, watch_load
+from loadgen.load import BUSY_CPU, BUSY_LAG, Clock, measure_client, play
 from tests.loadgen.bench.outcomes import DONE
 
 AT_ONCE = [0.0] * 20
@@ -41,7 +40,7 @@ async def test_no_request_waits_for_another() -> None:
         await all_out.wait()
         return outcome(request, sent, clock())
 
-    run = await play(due([0.001 * index for index in range(20)]), send, lambda *progress: shown.append(progress))
+    run = await play(due([0.001 * index for index in range(20)]), send, lambda ended, note: shown.append((ended, note)))
     assert [one.request.index for one in run.outcomes] == list(range(20))
     assert (shown[-1], run.interrupted) == ((20, "0 running"), False)
 
@@ -111,13 +110,15 @@ async def test_a_mistake_in_sending_is_not_swallowed() -> None:
 
 
 async def test_a_loop_that_is_held_up_is_noticed() -> None:
-    async with watch_load() as measure:
+    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
         await asyncio.sleep(0)  # the watch begins
-        until = time.perf_counter() + 0.1
-        while time.perf_counter() < until:
+        until = clock() + 0.1
+        while clock() < until:
             pass
         await asyncio.sleep(0.001)
-        load = measure()
+        return outcome(request, 0.0, clock())
+
+    load = (await play(due([0.0]), send, show_nothing)).client
     assert float(str(load["client_loop_lag_max_ms"])) >= 70 and float(str(load["client_cpu_percent"])) > 0
 
 

@@ -69,8 +69,8 @@ FORM = RequestForm("m")
 CHATS = [Prompt(messages=({"role": "user", "content": str(number)},), label="t") for number in range(2000)]
 
 
-def timed(*arrivals: float | None) -> list[Prompt]:
-    return [Prompt(text=str(arrival), arrival=arrival) for arrival in arrivals]
+def timed(*arrivals: float) -> list[Prompt]:
+    return [Prompt(tokens=(place,), arrival=arrival) for place, arrival in enumerate(arrivals)]
 
 
 def test_without_times_all_are_due_at_once_in_their_order() -> None:
@@ -85,17 +85,12 @@ def test_without_times_all_are_due_at_once_in_their_order() -> None:
 def test_a_trace_is_played_at_its_own_times() -> None:
     plan = schedule(timed(2.5, 0.5, 1.0), FORM)
     assert [request.due for request in plan] == [0.5, 1.0, 2.5]
-    assert [orjson.loads(request.body)["prompt"] for request in plan] == ["0.5", "1.0", "2.5"]
+    assert [orjson.loads(request.body)["prompt"] for request in plan] == [[1], [2], [0]]
 
 
 def test_a_rate_takes_the_place_of_a_traces_times() -> None:
     plan = schedule(timed(9.0, 9.0), FORM, Arrivals(rate=2.0, burstiness=float("inf")))
     assert [request.due for request in plan] == [0.5, 1.0]
-
-
-def test_half_a_trace_cannot_be_played() -> None:
-    with pytest.raises(UserError, match="--request-rate"):
-        schedule(timed(1.0, None), FORM)
 
 
 def test_cancellations_are_drawn_by_their_rate_and_leave_arrivals_alone() -> None:
@@ -115,14 +110,13 @@ def test_a_seed_repeats_a_schedule() -> None:
 
 
 def test_each_prompt_goes_to_its_endpoint() -> None:
-    chat, text, tokens = (FORM.fill(prompt, 0) for prompt in (CHATS[0], Prompt(text="a"), Prompt(tokens=(1, 2))))
-    assert [request.path for request in (chat, text, tokens)] == [CHAT, COMPLETIONS, COMPLETIONS]
-    assert [orjson.loads(request.body)["prompt"] for request in (text, tokens)] == ["a", [1, 2]]
+    chat, tokens = (FORM.fill(prompt, 0) for prompt in (CHATS[0], Prompt(tokens=(1, 2))))
+    assert [request.path for request in (chat, tokens)] == [CHAT, COMPLETIONS]
+    assert orjson.loads(chat.body)["messages"] == [{"role": "user", "content": "0"}]
+    assert orjson.loads(tokens.body)["prompt"] == [1, 2]
 
 
-def test_text_can_be_a_chat_but_chats_and_tokens_have_one_endpoint() -> None:
-    body = orjson.loads(RequestForm("m", CHAT).fill(Prompt(text="a"), 0).body)
-    assert body["messages"] == [{"role": "user", "content": "a"}]
+def test_chats_and_tokens_have_one_endpoint() -> None:
     with pytest.raises(UserError, match=COMPLETIONS):
         RequestForm("m", CHAT).fill(Prompt(tokens=(1,)), 0)
     with pytest.raises(UserError, match=CHAT):
@@ -130,18 +124,18 @@ def test_text_can_be_a_chat_but_chats_and_tokens_have_one_endpoint() -> None:
 
 
 def test_the_body_asks_for_a_stream_with_usage_and_for_lengths_where_given() -> None:
-    assert orjson.loads(FORM.fill(Prompt(text="a"), 0).body) == {
+    assert orjson.loads(FORM.fill(Prompt(tokens=(1,)), 0).body) == {
         "model": "m",
-        "prompt": "a",
+        "prompt": [1],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    body = orjson.loads(FORM.fill(Prompt(text="a", max_tokens=9, replay_tokens=4), 0).body)
+    body = orjson.loads(FORM.fill(Prompt(tokens=(1,), max_tokens=9, replay_tokens=4), 0).body)
     assert (body["max_tokens"], body["replay_tokens"]) == (9, 4)
-    assert "replay_tokens" not in orjson.loads(FORM.fill(Prompt(text="a", max_tokens=9), 0).body)
+    assert "replay_tokens" not in orjson.loads(FORM.fill(Prompt(tokens=(1,), max_tokens=9), 0).body)
 
 
 def test_further_fields_win() -> None:
     form = RequestForm("m", fields={"temperature": 0.5, "max_tokens": 3})
-    body = orjson.loads(form.fill(Prompt(text="a", max_tokens=9), 0).body)
+    body = orjson.loads(form.fill(Prompt(tokens=(1,), max_tokens=9), 0).body)
     assert (body["temperature"], body["max_tokens"]) == (0.5, 3)

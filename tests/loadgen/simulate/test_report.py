@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from engine.messages import Tally
-from loadgen.simulate.report import SIDE_BY_SIDE, Ran, Swept, make_table
-from loadgen.simulate.simulation import Served, Simulation, WorkerRecord, measure_simulation
+from loadgen.simulate.node import WorkerRecord
+from loadgen.simulate.report import SIDE_BY_SIDE, Ran, make_table
+from loadgen.simulate.simulation import Served, Simulation, measure_simulation
 from scheduler.serving_time.bilinear import Bilinear
 
 COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.25)  # a request of 7 tokens takes 2.5 s alone
@@ -15,15 +16,14 @@ DONE = Simulation(
 )
 
 
-def make_runs(count: int) -> Swept:
+def make_runs(count: int) -> list[Ran]:
     found = measure_simulation(DONE, COST)
-    return Swept((), [Ran((), 0, f"strategy-{number}", found) for number in range(count)])
+    return [Ran({}, 0, f"strategy-{number}", found) for number in range(count)]
 
 
 def test_a_table_shows_what_matters_most_and_how_far_each_is_from_the_first() -> None:
     later = {**measure_simulation(DONE, COST), "mean_jct_ms": 22_500.0}
-    swept = Swept((), [*make_runs(1).runs, Ran((), 0, "slow", later)])
-    table = make_table(swept, everything=False)
+    table = make_table([*make_runs(1), Ran({}, 0, "slow", later)], everything=False)
     heads = ("", "mean JCT (s)", "p99 JCT (s)", "mean TTFT (s)", "mean JCT per token (s)", "throughput (req/s)")
     assert table.heads == heads
     assert table.rows[0] == ("strategy-0", "11.2", "11.2", "2", "1.61", "0.0889")
@@ -41,5 +41,5 @@ def test_all_figures_of_many_strategies_have_a_line_a_strategy(strategies: int, 
 
 def test_seeds_are_shown_as_their_mean_and_range() -> None:
     found = measure_simulation(DONE)
-    runs = [Ran((), seed, "only", {**found, "mean_jct_ms": jct}) for seed, jct in enumerate((1000.0, 3000.0))]
-    assert make_table(Swept((), runs), everything=False).rows[0][1] == "2 (1–3)"
+    runs = [Ran({}, seed, "only", {**found, "mean_jct_ms": jct}) for seed, jct in enumerate((1000.0, 3000.0))]
+    assert make_table(runs, everything=False).rows[0][1] == "2 (1–3)"

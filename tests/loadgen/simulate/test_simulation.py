@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from engine.messages import Tally
 from engine.simulated.machine import Machine
-from loadgen.simulate.node import ROUTERS
-from loadgen.simulate.simulation import Served, Simulation, WorkerRecord, measure_simulation, simulate
+from loadgen.simulate.node import ROUTERS, WorkerRecord
+from loadgen.simulate.simulation import Served, Simulation, measure_simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble

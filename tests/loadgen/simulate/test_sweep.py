@@ -12,7 +12,7 @@ import pytest
 
 from loadgen.commands import add_simulate
 from loadgen.simulate.flags import SimulateFlags
-from loadgen.simulate.report import list_points, name_values, read_axes
+from loadgen.simulate.report import list_points, read_axes
 from loadgen.simulate.simulation import simulate
 from models.errors import UserError
 from tests.server.cli.commands.runner import run_command
@@ -23,11 +23,12 @@ SHORT = ("--duration", 2, "--rate", 4, "--dataset-name", "random", "--strategies
 
 def test_ranges_are_written_out_with_their_last_value() -> None:
     rate, noise, rows = read_axes(["rate=0.5:1.5:0.25,3", "noise=0,0.3", "--max-num-seqs=8:2:-3"])
-    assert rate.texts == ("0.5", "0.75", "1", "1.25", "1.5", "3") and rate.values[1] == 0.75
-    assert rate.numbers == (0.5, 0.75, 1.0, 1.25, 1.5, 3.0)
-    assert (noise.flag, [str(one) for one in noise.values]) == ("prediction", ["oracle", "noisy:0.3"])
-    assert (rows.flag, rows.values) == ("max_num_seqs", (8, 5, 2))
-    assert read_axes(["prediction=oracle,noisy:0.7"])[0].numbers is None
+    assert rate.values == {text: float(text) for text in ("0.5", "0.75", "1", "1.25", "1.5", "3")}
+    assert (noise.flag, {text: str(one) for text, one in noise.values.items()}) == (
+        "prediction",
+        {"0": "oracle", "0.3": "noisy:0.3"},
+    )
+    assert (rows.flag, rows.values) == ("max_num_seqs", {"8": 8, "5": 5, "2": 2})
 
 
 def test_every_combination_is_played_the_last_axis_fastest() -> None:
@@ -36,7 +37,7 @@ def test_every_combination_is_played_the_last_axis_fastest() -> None:
     assert [(flags.rate, flags.seed, flags.workers) for _, flags in points] == [
         (1.0, 3, 2), (1.0, 4, 2), (2.0, 3, 2), (2.0, 4, 2)
     ]  # fmt: skip
-    assert name_values(axes, points[1][0]) == "rate 1, seed 4"
+    assert points[1][0] == {"rate": "1", "seed": "4"}
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from loadgen.client.request import Prompt
-from loadgen.workload.flags import Workload
-from loadgen.workload.requests import load
+from loadgen.workload.requests import Workload, load
 from models.options import add_groups, read_options
 
 

@@ -67,9 +67,9 @@ def test_a_conversation_ends_with_an_answer_that_does_not_come() -> None:
 
 def test_single_turns_are_the_workload_itself() -> None:
     assert join_turns(PROMPTS, 1) == PROMPTS
-    assert join_turns([Prompt(text="raw")], 1) == [Prompt(text="raw")]
+    assert join_turns([Prompt(tokens=(1,))], 1) == [Prompt(tokens=(1,))]
     with pytest.raises(UserError, match="not chat messages"):
-        join_turns([Prompt(text="raw")], 2)
+        join_turns([Prompt(tokens=(1,))], 2)
 
 
 BURSTGPT = "Timestamp,Request tokens,Response tokens\n"
@@ -102,14 +102,13 @@ def test_random_lengths_are_uniform_around_their_means() -> None:
     inputs, outputs = Counter(len(one.tokens) for one in found), Counter(one.max_tokens for one in found)
     assert (min(inputs), max(inputs), set(outputs)) == (50, 150, set(range(5, 16)))
     assert sum(len(one.tokens) for one in found) / 2000 == pytest.approx(100, rel=0.03)
-    assert all(one.input_length == len(one.tokens) for one in found)
 
 
 def test_random_lengths_without_a_range_are_exact_and_imposed_by_max_tokens() -> None:
     flags = ("--dataset-name", "random", "--random-input-len", 7, "--random-output-len", 3)
     for prompt in prompts(*flags):
         assert (len(prompt.tokens), prompt.max_tokens, prompt.replay_tokens) == (7, 3, None)
-        assert (prompt.messages, prompt.text, prompt.arrival, prompt.label) == ((), None, None, "random")
+        assert (prompt.messages, prompt.arrival, prompt.label) == ((), 0.0, "random")
     assert {(one.max_tokens, one.replay_tokens) for one in prompts(*flags, "--replay-lengths")} == {(3, 3)}
 
 
@@ -165,7 +164,7 @@ def test_a_trace_is_cut_as_the_flags_say(trace: Path) -> None:
     flags = ("--dataset-name", "burstgpt", "--dataset-path", trace, "--trace-start", 3, "--trace-duration", 9)
     found = prompts(*flags, "--trace-speed", 2, "--max-input-len", 450, "--max-output-len", 35)
     assert [one.arrival for one in found] == [0.5, 1.5, 2.5, 3.5]
-    assert [one.input_length for one in found] == [300, 400, 450, 450]
+    assert [len(one.tokens) for one in found] == [300, 400, 450, 450]
     assert [(one.replay_tokens, one.max_tokens) for one in found] == [(30, 35), (35, 35), (35, 35), (35, 35)]
     assert len(prompts(*flags, num_prompts=2)) == 2
 
@@ -229,7 +228,7 @@ def test_a_flag_with_a_wrong_value_is_refused(flags: tuple[str, str]) -> None:
 
 def test_the_flags_can_be_shown_without_importing_what_is_heavy() -> None:
     code = (
-        "import sys, argparse; from loadgen.workload.flags import Workload; from models.options import add_groups\n"
+        "import sys, argparse; from loadgen.workload.requests import Workload; from models.options import add_groups\n"
         "parser = argparse.ArgumentParser(); add_groups(parser, {'workload': Workload}); parser.format_help()\n"
         "print(sorted({'torch', 'transformers', 'tokenizers', 'numpy'} & set(sys.modules)))"
     )

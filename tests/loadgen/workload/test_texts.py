@@ -33,7 +33,7 @@ def lines(folder: Path, *rows: object) -> Path:
 def test_a_line_becomes_messages(tmp_path: Path, row: object, messages: list[tuple[str, str]]) -> None:
     (prompt,) = prompts("--dataset-name", "jsonl", "--dataset-path", lines(tmp_path, row), num_prompts=1)
     assert [(message["role"], message["content"]) for message in prompt.messages] == messages
-    assert (prompt.text, prompt.tokens, prompt.arrival, prompt.label) == (None, (), None, "made")
+    assert (prompt.tokens, prompt.arrival, prompt.label) == ((), 0.0, "made")
 
 
 def test_lines_come_in_an_order_of_the_seed_and_are_used_equally_often(tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_answers_are_clipped_and_long_texts_left_out(tmp_path: Path) -> None:
 
 
 WRONG_LINES = {
-    "cut off": ('{"input": "a"}\n{"input": "b', 2, "may be truncated"),
+    "cut off": ('{"input": "a"}\n{"input": "b', 2, "data was truncated"),
     "no text": ('{"input": "a"}\n\n{"reference": "b"}', 3, "has no text"),
-    "a number for text": ('{"input": 1}', 1, "input: must be a string, not int"),
-    "turns that are text": ('{"turns": "a"}', 1, "turns: must be a list of strings"),
-    "an empty turn": ('{"turns": ["a", ""]}', 1, "none of them empty"),
-    "a list": ('["a"]', 1, "must be a JSON object"),
-    "lists without end": ("[" * 100_000, 1, "not valid JSON"),
+    "a number for text": ('{"input": 1}', 1, "got `int` - at `$.input`"),
+    "turns that are text": ('{"turns": "a"}', 1, "got `str` - at `$.turns`"),
+    "an empty turn": ('{"turns": ["a", ""]}', 1, "of length >= 1 - at `$.turns[1]`"),
+    "a list": ('["a"]', 1, "Expected `object`, got `array`"),
+    "lists without end": ("[" * 100_000, 1, "is not the JSON that is wanted"),
 }
 
 
@@ -160,14 +160,18 @@ def test_exchanges_that_are_very_short_or_long_or_no_exchanges_are_left_out(tmp_
 
 GOOD = '[\n{"conversations": []},\n'
 WRONG_JSON = {
-    "cut off inside an entry": (GOOD + '{"conversations": [{"fro', ", line 3", "not valid JSON"),
-    "nothing": ("", ", line 1", "may be truncated"),
-    "more after the list": ("[]\n\n[]", ", line 3", "Extra data"),
-    "no list": ('{"conversations": []}', "", "must be one JSON list"),
-    "an entry without conversations": (GOOD + "{}]", ", entry 2", "a list of conversations"),
-    "a turn without a value": (GOOD + '{"conversations": [{"from": "human"}]}]', ", entry 2", "with from and value"),
+    "cut off inside an entry": (GOOD + '{"conversations": [{"fro', "", "data was truncated"),
+    "nothing": ("", "", "data was truncated"),
+    "more after the list": ("[]\n\n[]", "", "trailing characters"),
+    "no list": ('{"conversations": []}', "", "is not one JSON list"),
+    "an entry without conversations": (GOOD + "{}]", ", entry 2", "has no `conversations`"),
+    "a turn without a value": (
+        GOOD + '{"conversations": [{"from": "human"}]}]',
+        "",
+        "missing required field `value` - at `$[1].conversations[0]`",
+    ),
     "no conversation at all": (GOOD.rstrip(",\n") + "]", "", "no conversation with a question and an answer"),
-    "lists without end": ("[" * 100_000, "", "nested too deeply"),
+    "lists without end": ("[" * 100_000, "", "is not one JSON list"),
 }
 
 

@@ -19,8 +19,9 @@ from loadgen.experiments.paper.row import PUBLISHED, Row, Runs
 from loadgen.experiments.paper.scls import PAPER, main_rows, slice_rows
 from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
 from loadgen.experiments.paper.trial import Figures, Point, SliceCount, make_trial, pool_trials
+from loadgen.simulate.node import WorkerRecord
 from loadgen.simulate.prediction import Prediction
-from loadgen.simulate.simulation import Served, Simulation, Watch, WorkerRecord
+from loadgen.simulate.simulation import Served, Simulation, Watch
 from models.errors import UserError
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times

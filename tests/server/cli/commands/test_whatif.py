@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Group
 
 from engine.measure.timing import Timings
 from engine.simulated.machine import Machine
 from loadgen.load import Arrivals, arrival_times
-from loadgen.simulate.prediction import Prediction
 from loadgen.simulate.simulation import simulate
-from loadgen.simulate.whatif import Setting, find_better, read_replay, tabulate, try_all, write_sentences
+from loadgen.simulate.whatif import Replay, Setting, WhatIf, find_better, read_replay, show, try_all, write_sentences
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
@@ -39,12 +41,12 @@ MACHINE = Machine(
     PRICES, capacity_tokens=4 * 600, max_num_seqs=4, context_length=600, max_prefill_tokens=512, runs_ahead=True
 )
 
-SETTING = Setting(Scheduling(), MACHINE, PRICES, 512, Prediction(0.5))
+SETTING = Setting(Scheduling(), MACHINE, PRICES, 512)
 
 
-def begin(trials: int, each: float) -> Callable[[], None]:
-    """Shows nothing."""
-    return lambda: None
+def try_to_end(replay: Replay, setting: Setting, names: Sequence[str] = ()) -> WhatIf:
+    """What is known in the end."""
+    return [*try_all(replay, setting, names)][-1]
 
 
 def served_by(strategy: str) -> list[RequestEntry]:
@@ -88,7 +90,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_strategy_that_served_comes_out_as_it_was_recorded(journal: Path) -> None:
     replay = read_replay(journal, None, 1000)
     assert (replay.strategy, replay.model, len(replay.recorded), replay.left_out) == ("baton-pd", "tiny", 80, 1)
-    found = try_all(replay, SETTING, ("srpt", "vs"), begin)
+    found = try_to_end(replay, SETTING, ("srpt", "vs"))
     assert found.slowdown == pytest.approx(SLOWDOWN, rel=0.01)
     mean, p99 = found.errors
     assert abs(mean) < 0.01 and abs(p99) < 0.05, "p99 is one request of 80"
@@ -103,9 +105,10 @@ def test_a_record_that_no_one_speed_explains_is_told_in_a_sentence_and_no_table(
     replay = read_replay(journal, None, 1000)
     late = [replace(one, end=one.end + 40.0, started=one.started + 3.0) for one in replay.recorded[40:60]]
     uneven = replace(replay, recorded=(*replay.recorded[:40], *late, *replay.recorded[60:]))
-    found = try_all(uneven, SETTING, ("srpt", "vs"), lambda trials, each: pytest.fail("tries others"))
+    found = try_to_end(uneven, SETTING, ("srpt", "vs"))
     (sentence,) = write_sentences(found)
-    assert not found.trusted and len(found.trials) == 1 and tabulate(found) == []
+    assert not found.trusted and len(found.trials) == 1
+    assert isinstance(page := show(found), Group) and [str(one).strip() for one in page.renderables] == [sentence]
     assert sentence.startswith("No strategy can be judged by these 80 requests: of baton-pd")
     assert "Other programs may have taken the machine's cores" in sentence
 
@@ -114,29 +117,26 @@ def test_a_size_that_changes_nothing_is_no_choice(journal: Path) -> None:
     """Half of a memory that was never full stood in the list as if it were another machine."""
     replay = read_replay(journal, None, 1000)
     roomy = replace(SETTING, machine=replace(MACHINE, capacity_tokens=100_000))
-    assert "half the memory" not in {sizes for _, sizes in try_all(replay, roomy, (), begin).trials}
+    assert "half the memory" not in {sizes for _, sizes in try_to_end(replay, roomy).trials}
 
 
-def test_what_is_interrupted_keeps_its_trials(journal: Path) -> None:
-    replay, left = read_replay(journal, None, 1000), [1, 1]
+def test_what_is_interrupted_keeps_its_trials(
+    journal: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def try_two(*arguments: Any) -> Iterator[WhatIf]:
+        yield from islice(try_all(*arguments), 3)
+        raise KeyboardInterrupt
 
-    def stop_after_two(trials: int, each: float) -> Callable[[], None]:
-        def done() -> None:
-            if not left:
-                raise KeyboardInterrupt
-            left.pop()
-
-        return done
-
-    found = try_all(replay, SETTING, ("srpt", "vs", "hrrn-prompt", "hrrn"), stop_after_two)
-    assert found.interrupted and [name for name, _ in found.trials] == ["baton-pd", "srpt", "vs", "hrrn-prompt"]
-    assert "not tried" in list(write_sentences(found))[-1]
+    monkeypatch.setattr("loadgen.simulate.whatif.try_all", try_two)
+    assert run("--strategies", "srpt,vs,hrrn", "--max-num-seqs", "4", "--max-model-len", "600") == 130
+    shown = capsys.readouterr().out
+    assert "not tried" in shown and "srpt" in shown and "vs" in shown and "hrrn" not in shown
 
 
 def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
     replay = read_replay(journal, "tiny", 1000)
-    setting = Setting(Scheduling(), replace(MACHINE, max_num_seqs=1), PRICES, 512, Prediction(0.5))
-    found = try_all(replay, setting, ("fcfs-none",), begin)
+    setting = Setting(Scheduling(), replace(MACHINE, max_num_seqs=1), PRICES, 512)
+    found = try_to_end(replay, setting, ("fcfs-none",))
     here = {one: figures for one, figures in found.trials.items() if not one[1]}
     assert find_better(replace(found, trials=here)) is None
     able = replace(found, recorded=found.own, trials={("baton-pd", ""): found.own})
