@@ -67,7 +67,7 @@ async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_pr
     if isinstance(body, ResponsesBody):
         body, _ = await read_chat(request, body)
     assert isinstance(body, schema.ChatBody), "the only kind that is left"
-    return body, [await text_prompts.chat_prompt(body, model)]
+    return body, await text_prompts.chat_prompts(body, model)
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):

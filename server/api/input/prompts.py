@@ -52,16 +52,16 @@ class Prompt:
     """Tools that the answer may call."""
 
 
-async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
-    """The conversation through the model's chat template; raises ApiError 400."""
+async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
+    """The only prompt of a chat: its conversation through the model's chat template; raises ApiError 400."""
     refuse_foreign(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
     tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
     form = tools.offered or body.response_format or body.structured_outputs
     grammar = await constraint(body, model, tools) if form else None
     if not asks_tools and _is_short(body):
-        return _converse(body, model, tools, grammar)
-    return await model.run_in_thread(_converse, body, model, tools, grammar)
+        return [_converse(body, model, tools, grammar)]
+    return [await model.run_in_thread(_converse, body, model, tools, grammar)]
 
 
 def _is_short(body: ChatBody) -> bool:
