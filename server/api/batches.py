@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from server.api.errors import ApiError, bad_request, busy, invalid, shutting_down
 from server.api.health import LIFE
-from server.api.input.body import encoding_of, read_body
+from server.api.input.body import UNPACKED, read_body
 from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
 from server.api.register import read_number
@@ -215,7 +215,7 @@ class DeletedFile(msgspec.Struct, frozen=True):
 async def upload_file(request: web.Request) -> web.Response:
     """Take in a file of JSON lines for a batch; raises ApiError 400, 408, 413, 415."""
     files, limits = batches_of(request).files, request.app[LIMITS]
-    if encoding_of(request):
+    if request.headers.get("Content-Encoding", "").strip().lower() not in UNPACKED:
         raise ApiError(415, "Content-Encoding: files are read as they come; send the form as it is", close=True)
     if request.content_type != "multipart/form-data":
         raise bad_request("send a form (multipart/form-data) with the fields purpose and file")

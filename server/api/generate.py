@@ -22,7 +22,6 @@ from server.api.output.messages import MessageWords, TokenCount
 from server.api.output.reply import json_response
 from server.api.served_model import MODEL, ServedModel, model_name
 from server.api.ticket import TICKET
-from server.http.request_id import request_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +51,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
 
 async def _answer(request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
     body, record = await read_call(request, endpoint.schema, endpoint.prefix)
-    model = request.app[MODEL]
-    read = await endpoint.prompts(body, model)
-    return await respond(request, record, body, read, lambda call: endpoint.words(call, body, model))
+    read = await endpoint.prompts(body, request.app[MODEL])
+    return await respond(request, record, body, read, endpoint.words)
 
 
 async def messages(request: web.Request) -> web.StreamResponse:
@@ -64,7 +62,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
         chat = await model.run_in_thread(as_chat, body)
         read = await prompts.chat_prompts(chat, model)
-        return await respond(request, record, chat, read, lambda call: MessageWords(call, request_id(request)))
+        return await respond(request, record, chat, read, MessageWords)
 
 
 async def count_tokens(request: web.Request) -> web.Response:

@@ -27,14 +27,11 @@ async def responses(request: web.Request) -> web.StreamResponse:
     """Answer a conversation with text and calls of functions, as OpenAI's responses do."""
     body, record = await read_call(request, bodies.ResponsesBody, "resp_")
     chat, spoken = await read_chat(request, body)
-    model, keep = request.app[MODEL], None
-    if body.store is not False:
-        keep = partial(request.app[STORE].add, holder_of(request), spoken)
+    keep = partial(request.app[STORE].add, holder_of(request), spoken) if body.store is not False else None
     with reword_errors(bodies.OWN_NAMES, bodies.OWN_WORDS):
-        prompts = await chat_prompts(chat, model)
-        return await respond(
-            request, record, chat, prompts, lambda call: replies.ResponseWords(call, body, model, keep)
-        )
+        prompts = await chat_prompts(chat, request.app[MODEL])
+        words = partial(replies.ResponseWords, asked=body, keep=keep)
+        return await respond(request, record, chat, prompts, words)
 
 
 async def read_chat(request: web.Request, body: bodies.ResponsesBody) -> tuple[ChatBody, tuple[Message, ...]]:

@@ -29,7 +29,7 @@ from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Estimate, LengthPredictor, Prediction, prediction_of
 from scheduler.request import Request
-from server.api.served_model import Revise
+from server.api.served_model import AnswerLengths, Revise
 from server.cli.config import FrontConfig
 from server.composition.cache_paths import journal_path
 
@@ -54,7 +54,7 @@ CANCELLED = "cancelled"
 """Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""
 
 
-class Lengths:
+class Lengths(AnswerLengths):
     """Predicts for the handlers, and follows requests for the dispatcher. Event loop only; recording takes
     no time and raises nothing."""
 

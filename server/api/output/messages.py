@@ -10,9 +10,11 @@ import msgspec
 
 from engine.messages import REPETITION, FinishReason, RowUpdate
 from server.api.errors import ApiError
+from server.api.input.schema import ChatBody
+from server.api.output.answer import Item, ItemWords
 from server.api.output.call import Call, Part
-from server.api.output.items import Item, ItemWords
 from server.api.output.reading import try_json
+from server.api.served_model import ServedModel
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
@@ -117,9 +119,9 @@ class MessageWords(ItemWords):
     The last event of a stream is its end marker: Anthropic sends no [DONE].
     """
 
-    def __init__(self, call: Call, request_id: str) -> None:
+    def __init__(self, call: Call, body: ChatBody, model: ServedModel) -> None:
         super().__init__()
-        self._call, self._request_id = call, request_id
+        self._call = call
 
     def whole(self, answers: Sequence[Part]) -> MessageObject:
         for _ in self.events(answers[0]):
@@ -148,7 +150,7 @@ class MessageWords(ItemWords):
         yield MessageEvent(type="message_stop")
 
     def failed(self, error: ApiError) -> msgspec.Struct:
-        return message_error(error, self._request_id)
+        return message_error(error, self._call.record.caller.request_id)
 
     def _usage(self) -> MessageUsage:
         usage = self._call.usage()

@@ -13,8 +13,9 @@ import orjson
 from engine.messages import FinishReason, RowUpdate
 from server.api.errors import ApiError, error_body
 from server.api.input import responses as bodies
+from server.api.input.schema import ChatBody
+from server.api.output.answer import Item, ItemWords
 from server.api.output.call import Call, Part
-from server.api.output.items import Item, ItemWords
 from server.api.output.reading import TextPiece, try_json
 from server.api.output.reply import ChatLogprob, Metrics, chat_logprobs
 from server.api.served_model import ServedModel
@@ -183,14 +184,15 @@ class ResponseWords(ItemWords):
     def __init__(
         self,
         call: Call,
-        body: bodies.ResponsesBody,
+        body: ChatBody,
         model: ServedModel,
+        asked: bodies.ResponsesBody,
         keep: Callable[[ResponseObject], None] | None,
     ) -> None:
-        """`keep` is given the response once it is whole."""
+        """Answers what is `asked`, for which the chat `body` stands; `keep` is given the response once it is whole."""
         super().__init__()
-        self._call, self._body, self._model, self._keep = call, body, model, keep
-        self._custom = frozenset(tool.name for tool in body.tools or () if tool.type == "custom")
+        self._call, self._body, self._model, self._keep = call, asked, model, keep
+        self._custom = frozenset(tool.name for tool in asked.tools or () if tool.type == "custom")
         self._numbers = count()  # of events
         self._fresh: list[ChatLogprob] = []  # of the text of the part that is being worded
         self._logprobs: list[ChatLogprob] = []
