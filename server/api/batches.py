@@ -10,9 +10,9 @@ import msgspec
 from aiohttp import BodyPartReader, web
 from msgspec import Meta
 
-from server.api.errors import ApiError, bad_request, busy, shutting_down
+from server.api.errors import ApiError, bad_request, busy, invalid, shutting_down
 from server.api.health import LIFE
-from server.api.input.body import encoding_of, read_body
+from server.api.input.body import UNPACKED, read_body
 from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
 from server.api.register import read_number
@@ -121,7 +121,7 @@ def _send_page(request: web.Request, entries: Sequence[Entry], shape: type[ListP
     if after is not None:
         places = [place for place, entry in enumerate(entries) if entry.id == after]
         if not places:
-            raise bad_request(f"after: there is no {after[:200]!r}", "after", "invalid_value")
+            raise invalid("after", f"there is no {after[:200]!r}", "invalid_value")
         begin = places[0] + 1
     page = list(entries[begin : begin + limit])
     first, last = (page[0].id, page[-1].id) if page else (None, None)
@@ -132,12 +132,12 @@ async def create_batch(request: web.Request) -> web.Response:
     """Begin a batch of the requests in a file; raises ApiError 400, 404, 429, 503."""
     batches, body = _open_batches(request), await read_body(request, BatchBody)
     if body.endpoint not in PATHS:
-        raise bad_request(f"endpoint: must be one of {', '.join(PATHS)}", "endpoint", "invalid_value")
+        raise invalid("endpoint", f"must be one of {', '.join(PATHS)}", "invalid_value")
     try:
         record = await batches.create(body.input_file_id, body.endpoint, holder_of(request), body.metadata or {})
     except NoSuchFile:
-        message = f"input_file_id: there is no file {body.input_file_id!r}"
-        raise ApiError(404, message, param="input_file_id", code="file_not_found") from None
+        fault = f"there is no file {body.input_file_id!r}"
+        raise invalid("input_file_id", fault, "file_not_found", status=404) from None
     except TooManyBatches as error:
         raise busy(str(error), "rate_limit_exceeded", RETRY_AFTER) from None
     return json_response(_object(record, request))
@@ -172,7 +172,7 @@ def _find(request: web.Request) -> BatchRecord:
     name = request.match_info["id"]
     found = batches_of(request).find(name, holder_of(request))
     if found is None:
-        raise ApiError(404, f"id: there is no batch {name[:200]!r}", param="id", code="batch_not_found")
+        raise invalid("id", f"there is no batch {name[:200]!r}", "batch_not_found", status=404)
     return found
 
 
@@ -215,7 +215,7 @@ class DeletedFile(msgspec.Struct, frozen=True):
 async def upload_file(request: web.Request) -> web.Response:
     """Take in a file of JSON lines for a batch; raises ApiError 400, 408, 413, 415."""
     files, limits = batches_of(request).files, request.app[LIMITS]
-    if encoding_of(request):
+    if request.headers.get("Content-Encoding", "").strip().lower() not in UNPACKED:
         raise ApiError(415, "Content-Encoding: files are read as they come; send the form as it is", close=True)
     if request.content_type != "multipart/form-data":
         raise bad_request("send a form (multipart/form-data) with the fields purpose and file")
@@ -228,7 +228,7 @@ async def upload_file(request: web.Request) -> web.Response:
                 purpose = (await _chunk(part, limits)).decode("utf-8", "replace")
             elif part.name == "file":
                 if filename is not None:
-                    raise bad_request("file: send one at a time", "file")
+                    raise invalid("file", "send one at a time")
                 filename = (part.filename or "file").encode("utf-8", "replace").decode()[:256]
                 while chunk := await _chunk(part, limits):
                     size += len(chunk)
@@ -236,9 +236,9 @@ async def upload_file(request: web.Request) -> web.Response:
                         raise _too_large(limits, files.room_of(holder))
                     await asyncio.to_thread(content.write, chunk)
         if purpose not in PURPOSES:
-            raise bad_request(f"purpose: must be one of {', '.join(PURPOSES)}", "purpose", "invalid_value")
+            raise invalid("purpose", f"must be one of {', '.join(PURPOSES)}", "invalid_value")
         if filename is None:
-            raise bad_request("file: is missing", "file")
+            raise invalid("file", "is missing")
         content.flush()
         return json_response(_file_object(await asyncio.to_thread(files.keep, name, filename, purpose)))
 
@@ -260,7 +260,7 @@ async def delete_file(request: web.Request) -> web.Response:
     """Remove a file; raises ApiError 400 while a batch reads it, 404."""
     batches, file = batches_of(request), _find_file(request)
     if batches.uses(file.id):
-        raise bad_request(f"id: a batch under way reads {file.id}; cancel that first", "id", "file_in_use")
+        raise invalid("id", f"a batch under way reads {file.id}; cancel that first", "file_in_use")
     await asyncio.to_thread(batches.files.remove, file.id, file.holder)
     return json_response(DeletedFile(file.id))
 
@@ -275,7 +275,7 @@ def _find_file(request: web.Request) -> StoredFile:
     try:
         return batches_of(request).files.find(request.match_info["id"], holder_of(request))
     except NoSuchFile as error:
-        raise ApiError(404, f"id: there is no file {str(error)[:200]!r}", param="id", code="file_not_found") from None
+        raise invalid("id", f"there is no file {str(error)[:200]!r}", "file_not_found", status=404) from None
 
 
 def _file_object(file: StoredFile) -> FileObject:

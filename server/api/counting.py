@@ -39,9 +39,10 @@ async def estimate(request: web.Request) -> web.Response:
     """Tell what a call would cost and how long it would take if it came now, without making it; raises ApiError 400."""
     body, prompts = await _read(request)
     model_name(body.model, request.app[MODEL])
-    client, holder = client_of(request, body.user), holder_of(request)
+    client, holder, dispatcher = client_of(request, body.user), holder_of(request), request.app[DISPATCHER]
     async with foresee(body, prompts, request.app, client, holder, seeded=False) as wanted:
-        requests = [request.app[DISPATCHER].estimate(**one.given) for one in wanted]
+        pairs = [(one, sampling) for one in wanted for sampling in one.sampling]
+        requests = [dispatcher.estimate(one.prompt.ids, sampling, **one.known) for one, sampling in pairs]
     told = expectation_of(requests)
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)
@@ -67,7 +68,7 @@ async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_pr
     if isinstance(body, ResponsesBody):
         body, _ = await read_chat(request, body)
     assert isinstance(body, schema.ChatBody), "the only kind that is left"
-    return body, [await text_prompts.chat_prompt(body, model)]
+    return body, await text_prompts.chat_prompts(body, model)
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):

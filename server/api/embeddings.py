@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from server.api.errors import ApiError, bad_request
+from server.api.errors import ApiError, invalid
 from server.api.input.body import read_body
 from server.api.input.prompts import separate
 from server.api.input.schema import ModelName, TokenIds, one_kind
@@ -118,7 +118,7 @@ def _inputs(body: EmbeddingBody) -> Sequence[str | Ids]:
 def _bad_request(refused: Refused, *, several: bool) -> ApiError:
     param = "dimensions" if refused.about_dimensions else "input"
     path = f"{param}[{refused.place}]" if several and refused.place is not None else param
-    return bad_request(f"{path}: {refused.message}", param, refused.code)
+    return invalid(path, refused.message, refused.code)
 
 
 def _embedding(rows: FloatMatrix, place: int, *, as_text: bool) -> Embedding:

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field, replace
 from math import ceil
 from types import MappingProxyType
 
@@ -55,29 +56,27 @@ LONGEST_MESSAGE = 1000
 """Characters that a client is told of a failure, which may name what the client has sent."""
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """A failure that the client shall read: `message` says what to change, `param` names the field.
 
     `close` ends the connection after the answer, for when the rest of the request is not worth reading.
     """
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        close: bool = False,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]} ..."
-        self.param = param
-        self.code = code
-        self.close = close
-        self.headers = headers or {}
+    status: int
+    message: str
+    _: KW_ONLY
+    param: str | None = None
+    code: str | None = None
+    close: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.message) > LONGEST_MESSAGE:
+            self.message = f"{self.message[:LONGEST_MESSAGE]} ..."
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
@@ -156,9 +155,7 @@ def reword_errors(names: Mapping[str, str], words: Mapping[str, str]) -> Iterato
         if param is not None and param in names:
             # The name leads; further on, it may be a word of a sentence unless it could be nothing else.
             message, param = message.replace(param, names[param], -1 if "_" in param else 1), names[param]
-        raise ApiError(
-            error.status, message, param=param, code=error.code, close=error.close, headers=error.headers
-        ) from None
+        raise replace(error, message=message, param=param) from None
 
 
 def error_response(

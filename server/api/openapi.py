@@ -52,6 +52,9 @@ _REQUEST_ID = {
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
     """The whole document, as JSON has it."""
     described = [operation for operation in operations if operation.name]
+    paths: dict[str, Any] = {}
+    for operation in described:
+        paths.setdefault(operation.template, {})[operation.method] = _operation(operation)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -63,7 +66,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "security": [{}, {"key": []}],
-        "paths": _paths(described),
+        "paths": paths,
         "components": {
             "schemas": _schemas(described),
             "parameters": {"RequestId": _REQUEST_ID},
@@ -100,30 +103,40 @@ def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
     return dict(sorted(schemas.items()))
 
 
-def _paths(operations: Iterable[Operation]) -> dict[str, Any]:
-    paths: dict[str, Any] = {}
-    for operation in operations:
-        paths.setdefault(operation.template, {})[operation.method] = _operation(operation)
-    return paths
+_EVENT: Mapping[str, Any] = MappingProxyType(
+    {
+        "type": "object",
+        "description": "With `stream`: server-sent events. This is one; its `data` is `[DONE]`, or a JSON object of "
+        "those in `x-events`.",
+        "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+        "required": ["data"],
+    }
+)
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    parameters = [
-        _parameter(parameter) for parameter in (*operation.parameters, *((PROGRESS,) if operation.generates else ()))
-    ]
+    parameters = (*operation.parameters, *((PROGRESS,) if operation.generates else ()))
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "parameters": [*parameters, {"$ref": "#/components/parameters/RequestId"}],
+        "parameters": [*map(_parameter, parameters), {"$ref": "#/components/parameters/RequestId"}],
     }
     if operation.open:
         described["security"] = []
-    if operation.body is not None:
-        content = {"application/json": {"schema": _ref(operation.body)}}
-        described["requestBody"] = {"required": True, "content": content}
-    if operation.other_body:
-        described["requestBody"] = {"required": True, "content": {operation.other_body: FORM}}
-    described["responses"] = {"200": _success(operation), "default": _error(operation)}
+    body = {operation.other_body: FORM} if operation.other_body else _json(operation.body)
+    if body:
+        described["requestBody"] = {"required": True, "content": body}
+    success = _json(operation.reply)
+    if operation.events:
+        events = [_ref(event) for event in operation.events]
+        success["text/event-stream"] = {"schema": dict(_EVENT), "x-events": events}
+    success |= {media: {} for media in operation.other}
+    # Any status but 200. Its `type` and `code` tell what is wrong; 429 says when to come again.
+    error = _json(ErrorBody if operation.dialect is None else operation.dialect.error)
+    described["responses"] = {
+        "200": {"description": "Success", "headers": _HEADERS, "content": success},
+        "default": {"description": "An error", "headers": _HEADERS | RETRY_AFTER, "content": error},
+    }
     return described
 
 
@@ -137,34 +150,9 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     }
 
 
-_EVENT: Mapping[str, Any] = MappingProxyType(
-    {
-        "type": "object",
-        "description": "With `stream`: server-sent events. This is one; its `data` is `[DONE]`, or a JSON object of "
-        "those in `x-events`.",
-        "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
-        "required": ["data"],
-    }
-)
-
-
-def _success(operation: Operation) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    if operation.reply is not None:
-        content["application/json"] = {"schema": _ref(operation.reply)}
-    if operation.events:
-        events = [_ref(event) for event in operation.events]
-        content["text/event-stream"] = {"schema": dict(_EVENT), "x-events": events}
-    for media in operation.other:
-        content[media] = {}
-    return {"description": "Success", "headers": _HEADERS, "content": content}
-
-
-def _error(operation: Operation) -> dict[str, Any]:
-    """Any status but 200. Its `type` and `code` tell what is wrong; 429 says when to come again."""
-    body = ErrorBody if operation.dialect is None else operation.dialect.error
-    content = {"application/json": {"schema": _ref(body)}}
-    return {"description": "An error", "headers": _HEADERS | RETRY_AFTER, "content": content}
+def _json(struct: type[msgspec.Struct] | None) -> dict[str, Any]:
+    """A body in JSON; nothing for none."""
+    return {} if struct is None else {"application/json": {"schema": _ref(struct)}}
 
 
 def _ref(struct: type[msgspec.Struct]) -> dict[str, str]:

@@ -6,13 +6,14 @@ from typing import Any
 
 from aiohttp.typedefs import Handler
 
-from server.api import batches, chat, completions, counting, embeddings, health, messages, register, responses
+from server.api import batches, counting, embeddings, generate, health, register, responses
 from server.api.input.messages import CountBody, MessagesBody
 from server.api.input.responses import ResponsesBody
 from server.api.input.schema import ChatBody, CompletionBody
 from server.api.openapi import openapi
 from server.api.operation import Body, Dialect, Operation, Parameter
-from server.api.output import response
+from server.api.output import chat, completions, messages
+from server.api.output import responses as replies
 from server.api.output.reply import Expectation
 from server.api.request_status import RequestList, RequestStatus
 from server.batches.files import FileObject
@@ -59,7 +60,7 @@ def _at(method: str, path: str, handler: Handler, name: str, reply: Body, *given
 
 _CHAT = (ChatBody, chat.ChatReply, chat.ChatChunk)
 _COMPLETION = (CompletionBody, completions.CompletionReply, completions.CompletionReply)
-_RESPONSE = (ResponsesBody, response.ResponseObject, response.ResponseEvent)
+_RESPONSE = (ResponsesBody, replies.ResponseObject, replies.ResponseEvent)
 _MESSAGE = (MessagesBody, messages.MessageObject, messages.MessageEvent, messages.MessageError)
 _COUNT = (CountBody, messages.TokenCount)
 _EMBEDDING = (embeddings.EmbeddingBody, embeddings.EmbeddingList)
@@ -67,15 +68,13 @@ _TOKENS, _TEXT = (counting.TokenizeBody, counting.Tokens), (counting.DetokenizeB
 JSONL = ("application/jsonl",)
 
 OPERATIONS = (
-    _generate("/v1/chat/completions", chat.chat_completions, "createChatCompletion", *_CHAT),
-    _generate("/v1/completions", completions.completions, "createCompletion", *_COMPLETION),
+    _generate("/v1/chat/completions", generate.chat_completions, "createChatCompletion", *_CHAT),
+    _generate("/v1/completions", generate.completions, "createCompletion", *_COMPLETION),
     _generate("/v1/responses", responses.responses, "createResponse", *_RESPONSE),
-    _at("get", "/v1/responses/{id}", responses.show_response, "showResponse", response.ResponseObject, RESPONSE),
-    _at(
-        "delete", "/v1/responses/{id}", responses.delete_response, "deleteResponse", response.DeletedResponse, RESPONSE
-    ),
-    _generate("/v1/messages", messages.messages, "createMessage", *_MESSAGE, dialect=ANTHROPIC),
-    _count("/v1/messages/count_tokens", messages.count_tokens, "countMessageTokens", *_COUNT, dialect=ANTHROPIC),
+    _at("get", "/v1/responses/{id}", responses.show_response, "showResponse", replies.ResponseObject, RESPONSE),
+    _at("delete", "/v1/responses/{id}", responses.delete_response, "deleteResponse", replies.DeletedResponse, RESPONSE),
+    _generate("/v1/messages", generate.messages, "createMessage", *_MESSAGE, dialect=ANTHROPIC),
+    _count("/v1/messages/count_tokens", generate.count_tokens, "countMessageTokens", *_COUNT, dialect=ANTHROPIC),
     Operation("post", "/v1/embeddings", embeddings.embeddings, "createEmbedding", *_EMBEDDING, rationed=True),
     _count("/v1/estimate", counting.estimate, "estimate", counting.AnyBody, Expectation),
     Operation("post", "/v1/files", batches.upload_file, "createFile", reply=FileObject, other_body=FORM),

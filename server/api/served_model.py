@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from aiohttp import web
 
@@ -81,19 +81,14 @@ class ServedModel:
     grammars: GrammarCompiler | None
     """Compiles grammars for the executors; None where answers are not constrained."""
     defaults: AnswerDefaults
-    virtual: str | None = None
-    """The device that makes filler in place of the model's text; None where the model answers."""
+    fingerprint: str = FINGERPRINT
+    """The `system_fingerprint` of answers: this program and its version, or the device that makes filler."""
     accepts_any_name: bool = False
     """Whether a request may name any model, and gets this one."""
 
     @property
     def id(self) -> str:
         return self.names[0]
-
-    @property
-    def fingerprint(self) -> str:
-        """The `system_fingerprint` of answers: this program and its version, or the virtual device."""
-        return self.virtual or FINGERPRINT
 
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of work on texts or bodies that may take long, done off the event loop."""
@@ -123,27 +118,16 @@ Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None],
 """Takes a better prediction of a request's length, as the dispatcher does."""
 
 
-class AnswerLengths(Protocol):
-    """The part of server.lengths.lengths.Lengths that handlers use. Event loop only."""
+class AnswerLengths:
+    """Lengths of a server that neither predicts nor records; server.lengths.lengths.Lengths does. Event loop only."""
 
     async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         """The length of an answer; None where none is predicted. Raises NoReplay where the client should know it."""
-        ...
-
-    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
-        """Record a request that was submitted; `revise` is called with what becomes known of its length later."""
-        ...
-
-
-class UnknownLengths:
-    """Lengths of a server that neither predicts nor records."""
-
-    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
         return None
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
-        pass
+        """Record a request that was submitted; `revise` is called with what becomes known of its length later."""
 
 
 DISPATCHER = web.AppKey("dispatcher", Dispatcher)
-LENGTHS: web.AppKey[AnswerLengths] = web.AppKey("lengths")
+LENGTHS = web.AppKey("lengths", AnswerLengths)

@@ -5,28 +5,23 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from scheduler.request import BACKGROUND
-from server.api.chat import ChatWords
-from server.api.completions import CompletionWords
 from server.api.embeddings import EmbeddingBody, embed
-from server.api.errors import ApiError, bad_request, error_body
+from server.api.errors import ApiError, error_body, invalid
+from server.api.generate import CHAT, COMPLETION, Endpoint
 from server.api.input.body import decode
-from server.api.input.prompts import Prompt, chat_prompt, completion_prompts
-from server.api.input.schema import ChatBody, CompletionBody
-from server.api.output.answer import Words, gather_answers
-from server.api.output.call import Call, open_call
+from server.api.output.answer import gather_answers
+from server.api.output.call import open_call
 from server.api.output.reply import encode
 from server.api.register import REGISTER, Caller, Record
-from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
+from server.api.served_model import DISPATCHER, MODEL, model_name
 from server.batches.batch import LineReply
 from server.http.access import ACCESS, ALL, Share
 
@@ -39,27 +34,8 @@ LATER = (429, 503)
 """Statuses of requests that are asked again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A path whose requests come to the dispatcher."""
-
-    schema: type[ChatBody] | type[CompletionBody]
-    prefix: str
-    """Beginning of its answers' ids."""
-    prompts: Callable[[Any, ServedModel], Awaitable[Sequence[Prompt]]]
-    words: Callable[[Call, Any, ServedModel], Words]
-
-
-async def _chat_prompts(body: ChatBody, model: ServedModel) -> Sequence[Prompt]:
-    return [await chat_prompt(body, model)]
-
-
-ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
-    {
-        "/v1/chat/completions": Endpoint(ChatBody, "chatcmpl-", _chat_prompts, ChatWords),
-        "/v1/completions": Endpoint(CompletionBody, "cmpl-", completion_prompts, CompletionWords),
-    }
-)
+ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType({"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION})
+"""Paths whose requests come to the dispatcher."""
 
 EMBEDDINGS = "/v1/embeddings"
 
@@ -106,7 +82,7 @@ class ModelAsker:
         app, model, kind = self._app, self._app[MODEL], ENDPOINTS[endpoint]
         given = await decode(raw, kind.schema, app)
         if given.stream:
-            raise bad_request("stream: answers of a batch come whole; leave it out", "stream")
+            raise invalid("stream", "answers of a batch come whole; leave it out")
         name, arrival = model_name(given.model, model), app[DISPATCHER].now()
         body = msgspec.structs.replace(given, priority=BACKGROUND, deadline_ms=None)
         prompts = await kind.prompts(body, model)

@@ -26,6 +26,7 @@ from scheduler.length.online import fit
 from scheduler.serving_time.machine import StepLearning
 from scheduler.serving_time.presets import find_virtual
 from server.api.limits import Limits
+from server.api.output.reply import FINGERPRINT
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
 from server.cli.config import NO_EMBEDDINGS, ServeConfig
@@ -184,7 +185,7 @@ def _run_executors(executors: Sequence[Executor]) -> Iterator[None]:
 def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecutor) -> ServedModel:
     return ServedModel(
         names=_model_names(config),
-        virtual=None if find_virtual(config.device) is None else config.device,
+        fingerprint=FINGERPRINT if find_virtual(config.device) is None else config.device,
         root=config.model,
         context_length=min(executor.info.context_length for executor in loaded.executors),
         vocab_size=loaded.vocab_size,

@@ -91,7 +91,8 @@ class Quota:
         refused counts for nothing.
         """
         use, limits = self._uses[holder], limits or self.interactive
-        self._check_concurrent(use, limits, 1)
+        if limits.max_concurrent_requests is not None:
+            self._check_concurrent(use, limits, 1)
         # Tokens are known when they are spent, so the request that goes beyond the quota is the last for a while.
         if (most := limits.tokens_per_minute) is not None and (wait := use.tokens.wait(most, now)):
             raise _exceeded(f"this key has used {use.tokens.total} tokens in a minute, and may use {most}", wait)
@@ -181,7 +182,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     """Answer 401 to a call that brings no key of ours."""
     keys = request.app[ACCESS].keys
     operation = request.get(OPERATION)
-    if len(keys) and (operation is None or not operation.open):
+    if keys.shares and (operation is None or not operation.open):
         request[HOLDER] = check_key(keys, request.headers)
     return await handler(request)
 

@@ -35,7 +35,7 @@ from server.api.output.reply import SHORT_FORM
 from server.api.output.sse import LOOKS
 from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
-from server.api.served_model import DISPATCHER, LENGTHS, MODEL, AnswerLengths, ServedModel, UnknownLengths
+from server.api.served_model import DISPATCHER, LENGTHS, MODEL, AnswerLengths, ServedModel
 from server.api.ticket import admit
 from server.batches.asker import ModelAsker
 from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
@@ -80,7 +80,7 @@ class Service:
     """What handlers need besides, under their keys."""
     executors: int = 1
     limits: Limits = field(default_factory=Limits)
-    lengths: AnswerLengths = field(default_factory=UnknownLengths)
+    lengths: AnswerLengths = field(default_factory=AnswerLengths)
     responsive: Callable[[], bool] = field(default=lambda: True)
     """Whether executors that have work go on with it."""
     metrics: Metrics | None = None
@@ -122,7 +122,8 @@ REFUSALS = ("429", "503")
 
 def build_app(service: Service, front: Front = OPEN) -> web.Application:
     """The whole HTTP surface of one service, each part below the key by which handlers know it."""
-    app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.limits.max_body_bytes)
+    middlewares = [one for one in MIDDLEWARES if one is not trace_calls or front.tracing is not None]
+    app = web.Application(middlewares=middlewares, client_max_size=service.limits.max_body_bytes)
     parts: dict[web.AppKey[Any], Any] = {
         DISPATCHER: service.dispatcher,
         NAME: service.name,

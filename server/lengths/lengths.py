@@ -30,7 +30,7 @@ from scheduler.length.online import MOST, Fit, OnlineForest, fit
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, LengthPredictor, Prediction, prediction_of
 from scheduler.request import Request
-from server.api.served_model import Revise
+from server.api.served_model import AnswerLengths, Revise
 from server.cli.config import FrontConfig
 from server.composition.cache_paths import journal_path
 
@@ -39,7 +39,7 @@ CANCELLED = "cancelled"
 
 
 @dataclass(eq=False, slots=True)
-class Lengths:
+class Lengths(AnswerLengths):
     """Predicts for the handlers, and follows requests for the dispatcher. Event loop only; recording takes
     no time and raises nothing."""
 

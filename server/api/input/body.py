@@ -47,6 +47,7 @@ BODIES_OF_ONE = 16
 """Bodies of the greatest size of which one sender may have the bytes held."""
 
 PACKED = ("gzip", "x-gzip", "deflate")
+UNPACKED = ("", "identity")
 """Encodings of bodies that are read."""
 
 T = TypeVar("T")
@@ -131,11 +132,12 @@ async def _receive(request: web.Request, body: bytearray, held: Counter[str], se
     most = limits.max_body_bytes
     if (request.content_length or 0) > most:
         raise _too_large(limits)
-    encoding = encoding_of(request)
-    if encoding not in ("", *PACKED):
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if encoding not in (*PACKED, *UNPACKED):
         message = "Content-Encoding: only gzip, deflate and identity are read; send the body as it is"
         raise ApiError(415, message, close=True)
-    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress if encoding else None  # 32: either header
+    # 32: either header
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress if encoding in PACKED else None
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for piece in request.content.iter_any():
@@ -154,12 +156,6 @@ async def _receive(request: web.Request, body: bytearray, held: Counter[str], se
         raise ApiError(408, message, close=True) from None
     except zlib.error:
         raise ApiError(400, "the request's body cannot be read: its encoding is broken", close=True) from None
-
-
-def encoding_of(request: web.Request) -> str:
-    """How a body is packed; empty where it is not."""
-    encoding = request.headers.get("Content-Encoding", "").strip().lower()
-    return "" if encoding == "identity" else encoding
 
 
 def _too_large(limits: Limits) -> ApiError:

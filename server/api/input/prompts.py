@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -18,10 +18,10 @@ from engine.sampling.grammar import Compiled
 from models.errors import TextError
 from scheduler.length.features import LengthQuery
 from server.api.errors import ApiError, invalid
-from server.api.input.fields import refuse_foreign, required
-from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, Message, TextBody
+from server.api.input.fields import read_object, refuse_foreign, required
+from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, Message, PastCall, TextBody
 from server.api.input.structured import constraint
-from server.api.input.tools import NO_TOOLS, Toolbox, Turn, plain_turns, tool_fields, toolbox
+from server.api.input.tools import NO_TOOLS, Toolbox, Turn, plain_turns, toolbox
 from server.api.served_model import ServedModel
 from server.lengths.instruction import InstructionSplit, split_by, split_messages
 
@@ -52,16 +52,16 @@ class Prompt:
     """Tools that the answer may call."""
 
 
-async def chat_prompt(body: ChatBody, model: ServedModel) -> Prompt:
-    """The conversation through the model's chat template; raises ApiError 400."""
+async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
+    """The only prompt of a chat: its conversation through the model's chat template; raises ApiError 400."""
     refuse_foreign(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
     tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
     form = tools.offered or body.response_format or body.structured_outputs
     grammar = await constraint(body, model, tools) if form else None
     if not asks_tools and _is_short(body):
-        return _converse(body, model, tools, grammar)
-    return await model.run_in_thread(_converse, body, model, tools, grammar)
+        return [_converse(body, model, tools, grammar)]
+    return [await model.run_in_thread(_converse, body, model, tools, grammar)]
 
 
 def _is_short(body: ChatBody) -> bool:
@@ -139,9 +139,22 @@ def _turn(message: Message, path: str) -> Turn:
     role, content = "system" if message.role == "developer" else message.role, message.content
     if not isinstance(content, str):
         silent = content is None and role == "assistant"
-        content = "" if silent else join_content(content, f"{path}.content", ("text",))
-    turn = {"role": role, "content": content}
-    return turn if role != "tool" and not message.tool_calls else turn | tool_fields(message, path)
+        content = "" if silent else join_content(content, f"{path}.content")
+    turn: Turn = {"role": role, "content": content}
+    if message.tool_calls and role != "assistant":
+        raise invalid(f"{path}.tool_calls", "only the assistant calls tools")
+    if message.tool_calls:
+        turn["tool_calls"] = [_call(one, f"{path}.tool_calls[{place}]") for place, one in enumerate(message.tool_calls)]
+    if role == "tool":
+        why = "; it names the call whose result this is"
+        turn["tool_call_id"] = required(message.tool_call_id or None, f"{path}.tool_call_id", why)
+    return turn
+
+
+def _call(call: PastCall, path: str) -> dict[str, Any]:
+    given = call.function.arguments
+    arguments = read_object(given.encode(), f"{path}.function.arguments") if given.strip() else {}
+    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
 def join_content(content: str | Sequence[ContentPart] | None, path: str, types: Sequence[str] = ("text",)) -> str:

@@ -47,26 +47,19 @@ def one_kind(most: int) -> Meta:
 
 
 TOKEN_NAMES = told(propertyNames={"pattern": "^[0-9]{1,9}$"})
+
+
+def _turn(role: dict[str, object], **more: dict[str, object]) -> dict[str, object]:
+    """A turn of these roles, which must have content, and what else is named, and calls no tools."""
+    given = {"role": role, "content": {"type": ["string", "array"]}, **more, "tool_calls": {"enum": [None, []]}}
+    return {"properties": given, "required": ["content", *more]}
+
+
 ROLES = told(
     anyOf=[
         {"properties": {"role": {"const": "assistant"}}},
-        {
-            "properties": {
-                "role": {"enum": ["system", "developer", "user"]},
-                "content": {"type": ["string", "array"]},
-                "tool_calls": {"enum": [None, []]},
-            },
-            "required": ["content"],
-        },
-        {
-            "properties": {
-                "role": {"const": "tool"},
-                "content": {"type": ["string", "array"]},
-                "tool_call_id": {"type": "string", "minLength": 1},
-                "tool_calls": {"enum": [None, []]},
-            },
-            "required": ["content", "tool_call_id"],
-        },
+        _turn({"enum": ["system", "developer", "user"]}),
+        _turn({"const": "tool"}, tool_call_id={"type": "string", "minLength": 1}),
     ]
 )
 

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import orjson
 
 from server.api.errors import invalid
-from server.api.input.fields import is_given, read_object, required
-from server.api.input.schema import ChatBody, FunctionTool, Message, NamedTool, PastCall
+from server.api.input.fields import is_given, read_object
+from server.api.input.schema import ChatBody, FunctionTool, NamedTool
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({"type": "object", "properties": {}, "additionalProperties": False})
 
@@ -168,24 +168,6 @@ To call a function, answer with its name and its arguments as JSON, between thes
 {{"name": "<name of the function>", "arguments": {{<arguments by name>}}}}
 {close}
 The result comes between <tool_response> and </tool_response> in the next message."""
-
-
-def tool_fields(message: Message, path: str) -> Turn:
-    """The fields of a message besides role and content; raises ApiError 400."""
-    if message.tool_calls and message.role != "assistant":
-        raise invalid(f"{path}.tool_calls", "only the assistant calls tools")
-    if message.role == "tool":
-        why = "; it names the call whose result this is"
-        return {"tool_call_id": required(message.tool_call_id or None, f"{path}.tool_call_id", why)}
-    if not message.tool_calls:
-        return {}
-    return {"tool_calls": [_call(call, f"{path}.tool_calls[{place}]") for place, call in enumerate(message.tool_calls)]}
-
-
-def _call(call: PastCall, path: str) -> dict[str, Any]:
-    given = call.function.arguments
-    arguments = read_object(given.encode(), f"{path}.function.arguments") if given.strip() else {}
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
 def plain_turns(turns: Sequence[Turn], tools: Toolbox) -> list[Turn]:

@@ -1,28 +1,30 @@
 """Prompts -> the HTTP response with their answers, whole or streamed.
 
-It knows no endpoint's format; Words make the bodies and the events.
+It knows no endpoint's format; Words make the bodies and the events. What the newer APIs' words share is here: an answer
+is items, texts and calls, that open, grow and close.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from aiohttp import web
 
-from engine.messages import RowUpdate
+from engine.messages import FinishReason, RowUpdate
 from scheduler.stream import Shortcut, join_updates
 from server.api.errors import ApiError, internal_error
 from server.api.input.prompts import Prompt
 from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
 from server.api.output.call import Call, Part, open_call, read_updates
-from server.api.output.reading import Piece
+from server.api.output.reading import CallPiece, Piece
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.output.sse import (
     DONE,
@@ -35,7 +37,7 @@ from server.api.output.sse import (
     send_reply,
 )
 from server.api.register import CALL, REGISTER, Record
-from server.api.served_model import DISPATCHER
+from server.api.served_model import DISPATCHER, MODEL, ServedModel
 from server.api.ticket import TICKET
 from server.http.request_id import request_id
 
@@ -74,9 +76,14 @@ class Words(ABC):
 
 
 async def respond(
-    request: web.Request, record: Record, body: TextBody, prompts: Sequence[Prompt], words: Callable[[Call], Words]
+    request: web.Request,
+    record: Record,
+    body: TextBody,
+    prompts: Sequence[Prompt],
+    words: Callable[[Call, Any, ServedModel], Words],
 ) -> web.StreamResponse:
-    """Generate what the body asks for and answer the client; raises ApiError until the answer begins."""
+    """Generate what the body asks for and answer the client in words that are made for the call; raises ApiError until
+    the answer begins."""
     ticket, app, answers = request[TICKET], request.app, (body.n or 1) * len(prompts)
     if answers > 1:
         ticket.count_answers(answers)
@@ -87,8 +94,10 @@ async def respond(
             request[SHORT_FORM] = headers_of(expectation_of(call.requests))
             if body.stream:
                 progress = bool(body.stream_options and body.stream_options.include_progress)
-                return await _stream(request, call, words(call), progress=progress or HEADER in record.asks)
-            reply = words(call).whole(await gather_answers(call))
+                return await _stream(
+                    request, call, words(call, body, app[MODEL]), progress=progress or HEADER in record.asks
+                )
+            reply = words(call, body, app[MODEL]).whole(await gather_answers(call))
             return await send_reply(request, reply, sum(answer.weight for answer in call.answers))
 
 
@@ -138,3 +147,75 @@ async def _send(stream: EventStream, request: web.Request, call: Call, words: Wo
         await stream.send([words.failed(internal_error(request))])
     if words.end_marker:
         await stream.forward(DONE)
+
+
+@dataclass(slots=True)
+class Item:
+    """A text, or a call of a tool, as far as it has come."""
+
+    place: int
+    call: CallPiece | None
+    """The first piece of a call; None for a text."""
+    status: Literal["in_progress", "completed", "incomplete"] = "in_progress"
+    parts: list[str] = field(default_factory=list)
+    """Of its text, or of the call's arguments."""
+
+    @property
+    def text(self) -> str:
+        """What it says so far, or the call's arguments."""
+        return "".join(self.parts)
+
+
+class ItemWords(Words):
+    """Words a call's only answer. An API's vocabulary words each step of an item as typed events, of which the last
+    ends the stream; a reply that is not streamed passes the events over."""
+
+    end_marker = False
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+
+    def events(self, part: Part) -> Iterator[msgspec.Struct]:
+        for piece in part.pieces:
+            if isinstance(piece, CallPiece):
+                if piece.id:
+                    yield from self._begin(piece)
+                text = piece.arguments
+            else:
+                if not self.items or self.items[-1].call is not None:
+                    yield from self._begin(None)
+                text = piece.text
+            self.items[-1].parts.append(text)
+            yield from self.grown(self.items[-1], text)
+        if part.update.finish_reason is None:
+            return
+        if not self.items:  # an answer without any is an empty text
+            yield from self._begin(None)
+        yield from self._close("incomplete" if part.update.finish_reason is FinishReason.LENGTH else "completed")
+        yield from self.ending(part.update)
+
+    def _begin(self, call: CallPiece | None) -> Iterator[msgspec.Struct]:
+        if self.items:
+            yield from self._close("completed")
+        self.items.append(Item(len(self.items), call))
+        yield from self.begun(self.items[-1])
+
+    def _close(self, status: Literal["completed", "incomplete"]) -> Iterator[msgspec.Struct]:
+        self.items[-1].status = status
+        yield from self.ended(self.items[-1])
+
+    @abstractmethod
+    def begun(self, item: Item) -> Iterable[msgspec.Struct]:
+        """Events that open an item."""
+
+    @abstractmethod
+    def grown(self, item: Item, part: str) -> Iterable[msgspec.Struct]:
+        """Events of a part of its text or arguments, which may be empty."""
+
+    @abstractmethod
+    def ended(self, item: Item) -> Iterable[msgspec.Struct]:
+        """Events that close an item."""
+
+    @abstractmethod
+    def ending(self, update: RowUpdate) -> Iterable[msgspec.Struct]:
+        """Events that end the stream, behind all items; the update is the answer's last."""

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
-from scheduler.dispatcher import Dispatcher
+from scheduler.dispatcher import Dispatcher, Known
 from scheduler.request import Refused, Request, TooLate
 from scheduler.stream import Shortcut
 from server.api.errors import ApiError, bad_request, busy, failure_error
@@ -132,11 +132,13 @@ async def open_call(
         async with foresee(body, prompts, app, record.client, holder, most=most) as wanted:
             record.check()
             check_tokens(sum(one.tokens for one in wanted), app[LIMITS], dispatcher)
-            for place, one in enumerate(wanted):
-                request = dispatcher.submit(**one.given, deadline=deadline, arrival=record.arrival)
-                app[LENGTHS].note(request, one.query, one.prediction, dispatcher.revise)
-                reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)
-                answers.append(Answer(place, one.prompt, request, reader))
+            for one in wanted:
+                known: Known = {**one.known, "deadline": deadline}
+                for sampling in one.sampling:
+                    request = dispatcher.submit(one.prompt.ids, sampling, arrival=record.arrival, **known)
+                    app[LENGTHS].note(request, one.query, one.prediction, dispatcher.revise)
+                    reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)
+                    answers.append(Answer(len(answers), one.prompt, request, reader))
             record.requests = tuple(answer.request for answer in answers)
             call = Call(tuple(answers), record, dispatcher, is_scoring(body))
             spend_tokens(app, holder, call.usage().prompt_tokens)

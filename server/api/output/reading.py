@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -38,24 +38,14 @@ class CallPiece:
 Piece: TypeAlias = TextPiece | CallPiece
 
 
-class Reader(Protocol):
-    """Reads one answer."""
-
-    calls: int
-    """How many have begun so far."""
-    ended: bool
-    """Whether the answer is over by what it says, though its text goes on."""
-
-    def push(self, text: str, *, last: bool) -> list[Piece]:
-        """The pieces of the next part of the text; `last` also brings what was held back."""
-
-
 class PlainText:
     """For an answer that calls no tools: all of it is text."""
 
     calls, ended = 0, False
+    """How many calls have begun so far; whether the answer is over by what it says, though its text goes on."""
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
+        """The pieces of the next part of the text; `last` also brings what was held back."""
         return [TextPiece(text)] if text else []
 
 
@@ -181,6 +171,10 @@ class FoundCalls:
         for name, arguments in calls if self._most is None else calls[: self._most - self.calls]:
             yield CallPiece(self.calls, arguments, new_id(), name)
             self.calls += 1
+
+
+Reader: TypeAlias = PlainText | GuaranteedCalls | FoundCalls
+"""Reads one answer."""
 
 
 def reader_of(tools: Toolbox, *, guaranteed: bool) -> Reader:

@@ -17,6 +17,7 @@ from aiohttp import web
 from msgspec.structs import asdict
 
 from engine.sampling.params import SamplingParams
+from scheduler.dispatcher import Known
 from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
@@ -30,17 +31,19 @@ MAX_LOGPROBS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class WantedAnswer:
-    """One answer that is wanted, and what is known of it before it is made."""
+class WantedAnswers:
+    """The answers to one prompt that are wanted, and what is known of them before they are made."""
 
     prompt: Prompt
+    sampling: Sequence[SamplingParams]
+    """How each is made."""
     query: LengthQuery
-    """The prompt's parts and bounds from which the length of the answer is predicted, and whose it is."""
+    """The prompt's parts and bounds from which the length of each answer is predicted, and whose it is."""
     prediction: Prediction | None
-    given: Mapping[str, Any]
-    """Arguments of the dispatcher's `submit` and `estimate`."""
     tokens: int
-    """Those of the answer and its prompt, as far as they can be foreseen."""
+    """Those of prompt and answer, for each answer, as far as they can be foreseen."""
+    known: Known
+    """Arguments of the dispatcher's `submit` and `estimate` besides prompt and sampling."""
 
 
 @asynccontextmanager
@@ -53,43 +56,34 @@ async def foresee(
     *,
     most: int = MAX_LOGPROBS,
     seeded: bool = True,
-) -> AsyncIterator[list[WantedAnswer]]:
+) -> AsyncIterator[list[WantedAnswers]]:
     """The answers that a body asks for, as `list_sampling` has them, with one predicted length for those to a prompt;
     on leaving, predictions that have not come in time are forgotten. Raises ApiError 400."""
-    model, scope = app[MODEL], length_scope(holder, body.cache_salt)
-    chosen = list_sampling(body, prompts, model, most, seeded=seeded)
-    queries = [
-        replace(prompt.parts, max_tokens=own[0].max_tokens, scope=scope)
-        for prompt, own in zip(prompts, chosen, strict=True)
-    ]
-    asked = [
-        asyncio.ensure_future(app[LENGTHS].predict(query, own[0])) for query, own in zip(queries, chosen, strict=True)
-    ]
+    model, salt, scope = app[MODEL], body.cache_salt, length_scope(holder, body.cache_salt)
     cache = "" if model.defaults.shares_prefixes else holder or ""
-    known = {
-        "priority": body.priority or 0,
-        "client": client,
-        "cache_scope": f"{cache} {body.cache_salt}" if body.cache_salt else cache,
-    }
-    wanted = []
+    known = Known(priority=body.priority or 0, client=client, cache_scope=f"{cache} {salt}" if salt else cache)
+
+    async def ask(prompt: Prompt, sampling: Sequence[SamplingParams]) -> WantedAnswers:
+        query = replace(prompt.parts, max_tokens=sampling[0].max_tokens, scope=scope)
+        prediction, expected = await app[LENGTHS].predict(query, sampling[0]), query.max_tokens
+        length = Known()
+        if prediction is not None:
+            length = Known(predicted_length=prediction.length, distribution=prediction.distribution)
+            expected = min(expected, int(prediction.length))
+        tokens = (len(prompt.ids) + expected) * len(sampling)
+        return WantedAnswers(prompt, sampling, query, prediction, tokens, known | length)
+
+    chosen = list_sampling(body, prompts, model, most, seeded=seeded)
+    asked = [asyncio.ensure_future(ask(*pair)) for pair in zip(prompts, chosen, strict=True)]
     try:
-        predictions = await asyncio.gather(*asked)
-        for prompt, own, query, prediction in zip(prompts, chosen, queries, predictions, strict=True):
-            length: dict[str, Any] = {}
-            tokens = query.max_tokens
-            if prediction is not None:
-                length = {"predicted_length": prediction.length, "distribution": prediction.distribution}
-                tokens = min(tokens, int(prediction.length))
-            for sampling in own:
-                given = {"prompt": prompt.ids, "sampling": sampling, **known, **length}
-                wanted.append(WantedAnswer(prompt, query, prediction, given, len(prompt.ids) + tokens))
-        yield wanted
+        yield await asyncio.gather(*asked)
     except NoReplay as error:
         raise invalid("replay_tokens", str(error)) from None
     finally:
         for future in asked:  # one that has not come was cancelled together with its caller
-            if future.done() and not future.cancelled() and future.exception() is None and (late := future.result()):
-                late.forget()
+            done = future.done() and not future.cancelled() and future.exception() is None
+            if done and (prediction := future.result().prediction) is not None:
+                prediction.forget()
 
 
 def length_scope(holder: str | None, salt: str | None) -> str:
@@ -118,9 +112,6 @@ def list_sampling(
     if body.prompt_logprobs is not None and body.stream:
         raise invalid("prompt_logprobs", "cannot be streamed; leave out stream")
     lengths = [_max_tokens(body, model, model.context_length - len(prompt.ids)) for prompt in prompts]
-    plain = asdict(model.defaults.sampling)
-    plain |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
-    del plain["max_new_tokens"]
     logprobs, scored = body.logprobs, body.prompt_logprobs
     if isinstance(body, ChatBody):
         if body.top_logprobs and not body.logprobs:
@@ -128,37 +119,35 @@ def list_sampling(
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
     elif body.echo and logprobs is not None:
         scored = max(logprobs, scored or 0)
-    common = SamplingParams(
-        lengths[0],
-        **plain | {"top_k": max(plain["top_k"], 0)},  # -1 is off, as 0 is
-        replay_tokens=body.replay_tokens,
-        logit_bias=_logit_bias(body.logit_bias, model.vocab_size) if body.logit_bias else (),
-        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
-        stop_token_ids=_stop_token_ids(body.stop_token_ids, model.vocab_size) if body.stop_token_ids else (),
-        logprobs=logprobs,
-        prompt_logprobs=scored,
-        stop_repetition=model.defaults.stop_repetition,
-        grammar=None if prompts[0].grammar is None else prompts[0].grammar.grammar,
-    )
-    if logprobs is not None or scored is not None:
-        _bound_logprobs(body, sum(len(prompt.ids) for prompt in prompts), sum(lengths), common, most)
-    draw = model.defaults.next_seed if seeded and body.seed is None else lambda: body.seed or 0
-    return [
-        [replace(common, max_tokens=length, seed=(draw() + choice) % 2**64) for choice in range(choices)]
-        for length in lengths
-    ]
-
-
-def _bound_logprobs(body: TextBody, read: int, made: int, common: SamplingParams, most: int) -> None:
-    """Raise ApiError 400 where the log-probabilities that have to be kept until they are sent are more than `most`, of
-    so many tokens of prompts, and of answers at most."""
-    scored, logprobs, choices = common.prompt_logprobs, common.logprobs, body.n or 1
-    of_prompts = 0 if scored is None else choices * (1 + scored) * read
-    of_answers = 0 if logprobs is None or body.stream else choices * (1 + logprobs) * made
+    of_prompts = 0 if scored is None else choices * (1 + scored) * sum(len(prompt.ids) for prompt in prompts)
+    of_answers = 0 if logprobs is None or body.stream else choices * (1 + logprobs) * sum(lengths)
     if of_prompts + of_answers > most:
         name, hint = ("logprobs", ", or set max_tokens") if of_answers > of_prompts else ("prompt_logprobs", "")
         fault = f"{of_prompts + of_answers} log-probabilities are more than {most} in one request"
         raise invalid(name, f"{fault}; ask for fewer alternatives, prompts or answers{hint}")
+    fields = _engine_fields(body, model)
+    grammar = None if prompts[0].grammar is None else prompts[0].grammar.grammar
+    fields |= {"logprobs": logprobs, "prompt_logprobs": scored, "grammar": grammar}
+    draw = model.defaults.next_seed if seeded and body.seed is None else lambda: body.seed or 0
+    return [
+        [SamplingParams(length, **fields, seed=(draw() + choice) % 2**64) for choice in range(choices)]
+        for length in lengths
+    ]
+
+
+def _engine_fields(body: TextBody, model: ServedModel) -> dict[str, Any]:
+    """Fields of SamplingParams that a body decides by itself; raises ApiError 400."""
+    fields = asdict(model.defaults.sampling)
+    fields |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
+    del fields["max_new_tokens"]
+    return fields | {
+        "top_k": max(fields["top_k"], 0),  # -1 is off, as 0 is
+        "replay_tokens": body.replay_tokens,
+        "logit_bias": _logit_bias(body.logit_bias, model.vocab_size) if body.logit_bias else (),
+        "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        "stop_token_ids": _stop_token_ids(body.stop_token_ids, model.vocab_size) if body.stop_token_ids else (),
+        "stop_repetition": model.defaults.stop_repetition,
+    }
 
 
 COMPLETION_TOKENS = 16

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.api.input.prompts import FEW, SHORT, Prompt, chat_prompt, completion_prompts
+from server.api.input.prompts import FEW, SHORT, Prompt, chat_prompts, completion_prompts
 from server.api.input.schema import ChatBody, CompletionBody, ContentPart, Message
 from tests.server.live import Live
 
@@ -27,7 +27,7 @@ class NoThreads(Executor):
 
 async def read(live: Live, body: ChatBody | CompletionBody) -> list[Prompt]:
     model = replace(live.service.model, tokenizer_pool=NoThreads())
-    return [await chat_prompt(body, model)] if isinstance(body, ChatBody) else await completion_prompts(body, model)
+    return await (chat_prompts(body, model) if isinstance(body, ChatBody) else completion_prompts(body, model))
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,25 @@
-"""What OpenAI's completions have in common: each answer is a choice with an index, and [DONE] ends a stream."""
+"""OpenAI's completions, whole and as the chunks of a stream, and what chat completions share with them: each answer is
+a choice with an index, and [DONE] ends a stream.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 import orjson
 
-from engine.messages import RowUpdate
+from engine.messages import FinishReason, RowUpdate, TokenLogprob
 from scheduler.stream import Shortcut
 from server.api.errors import ApiError, error_body
-from server.api.input.schema import StreamOptions, TextBody
+from server.api.input.schema import CompletionBody, StreamOptions, TextBody
+from server.api.output import reply as replies
 from server.api.output.answer import Words
 from server.api.output.call import Call, Part
 from server.api.output.reading import PlainText, TextPiece
-from server.api.output.reply import Metrics, Usage
 from server.api.output.sse import EventStream, frame
 from server.api.served_model import ServedModel
 
@@ -34,8 +37,8 @@ class ChoicesBody(msgspec.Struct, Generic[C], frozen=True, kw_only=True, omit_de
     model: str
     choices: Sequence[C]
     system_fingerprint: str
-    usage: Usage | None = None
-    metrics: Metrics | None = None
+    usage: replies.Usage | None = None
+    metrics: replies.Metrics | None = None
 
 
 class ChoiceWords(Words, Generic[B]):
@@ -107,3 +110,54 @@ class TextFrames:
             return False
         self._answer.tokens += len(update.token_ids)
         return True
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One completion, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: replies.CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+    prompt_logprobs: replies.PromptLogprobs | None = None
+
+
+class CompletionReply(ChoicesBody[CompletionChoice], frozen=True, kw_only=True, omit_defaults=True):
+    """A whole completion, or one event of a streamed one: they have one shape."""
+
+
+class CompletionWords(ChoiceWords[CompletionBody]):
+    """Words answers as OpenAI's completions; with `echo`, the prompt comes before the first token."""
+
+    shape, object = CompletionReply, "text_completion"
+
+    def choices(self, part: Part) -> Iterator[CompletionChoice]:
+        choice = self._choice(part)
+        if choice.text or choice.logprobs or choice.finish_reason:
+            yield choice
+
+    def whole(self, answers: Sequence[Part]) -> CompletionReply:
+        return self.reply(CompletionReply, replies.Lazy(self._choice, answers), object=self.object, **self.totals())
+
+    def _choice(self, part: Part) -> CompletionChoice:
+        answer, update = part.answer, part.update
+        ids, said = update.token_ids, update.text
+        tokens: Sequence[TokenLogprob | None] = update.logprobs
+        if self.body.echo and not answer.begun:
+            ids, said = answer.prompt.ids + ids, answer.prompt.text + said
+            tokens = (*(update.prompt_logprobs or ()), *tokens)
+        answer.begun = True
+        logprobs, alternatives = None, self.body.logprobs
+        if alternatives is not None and ids:
+            lengths = (replies.characters(token_id, self.text) for token_id in ids)
+            *offsets, answer.characters = accumulate(lengths, initial=answer.characters)
+            logprobs = replies.completion_logprobs(ids, tokens, self.text, alternatives=alternatives, offsets=offsets)
+        return CompletionChoice(
+            index=answer.index,
+            text=said,
+            logprobs=logprobs,
+            finish_reason=update.finish_reason,
+            stop_reason=update.stop_reason,
+            prompt_logprobs=replies.prompt_logprobs(update.prompt_logprobs, self.text, self.body.prompt_logprobs),
+        )

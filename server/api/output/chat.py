@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: a conversation in, the assistant's next turn out."""
+"""OpenAI's chat completions, whole and as the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -9,26 +9,13 @@ from operator import attrgetter
 from typing import Literal
 
 import msgspec
-from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
-from server.api.input.body import read_call
-from server.api.input.prompts import chat_prompt
 from server.api.input.schema import ChatBody
-from server.api.output.answer import respond
 from server.api.output.call import Answer, Part
-from server.api.output.choices import ChoicesBody, ChoiceWords
+from server.api.output.completions import ChoicesBody, ChoiceWords
 from server.api.output.reading import CallPiece, Piece, TextPiece
 from server.api.output.reply import ChatLogprobs, Lazy, PromptLogprobs, chat_logprobs, prompt_logprobs
-from server.api.served_model import MODEL
-
-
-async def chat_completions(request: web.Request) -> web.StreamResponse:
-    """Take the assistant's next turn in a conversation."""
-    body, record = await read_call(request, ChatBody, "chatcmpl-")
-    model = request.app[MODEL]
-    prompt = await chat_prompt(body, model)
-    return await respond(request, record, body, [prompt], lambda call: ChatWords(call, body, model))
 
 
 class ChatFinish(StrEnum):

@@ -1,6 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens: a conversation in, the assistant's turn out, as Anthropic's API; and
-errors in its form.
-"""
+"""Anthropic's messages, whole and as the events of a stream, and errors in its form."""
 
 from __future__ import annotations
 
@@ -9,50 +7,14 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from aiohttp import web
 
 from engine.messages import REPETITION, FinishReason, RowUpdate
-from server.api.errors import ApiError, reword_errors
-from server.api.input.body import read_body, read_call
-from server.api.input.messages import CHAT_WORDS, CountBody, MessagesBody, as_chat
-from server.api.input.prompts import chat_prompt, refuse_unencodable, render_chat
-from server.api.input.tools import toolbox
-from server.api.output.answer import respond
+from server.api.errors import ApiError
+from server.api.input.schema import ChatBody
+from server.api.output.answer import Item, ItemWords
 from server.api.output.call import Call, Part
-from server.api.output.items import Item, ItemWords
 from server.api.output.reading import try_json
-from server.api.output.reply import json_response
-from server.api.served_model import MODEL, model_name
-from server.api.ticket import TICKET
-from server.http.request_id import request_id
-
-
-async def messages(request: web.Request) -> web.StreamResponse:
-    """Take the assistant's next turn in a conversation, as Anthropic's messages do."""
-    body, record = await read_call(request, MessagesBody, "msg_")
-    model = request.app[MODEL]
-    with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
-        chat = await model.run_in_thread(as_chat, body)
-        prompt = await chat_prompt(chat, model)
-        return await respond(request, record, chat, [prompt], lambda call: MessageWords(call, request_id(request)))
-
-
-async def count_tokens(request: web.Request) -> web.Response:
-    """Count the tokens of a conversation, as Anthropic's messages do; raises ApiError 400."""
-    model = request.app[MODEL]
-    body = await read_body(request, CountBody)
-    model_name(body.model, model)
-
-    @refuse_unencodable("messages")
-    def count() -> int:
-        chat = as_chat(body)
-        return len(render_chat(chat, model, toolbox(chat))[1])
-
-    with reword_errors({}, CHAT_WORDS):
-        counted = await model.run_in_thread(count)
-    request[TICKET].spend(counted)
-    return json_response(TokenCount(counted))
-
+from server.api.served_model import ServedModel
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
@@ -157,9 +119,9 @@ class MessageWords(ItemWords):
     The last event of a stream is its end marker: Anthropic sends no [DONE].
     """
 
-    def __init__(self, call: Call, request_id: str) -> None:
+    def __init__(self, call: Call, body: ChatBody, model: ServedModel) -> None:
         super().__init__()
-        self._call, self._request_id = call, request_id
+        self._call = call
 
     def whole(self, answers: Sequence[Part]) -> MessageObject:
         for _ in self.events(answers[0]):
@@ -188,7 +150,7 @@ class MessageWords(ItemWords):
         yield MessageEvent(type="message_stop")
 
     def failed(self, error: ApiError) -> msgspec.Struct:
-        return message_error(error, self._request_id)
+        return message_error(error, self._call.record.caller.request_id)
 
     def _usage(self) -> MessageUsage:
         usage = self._call.usage()
