@@ -12,7 +12,7 @@ from models.options import Count, Natural, NonNegative, Positive, Share, option
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduling:
-    """How requests are put into batches; durations in seconds."""
+    """Scheduling: how requests are put into batches; durations are seconds."""
 
     prefill_ahead: Natural | None = option(
         None, "prompts that may be read ahead of a free slot; default: an eighth of --max-num-seqs"

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
 from models.network.generation_config import check_overrides
 from models.network.quantization import QUANTIZATIONS, Kernels
-from models.options import Count, Natural, NonNegative, Positive, option, options_of
+from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
-from server.cli.settings import ConfigError, config_file, gather, given
+from scheduler.strategy import STRATEGIES, Length
+from server.cli.settings import ConfigError, load_settings
 from server.lengths.instruction import InstructionSplit
 
-__all__ = ["ConfigError", "FrontConfig", "GatewayConfig", "ServeConfig", "load_config", "read_config"]
-
-
-def _strategies() -> Iterable[str]:
-    from scheduler.strategy import STRATEGIES
-
-    return (*STRATEGIES, "PACKAGE:ROW", "FILE.py:ROW")
+__all__ = ["ConfigError", "FrontConfig", "GatewayConfig", "ServeConfig", "load_config"]
 
 
 def _check_strategy(name: str) -> None:
     from scheduler.assembly import find_strategy
 
     find_strategy(name)
-
-
-def _lengths() -> Iterable[str]:
-    from scheduler.strategy import Length
-
-    return tuple(Length)
 
 
 def _check_mode(mode: str) -> None:
@@ -82,9 +69,6 @@ class Model:
         "who computes a pass on a CPU: this server's compiled kernels, or torch's; auto: compiled ones where they can",
         choices=lambda: tuple(Kernels),
     )
-    max_model_len: Annotated[int, Meta(ge=2)] | None = option(
-        None, "longest prompt plus answer, in tokens; default: the model's context"
-    )
     chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
     override_generation_config: dict[str, Any] | None = option(
         None,
@@ -117,6 +101,9 @@ class Execution:
     )
     executors: Annotated[int, Meta(ge=0, le=1024)] = option(
         0, "executor threads; 0: one per CUDA device, else one; on a CPU they share its cores"
+    )
+    max_model_len: Annotated[int, Meta(ge=2)] | None = option(
+        None, "longest prompt plus answer, in tokens; default: the model's context"
     )
     max_num_seqs: Annotated[int, Meta(ge=1, le=65536)] | None = option(
         None, "sequences that run at a time on one executor; default: as many as this machine gains by, measured once"
@@ -159,10 +146,13 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyChoice(Scheduling):
-    """Scheduling: how requests are ordered, batched and placed."""
+    """Strategy: how requests are ordered, batched and placed."""
 
     strategy: str = option(
-        "lengthwise", "how requests are ordered, batched and placed", choices=_strategies, check=_check_strategy
+        "lengthwise",
+        "how requests are ordered, batched and placed",
+        choices=lambda: (*STRATEGIES, "PACKAGE:ROW", "FILE.py:ROW"),
+        check=_check_strategy,
     )
     fair: bool | None = option(
         None, "share service out between clients, by the weights of their API keys; default: with two keys or more"
@@ -174,7 +164,7 @@ class LengthPrediction:
     """Length prediction: how long answers become."""
 
     length_predictor: str | None = option(
-        None, "predictor of the lengths of answers; default: the strategy's own", choices=_lengths
+        None, "predictor of the lengths of answers; default: the strategy's own", choices=lambda: tuple(Length)
     )
     embedder: str = option(DEFAULT_EMBEDDER, "sentence embedder of the forest and of the length cache")
     embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS, "tokens of a text that the embedder reads")
@@ -346,27 +336,6 @@ class GatewayConfig(FrontConfig, Backends):
         return ",".join(url.partition("://")[2] for url in self.backend)
 
 
-def _groups(kind: type) -> tuple[type, ...]:
-    """The parts of a configuration, which have a title, in the order of --help."""
-    return tuple(one for one in reversed(kind.__mro__) if ": " in (one.__doc__ or "").partition("\n")[0])
-
-
-GROUPS, GATEWAY_GROUPS = _groups(ServeConfig), _groups(GatewayConfig)
-
-C = TypeVar("C", bound=FrontConfig)
-
-
 def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> ServeConfig:
-    """The command line wins over the environment, that over the file, that over the defaults. Raises ConfigError."""
-    return ServeConfig(**gather(options_of(ServeConfig), given, environ, file))
-
-
-def read_config(args: argparse.Namespace) -> ServeConfig:
-    """The settings of a command line with the flags of `add_settings`. Raises ConfigError."""
-    return read_settings(ServeConfig, args)
-
-
-def read_settings(kind: type[C], args: argparse.Namespace) -> C:
-    """The settings of a server of this kind, from a command line. Raises ConfigError."""
-    known = options_of(kind)
-    return kind(**gather(known, given(known, args), os.environ, config_file(args, os.environ)))
+    """The settings of `lengthwise serve`, as `load_settings` has them. Raises ConfigError."""
+    return load_settings(ServeConfig, given, environ, file)

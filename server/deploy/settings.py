@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from models.errors import UserError
 from models.options import Count, NonNegative, option
-from server.cli.config import GROUPS, ServeConfig, read_config
-from server.cli.settings import CommandLine, add_settings
+from server.cli.config import ServeConfig
+from server.cli.settings import CommandLine, add_settings, read_settings
 from server.http.keys import Keyring, read_keys
 from server.process.port import is_loopback
 
@@ -58,9 +58,8 @@ def read_servers(flags: Sequence[str], host: str) -> Servers:
     from server.http.front import local_hosts  # brings aiohttp, which the help does without
 
     parser = CommandLine(prog="lengthwise serve")
-    add_settings(parser, GROUPS)
-    args = parser.parse_args(flags)
-    config = read_config(args)
+    add_settings(parser, ServeConfig)
+    config = read_settings(ServeConfig, parser.parse_args(flags))
     if config.ssl_certfile is not None:
         raise UserError(
             "--ssl-certfile: servers behind Ray's proxy speak plain HTTP; put what ends TLS before the proxy"

@@ -16,11 +16,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import uvloop
 from aiohttp import web
@@ -87,10 +87,9 @@ def serve(config: C, fetch: Callable[[C], None], open_service: Opener[C]) -> int
 
 async def _serve(config: C, port: socket.socket, open_service: Opener[C], front: Front, notifier: Notifier) -> int:
     start = time.monotonic()
-    with Signals(_end_soon) as signals:
-        signals.on_first(partial(_leave_loading, config))
+    with Signals(partial(_leave_loading, config), _end_soon) as signals:
         async with open_service(config) as service:
-            signals.on_first(None)
+            signals.instead = None
             shorten_pauses()
             async with listen(service, port, front, config.uds, config.uds_mode) as app:
                 address = f"unix:{config.uds}" if config.uds else address_of(port, "https" if front.tls else "http")
@@ -117,12 +116,8 @@ async def _until_end(
     app: web.Application, service: Service, timeout: float, signals: Signals, notifier: Notifier
 ) -> int:
     """Return when the process shall end, and with which code."""
-    asked = asyncio.create_task(signals.first.wait())
-    died = asyncio.ensure_future(service.dispatcher.death())
-    await asyncio.wait({asked, died}, return_when=asyncio.FIRST_COMPLETED)
-    died.cancel()
+    await _wait_for_any(signals.first.wait(), service.dispatcher.death())
     if not signals.first.is_set():
-        asked.cancel()
         log.critical("nothing is left that could serve a request: the process ends with code %d", FAILED)
         notifier.stopping("no executor is left")
         return FAILED
@@ -218,13 +213,17 @@ async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
             timeout,
             waiting + running,
         )
-    finished = asyncio.ensure_future(service.dispatcher.drain())
-    hurried = asyncio.create_task(hurry.wait())
-    await asyncio.wait({finished, hurried}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    hurried.cancel()
-    if not finished.done():
-        service.dispatcher.abort_all("the server is shutting down")
-        await finished
+    await _wait_for_any(service.dispatcher.drain(), hurry.wait(), timeout=timeout)
+    service.dispatcher.abort_all("the server is shutting down")
+    await service.dispatcher.drain()
+
+
+async def _wait_for_any(*awaited: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
+    """Return when the first of these is done, or after `timeout` seconds; the others are broken off."""
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 TYPICAL_TOKENS = 512

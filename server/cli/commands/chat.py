@@ -77,12 +77,11 @@ class Chat(Talk):
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    description = "Talk to a running server from the terminal."
-    add_command(subparsers, "chat", Chat, run, help="talk to a running server", description=description)
+    add_command(subparsers, "chat", Chat, run)
 
 
 def run(chat: Chat) -> int:
-    """Talk to the server that the flags name; returns the exit code."""
+    """Talk to a running server from the terminal."""
     return talk(chat.url, chat, chat.model, chat.api_key)
 
 

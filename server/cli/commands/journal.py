@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from scheduler.journal.file import RequestEntry
 
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-FOREVER = 0.0
 LENGTHS = ("instruction", "input", "length", "cut")
 """Fields of a file that `lengthwise train` reads."""
 
 Row = dict[str, object]
 
 
-def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+def _time_of(age: str) -> float:
+    """When something of this age was, in seconds since 1970; raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", age)
     if match is None:
-        raise ValueError(f"{text!r} is not an age such as 30m, 12h or 7d")
-    return float(match[1]) * DURATIONS[match[2]]
+        raise ValueError(f"{age!r} is not an age such as 30m, 12h or 7d")
+    return time.time() - float(match[1]) * DURATIONS[match[2]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +67,14 @@ class Export(Source):
     what: Literal["requests", "lengths"] = option(
         "requests", "lengths: texts and what became of them, as `lengthwise train` reads them"
     )
-    since: float | None = option(None, "only what is younger than e.g. 30m, 12h, 7d", parse=_duration, metavar="AGE")
+    since: float | None = option(None, "only what is younger than e.g. 30m, 12h, 7d", parse=_time_of, metavar="AGE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(Source):
     """Entries to delete."""
 
-    older_than: float | None = option(None, "delete what is older than e.g. 12h, 30d", parse=_duration, metavar="AGE")
+    older_than: float | None = option(None, "delete what is older than e.g. 12h, 30d", parse=_time_of, metavar="AGE")
     keep: Natural | None = option(None, "keep the newest N requests at most")
 
 
@@ -86,12 +86,13 @@ def add_parser(subparsers: Subparsers) -> None:
         description="The journal of finished requests, which the length predictor learns from.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    add_command(actions, "show", Show, _show, help="print the newest requests")
-    add_command(actions, "export", Export, _export, help="write everything as CSV or JSONL to standard output")
-    add_command(actions, "prune", Prune, _prune, help="delete old entries and give their space back")
+    add_command(actions, "show", Show, _show)
+    add_command(actions, "export", Export, _export)
+    add_command(actions, "prune", Prune, _prune)
 
 
 def _show(options: Show) -> None:
+    """Print the newest requests."""
     from rich.table import Table
 
     from loadgen.console import table_console
@@ -115,15 +116,23 @@ def _show(options: Show) -> None:
 
 
 def _export(options: Export) -> None:
+    """Write entries as CSV or JSONL to standard output."""
     from scheduler.journal.file import RequestEntry, read
 
-    since = FOREVER if options.since is None else time.time() - options.since
-    if options.what == "lengths":
-        _write(options.format, LENGTHS, _lengths(read(options.path, since=since)))
+    entries = read(options.path, since=options.since or 0.0)
+    names: Sequence[str] = LENGTHS
+    rows: Iterable[Row] = _lengths(entries)
+    if options.what == "requests":
+        names, rows = [field.name for field in dataclasses.fields(RequestEntry)], map(dataclasses.asdict, entries)
+    if options.format == "jsonl":
+        for row in rows:
+            sys.stdout.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE).decode())
         return
-    names = [field.name for field in dataclasses.fields(RequestEntry)]
-    entries = read(options.path, since=since)
-    _write(options.format, names, ({name: getattr(entry, name) for name in names} for entry in entries))
+    writer = csv.DictWriter(sys.stdout, names)
+    writer.writeheader()
+    for row in rows:
+        parts = {name: " ".join(map(str, value)) for name, value in row.items() if isinstance(value, tuple)}
+        writer.writerow(row | parts)
 
 
 def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
@@ -144,23 +153,10 @@ def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
         raise JournalError(f"none of {missed} answers has its texts: `lengthwise serve --journal-prompts` keeps them")
 
 
-def _write(format: str, names: Sequence[str], rows: Iterable[Row]) -> None:
-    if format == "jsonl":
-        for row in rows:
-            sys.stdout.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE).decode())
-        return
-    writer = csv.DictWriter(sys.stdout, names)
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {name: " ".join(map(str, value)) if isinstance(value, tuple) else value for name, value in row.items()}
-        )
-
-
 def _prune(options: Prune) -> None:
+    """Delete old entries and give their space back."""
     from scheduler.journal.file import prune
 
     if options.older_than is None and options.keep is None:
         raise UsageError("say what to delete, with --older-than or --keep")
-    before = None if options.older_than is None else time.time() - options.older_than
-    print(f"{prune(options.path, before=before, keep=options.keep)} entries deleted")
+    print(f"{prune(options.path, before=options.older_than, keep=options.keep)} entries deleted")

@@ -13,9 +13,9 @@ import orjson
 
 from models.catalog.catalog import Catalog, ModelStatus
 from models.catalog.checkpoint import read_need
-from models.options import Subparsers
-from server.cli.config import GROUPS, ServeConfig, read_config
-from server.cli.settings import add_settings
+from models.options import Subparsers, describe
+from server.cli.config import ServeConfig
+from server.cli.settings import add_configured, add_settings, read_settings
 from server.composition.cache_paths import fetch_model
 
 SETTINGS = ("device", "dtype", "max_num_seqs", "max_model_len")
@@ -32,31 +32,26 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.set_defaults(run=_list, json=False, config=None)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    told = "list the models, their memory in numbers of --dtype (auto: 16 bits), and where they are; the default"
-    listing = actions.add_parser("list", help=told, description=f"{told.capitalize()}.")
+    listing = actions.add_parser("list", **describe(_list))
     listing.add_argument("--json", action="store_true", help="print the list as JSON")
-    add_settings(listing, GROUPS, SETTINGS)
-    told = "fetch or convert a model unless it is here, and print its folder; refuse one that does not fit"
-    pull = actions.add_parser("pull", help=told, description=f"{told.capitalize()}.")
-    pull.add_argument("model", metavar="NAME", help="as for `serve`")
-    add_settings(pull, GROUPS, SETTINGS)
-    pull.set_defaults(run=_pull)
-    told = "delete what the cache has of a model"
-    remove = actions.add_parser("rm", help=told, description=f"{told.capitalize()}.")
+    add_settings(listing, ServeConfig, names=SETTINGS)
+    add_configured(actions, "pull", ServeConfig, _pull, names=("model", *SETTINGS))
+    remove = actions.add_parser("rm", **describe(_remove))
     remove.add_argument("model", metavar="NAME", help="as `lengthwise models` has it")
     remove.set_defaults(run=_remove)
 
 
 def _list(args: argparse.Namespace) -> int:
-    models, config = Catalog().known(), read_config(args)
+    """List the models, their memory in numbers of --dtype (auto: 16 bits), and where they are; the default."""
+    models, config = Catalog().known(), read_settings(ServeConfig, args)
     print(
         orjson.dumps(models, default=str, option=orjson.OPT_INDENT_2).decode() if args.json else _table(models, config)
     )
     return 0
 
 
-def _pull(args: argparse.Namespace) -> int:
-    config = read_config(args)
+def _pull(config: ServeConfig) -> int:
+    """Fetch or convert a model unless it is here, and print its folder; refuse one that does not fit."""
     folder = fetch_model(config)
     need = next((one.need for one in Catalog().known() if one.folder == folder), None) or read_need(folder)
     told = need.tell(_width(config), config.expected_slots, config.max_model_len)
@@ -66,6 +61,7 @@ def _pull(args: argparse.Namespace) -> int:
 
 
 def _remove(args: argparse.Namespace) -> int:
+    """Delete what the cache has of a model."""
     print(f"{Catalog().remove(args.model) / 1e6:.0f} MB are free again.")
     return 0
 

@@ -33,12 +33,11 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Strategies outside the tree: a row of the table, in any file or installed package.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    told = "write a file with a row and its order, and one with its tests"
-    add_command(actions, "new", New, _write_new, help=told, description=f"{told.capitalize()}.")
+    add_command(actions, "new", New, _write_new)
 
 
 def _write_new(new: New) -> None:
-    """Write the files; raises UserError where one is there, and for a name that no module of its own can have."""
+    """Write a file with a row and its order, and one with its tests."""
     name, row = new.name, new.name.upper()
     module, tests = new.output / f"{name}.py", new.output / f"test_{name}.py"
     if not name.isidentifier() or name != name.lower() or keyword.iskeyword(name):

@@ -8,7 +8,6 @@ are read.
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import subprocess
@@ -84,16 +83,17 @@ def add_parser(subparsers: Subparsers) -> None:
         description="A hardened systemd unit that runs `lengthwise serve` with a watchdog and keys as credentials.",
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    add_command(actions, "print", Print, _print, help="write the unit to standard output")
-    told = "write the unit, and a configuration and a key where there are none"
-    add_command(actions, "install", Install, _install, help=told)
+    add_command(actions, "print", Print, _print)
+    add_command(actions, "install", Install, _install)
 
 
 def _print(options: Print) -> None:
+    """Write the unit to standard output."""
     sys.stdout.write(_unit(options, options.config))
 
 
 def _install(options: Install) -> None:
+    """Write the unit, and a configuration and a key where there are none."""
     config, keys = _below(options.root, options.config), _below(options.root, KEYS)
     program, unit = _program(options), _unit(options, config)
     _require_visible(program, program if options.program else Path(sys.executable))
@@ -150,8 +150,8 @@ def _write_once(path: Path, text: str, mode: int) -> bool:
     """Whether it was not there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(text)
+        path.touch(mode, exist_ok=False)
     except FileExistsError:
         return False
+    path.write_text(text, "utf-8")
     return True

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
-from models.options import Count, Subparsers, add_groups, add_options, option, options_of
+from models.options import Count, Subparsers, add_groups, describe, option
 
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary", "ranking")
 """Names of tasks, as in models.proxy.task, which would import torch; a test compares."""
@@ -60,12 +60,7 @@ class ProxyTraining:
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "train",
-        help="train the length predictor from the journal or from files",
-        description="Train the predictor of how many tokens an answer will have, and measure it on rows that it was "
-        "not trained with. Without files, a forest learns from the server's journal.",
-    )
+    parser = subparsers.add_parser("train", **describe(run))
     parser.add_argument(
         "files",
         nargs="*",
@@ -73,13 +68,16 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="JSONL: instruction, input, and length (tokens of the answer) or reference (an answer to count)",
     )
-    add_options(parser, options_of(Training))
-    add_groups(parser, {"for --predictor proxy": ProxyTraining})
+    add_groups(parser, {"training": Training, "for --predictor proxy": ProxyTraining})
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, report and keep the predictor; returns the exit code."""
+    """Train the length predictor from the journal or from files.
+
+    It tells how many tokens an answer will have, and is measured on rows that it was not trained with. Without files,
+    a forest learns from the server's journal.
+    """
     from loadgen.result_file import require_writable
     from server.lengths.training import train
 

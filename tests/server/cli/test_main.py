@@ -28,7 +28,7 @@ from server.version import VERSION
 def started(monkeypatch: pytest.MonkeyPatch) -> list[ServeConfig]:
     """The configurations with which `serve` would have started."""
     configs: list[ServeConfig] = []
-    monkeypatch.setattr("server.cli.commands.serve.taken", lambda host, port, path: nullcontext())
+    monkeypatch.setattr("server.cli.commands.doctor.taken", lambda host, port, path: nullcontext())
 
     def serve(config: ServeConfig, fetch: object, open_service: object) -> int:
         configs.append(config)
