@@ -7,16 +7,21 @@ flags of a command line here; server/cli/settings.py reads the same fields from 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import difflib
+import inspect
+import itertools
 import json
 import math
 import re
+import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -86,8 +91,8 @@ class Option:
     listed: tuple[str, ...] = ()
     """The values to choose from."""
 
-    def bind(self, name: str, hint: Any) -> Option:
-        """The option of a field of this name and type."""
+    def bind(self, name: str, hint: Any, text: str) -> Option:
+        """The option of a field of this name and type, with this docstring."""
         if typing.get_origin(hint) in (types.UnionType, typing.Union):
             (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
         many = typing.get_origin(hint) is tuple and (self.commas or typing.get_args(hint)[-1] is ...)
@@ -103,7 +108,7 @@ class Option:
             metavar = name.upper()
         flag = self.flag or "--" + name.replace("_", "-")
         bound = {"hint": hint, "kind": kind, "bounds": bounds, "many": many, "listed": listed}
-        return dataclasses.replace(self, name=name, flag=flag, metavar=metavar, **bound)
+        return dataclasses.replace(self, help=self.help or text, name=name, flag=flag, metavar=metavar, **bound)
 
     def from_text(self, text: str, *, separated: bool = False) -> object:
         """The value of one flag, or of a variable, which has several values `separated`; raises ValueError."""
@@ -167,8 +172,11 @@ class Option:
         return f"{help} (default: {shown})"
 
 
-def option(default: T, help: str, *, secret: bool = False, **traits: Any) -> T:
-    """A dataclass field that users can set, with fields of `Option`; a secret one is left out of what is printed."""
+def option(default: T, help: str = "", *, secret: bool = False, **traits: Any) -> T:
+    """A dataclass field that users can set, with fields of `Option`; a secret one is left out of what is printed.
+
+    Its help is the docstring below it, but for one that is computed.
+    """
     return field(default=default, metadata={"option": Option(help, default, **traits)}, repr=not secret)
 
 
@@ -178,9 +186,34 @@ def _write(value: object) -> str:
 
 def options_of(group: type) -> tuple[Option, ...]:
     """The options of a dataclass, in order, inherited ones first."""
-    hints = typing.get_type_hints(group, include_extras=True)
+    return _read_options(group)
+
+
+@cache
+def _read_options(group: type) -> tuple[Option, ...]:
+    hints, texts = typing.get_type_hints(group, include_extras=True), _read_docstrings(group)
     declared = (one for one in dataclasses.fields(group) if "option" in one.metadata)
-    return tuple(one.metadata["option"].bind(one.name, hints[one.name]) for one in declared)
+    return tuple(one.metadata["option"].bind(one.name, hints[one.name], texts.get(one.name, "")) for one in declared)
+
+
+def _read_docstrings(group: type) -> Mapping[str, str]:
+    """The docstrings below the fields of a dataclass and its bases."""
+    bases = [one for one in reversed(group.__mro__) if dataclasses.is_dataclass(one)]
+    return {name: text for one in bases for name, text in _read_classes(one.__module__).get(one.__name__, {}).items()}
+
+
+@cache
+def _read_classes(module: str) -> Mapping[str, Mapping[str, str]]:
+    """The docstrings below the fields of each class of a module, which Python itself does not keep."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {one.name: dict(_pair_docstrings(one)) for one in ast.walk(tree) if isinstance(one, ast.ClassDef)}
+
+
+def _pair_docstrings(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for declared, text in itertools.pairwise(body.body):
+        match declared, text:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(value=str(words))):
+                yield name, " ".join(words.split())
 
 
 def suggest(word: str, names: Iterable[str], prefix: str = "") -> str:

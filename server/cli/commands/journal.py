@@ -45,7 +45,8 @@ def _time_of(age: str) -> float:
 class Source:
     """The journal that is read or changed."""
 
-    journal: Path | None = option(None, "the journal (default: the server's)")
+    journal: Path | None = option(None)
+    """the journal (default: the server's)"""
 
     @property
     def path(self) -> Path:
@@ -56,26 +57,30 @@ class Source:
 class Show(Source):
     """Requests to print."""
 
-    last: Natural = option(20, "how many", short=("-n",))
+    last: Natural = option(20, short=("-n",))
+    """how many"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Source):
     """Entries to write, and how."""
 
-    format: Literal["csv", "jsonl"] = option("jsonl", "how they are written")
-    what: Literal["requests", "lengths"] = option(
-        "requests", "lengths: texts and what became of them, as `lengthwise train` reads them"
-    )
-    since: float | None = option(None, "only what is younger than e.g. 30m, 12h, 7d", parse=_time_of, metavar="AGE")
+    format: Literal["csv", "jsonl"] = option("jsonl")
+    """how they are written"""
+    what: Literal["requests", "lengths"] = option("requests")
+    """lengths: texts and what became of them, as `lengthwise train` reads them"""
+    since: float | None = option(None, parse=_time_of, metavar="AGE")
+    """only what is younger than e.g. 30m, 12h, 7d"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(Source):
     """Entries to delete."""
 
-    older_than: float | None = option(None, "delete what is older than e.g. 12h, 30d", parse=_time_of, metavar="AGE")
-    keep: Natural | None = option(None, "keep the newest N requests at most")
+    older_than: float | None = option(None, parse=_time_of, metavar="AGE")
+    """delete what is older than e.g. 12h, 30d"""
+    keep: Natural | None = option(None)
+    """keep the newest N requests at most"""
 
 
 def add_parser(subparsers: Subparsers) -> None:

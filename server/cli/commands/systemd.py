@@ -62,17 +62,22 @@ def _escaped(path: Path) -> str:
 class Print:
     """A unit to print."""
 
-    config: Path = option(CONFIG, "configuration that the service reads")
-    program: Path | None = option(None, "what to run (default: this program)")
-    template: bool = option(False, "a unit for several servers: lengthwise@NAME, which reads /etc/lengthwise/NAME.toml")
+    config: Path = option(CONFIG)
+    """configuration that the service reads"""
+    program: Path | None = option(None)
+    """what to run (default: this program)"""
+    template: bool = option(False)
+    """a unit for several servers: lengthwise@NAME, which reads /etc/lengthwise/NAME.toml"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Install(Print):
     """A unit to install."""
 
-    force: bool = option(False, "replace a unit that differs")
-    root: Path = option(Path("/"), "install below this folder", metavar="DIR")
+    force: bool = option(False)
+    """replace a unit that differs"""
+    root: Path = option(Path("/"), metavar="DIR")
+    """install below this folder"""
 
 
 def add_parser(subparsers: Subparsers) -> None:

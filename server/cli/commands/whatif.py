@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 class Trying:
     """Replay: which requests, and under which strategies."""
 
-    of: str | None = option(None, "model whose requests are replayed, as the journal names it (default: the latest)")
-    last: Count = option(2000, "requests at most, the newest")
-    strategies: tuple[str, ...] | None = option(
-        None, "strategies to try (default: all that need no other weights)", commas=True, metavar="A,B,..."
-    )
-    capacity_tokens: Count | None = option(
-        None, "tokens of K and V that an executor holds, lengthwise:kv_capacity_tokens in /metrics "
-        "(default: enough for all slots)",
-    )  # fmt: skip
-    noise: Positive = option(
-        0.5, "standard deviation of a predicted length's logarithm, where the journal holds no predictions"
-    )
-    save_result: Path | None = option(None, "write the figures as JSON too")
+    of: str | None = option(None)
+    """model whose requests are replayed, as the journal names it (default: the latest)"""
+    last: Count = option(2000)
+    """requests at most, the newest"""
+    strategies: tuple[str, ...] | None = option(None, commas=True, metavar="A,B,...")
+    """strategies to try (default: all that need no other weights)"""
+    capacity_tokens: Count | None = option(None)
+    """tokens of K and V that an executor holds, lengthwise:kv_capacity_tokens in /metrics (default: enough for all
+    slots)"""
+    noise: Positive = option(0.5)
+    """standard deviation of a predicted length's logarithm, where the journal holds no predictions"""
+    save_result: Path | None = option(None)
+    """write the figures as JSON too"""
 
 
 @dataclass(frozen=True, kw_only=True)
