@@ -28,7 +28,6 @@ from aiohttp import web
 from models.errors import UserError
 from scheduler.clock import background
 from server.api.health import LIFE
-from server.api.served_model import ServedModel
 from server.batches.batches import stop_batches
 from server.cli.config import FrontConfig
 from server.http.front import OPEN, Front, build_front, reload_on_hangup
@@ -93,8 +92,6 @@ async def _serve(config: C, port: socket.socket, open_service: Opener[C], front:
             shorten_pauses()
             async with listen(service, port, front, config.uds, config.uds_mode) as app:
                 address = f"unix:{config.uds}" if config.uds else address_of(port, "https" if front.tls else "http")
-                if service.served_model is not None:
-                    tell_limits(service.served_model)
                 print(summarize(service, address, time.monotonic() - start), flush=True)
                 notifier.ready(f"serving {service.name} on {address}")
                 fed = background(feed_watchdog(notifier, lambda: service.dispatcher.accepts), "watchdog")
@@ -189,21 +186,6 @@ async def listen(
         await runner.cleanup()
 
 
-def tell_limits(model: ServedModel) -> None:
-    """Log what ends an answer though its request did not ask for it."""
-    if model.defaults.max_tokens is not None:
-        log.info(
-            "chats and responses without max_tokens end after %d tokens: --default-max-tokens changes that",
-            model.defaults.max_tokens,
-        )
-    if model.defaults.sampling.max_new_tokens is not None:
-        log.info(
-            "all answers end after %d tokens: max_new_tokens of the model's generation_config.json, or of "
-            "--override-generation-config",
-            model.defaults.sampling.max_new_tokens,
-        )
-
-
 async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
     """Let running requests end, for `timeout` seconds or until the user hurries; then end them with an error."""
     waiting, running = service.dispatcher.requests_waiting, service.dispatcher.requests_running
@@ -241,6 +223,10 @@ def summarize(service: Service, address: str, seconds: float) -> str:
         lines.append(f"  weights   {_weights(machine)}")
         lines.append(f"  room      {slots} slots, {tokens:,} tokens of K and V; a request may take {longest:,}")
         lines.append(f"  speed     {_speed(machine, infos[0].max_rows)}")
+        if (most := service.model.defaults.max_tokens) is not None:
+            lines.append(f"  answers   without max_tokens end after {most:,} tokens: --default-max-tokens changes that")
+        if (most := service.model.defaults.sampling.max_new_tokens) is not None:
+            lines.append(f"  answers   all end after {most:,} tokens: max_new_tokens of the model's generation config")
     if address.startswith("http"):
         own = "" if address.endswith(":8000") else f" --url {address}"
         lines.append(f"  open {address} or run: lengthwise chat{own}")
