@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
@@ -25,13 +24,13 @@ from engine.measure.timing import SliceTiming, Timing, Timings
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
-from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors
+from scheduler.serving_time.bilinear import Bilinear, fit
 from scheduler.serving_time.profile_file import Profile
 from server.cli.config import ServeConfig
+from server.composition import scheduling
 from server.composition.cache_paths import fetch_model
 from server.composition.devices import capacity_tokens, conditions_of, context_length, hush_transformers
-from server.composition.loading import first_network
-from server.version import VERSION
+from server.composition.loading import load_networks
 
 LONGEST = 2048
 """Tokens of the longest rows that are measured, unless --max-model-len says: beyond, attention's share of the work
@@ -94,21 +93,14 @@ def make_profile(
         time_limit * SLICES_SHARE,
     )
     timings = replace(timings, slices=_slices(profiler, wanted, watch))
-    return Profile(
-        conditions=conditions_of(config, model),
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        program=VERSION,
-        model=fitted,
-        errors=fit_errors(fitted, timings),
-        timings=timings,
-    )
+    return scheduling.make_profile(conditions_of(config, model), fitted, timings)
 
 
 def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
     hush_transformers()
     folder = fetch_model(config)
     text = Text.load(folder)
-    model = first_network(config, folder)
+    model = next(load_networks(config, folder))
     probe(model, text)
     return model, text
 

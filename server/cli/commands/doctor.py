@@ -33,6 +33,8 @@ def run(config: ServeConfig) -> int:
     Checks what `lengthwise serve` needs: the port, the devices, the model, the memory, the journal and the predictor,
     with flags, variables and --config file as for `serve`. Nothing is fetched or loaded. The exit code is 1 where
     something would fail.
+
+    Example: lengthwise doctor
     """
     failed = False
     for name, check in (*EARLY.items(), *LATER.items()):
@@ -106,11 +108,11 @@ def _check_memory(config: ServeConfig) -> str:
     import torch
 
     from models.network.loader import choose_dtype
-    from server.composition.devices import cuda_devices, free_bytes, hush_transformers, require_memory
+    from server.composition.devices import cuda_devices, free_gib, hush_transformers, require_memory
 
     hush_transformers()
     device = torch.device(next(iter(cuda_devices(config)), "cpu"))
-    free = f"{free_bytes(device) / 2**30:.1f} GiB are free"
+    free = f"{free_gib(device):.1f} GiB are free"
     if (folder := Catalog().find(config.model)) is None:
         return f"{free}; what the model needs is known once it is here"
     need, dtype = read_need(folder), choose_dtype(config.dtype, device)

@@ -48,6 +48,8 @@ def run(config: Profiling) -> int:
     Measures prefill and decoding over a grid of batch sizes and lengths, fits the serving-time model to it, and keeps
     both for `lengthwise serve` with the same settings, which may come from the environment and a --config file as for
     `serve`. Nothing else should run on the machine meanwhile.
+
+    Example: lengthwise profile --quick
     """
     tune_libraries(os.environ)
     # These import torch, which other commands and --help can do without.

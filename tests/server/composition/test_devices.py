@@ -22,7 +22,7 @@ from server.composition.devices import (
     swap_bytes,
     threads,
 )
-from server.composition.loading import first_network
+from server.composition.loading import load_networks
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_read(
     with pytest.raises(LoadError, match="m: its weights take .* GiB in float32, and .* GiB of cpu memory are free"):
         require_memory(stored, torch.float32, torch.device("cpu"), "m")
     with pytest.raises(LoadError, match="its weights take"):
-        first_network(config(dtype="float32", device="cpu"), tiny_folder)
+        next(load_networks(config(dtype="float32", device="cpu"), tiny_folder))
 
 
 def test_rows_that_wait_take_a_quarter_of_free_memory_4_gib_at_most(machine: pytest.MonkeyPatch) -> None:
