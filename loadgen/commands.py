@@ -23,6 +23,7 @@ def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], No
     parser = subparsers.add_parser(
         "bench",
         help="measure a running server under load",
+        epilog="Example: lengthwise bench --num-prompts 50 --request-rate 2",
         description="Send a workload to any server with an OpenAI-compatible API, each request at its time whatever "
         "became of those before, and report throughput and latencies. Flags and figures are those of "
         "`vllm bench serve`.",
@@ -48,6 +49,7 @@ def add_compare(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "compare",
         help="compare strategies or servers under the same load",
+        epilog="Example: lengthwise compare --strategies baton-pd,lengthwise",
         description="Play the same seeded requests through each strategy or server, one after another and in several "
         "rounds, and write one report: a page with plots, and JSON. Differences that the rounds do not bear out are "
         "not called differences.",
@@ -71,6 +73,7 @@ def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Va
     parser = subparsers.add_parser(
         "simulate",
         help="compare strategies on simulated executors",
+        epilog="Example: lengthwise simulate --strategies vs,scls --rate 10",
         description="Run the real scheduler over simulated executors, which take the time that a cost model says, on "
         "a clock that jumps from event to event. Nothing else is simulated: decisions are those of `lengthwise serve`.",
     )

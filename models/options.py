@@ -63,7 +63,7 @@ class Option:
     metavar: str = ""
     """The stand-in for a value in --help."""
     flag: str = ""
-    """Another name than the field's."""
+    """Another name than the field's; of a positional argument, the field's own."""
     short: tuple[str, ...] = ()
     """Further names of the flag, as ("-n",)."""
     choices: Callable[[], Iterable[str]] = tuple
@@ -103,10 +103,9 @@ class Option:
             listed, hint = typing.get_args(hint), str
         kind, bounds = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint, Meta())
         kind = typing.get_origin(kind) or kind
-        metavar = self.metavar or ("{" + ",".join(listed) + "}" if listed else METAVARS.get(kind, "N"))
-        if self.positional and not self.metavar:
-            metavar = name.upper()
-        flag = self.flag or "--" + name.replace("_", "-")
+        shown = "{" + ",".join(listed) + "}" if listed else METAVARS.get(kind, "N")
+        metavar = self.metavar or (name.upper() if self.positional else shown)
+        flag = self.flag or (name if self.positional else "--" + name.replace("_", "-"))
         bound = {"hint": hint, "kind": kind, "bounds": bounds, "many": many, "listed": listed}
         return dataclasses.replace(self, help=self.help or text, name=name, flag=flag, metavar=metavar, **bound)
 
@@ -117,6 +116,13 @@ class Option:
         if not (parts := [part.strip() for part in text.split(",") if part.strip()]):
             raise ValueError(f"{text!r} names nothing")
         return tuple(map(self._read, parts))
+
+    def from_flag(self, text: str) -> object:
+        """The value of one flag, as argparse asks for it; raises ArgumentTypeError."""
+        try:
+            return self.from_text(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     def from_toml(self, value: object) -> object:
         """The value as a TOML file has it; raises ValueError."""
@@ -256,18 +262,8 @@ def add_options(
         if several:
             # A flag that may be repeated takes one word, unless it says otherwise: the word behind it may be the model.
             keywords["action"] = "extend" if nargs else "append"
-        words = [option.name] if option.positional else [*option.short, option.flag]
-        parser.add_argument(*words, type=_converter(option), metavar=option.metavar, help=help, **keywords)
-
-
-def _converter(option: Option) -> Callable[[str], object]:
-    def convert(text: str) -> object:
-        try:
-            return option.from_text(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
+        flags = [*option.short, option.flag]
+        parser.add_argument(*flags, type=option.from_flag, metavar=option.metavar, help=help, **keywords)
 
 
 def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
@@ -288,10 +284,11 @@ def read_options(args: argparse.Namespace, group: type[T]) -> T:
 
 
 def describe(work: Callable[..., object]) -> dict[str, Any]:
-    """The texts of a command's help: its function's docstring; of that the first sentence, in the list of commands."""
-    text = " ".join((work.__doc__ or "").split())
-    first = text.partition(". ")[0].removesuffix(".")
-    return {"help": first[:1].lower() + first[1:], "description": text}
+    """The texts of a command's help: its function's docstring, whose first sentence stands in the list of commands, and
+    whose end may be an example."""
+    text, mark, example = " ".join((work.__doc__ or "").split()).partition("Example: ")
+    first = text.partition(". ")[0].strip(" .")
+    return {"help": first[:1].lower() + first[1:], "description": text, "epilog": mark + example}
 
 
 def add_command(

@@ -67,6 +67,7 @@ def add_commands(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "paper",
         help="repeat a paper's experiments in the simulator",
+        epilog="Example: lengthwise paper scls",
         description="Run the main comparison and the ablation of a paper from strategies by name, at the paper's scale "
         "on simulated executors, and print what was measured beside what the paper says, row by row. Ctrl-C leaves "
         "the tables and the file of what ran until then.",
@@ -80,6 +81,7 @@ def add_commands(subparsers: Subparsers) -> None:
         Arena,
         run_arena,
         help="compare all strategies in the simulator",
+        epilog="Example: lengthwise arena",
         description="Simulate every strategy on the same loads, where few come and where too many do, with good and "
         "with misleading predictions, and print completion times, times to the first token, normalized latencies "
         "(completion time by tokens of the answer), slowdowns, throughput, longest waits and fairness.",

@@ -1,5 +1,5 @@
-"""The program `lengthwise`: its commands, their flags and exit codes, and what describes them: examples, the completion
-of a shell, the OpenAPI document.
+"""The program `lengthwise`: its commands, their flags and exit codes, and what describes them: the completion of a
+shell, the OpenAPI document.
 
 A command's own work is in its own module; what is heavy is imported only when a command needs it. An installed wheel
 has no `loadgen/experiments`, and so none of their commands.
@@ -20,19 +20,8 @@ from loadgen.commands import add_bench, add_compare, add_simulate
 from loadgen.simulate.flags import ValidateFlags
 from models.catalog.catalog import default_cache
 from models.errors import UserError
-from models.options import Subparsers, describe
-from server.cli.commands import (
-    chat,
-    doctor,
-    journal,
-    models,
-    profile,
-    serve,
-    strategy,
-    systemd,
-    train,
-    whatif,
-)
+from models.options import describe
+from server.cli.commands import chat, doctor, journal, models, profile, serve, strategy, systemd, train, whatif
 from server.cli.settings import CommandLine
 from server.process.setup import tune_libraries
 from server.version import VERSION
@@ -47,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given_words:
         parser.print_help()
         return 0
-    args = parser.parse_args(given_words)
+    args = parser.parse_args(given_words, argparse.Namespace(words=given_words[1:]))
     if getattr(args, "computes", False):  # with torch in this process, for commands that may not import the server
         tune_libraries(os.environ)
     return run_command(args)
@@ -85,27 +74,19 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_parser,
         journal.add_parser,
         systemd.add_parser,
-        add_openapi,
         partial(add_bench, others=[experiments.add_benchmarks] if experiments else []),
         add_compare,
         partial(add_simulate, cache=default_cache, validate=validate if experiments else None),
         whatif.add_parser,
         strategy.add_parser,
         *([experiments.add_commands] if experiments else []),
-        add_completion,
     ):
         add(subparsers)
-    for example in EXAMPLES:
-        if (described := subparsers.choices.get(example.split()[0])) is not None:  # experiments may not be here
-            described.epilog = described.epilog or f"Example: lengthwise {example}"
+    subparsers.add_parser("openapi", **describe(_print_openapi)).set_defaults(run=_print_openapi)
+    completion = subparsers.add_parser("completion", **describe(_print_completion))
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(run=_print_completion)
     return parser
-
-
-def add_completion(subparsers: Subparsers) -> None:
-    """Add the command to the program's."""
-    parser = subparsers.add_parser("completion", **describe(_print_completion))
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
-    parser.set_defaults(run=_print_completion)
 
 
 def _print_completion(args: argparse.Namespace) -> int:
@@ -114,6 +95,8 @@ def _print_completion(args: argparse.Namespace) -> int:
     Prints the completion of commands, flags and their values for a shell, which has it as long as it runs by
     `source <(lengthwise completion bash)`, and for good by that line in ~/.bashrc or ~/.zshrc. Of fish:
     `lengthwise completion fish > ~/.config/fish/completions/lengthwise.fish`.
+
+    Example: lengthwise completion bash
     """
     import shtab
 
@@ -136,43 +119,16 @@ def _name_values(parser: argparse.ArgumentParser, places: Mapping[str, object]) 
                 action.complete = places[action.metavar]  # type: ignore[attr-defined]
 
 
-def add_openapi(subparsers: Subparsers) -> None:
-    """Add the command to the program's."""
-    subparsers.add_parser("openapi", **describe(_print_openapi)).set_defaults(run=_print_openapi)
-
-
 def _print_openapi(args: argparse.Namespace) -> int:
-    """Write the API as an OpenAPI document to standard output."""
+    """Write the API as an OpenAPI document to standard output.
+
+    Example: lengthwise openapi
+    """
     from server.api.openapi import encode_document
     from server.api.operations import OPERATIONS
 
     sys.stdout.write(encode_document(OPERATIONS).decode())
     return 0
-
-
-EXAMPLES = (
-    "run",
-    "serve --port 8000",
-    "chat",
-    "doctor",
-    "models",
-    "systemd print",
-    "gateway --backend http://127.0.0.1:8001/v1",
-    "ray -- smollm2-135m-instruct",
-    "completion bash",
-    "openapi",
-    "profile --quick",
-    "train",
-    "journal show -n 5",
-    "whatif",
-    "bench --num-prompts 50 --request-rate 2",
-    "compare --strategies baton-pd,lengthwise",
-    "simulate --strategies vs,scls --rate 10",
-    "paper scls",
-    "arena",
-    "strategy new my_order",
-)
-"""A command line for each command, which its help shows."""
 
 
 def _experiments() -> ModuleType | None:

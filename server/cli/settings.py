@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-import orjson
-
 from models.errors import UserError
 from models.options import Subparsers, add_options, describe, given, options_of, suggest
 
@@ -44,12 +42,6 @@ def add_settings(parser: argparse.ArgumentParser, *parts: type, names: Container
             add_options(
                 parser.add_argument_group((group.__doc__ or "").partition("\n")[0].rstrip(".")), known, given_only=True
             )
-
-
-def config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
-    """The file with settings that the command line names, else the environment, else none."""
-    named = args.config or environ.get(f"{PREFIX}CONFIG")
-    return Path(named) if named else None
 
 
 def load_settings(kind: type[T], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> T:
@@ -82,7 +74,8 @@ def load_settings(kind: type[T], given: Mapping[str, object], environ: Mapping[s
 
 def read_settings(kind: type[T], args: argparse.Namespace) -> T:
     """The settings of a command line with the flags of `add_settings`. Raises ConfigError."""
-    return load_settings(kind, given(args, kind), os.environ, config_file(args, os.environ))
+    file = args.config or os.environ.get(_variable("config"))
+    return load_settings(kind, given(args, kind), os.environ, Path(file) if file else None)
 
 
 def add_configured(
@@ -101,20 +94,6 @@ def add_configured(
     parser = subparsers.add_parser(name, **describe(work))
     add_settings(parser, *(parts or (kind,)), names=names)
     parser.set_defaults(run=lambda args: work(read_settings(kind, args)))
-
-
-def write_environ(values: Mapping[str, object]) -> dict[str, str]:
-    """Variables from which a further process of the program reads these settings."""
-    return {_variable(name): _write(value) for name, value in values.items()}
-
-
-def _write(value: object) -> str:
-    match value:
-        case tuple():
-            return ",".join(map(str, value))
-        case bool() | dict():
-            return orjson.dumps(value).decode()
-    return str(value)
 
 
 def _variable(name: str) -> str:

@@ -86,7 +86,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(chat: Chat) -> int:
-    """Talk to a running server from the terminal."""
+    """Talk to a running server from the terminal.
+
+    Example: lengthwise chat
+    """
     return talk(chat.url, chat, chat.model, chat.api_key)
 
 

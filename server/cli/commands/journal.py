@@ -20,7 +20,7 @@ import orjson
 
 from models.catalog.catalog import default_cache
 from models.errors import UsageError
-from models.options import Natural, Subparsers, add_command, option
+from models.options import Natural, Subparsers, add_command, describe, option
 from server.composition.cache_paths import journal_path
 
 if TYPE_CHECKING:
@@ -84,12 +84,11 @@ class Prune(Source):
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "journal",
-        help="show, export or prune the record of finished requests",
-        description="The journal of finished requests, which the length predictor learns from.",
-    )
+    """Show, export or prune the record of finished requests, which the length predictor learns from.
+
+    Example: lengthwise journal show -n 5
+    """
+    parser = subparsers.add_parser("journal", **describe(add_parser))
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     add_command(actions, "show", Show, _show)
     add_command(actions, "export", Export, _export)

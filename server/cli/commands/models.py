@@ -23,13 +23,14 @@ SETTINGS = ("device", "dtype", "max_num_seqs", "max_model_len")
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "models",
-        help="list, fetch and delete models",
-        description="The models that can be served by name. A local folder, a .gguf file and a hub id "
-        "(organisation/name[@revision]) can be served as well; the hub's have a cache of their own (`hf cache ls`).",
-    )
+    """List, fetch and delete models.
+
+    These can be served by name. A local folder, a .gguf file and a hub id (organisation/name[@revision]) can be served
+    as well; the hub's have a cache of their own (`hf cache ls`).
+
+    Example: lengthwise models
+    """
+    parser = subparsers.add_parser("models", **describe(add_parser))
     parser.set_defaults(run=_list, json=False, config=None)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     listing = actions.add_parser("list", **describe(_list))

@@ -13,7 +13,6 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -21,11 +20,11 @@ from pathlib import Path
 from loadgen.compare.server import ServerFailure, run_server
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
-from models.options import Subparsers, add_options, describe, given, options_of, read_options
+from models.options import Subparsers, add_options, describe, options_of, read_options
 from server.cli.commands import chat
 from server.cli.commands.doctor import require_startable
-from server.cli.config import GatewayConfig, ServeConfig, load_config
-from server.cli.settings import add_configured, add_settings, config_file, find_strangers, write_environ
+from server.cli.config import GatewayConfig, ServeConfig
+from server.cli.settings import add_configured, add_settings, find_strangers, read_settings
 from server.composition.cache_paths import fetch_model, require_writable
 from server.deploy.settings import Cluster, read_servers
 from server.process.port import is_loopback
@@ -54,6 +53,8 @@ def run(config: ServeConfig) -> int:
 
     Every flag is also a variable (LENGTHWISE_MAX_NUM_SEQS) and a key of the --config file (max_num_seqs); the command
     line wins.
+
+    Example: lengthwise serve --port 8000
     """
     for stranger in find_strangers(ServeConfig, os.environ, ELSEWHERE):
         print(f"lengthwise: warning: {stranger}", file=sys.stderr)
@@ -77,6 +78,8 @@ def run_gateway(config: GatewayConfig) -> int:
 
     They have OpenAI's API, as vLLM, SGLang, llama.cpp and Ollama do; each call is sent on when one of them has room
     for it. See docs/gateway.md.
+
+    Example: lengthwise gateway --backend http://127.0.0.1:8001/v1
     """
     from server.composition.gateway import check_backends, open_gateway
     from server.process.life import serve
@@ -91,12 +94,14 @@ def run_and_talk(args: argparse.Namespace) -> int:
 
     Serves a model on a free port and talks to it in this terminal; the server ends with the conversation. Flags,
     variables and --config file as for `lengthwise serve`.
+
+    Example: lengthwise run
     """
-    named: Mapping[str, object] = {"port": 0, **given(args, ServeConfig)}
-    file = config_file(args, os.environ)
-    config = load_config(named, os.environ, file)
+    config = read_settings(ServeConfig, args)
     fetch_model(config)  # here, where its progress is seen
-    environ = write_environ(named) | ({} if file is None else {"LENGTHWISE_CONFIG": str(file.absolute())})
+    conversation = argparse.ArgumentParser()
+    add_options(conversation, options_of(chat.Talk))
+    _, flags = conversation.parse_known_args(args.words)
     with (
         exit_on(signal.SIGTERM, signal.SIGHUP),
         tempfile.TemporaryDirectory(prefix="lengthwise-run-") as folder,
@@ -104,7 +109,7 @@ def run_and_talk(args: argparse.Namespace) -> int:
         log = Path(folder) / "server.log"
         print(f"Loading {config.model} ...", flush=True)
         try:
-            with run_server([*PROGRAM, "serve"], log, inf, STOP_TIMEOUT, environ) as server:
+            with run_server([*PROGRAM, "serve", "--port", "0", *flags], log, inf, STOP_TIMEOUT) as server:
                 print(f"Serving it at {server.url}, with a dashboard there, until you leave.", flush=True)
                 return chat.talk(server.url, read_options(args, chat.Talk), key=next(iter(config.api_key), None))
         except ServerFailure as error:
@@ -116,6 +121,8 @@ def run_ray(args: argparse.Namespace) -> int:
 
     Starts several servers behind Ray Serve's proxy, which sends each request where it is expected to be done first;
     needs lengthwise[ray]. See docs/scale-out.md.
+
+    Example: lengthwise ray -- smollm2-135m-instruct
     """
     flags = [word for place, word in enumerate(args.flags) if place or word != "--"]
     cluster = read_options(args, Cluster)

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from models.errors import UserError
-from models.options import Subparsers, add_command, option
+from models.options import Subparsers, add_command, describe, option
 
 TEMPLATES = ("new_strategy.txt", "new_strategy_test.txt")
 """Templates beside this file, of the strategy and of its tests."""
@@ -28,12 +28,13 @@ class New:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "strategy",
-        help="begin a strategy of your own",
-        description="Strategies outside the tree: a row of the table, in any file or installed package.",
-    )
+    """Begin a strategy of your own.
+
+    Strategies outside the tree are rows of the table, in any file or installed package.
+
+    Example: lengthwise strategy new my_order
+    """
+    parser = subparsers.add_parser("strategy", **describe(add_parser))
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     add_command(actions, "new", New, _write_new)
 
@@ -55,8 +56,6 @@ def _write_new(new: New) -> None:
         path.write_text(re.sub(r"\b(NAME|CLASS|ROW)\b", lambda found: words[found[0]], text), "utf-8")
     python = shlex.quote(sys.executable)
     print(f"Wrote {module} and {tests}. Next:")
-    if find_spec("pytest") is None:  # the program does without
-        print(f"  {python} -P -m pip install pytest")
     print(f"  {python} -m pytest {tests}")
     where = "--cost cpu-smollm2-135m --max-num-seqs 8 --rate 1"  # a machine and a load under which orders differ
     print(f"  lengthwise simulate {where} --strategies {module}:{row},baton-pd,lengthwise")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.errors import UserError
-from models.options import Subparsers, add_command, option
+from models.options import Subparsers, add_command, describe, option
 from server.cli.config import ServeConfig, load_config
 from server.http.keys import CREDENTIAL
 
@@ -81,12 +81,13 @@ class Install(Print):
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "systemd",
-        help="print or install a systemd unit",
-        description="A hardened systemd unit that runs `lengthwise serve` with a watchdog and keys as credentials.",
-    )
+    """Print or install a systemd unit.
+
+    It is hardened, and runs `lengthwise serve` with a watchdog and keys as credentials.
+
+    Example: lengthwise systemd print
+    """
+    parser = subparsers.add_parser("systemd", **describe(add_parser))
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     add_command(actions, "print", Print, _print)
     add_command(actions, "install", Install, _install)

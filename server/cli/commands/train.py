@@ -83,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
 
     It tells how many tokens an answer will have, and is measured on rows that it was not trained with. Without files,
     a forest learns from the server's journal.
+
+    Example: lengthwise train
     """
     from loadgen.result_file import require_writable
     from server.lengths.training import train

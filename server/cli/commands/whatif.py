@@ -58,6 +58,8 @@ def run(config: Whatif) -> int:
     strategy and on other sizes of machine, with the prices that were learned on this one, and says what would have
     served them better, beside the simulator's error on these very requests. Settings of the server are read as
     `lengthwise serve` reads them.
+
+    Example: lengthwise whatif
     """
     # These import numpy and the scheduler, which --help can do without.
     from loadgen.console import table_console
