@@ -23,10 +23,10 @@ from models.options import Count, Natural, NonNegative, Positive, Share, option,
 class Access:
     """The headers that let a request in."""
 
-    header: tuple[tuple[str, str], ...] = option(
-        (), "sent along with each request", parse=split_pair, nargs="*", metavar="KEY=VALUE", secret=True
-    )
-    api_key: str | None = option(None, "sent as a bearer token (default: $OPENAI_API_KEY)", metavar="KEY", secret=True)
+    header: tuple[tuple[str, str], ...] = option((), parse=split_pair, nargs="*", metavar="KEY=VALUE", secret=True)
+    """sent along with each request"""
+    api_key: str | None = option(None, metavar="KEY", secret=True)
+    """sent as a bearer token (default: $OPENAI_API_KEY)"""
 
     def headers(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The HTTP headers of every request."""
@@ -38,12 +38,18 @@ class Access:
 class Sampling:
     """The sampling parameters of every request."""
 
-    ignore_eos: bool = option(False, "generate on to the length that was asked for")
-    temperature: NonNegative = option(0.0, "0 takes the likeliest token")
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = option(None, "nucleus sampling")
-    top_k: Annotated[int, Meta(ge=-1)] | None = option(None, "sample among the N likeliest tokens")
-    min_p: Share | None = option(None, "least probability, as a share of the likeliest token's")
-    extra_body: dict[str, Any] | None = option(None, "further fields of every request's body")
+    ignore_eos: bool = option(False)
+    """generate on to the length that was asked for"""
+    temperature: NonNegative = option(0.0)
+    """0 takes the likeliest token"""
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = option(None)
+    """nucleus sampling"""
+    top_k: Annotated[int, Meta(ge=-1)] | None = option(None)
+    """sample among the N likeliest tokens"""
+    min_p: Share | None = option(None)
+    """least probability, as a share of the likeliest token's"""
+    extra_body: dict[str, Any] | None = option(None)
+    """further fields of every request's body"""
 
     def fields(self) -> dict[str, object]:
         """Fields of a request's body."""
@@ -58,11 +64,16 @@ class Sampling:
 class Load:
     """The number of requests, and how they are sent."""
 
-    num_prompts: Count = option(100, "requests of a run")
-    seed: Natural = option(0, "seed of prompts, arrivals and cancellations")
-    max_concurrency: Count | None = option(None, "requests that may be under way at a time")
-    num_warmups: Natural = option(1, "requests before, which are not measured")
-    timeout: Positive = option(600.0, "give a request up when nothing came for so long", metavar="SECONDS")
+    num_prompts: Count = option(100)
+    """requests of a run"""
+    seed: Natural = option(0)
+    """seed of prompts, arrivals and cancellations"""
+    max_concurrency: Count | None = option(None)
+    """requests that may be under way at a time"""
+    num_warmups: Natural = option(1)
+    """requests before, which are not measured"""
+    timeout: Positive = option(600.0, metavar="SECONDS")
+    """give a request up when nothing came for so long"""
 
 
 def parse_goal(text: str) -> tuple[str, float]:
@@ -81,13 +92,16 @@ def parse_goal(text: str) -> tuple[str, float]:
 class Server(Access):
     """The server to measure."""
 
-    base_url: str | None = option(None, "where the server listens (default: http://HOST:PORT)", metavar="URL")
-    host: str = option("127.0.0.1", "host of the server")
-    port: Count = option(8000, "port of the server")
-    endpoint: str | None = option(
-        None, "path of the API (default: the one of chats or completions, as prompts need)", metavar="PATH"
-    )
-    model: str | None = option(None, "model to ask for (default: the first that the server lists)", metavar="NAME")
+    base_url: str | None = option(None, metavar="URL")
+    """where the server listens (default: http://HOST:PORT)"""
+    host: str = option("127.0.0.1")
+    """host of the server"""
+    port: Count = option(8000)
+    """port of the server"""
+    endpoint: str | None = option(None, metavar="PATH")
+    """path of the API (default: the one of chats or completions, as prompts need)"""
+    model: str | None = option(None, metavar="NAME")
+    """model to ask for (default: the first that the server lists)"""
 
     @property
     def url(self) -> str:
@@ -99,21 +113,18 @@ class Server(Access):
 class Arriving:
     """When requests are sent, and when clients leave."""
 
-    request_rate: Positive | None = option(
-        None,
-        "requests per second, or inf for all at once (default: the workload's own times, else inf)",
-        metavar="RPS",
-        infinite=True,
-    )
-    burstiness: Positive = option(
-        1.0,
-        "gaps follow Gamma(shape=N, scale=1/(RPS*N)): 1 is a Poisson process, less is burstier, inf is a metronome",
-        infinite=True,
-    )
-    turns: Count = option(1, "requests that make a conversation: each is sent after the answer to the one before")
-    think_time: NonNegative = option(0.0, "how long after that answer", metavar="SECONDS")
-    cancel_rate: Share = option(0.0, "share of the requests whose client leaves, 0 to 1", metavar="SHARE")
-    cancel_delay: NonNegative = option(1.0, "how long after sending such a client leaves", metavar="SECONDS")
+    request_rate: Positive | None = option(None, metavar="RPS", infinite=True)
+    """requests per second, or inf for all at once (default: the workload's own times, else inf)"""
+    burstiness: Positive = option(1.0, infinite=True)
+    """gaps follow Gamma(shape=N, scale=1/(RPS*N)): 1 is a Poisson process, less is burstier, inf is a metronome"""
+    turns: Count = option(1)
+    """requests that make a conversation: each is sent after the answer to the one before"""
+    think_time: NonNegative = option(0.0, metavar="SECONDS")
+    """how long after that answer"""
+    cancel_rate: Share = option(0.0, metavar="SHARE")
+    """share of the requests whose client leaves, 0 to 1"""
+    cancel_delay: NonNegative = option(1.0, metavar="SECONDS")
+    """how long after sending such a client leaves"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +139,9 @@ class Result:
         metavar="NAMES",
     )
     metric_percentiles: tuple[Annotated[float, Meta(gt=0, le=100)], ...] = option(
-        (90.0, 95.0, 99.0), "percentiles to report; the median comes anyway", commas=True, metavar="LIST"
+        (90.0, 95.0, 99.0), commas=True, metavar="LIST"
     )
+    """percentiles to report; the median comes anyway"""
     goodput: tuple[tuple[str, float], ...] = option(
         (),
         f"count requests that keep all of these bounds, of {', '.join(GOODPUT_METRICS)}, such as ttft:500 tpot:50",
@@ -137,15 +149,20 @@ class Result:
         nargs="+",
         metavar="NAME:MS",
     )
-    request_id_prefix: str | None = option(None, "begins every x-request-id (default: bench- and a random word)")
-    save_result: bool = option(False, "write a JSON file")
-    save_detailed: bool = option(False, "... with times and texts of every request")
-    result_dir: Path | None = option(None, "where to write it (default: here)", metavar="FOLDER")
-    result_filename: str | None = option(None, "its name (default: label, rate, model and date)", metavar="NAME")
-    label: str = option("lengthwise", "begins the file's name, stands in it")
-    metadata: tuple[tuple[str, str], ...] = option(
-        (), "noted in the file", parse=split_pair, nargs="*", metavar="KEY=VALUE"
-    )
+    request_id_prefix: str | None = option(None)
+    """begins every x-request-id (default: bench- and a random word)"""
+    save_result: bool = option(False)
+    """write a JSON file"""
+    save_detailed: bool = option(False)
+    """... with times and texts of every request"""
+    result_dir: Path | None = option(None, metavar="FOLDER")
+    """where to write it (default: here)"""
+    result_filename: str | None = option(None, metavar="NAME")
+    """its name (default: label, rate, model and date)"""
+    label: str = option("lengthwise")
+    """begins the file's name, stands in it"""
+    metadata: tuple[tuple[str, str], ...] = option((), parse=split_pair, nargs="*", metavar="KEY=VALUE")
+    """noted in the file"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,23 +191,19 @@ def parse_url(text: str) -> tuple[str, str]:
 class Contestants:
     """The strategies and servers to compare."""
 
-    model: str | None = option(None, "what the started servers serve (default: as `lengthwise serve`)", positional=True)
-    strategies: tuple[str, ...] = option(
-        (),
-        "start `lengthwise serve` with each of these in turn; one may come twice, to see how far equals differ",
-        commas=True,
-        metavar="A,B,...",
-    )
-    urls: tuple[tuple[str, str], ...] = option(
-        (), "servers that run already, ours or others", parse=parse_url, commas=True, metavar="NAME=URL,..."
-    )
+    model: str | None = option(None, positional=True)
+    """what the started servers serve (default: as `lengthwise serve`)"""
+    strategies: tuple[str, ...] = option((), commas=True, metavar="A,B,...")
+    """start `lengthwise serve` with each of these in turn; one may come twice, to see how far equals differ"""
+    urls: tuple[tuple[str, str], ...] = option((), parse=parse_url, commas=True, metavar="NAME=URL,...")
+    """servers that run already, ours or others"""
     serve_args: str = option(
         "", 'flags for every started server, after an equals sign: --serve-args="--max-num-seqs 8 --recompute"'
     )
-    baseline: str | None = option(
-        None, "contestant that the others are compared with (default: the first)", metavar="NAME"
-    )
-    ready_check_timeout_sec: Positive = option(600.0, "how long a server may take to start", metavar="SECONDS")
+    baseline: str | None = option(None, metavar="NAME")
+    """contestant that the others are compared with (default: the first)"""
+    ready_check_timeout_sec: Positive = option(600.0, metavar="SECONDS")
+    """how long a server may take to start"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,37 +213,28 @@ class RoundLoad(Load):
     rounds: Annotated[int, Meta(ge=LEAST_ROUNDS)] = option(
         LEAST_ROUNDS, f"times that each contestant plays; at least {LEAST_ROUNDS}"
     )
-    request_rates: tuple[Positive, ...] | None = option(
-        None,
-        "requests per second, one run each: 1,2,4,inf (default: the workload's own times, else all at once)",
-        commas=True,
-        infinite=True,
-        metavar="LIST",
-    )
-    burstinesses: tuple[Positive, ...] = option(
-        (1.0,),
-        "each with every rate: 1 is a Poisson process, less is burstier, inf is a metronome",
-        commas=True,
-        infinite=True,
-        metavar="LIST",
-    )
-    num_warmups: Natural = option(4, "requests before each contestant's run, which are not measured")
+    request_rates: tuple[Positive, ...] | None = option(None, commas=True, infinite=True, metavar="LIST")
+    """requests per second, one run each: 1,2,4,inf (default: the workload's own times, else all at once)"""
+    burstinesses: tuple[Positive, ...] = option((1.0,), commas=True, infinite=True, metavar="LIST")
+    """each with every rate: 1 is a Poisson process, less is burstier, inf is a metronome"""
+    num_warmups: Natural = option(4)
+    """requests before each contestant's run, which are not measured"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OtherServers(Access):
     """How to ask the servers of --urls."""
 
-    ask_model: str | None = option(
-        None, "model to ask for (default: the first that each lists)", flag="--model", metavar="NAME"
-    )
+    ask_model: str | None = option(None, flag="--model", metavar="NAME")
+    """model to ask for (default: the first that each lists)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Where the report goes."""
 
-    output: Path | None = option(None, "where report.html and report.json go (default: compare-DATE)", metavar="FOLDER")
+    output: Path | None = option(None, metavar="FOLDER")
+    """where report.html and report.json go (default: compare-DATE)"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,37 +134,40 @@ def run_quality(asked: QualityBench) -> None:
 class Simulated:
     """The loads that strategies are simulated on."""
 
-    trace: tuple[str, ...] = option(
-        (), "traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines", metavar="FILE"
-    )
-    seed: Natural = option(0, "seed of lengths and arrivals; other seeds play other requests of a trace")
+    trace: tuple[str, ...] = option((), metavar="FILE")
+    """traces, whose lengths are loads too: Azure's or BurstGPT's CSV, Mooncake's JSON lines"""
+    seed: Natural = option(0)
+    """seed of lengths and arrivals; other seeds play other requests of a trace"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid(Simulated):
     """The loads and contenders that are played, and the file that the outcome goes to."""
 
-    save_result: Path = option(
-        Path("grid.jsonl"), "a line a run is appended here; what the file holds already is not played again"
-    )
-    strategies: tuple[str, ...] = option(
-        (), "some of the contenders by name, beside first come, first served (default: all)", commas=True, metavar="A,B"
-    )
-    num_prompts: Count = option(600, "requests of a run, but for overloads of 100 and of 3,000")
-    cells: Count | None = option(None, "play this many cells, a fair sample (default: all)")
-    seeds: Count = option(1, "runs of each cell: --seed and those after it")
+    save_result: Path = option(Path("grid.jsonl"))
+    """a line a run is appended here; what the file holds already is not played again"""
+    strategies: tuple[str, ...] = option((), commas=True, metavar="A,B")
+    """some of the contenders by name, beside first come, first served (default: all)"""
+    num_prompts: Count = option(600)
+    """requests of a run, but for overloads of 100 and of 3,000"""
+    cells: Count | None = option(None)
+    """play this many cells, a fair sample (default: all)"""
+    seeds: Count = option(1)
+    """runs of each cell: --seed and those after it"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arena(Simulated):
     """The loads and strategies that are played, and the file that the outcome goes to."""
 
-    save_result: Path = option(
-        Path("arena.jsonl"), "a line a run is appended here; what the file holds already is not played again"
-    )
-    num_prompts: Count = option(600, "requests of a run; two and a half times as many with 256 slots")
-    strategies: tuple[str, ...] = option((), "PACKAGE:ROW or FILE.py:ROW, to play too", commas=True, metavar="A,B,...")
-    report: Path | None = option(None, "write the page as HTML")
+    save_result: Path = option(Path("arena.jsonl"))
+    """a line a run is appended here; what the file holds already is not played again"""
+    num_prompts: Count = option(600)
+    """requests of a run; two and a half times as many with 256 slots"""
+    strategies: tuple[str, ...] = option((), commas=True, metavar="A,B,...")
+    """PACKAGE:ROW or FILE.py:ROW, to play too"""
+    report: Path | None = option(None)
+    """write the page as HTML"""
 
 
 def run_grid(asked: Grid) -> int:

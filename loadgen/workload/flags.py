@@ -27,25 +27,31 @@ class Workload:
         None, f"what to send (default: {DEFAULT}, which needs no files)", choices=lambda: NAMES
     )
     dataset_path: Path | None = option(None, f"its file: for {', '.join(NEED_FILE)}")
-    replay_lengths: bool | None = option(
-        None,
-        "have the server generate exactly the recorded lengths; it must run with --allow-replay (default: for traces)",
-    )
-    max_input_len: Count | None = option(None, "clip traces' and random prompts; leave longer texts out")
-    max_output_len: Count | None = option(None, "clip answers; also max_tokens of each request")
-    tokenizer: Path | None = option(None, "count tokens with the tokenizer.json there, else estimate", metavar="FOLDER")
-    trace_start: NonNegative = option(0.0, "second of the trace to begin at")
-    trace_duration: Positive | None = option(None, "seconds of the trace to play (default: all)")
-    trace_speed: Positive = option(1.0, "2 plays a trace in half its time")
-    random_input_len: Count = option(1024, "mean tokens of random prompts")
-    random_output_len: Count = option(128, "mean tokens of their answers")
-    random_range_ratio: Annotated[float, Meta(ge=0, lt=1)] = option(
-        0.0, "lengths are uniform in mean * [1 - ratio, 1 + ratio]"
-    )
+    replay_lengths: bool | None = option(None)
+    """have the server generate exactly the recorded lengths; it must run with --allow-replay (default: for traces)"""
+    max_input_len: Count | None = option(None)
+    """clip traces' and random prompts; leave longer texts out"""
+    max_output_len: Count | None = option(None)
+    """clip answers; also max_tokens of each request"""
+    tokenizer: Path | None = option(None, metavar="FOLDER")
+    """count tokens with the tokenizer.json there, else estimate"""
+    trace_start: NonNegative = option(0.0)
+    """second of the trace to begin at"""
+    trace_duration: Positive | None = option(None)
+    """seconds of the trace to play (default: all)"""
+    trace_speed: Positive = option(1.0)
+    """2 plays a trace in half its time"""
+    random_input_len: Count = option(1024)
+    """mean tokens of random prompts"""
+    random_output_len: Count = option(128)
+    """mean tokens of their answers"""
+    random_range_ratio: Annotated[float, Meta(ge=0, lt=1)] = option(0.0)
+    """lengths are uniform in mean * [1 - ratio, 1 + ratio]"""
     random_vocab_size: Count | None = option(
         None, f"random token ids are below this (default: {VOCABULARY}, or --tokenizer)"
     )
-    sharegpt_output_len: Count | None = option(None, "answer length for all of sharegpt (default: each one's own)")
+    sharegpt_output_len: Count | None = option(None)
+    """answer length for all of sharegpt (default: each one's own)"""
 
     @property
     def dataset(self) -> str:

@@ -23,11 +23,16 @@ KINDS = tuple(kind for kind in QUANTIZATIONS if kind != Quantization.NONE)
 class BenchedModel:
     """The model that a benchmark loads into this process."""
 
-    model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto", "as for serve")
-    quantization: str = option("auto", "as for serve", choices=lambda: ("auto", *QUANTIZATIONS))
-    device: Literal["auto", "cpu", "cuda"] = option("auto", "as for serve")
-    seed: int = option(0, "seed of the prompts")
+    model: str = option("smollm2-135m-instruct", positional=True)
+    """as for serve"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")
+    """as for serve"""
+    quantization: str = option("auto", choices=lambda: ("auto", *QUANTIZATIONS))
+    """as for serve"""
+    device: Literal["auto", "cpu", "cuda"] = option("auto")
+    """as for serve"""
+    seed: int = option(0)
+    """seed of the prompts"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,42 +44,54 @@ class EngineBench(BenchedModel):
         f"rows to compare at (default: {' '.join(map(str, ROWS))}; with --ragged: none)",
         nargs="+",
     )
-    input_len: Count = option(64, "prompt tokens of a row")
-    output_len: Several = option(64, "tokens to generate for a row")
-    rounds: Count = option(3, "rounds that count, after one more")
-    beside: tuple[str, ...] = option(
-        (), "also this engine with its weights kept so", nargs="+", choices=lambda: QUANTIZATIONS
-    )
-    ragged: bool = option(False, "compare with requests of different lengths")
-    num_requests: Count = option(128, "with --ragged: requests")
-    min_len: Several = option(16, "with --ragged: shortest prompt and output")
-    max_len: Several = option(256, "with --ragged: longest prompt and output")
-    slots: Count = option(32, "with --ragged: rows at a time")
-    save_result: Path | None = option(None, "write the figures as JSON")
+    input_len: Count = option(64)
+    """prompt tokens of a row"""
+    output_len: Several = option(64)
+    """tokens to generate for a row"""
+    rounds: Count = option(3)
+    """rounds that count, after one more"""
+    beside: tuple[str, ...] = option((), nargs="+", choices=lambda: QUANTIZATIONS)
+    """also this engine with its weights kept so"""
+    ragged: bool = option(False)
+    """compare with requests of different lengths"""
+    num_requests: Count = option(128)
+    """with --ragged: requests"""
+    min_len: Several = option(16)
+    """with --ragged: shortest prompt and output"""
+    max_len: Several = option(256)
+    """with --ragged: longest prompt and output"""
+    slots: Count = option(32)
+    """with --ragged: rows at a time"""
+    save_result: Path | None = option(None)
+    """write the figures as JSON"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuBench:
     """What is measured on a GPU."""
 
-    rows: tuple[Count, ...] = option((), "rows of decode steps (default: 1 8 64 256)", nargs="+")
-    length: Count | None = option(None, "tokens of the longest row; the shortest has half of them (default: 1024)")
-    save_result: Path = option(Path("gpu.json"), "the file with all figures")
+    rows: tuple[Count, ...] = option((), nargs="+")
+    """rows of decode steps (default: 1 8 64 256)"""
+    length: Count | None = option(None)
+    """tokens of the longest row; the shortest has half of them (default: 1024)"""
+    save_result: Path = option(Path("gpu.json"))
+    """the file with all figures"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QualityBench:
     """The texts to read, and the ways to keep weights."""
 
-    model: str = option("smollm2-135m-instruct", "as for serve", positional=True)
+    model: str = option("smollm2-135m-instruct", positional=True)
+    """as for serve"""
     quantization: tuple[str, ...] = option(
         (), f"which to compare (default: {' '.join(KINDS)})", nargs="+", choices=lambda: KINDS
     )
-    dataset_path: tuple[Path, ...] = option(
-        (),
-        "JSONL files as of the workload `jsonl`, an equal share of each (default: texts of the standard library)",
-        nargs="+",
-    )
-    num_texts: Count = option(64, "texts, all files together")
-    max_len: Several = option(256, "tokens that are read of a text")
-    seed: Natural = option(0, "seed of the choice of texts")
+    dataset_path: tuple[Path, ...] = option((), nargs="+")
+    """JSONL files as of the workload `jsonl`, an equal share of each (default: texts of the standard library)"""
+    num_texts: Count = option(64)
+    """texts, all files together"""
+    max_len: Several = option(256)
+    """tokens that are read of a text"""
+    seed: Natural = option(0)
+    """seed of the choice of texts"""

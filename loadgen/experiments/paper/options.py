@@ -19,54 +19,36 @@ ONLY = MappingProxyType({"tasks": "magnus", "answers": "magnus", "aging_factor":
 class Experiments:
     """Which experiments to run, and under which load."""
 
-    experiments: tuple[str, ...] | None = option(
-        None, "some of them by name (default: all; a wrong name lists them)", commas=True, metavar="A,B,..."
-    )
-    scale: Positive = option(
-        1.0,
-        "share of the paper's size: executors and rates (magnus, scls), runs (ssjf), queries (baton); fewer executors "
-        "show smaller gains",
-        metavar="X",
-    )
-    seed: Natural = option(0, "seed of lengths, arrivals and errors")
-    seeds: Count = option(1, "runs of all of it, with --seed, a hundred more and so on; tables and file have the first")
-    report: Path | None = option(None, "write a page of the figures that are swept, in bands over --seeds, as HTML")
-    duration: Positive | None = option(
-        None,
-        "seconds of arrivals (default: the paper's; baton has none)",
-        metavar="S",
-    )
-    rates: tuple[Positive, ...] | None = option(
-        None,
-        "requests a second on the paper's whole machine: for magnus, scls's main experiments and ssjf's rates",
-        commas=True,
-        metavar="A,B,...",
-    )
-    trace: Path | None = option(
-        None,
-        "lengths from a trace: Azure's or BurstGPT's CSV, Mooncake's JSON lines (default: the built-in tasks for "
-        "magnus, drawn lengths for scls and ssjf; baton's are always drawn)",
-    )
-    tasks: Path | None = option(
-        None,
-        "for magnus, a folder of task files *.jsonl, each line with instruction, input and reference (default: the "
-        "built-in tasks)",
-        metavar="FOLDER",
-    )
-    answers: Literal["code", "reference"] = option(
-        "code",
-        "with --tasks, the answer to a request for commented code: the code and its comment, or the comment alone",
-    )
-    input_scale: Positive | None = option(
-        None,
-        "factor of the prompts' lengths (default: 1; for scls 0.25, since CodeFuse's lengths, which are not published, "
-        "are taken to be so much shorter than the trace's)",
-        metavar="X",
-    )
-    aging_factor: NonNegative = option(
-        Scheduling.aging_factor, "of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"
-    )
-    save_result: Path | None = option(None, "write all runs and rows as JSON")
+    experiments: tuple[str, ...] | None = option(None, commas=True, metavar="A,B,...")
+    """some of them by name (default: all; a wrong name lists them)"""
+    scale: Positive = option(1.0, metavar="X")
+    """share of the paper's size: executors and rates (magnus, scls), runs (ssjf), queries (baton); fewer executors show
+    smaller gains"""
+    seed: Natural = option(0)
+    """seed of lengths, arrivals and errors"""
+    seeds: Count = option(1)
+    """runs of all of it, with --seed, a hundred more and so on; tables and file have the first"""
+    report: Path | None = option(None)
+    """write a page of the figures that are swept, in bands over --seeds, as HTML"""
+    duration: Positive | None = option(None, metavar="S")
+    """seconds of arrivals (default: the paper's; baton has none)"""
+    rates: tuple[Positive, ...] | None = option(None, commas=True, metavar="A,B,...")
+    """requests a second on the paper's whole machine: for magnus, scls's main experiments and ssjf's rates"""
+    trace: Path | None = option(None)
+    """lengths from a trace: Azure's or BurstGPT's CSV, Mooncake's JSON lines (default: the built-in tasks for magnus,
+    drawn lengths for scls and ssjf; baton's are always drawn)"""
+    tasks: Path | None = option(None, metavar="FOLDER")
+    """for magnus, a folder of task files *.jsonl, each line with instruction, input and reference (default: the
+    built-in tasks)"""
+    answers: Literal["code", "reference"] = option("code")
+    """with --tasks, the answer to a request for commented code: the code and its comment, or the comment alone"""
+    input_scale: Positive | None = option(None, metavar="X")
+    """factor of the prompts' lengths (default: 1; for scls 0.25, since CodeFuse's lengths, which are not published, are
+    taken to be so much shorter than the trace's)"""
+    aging_factor: NonNegative = option(Scheduling.aging_factor)
+    """of ssjf-*, as for serve (default: the authors' 10; 0: no aging)"""
+    save_result: Path | None = option(None)
+    """write all runs and rows as JSON"""
 
     paper: str = ""
 
