@@ -292,13 +292,11 @@ def describe(work: Callable[..., object]) -> dict[str, Any]:
 
 
 def add_command(
-    subparsers: Subparsers, name: str, group: type[T], work: Callable[[T], int | None], **texts: Any
+    subparsers: Subparsers, name: str, group: type[T], work: Callable[[T], int | None]
 ) -> argparse.ArgumentParser:
-    """Add a command with the options of a dataclass; `work` takes them, and returns the exit code or None for 0.
-
-    texts   `help` and `description`; default: the docstring of `work`
-    """
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, **(texts or describe(work)))
+    """Add a command with the options of a dataclass; `work` takes them, and returns the exit code or None for 0. Its
+    docstring is the command's help."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, **describe(work))
     add_options(parser, options_of(group))
     parser.set_defaults(run=lambda args: work(read_options(args, group)) or 0)
     return parser

@@ -13,83 +13,47 @@ from pathlib import Path
 from loadgen.experiments.engine.options import EngineBench, GpuBench, QualityBench
 from loadgen.experiments.paper.options import Experiments
 from models.errors import INTERRUPTED, UserError
-from models.options import Count, Natural, Subparsers, add_command, add_options, option, options_of, read_options
+from models.options import (
+    Count,
+    Natural,
+    Subparsers,
+    add_command,
+    add_options,
+    describe,
+    option,
+    options_of,
+    read_options,
+)
 
 PAPERS = ("magnus", "scls", "ssjf", "baton")
 
 
 def add_benchmarks(subparsers: Subparsers) -> None:
     """Add the commands below `bench`."""
-    engine = add_command(
-        subparsers,
-        "engine",
-        EngineBench,
-        run_engine,
-        help="compare this engine with transformers, in one process",
-        description="In one process and interleaved rounds: this engine, transformers' generate on a static batch of "
-        "the same prompts, and the least that memory bandwidth allows. Nothing else should run on the machine "
-        "meanwhile.",
-    )
-    gpu = add_command(
-        subparsers,
-        "gpu",
-        GpuBench,
-        run_gpu,
-        help="find out what this engine does on a GPU, in some minutes and without a download",
-        description="On a network of random weights, of an 8B's sizes as far as memory goes: whether graphs, flash "
-        "attention and masks give the same tokens, what a decode step takes to the floor of memory bandwidth, prefill, "
-        "copies, and transformers' generate beside. Without a GPU a dry run of the same on a tiny network.",
-    )
-    quality = add_command(
-        subparsers,
-        "quality",
-        QualityBench,
-        run_quality,
-        help="compare how well a model foretells text with its weights in fewer bits",
-        description="Perplexity of the same texts in float32, and with weights kept as --quantization says.",
-    )
-    for command in (engine, gpu, quality):
-        command.set_defaults(computes=True)
-    add_command(
-        subparsers,
-        "grid",
-        Grid,
-        run_grid,
-        help="compare orders of waiting requests in the simulator, on many machines and loads",
-        description="Simulate each order on each machine with each load, from below to far above what is served, and "
-        "with good, bad and misleading predictions, and print by how much it differs from first come, first served, "
-        "by whether requests wait. A run that was broken off goes on where it was.",
-    )
+    add_command(subparsers, "engine", EngineBench, run_engine).set_defaults(computes=True)
+    add_command(subparsers, "gpu", GpuBench, run_gpu).set_defaults(computes=True)
+    add_command(subparsers, "quality", QualityBench, run_quality).set_defaults(computes=True)
+    add_command(subparsers, "grid", Grid, run_grid)
 
 
 def add_commands(subparsers: Subparsers) -> None:
     """Add `paper` and `arena` to the program's own commands."""
-    parser = subparsers.add_parser(
-        "paper",
-        help="repeat a paper's experiments in the simulator",
-        epilog="Example: lengthwise paper scls",
-        description="Run the main comparison and the ablation of a paper from strategies by name, at the paper's scale "
-        "on simulated executors, and print what was measured beside what the paper says, row by row. Ctrl-C leaves "
-        "the tables and the file of what ran until then.",
-    )
+    parser = subparsers.add_parser("paper", **describe(run_paper))
     parser.add_argument("paper", choices=PAPERS, help="whose experiments to run")
     add_options(parser, [one for one in options_of(Experiments) if one.name != "paper"])
     parser.set_defaults(run=run_paper)
-    add_command(
-        subparsers,
-        "arena",
-        Arena,
-        run_arena,
-        help="compare all strategies in the simulator",
-        epilog="Example: lengthwise arena",
-        description="Simulate every strategy on the same loads, where few come and where too many do, with good and "
-        "with misleading predictions, and print completion times, times to the first token, normalized latencies "
-        "(completion time by tokens of the answer), slowdowns, throughput, longest waits and fairness.",
-    )
+    add_command(subparsers, "arena", Arena, run_arena)
 
 
 def run_paper(args: argparse.Namespace) -> int:
-    """Run a paper's experiments; returns the exit code. Raises UserError."""
+    """Repeat a paper's experiments in the simulator.
+
+    Runs the main comparison and the ablation of a paper from strategies by name, at the paper's scale on simulated
+    executors, and prints what was measured beside what the paper says, row by row. Ctrl-C leaves the tables and the
+    file of what ran until then.
+
+    Example: lengthwise paper scls
+    """
     from loadgen.experiments.paper.run import run_paper
 
     asked = replace(read_options(args, Experiments), paper=args.paper)
@@ -98,7 +62,11 @@ def run_paper(args: argparse.Namespace) -> int:
 
 
 def run_engine(asked: EngineBench) -> int:
-    """Compare and print; returns the exit code. Raises UserError, also when this engine could not run."""
+    """Compare this engine with transformers, in one process.
+
+    In interleaved rounds: this engine, transformers' generate on a static batch of the same prompts, and the least that
+    memory bandwidth allows. Nothing else should run on the machine meanwhile.
+    """
     from loadgen.console import table_console
     from loadgen.experiments.engine.bench import OURS, find_troubles, run_bench, show
     from loadgen.result_file import require_writable, save_json
@@ -113,7 +81,12 @@ def run_engine(asked: EngineBench) -> int:
 
 
 def run_gpu(asked: GpuBench) -> int:
-    """Measure, print and save; returns the exit code, 1 where a part failed. Raises UserError."""
+    """Find out what this engine does on a GPU, in some minutes and without a download.
+
+    On a network of random weights, of an 8B's sizes as far as memory goes: whether graphs, flash attention and masks
+    give the same tokens, what a decode step takes to the floor of memory bandwidth, prefill, copies, and transformers'
+    generate beside. Without a GPU a dry run of the same on a tiny network. The exit code is 1 where a part failed.
+    """
     from loadgen.experiments.engine.gpu import run_first
     from loadgen.result_file import require_writable, save_json
 
@@ -124,7 +97,10 @@ def run_gpu(asked: GpuBench) -> int:
 
 
 def run_quality(asked: QualityBench) -> None:
-    """Compare and print. Raises UserError."""
+    """Compare how well a model foretells text with its weights in fewer bits.
+
+    Perplexity of the same texts in float32, and with weights kept as --quantization says.
+    """
     from loadgen.experiments.engine.quality import run_bench
 
     run_bench(asked)
@@ -171,7 +147,12 @@ class Arena(Simulated):
 
 
 def run_grid(asked: Grid) -> int:
-    """Play and print; returns the exit code. Raises UserError."""
+    """Compare orders of waiting requests in the simulator, on many machines and loads.
+
+    Simulates each order on each machine with each load, from below to far above what is served, and with good, bad and
+    misleading predictions, and prints by how much it differs from first come, first served, by whether requests wait. A
+    run that was broken off goes on where it was.
+    """
     from loadgen.console import table_console
     from loadgen.experiments.grid.cells import BASE, all_cells, check_traces, list_contenders
     from loadgen.experiments.grid.run import play_all, show
@@ -190,7 +171,14 @@ def run_grid(asked: Grid) -> int:
 
 
 def run_arena(asked: Arena) -> int:
-    """Play, print and write the page; returns the exit code. Raises UserError."""
+    """Compare all strategies in the simulator.
+
+    Simulates every strategy on the same loads, where few come and where too many do, with good and with misleading
+    predictions, and prints completion times, times to the first token, normalized latencies (completion time by tokens
+    of the answer), slowdowns, throughput, longest waits and fairness.
+
+    Example: lengthwise arena
+    """
     from loadgen.console import show_table, table_console
     from loadgen.experiments.grid.cells import check_traces, find_loads, list_players
     from loadgen.experiments.grid.run import make_page, play_all, tabulate
