@@ -23,7 +23,7 @@ import transformers
 from engine.measure.profiler import Profiler
 from engine.measure.slots import COLUMNS, ROWS, FoundSlots, find_slots
 from models.files import replace_file
-from models.network.loader import LoadedModel, LoadError
+from models.network.loader import LoadedModel, LoadError, choose_dtype
 from models.text import Text
 from scheduler.serving_time.profile_file import Conditions, digest
 from scheduler.strategy import STRATEGIES
@@ -67,6 +67,11 @@ def cuda_devices(config: ServeConfig) -> list[str]:
     if there and wanted > there:
         raise LoadError(f"--executors {wanted}, but only {there} CUDA devices are visible: one executor drives one")
     return [f"cuda:{index}" for index in range(wanted if there else 0)]
+
+
+def first_device(config: ServeConfig) -> torch.device:
+    """The device of the first executor. Raises LoadError."""
+    return torch.device(next(iter(cuda_devices(config)), "cpu"))
 
 
 def quantization(config: ServeConfig) -> str:
@@ -148,12 +153,13 @@ def free_gib(device: torch.device) -> float:
     return float(free / 2**30)
 
 
-def require_memory(weights: int, dtype: torch.dtype, device: torch.device, name: str) -> None:
-    """Raise LoadError, before anything is read, where a device has not the memory for so many numbers of a type."""
+def require_memory(config: ServeConfig, weights: int, device: torch.device) -> None:
+    """Raise LoadError, before anything is read, where a device has not the memory for a model of so many numbers."""
+    dtype = choose_dtype(config.dtype, device)
     needed, free = weights * dtype.itemsize / 2**30, free_gib(device)
     if needed > free:
         raise LoadError(
-            f"{name}: its weights take {needed:.1f} GiB in {str(dtype).removeprefix('torch.')}, "
+            f"{config.model}: its weights take {needed:.1f} GiB in {str(dtype).removeprefix('torch.')}, "
             f"and {free:.1f} GiB of {device} memory are free: free some, or choose a smaller model"
         )
 
@@ -195,10 +201,7 @@ def device_name(device: torch.device) -> str:
     """The name that the processor gives itself, without its number."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
 

@@ -38,7 +38,7 @@ from models.catalog.checkpoint import count_values
 from models.network.decoder.decoder import Decoder
 from models.network.embeddings import token_embeddings
 from models.network.generation_config import SamplingDefaults
-from models.network.loader import LoadedModel, LoadError, choose_dtype, load
+from models.network.loader import LoadedModel, LoadError, load
 from models.network.quantization import Kernels
 from models.progress import Bars
 from models.text import Text
@@ -159,9 +159,7 @@ def load_networks(config: ServeConfig, folder: Path) -> Iterator[LoadedModel]:
 
 
 def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
-    machine.require_memory(
-        count_values(folder), choose_dtype(config.dtype, torch.device(device)), torch.device(device), config.model
-    )
+    machine.require_memory(config, count_values(folder), torch.device(device))
     return load(
         folder,
         dtype=config.dtype,

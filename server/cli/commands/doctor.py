@@ -97,27 +97,25 @@ def _check_port(config: ServeConfig) -> str:
 def _check_devices(config: ServeConfig) -> str:
     import torch
 
-    from server.composition.devices import cores, cuda_devices, device_name, threads
+    from server.composition.devices import CPU, cores, cuda_devices, device_name, threads
 
     if devices := cuda_devices(config):
         return ", ".join(f"{one}: {device_name(torch.device(one))}" for one in devices)
-    return f"cpu: {device_name(torch.device('cpu'))}, {threads(config)} of {cores()} cores for an executor"
+    return f"cpu: {device_name(CPU)}, {threads(config)} of {cores()} cores for an executor"
 
 
 def _check_memory(config: ServeConfig) -> str:
-    import torch
-
     from models.network.loader import choose_dtype
-    from server.composition.devices import cuda_devices, free_gib, hush_transformers, require_memory
+    from server.composition.devices import first_device, free_gib, hush_transformers, require_memory
 
     hush_transformers()
-    device = torch.device(next(iter(cuda_devices(config)), "cpu"))
+    device = first_device(config)
     free = f"{free_gib(device):.1f} GiB are free"
     if (folder := Catalog().find(config.model)) is None:
         return f"{free}; what the model needs is known once it is here"
-    need, dtype = read_need(folder), choose_dtype(config.dtype, device)
-    require_memory(need.weights, dtype, device, config.model)
-    told = need.tell(dtype.itemsize, config.expected_slots, config.max_model_len)
+    need = read_need(folder)
+    require_memory(config, need.weights, device)
+    told = need.tell(choose_dtype(config.dtype, device).itemsize, config.expected_slots, config.max_model_len)
     return f"{free}; {told}, of which the server takes what fits"
 
 
