@@ -145,9 +145,8 @@ class Replica:
         asked = self._session.get("/load", headers=self._own, timeout=PATIENCE, raise_for_status=True)
         async with asked as answer:
             told = msgspec.json.decode(await answer.read(), type=Load)
-        at = time.time() - told.age_s
-        load = NodeLoad(at, told.work_s, told.prices, told.requests, told.slots, told.mean_output_tokens)
-        return asdict(load)
+        at, length = time.time() - told.age_s, told.mean_output_tokens
+        return asdict(NodeLoad(at, told.work_s, told.prices, told.requests, told.slots, length))
 
     async def call(
         self, method: str, path: str, headers: Headers, body: bytes, job: Job | None = None
@@ -160,13 +159,13 @@ class Replica:
 
     async def estimate(self, headers: Headers, body: bytes) -> tuple[int, float | None] | None:
         """Tokens of a call's prompts, and of its answers if they can be predicted; None where it cannot be told."""
-        asked = self._session.post("/v1/estimate", headers=without(headers, HOPS), data=body, timeout=PATIENCE)
+        own = without(headers, HOPS)
+        asked = self._session.post("/v1/estimate", headers=own, data=body, timeout=PATIENCE, raise_for_status=True)
         with suppress(aiohttp.ClientError, TimeoutError):
             async with asked as answer:
-                if answer.status == 200:
-                    told = msgspec.json.decode(await answer.read(), type=Expectation)
-                    predicted = told.predicted_tokens
-                    return told.prompt_tokens, None if predicted is None else predicted.median
+                told = msgspec.json.decode(await answer.read(), type=Expectation)
+                predicted = told.predicted_tokens
+                return told.prompt_tokens, None if predicted is None else predicted.median
         return None
 
     async def __del__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -15,9 +15,6 @@ from server.cli.config import ServeConfig
 from server.cli.settings import CommandLine, add_settings, read_settings
 from server.http.keys import Keyring, read_keys
 from server.process.port import is_loopback
-
-if TYPE_CHECKING:
-    from server.http.front import Hosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +48,7 @@ class Servers:
     config: ServeConfig
     """What the flags say."""
     keys: Keyring
-    hosts: Hosts | None
+    hosts: frozenset[str] | None
     """Names under which the proxy answers; None for any."""
 
 
