@@ -111,7 +111,8 @@ def run_and_talk(args: argparse.Namespace) -> int:
         try:
             with run_server([*PROGRAM, "serve", "--port", "0", *flags], log, inf, STOP_TIMEOUT) as server:
                 print(f"Serving it at {server.url}, with a dashboard there, until you leave.", flush=True)
-                return chat.talk(server.url, read_options(args, chat.Talk), key=next(iter(config.api_key), None))
+                how, key = read_options(args, chat.Talk), next(iter(config.api_key), None)
+                return chat.run(chat.Chat(url=server.url, api_key=key, **vars(how)))
         except ServerFailure as error:
             raise UserError(str(error)) from None
 
