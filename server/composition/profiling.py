@@ -48,8 +48,6 @@ COPIES = 3
 Watch: TypeAlias = Callable[[str, int, int], None]
 """Is told (phase, steps done, steps in all)."""
 
-Clock: TypeAlias = Callable[[], float]
-
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -64,7 +62,7 @@ QUICK = Effort(points=3, slices=2)
 
 
 def make_profile(
-    config: ServeConfig, effort: Effort, time_limit: float, watch: Watch, clock: Clock = time.perf_counter
+    config: ServeConfig, effort: Effort, time_limit: float, watch: Watch, clock: Callable[[], float] = time.perf_counter
 ) -> Profile:
     """Measure for about `time_limit` seconds after loading.
 

@@ -24,6 +24,8 @@ TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ord
 class Training:
     """The predictor to train, its data, and where to keep it."""
 
+    files: tuple[Path, ...] = option((), positional=True, nargs="*", metavar="FILE")
+    """JSONL: instruction, input, and length (tokens of the answer) or reference (an answer to count)"""
     predictor: Literal["forest", "proxy"] = option("forest")
     """forest: Magnus's, on sentence embeddings; proxy: SSJF's, a fine-tuned encoder"""
     journal: Path | None = option(None)
@@ -67,13 +69,6 @@ class ProxyTraining:
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
     parser = subparsers.add_parser("train", **describe(run))
-    parser.add_argument(
-        "files",
-        nargs="*",
-        type=Path,
-        metavar="FILE",
-        help="JSONL: instruction, input, and length (tokens of the answer) or reference (an answer to count)",
-    )
     add_groups(parser, {"training": Training, "for --predictor proxy": ProxyTraining})
     parser.set_defaults(run=run)
 
