@@ -212,7 +212,7 @@ def _read_docstrings(group: type) -> Mapping[str, str]:
 def _read_classes(module: str) -> Mapping[str, Mapping[str, str]]:
     """The docstrings below the fields of each class of a module, which Python itself does not keep."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {one.name: dict(_pair_docstrings(one)) for one in ast.walk(tree) if isinstance(one, ast.ClassDef)}
+    return {one.name: dict(_pair_docstrings(one)) for one in tree.body if isinstance(one, ast.ClassDef)}
 
 
 def _pair_docstrings(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
