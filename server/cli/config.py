@@ -54,8 +54,6 @@ class Model:
     """what to serve: a name of `lengthwise models`, a folder, a .gguf file, a hub id"""
     served_model_name: tuple[str, ...] = option(())
     """names by which the API knows the model; answers have the first; default: the model's own"""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")
-    """type of the weights; auto: bfloat16 where it is fast, else float32"""
     quantization: str = option("auto", choices=lambda: ("auto", *QUANTIZATIONS))
     """how weights are kept; CUDA: int4, fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none"""
     kernels: str = option("auto", choices=lambda: tuple(Kernels))
@@ -76,17 +74,30 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution:
-    """Execution: devices, rows and memory."""
+class Size:
+    """Size: what decides how much memory a model takes."""
 
     device: str = option("auto", choices=lambda: (*DEVICES, "virtual:PRESET"), check=_check_device)
     """where to run; auto: CUDA if there, else the CPU; virtual:PRESET: nowhere, filler at that machine's speed"""
-    executors: Annotated[int, Meta(ge=0, le=1024)] = option(0)
-    """executor threads; 0: one per CUDA device, else one; on a CPU they share its cores"""
-    max_model_len: Annotated[int, Meta(ge=2)] | None = option(None)
-    """longest prompt plus answer, in tokens; default: the model's context"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")
+    """type of the weights; auto: bfloat16 where it is fast, else float32"""
     max_num_seqs: Annotated[int, Meta(ge=1, le=65536)] | None = option(None)
     """sequences that run at a time on one executor; default: as many as this machine gains by, measured once"""
+    max_model_len: Annotated[int, Meta(ge=2)] | None = option(None)
+    """longest prompt plus answer, in tokens; default: the model's context"""
+
+    @property
+    def expected_slots(self) -> int:
+        """Sequences that run at a time on one executor, where the machine was not measured: 32 unless given."""
+        return self.max_num_seqs or 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Execution: executors and memory."""
+
+    executors: Annotated[int, Meta(ge=0, le=1024)] = option(0)
+    """executor threads; 0: one per CUDA device, else one; on a CPU they share its cores"""
     max_num_batched_tokens: Count | None = option(None)
     """prompt tokens that are read between two decode steps; default: 2048 on CUDA, else 512"""
     kv_cache_memory: Annotated[float, Meta(ge=0.001)] | None = option(None)
@@ -103,11 +114,6 @@ class Execution:
     """let no answer depend on those beside it, bit for bit, on a CPU; default: with compiled kernels"""
     stall_timeout: NonNegative = option(120.0)
     """how long an executor that has work may report nothing before it counts as lost; 0: for ever"""
-
-    @property
-    def expected_slots(self) -> int:
-        """Sequences that run at a time on one executor, where the machine was not measured: 32 unless given."""
-        return self.max_num_seqs or 32
 
     def chunk_tokens(self, device: str) -> int:
         """Prompt tokens that are read between two decode steps on a device."""
@@ -272,7 +278,7 @@ class FrontConfig(Observation, Listening, Access, Admission, Recording, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(FrontConfig, Answers, LengthPrediction, Execution, Model):
+class ServeConfig(FrontConfig, Answers, LengthPrediction, Execution, Size, Model):
     """All settings of `lengthwise serve`."""
 
 

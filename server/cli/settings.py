@@ -8,7 +8,7 @@ import argparse
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
@@ -29,19 +29,14 @@ class ConfigError(UserError):
     """EX_CONFIG: a service manager should not try again."""
 
 
-def add_settings(parser: argparse.ArgumentParser, *parts: type, names: Container[str] | None = None) -> None:
-    """Add a flag for each setting, below the description of the class that declares it, and --config for a file.
-
-    parts   classes of settings, whose bases' settings are theirs too
-    names   the settings that get a flag; None: all
-    """
+def add_settings(parser: argparse.ArgumentParser, *parts: type) -> None:
+    """Add a flag for each setting of these classes, bases included, below the description of the class that declares
+    it, and --config for a file."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
     for group in (one for part in parts for one in reversed(part.__mro__) if is_dataclass(one)):
-        own = [one for one in options_of(group) if one.name in group.__annotations__]
-        if known := [one for one in own if names is None or one.name in names]:
-            add_options(
-                parser.add_argument_group((group.__doc__ or "").partition("\n")[0].rstrip(".")), known, given_only=True
-            )
+        if own := [one for one in options_of(group) if one.name in group.__annotations__]:
+            title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
+            add_options(parser.add_argument_group(title), own, given_only=True)
 
 
 def load_settings(kind: type[T], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> T:
@@ -84,16 +79,16 @@ def add_configured(
     kind: type[T],
     work: Callable[[T], int],
     *parts: type,
-    names: Container[str] | None = None,
-) -> None:
+) -> argparse.ArgumentParser:
     """Add a command whose settings come from its flags, the environment and a file.
 
-    work           takes them and returns the exit code; its docstring is the command's help
-    parts, names   as for `add_settings`; no parts: all settings
+    work    takes them and returns the exit code; its docstring is the command's help
+    parts   classes of the settings that it has flags for; none: all
     """
-    parser = subparsers.add_parser(name, **describe(work))
-    add_settings(parser, *(parts or (kind,)), names=names)
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, **describe(work))
+    add_settings(parser, *(parts or (kind,)))
     parser.set_defaults(run=lambda args: work(read_settings(kind, args)))
+    return parser
 
 
 def _variable(name: str) -> str:

@@ -14,12 +14,9 @@ import orjson
 from models.catalog.catalog import Catalog, ModelStatus
 from models.catalog.checkpoint import read_need
 from models.options import Subparsers, describe
-from server.cli.config import ServeConfig
+from server.cli.config import ServeConfig, Size
 from server.cli.settings import add_configured, add_settings, read_settings
 from server.composition.cache_paths import fetch_model
-
-SETTINGS = ("device", "dtype", "max_num_seqs", "max_model_len")
-"""Settings of `serve` that tell how much memory a model takes."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -35,8 +32,9 @@ def add_parser(subparsers: Subparsers) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     listing = actions.add_parser("list", **describe(_list))
     listing.add_argument("--json", action="store_true", help="print the list as JSON")
-    add_settings(listing, ServeConfig, names=SETTINGS)
-    add_configured(actions, "pull", ServeConfig, _pull, names=("model", *SETTINGS))
+    add_settings(listing, Size)
+    pull = add_configured(actions, "pull", ServeConfig, _pull, Size)
+    pull.add_argument("model", metavar="NAME", help="as for `serve`")
     remove = actions.add_parser("rm", **describe(_remove))
     remove.add_argument("model", metavar="NAME", help="as `lengthwise models` has it")
     remove.set_defaults(run=_remove)

@@ -11,7 +11,7 @@ from functools import partial
 
 from models.options import Positive, Subparsers, option
 from models.progress import Bar, Bars
-from server.cli.config import Execution, Model, ServeConfig
+from server.cli.config import Execution, Model, ServeConfig, Size
 from server.cli.settings import add_configured
 from server.process.setup import tune_libraries
 
@@ -39,7 +39,7 @@ class Profiling(ServeConfig, Measuring):
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    add_configured(subparsers, "profile", Profiling, run, Measuring, Model, Execution)
+    add_configured(subparsers, "profile", Profiling, run, Measuring, Model, Size, Execution)
 
 
 def run(config: Profiling) -> int:

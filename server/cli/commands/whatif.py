@@ -14,7 +14,7 @@ from models.catalog.catalog import default_cache
 from models.errors import INTERRUPTED
 from models.options import Count, Positive, Subparsers, option
 from scheduler.options import Scheduling
-from server.cli.config import Execution, Recording, ServeConfig
+from server.cli.config import Execution, Recording, ServeConfig, Size
 from server.cli.settings import add_configured
 from server.composition.cache_paths import journal_path, model_key
 
@@ -48,7 +48,7 @@ class Whatif(ServeConfig, Trying):
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    add_configured(subparsers, "whatif", Whatif, run, Trying, Execution, Scheduling, Recording)
+    add_configured(subparsers, "whatif", Whatif, run, Trying, Size, Execution, Scheduling, Recording)
 
 
 def run(config: Whatif) -> int:
