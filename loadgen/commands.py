@@ -13,21 +13,15 @@ from typing import TypeAlias
 
 from loadgen.options import BenchFlags, CompareFlags
 from loadgen.simulate.flags import VALIDATED_STRATEGIES, SimulateFlags, ValidateFlags, Validation
-from models.options import Subparsers, add_groups, groups_of, read_options
+from models.options import Subparsers, add_groups, describe, groups_of, read_options
 
 Validate: TypeAlias = Callable[[ValidateFlags], int]
 
 
 def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], None]] = ()) -> None:
     """Add `bench`; `others` add commands such as `bench engine` below it."""
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure a running server under load",
-        description="Send a workload to any server with an OpenAI-compatible API, each request at its time whatever "
-        "became of those before, and report throughput and latencies. Flags and figures are those of "
-        "`vllm bench serve`.",
-        allow_abbrev=False,  # else flags of the commands below that begin as several of its own are refused
-    )
+    # No abbreviations: flags of the commands below that begin as several of its own would be refused.
+    parser = subparsers.add_parser("bench", allow_abbrev=False, **describe(run_bench))
     add_groups(parser, groups_of(BenchFlags))
     parser.set_defaults(run=run_bench)
     if others:
@@ -37,7 +31,14 @@ def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], No
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    """Benchmark a server; returns the exit code: 1 when no request completed, 130 when it was interrupted."""
+    """Measure a running server under load.
+
+    Sends a workload to any server with an OpenAI-compatible API, each request at its time whatever became of those
+    before, and reports throughput and latencies. Flags and figures are those of `vllm bench serve`. The exit code is 1
+    when no request completed.
+
+    Example: lengthwise bench --num-prompts 50 --request-rate 2
+    """
     from loadgen.bench.run import run_bench
 
     return run_bench(read_options(args, BenchFlags))
@@ -45,19 +46,20 @@ def run_bench(args: argparse.Namespace) -> int:
 
 def add_compare(subparsers: Subparsers) -> None:
     """Add `compare`."""
-    parser = subparsers.add_parser(
-        "compare",
-        help="compare strategies or servers under the same load",
-        description="Play the same seeded requests through each strategy or server, one after another and in several "
-        "rounds, and write one report: a page with plots, and JSON. Differences that the rounds do not bear out are "
-        "not called differences.",
-    )
+    parser = subparsers.add_parser("compare", **describe(run_compare))
     add_groups(parser, groups_of(CompareFlags))
     parser.set_defaults(run=run_compare)
 
 
 def run_compare(args: argparse.Namespace) -> int:
-    """Compare; returns the exit code: 1 when a contestant had to be left out, 130 when it was interrupted."""
+    """Compare strategies or servers under the same load.
+
+    Plays the same seeded requests through each strategy or server, one after another and in several rounds, and writes
+    one report: a page with plots, and JSON. Differences that the rounds do not bear out are not called differences. The
+    exit code is 1 when a contestant had to be left out.
+
+    Example: lengthwise compare --strategies baton-pd,lengthwise
+    """
     from loadgen.compare.run import run_compare
 
     return run_compare(read_options(args, CompareFlags))
@@ -68,17 +70,15 @@ def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Va
 
     `validate` compares a simulation with the real engine; without it there is no flag for that.
     """
-    parser = subparsers.add_parser(
-        "simulate",
-        help="compare strategies on simulated executors",
-        description="Run the real scheduler over simulated executors, which take the time that a cost model says, on "
-        "a clock that jumps from event to event. Nothing else is simulated: decisions are those of `lengthwise serve`.",
-    )
-    add_groups(parser, groups_of(SimulateFlags))
-    if validate is not None:
-        add_groups(parser, {"The comparison with the real engine": Validation})
 
     def run(args: argparse.Namespace) -> int:
+        """Compare strategies on simulated executors.
+
+        Runs the real scheduler over simulated executors, which take the time that a cost model says, on a clock that
+        jumps from event to event. Nothing else is simulated: decisions are those of `lengthwise serve`.
+
+        Example: lengthwise simulate --strategies vs,scls --rate 10
+        """
         if validate is not None and args.validate is not None:
             asked = read_options(args, ValidateFlags)
             chosen = dict.fromkeys(asked.strategies or VALIDATED_STRATEGIES)
@@ -87,4 +87,8 @@ def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Va
 
         return run_simulate(read_options(args, SimulateFlags), cache)
 
+    parser = subparsers.add_parser("simulate", **describe(run))
+    add_groups(parser, groups_of(SimulateFlags))
+    if validate is not None:
+        add_groups(parser, {"The comparison with the real engine": Validation})
     parser.set_defaults(run=run)

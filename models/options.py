@@ -7,17 +7,23 @@ flags of a command line here; server/cli/settings.py reads the same fields from 
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import difflib
+import inspect
+import itertools
 import json
 import math
 import re
+import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -44,179 +50,176 @@ NOUNS: Mapping[object, str] = types.MappingProxyType(
 )
 
 
-class Traits(TypedDict, total=False):
-    """Properties of an option besides its type, default and help."""
-
-    metavar: str
-    """The stand-in for a value in --help."""
-    flag: str
-    """Another name than the field's."""
-    short: tuple[str, ...]
-    """Further names of the flag, as ("-n",)."""
-    choices: Callable[[], Iterable[str]]
-    """The values to choose from; with `check`, which then decides alone, those that --help names."""
-    parse: Callable[[str], Any]
-    """Reads one value of a type of our own; raises ValueError."""
-    check: Callable[[Any], None]
-    """Refuses by ValueError a value of the right type that cannot be used all the same."""
-    nargs: Literal["?", "*", "+"]
-    """Several words may follow the flag, or with "?" none, which means `const`."""
-    const: object
-    commas: bool
-    """Whether one flag holds several values, parted by commas."""
-    infinite: bool
-    """Whether a number may be inf."""
-    positional: bool
-
-
-def option(default: T, help: str, *, secret: bool = False, **traits: Unpack[Traits]) -> T:
-    """A dataclass field that users can set; a secret one is left out of what is printed."""
-    return field(default=default, metadata={"help": help, "traits": traits}, repr=not secret)
+METAVARS: Mapping[object, str] = types.MappingProxyType({str: "TEXT", Path: "FILE", dict: "JSON"})
+"""Stand-ins for a value in --help; N stands for a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field as users meet it."""
+    """One field as users meet it: what `option` was given, and what `bind` reads off the field's name and type."""
 
-    name: str
-    hint: object
-    """The type of one value, bounds included."""
-    many: bool
-    """Whether it holds several values."""
-    default: object
-    choices: tuple[str, ...]
     help: str
-    traits: Traits
+    default: Any
+    metavar: str = ""
+    """The stand-in for a value in --help."""
+    flag: str = ""
+    """Another name than the field's; of a positional argument, the field's own."""
+    short: tuple[str, ...] = ()
+    """Further names of the flag, as ("-n",)."""
+    choices: Callable[[], Iterable[str]] = tuple
+    """The values to choose from; with `check`, which then decides alone, those that --help names."""
+    parse: Callable[[str], Any] | None = None
+    """Reads one value of a type of our own; raises ValueError."""
+    check: Callable[[Any], None] | None = None
+    """Refuses by ValueError a value of the right type that cannot be used all the same."""
+    nargs: Literal["?", "*", "+"] | None = None
+    """Several words may follow the flag, or with "?" none, which means `const`."""
+    const: object = None
+    commas: bool = False
+    """Whether one flag holds several values, parted by commas."""
+    infinite: bool = False
+    """Whether a number may be inf."""
+    positional: bool = False
+    name: str = ""
+    hint: Any = str
+    """The type of one value, bounds included."""
+    kind: Any = str
+    """The type of one value without bounds."""
+    bounds: Meta = Meta()
+    many: bool = False
+    """Whether it holds several values."""
+    listed: tuple[str, ...] = ()
+    """The values to choose from."""
 
-    @property
-    def kind(self) -> object:
-        """The type of one value without bounds."""
-        bare = typing.get_args(self.hint)[0] if self.bounds else self.hint
-        return typing.get_origin(bare) or bare
+    def bind(self, name: str, hint: Any, text: str) -> Option:
+        """The option of a field of this name and type, with this docstring."""
+        if typing.get_origin(hint) in (types.UnionType, typing.Union):
+            (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+        many = typing.get_origin(hint) is tuple and (self.commas or typing.get_args(hint)[-1] is ...)
+        if many:
+            hint = typing.get_args(hint)[0]
+        listed = tuple(self.choices())
+        if typing.get_origin(hint) is Literal:
+            listed, hint = typing.get_args(hint), str
+        kind, bounds = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint, Meta())
+        kind = typing.get_origin(kind) or kind
+        shown = "{" + ",".join(listed) + "}" if listed else METAVARS.get(kind, "N")
+        metavar = self.metavar or (name.upper() if self.positional else shown)
+        flag = self.flag or (name if self.positional else "--" + name.replace("_", "-"))
+        bound = {"hint": hint, "kind": kind, "bounds": bounds, "many": many, "listed": listed}
+        return dataclasses.replace(self, help=self.help or text, name=name, flag=flag, metavar=metavar, **bound)
 
-    @property
-    def bounds(self) -> Meta | None:
-        return next(iter(getattr(self.hint, "__metadata__", ())), None)
-
-    @property
-    def commas(self) -> bool:
-        return self.traits.get("commas", False)
-
-    @property
-    def flag(self) -> str:
-        return self.traits.get("flag", "--" + self.name.replace("_", "-"))
-
-    def from_text(self, text: str) -> object:
-        """The value of one flag; raises ValueError."""
-        if self.commas:
-            return self.from_commas(text)
-        if parse := self.traits.get("parse"):
-            return parse(text)
-        return self._checked(_json(text) if self.kind is dict else text, text)
-
-    def from_commas(self, text: str) -> tuple[object, ...]:
-        """Several values in one text; raises ValueError."""
-        parts = [part.strip() for part in text.split(",") if part.strip()]
-        if not parts:
+    def from_text(self, text: str, *, separated: bool = False) -> object:
+        """The value of one flag, or of a variable, which has several values `separated`; raises ValueError."""
+        if not (self.commas or separated):
+            return self._read(text)
+        if not (parts := [part.strip() for part in text.split(",") if part.strip()]):
             raise ValueError(f"{text!r} names nothing")
-        parse = self.traits.get("parse")
-        return tuple(parse(part) if parse else self._checked(part, part) for part in parts)
+        return tuple(map(self._read, parts))
+
+    def from_flag(self, text: str) -> object:
+        """The value of one flag, as argparse asks for it; raises ArgumentTypeError."""
+        try:
+            return self.from_text(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     def from_toml(self, value: object) -> object:
         """The value as a TOML file has it; raises ValueError."""
         if not self.many:
-            return self._checked(value, value, strict=True)
+            return self._check(value, value, strict=True)
         values = value if isinstance(value, list) else [value]
-        return tuple(self._checked(item, item, strict=True) for item in values)
+        return tuple(self._check(item, item, strict=True) for item in values)
 
-    def _checked(self, value: object, given: object, *, strict: bool = False) -> object:
+    def _read(self, text: str) -> object:
+        if self.parse is not None:
+            return self.parse(text)
+        value: object = text
+        if self.kind is dict:
+            with suppress(ValueError):  # else it is refused as what it is: no object
+                value = json.loads(text)
+        return self._check(value, text)
+
+    def _check(self, value: object, given: object, *, strict: bool = False) -> object:
         refusal = ValueError(f"{given!r} is not {self.expected}")
         if self.kind is int and isinstance(value, str) and not WHOLE.fullmatch(value):
             raise refusal  # msgspec would take 1e3 and 1.0
         try:
-            found = msgspec.convert(value, self.hint, strict=strict, dec_hook=_path)
+            found = msgspec.convert(value, self.hint, strict=strict, dec_hook=lambda kind, value: kind(value))
         except msgspec.ValidationError:
             raise refusal from None
-        if isinstance(found, float) and (math.isnan(found) or (math.isinf(found) and not self.traits.get("infinite"))):
+        if isinstance(found, float) and (math.isnan(found) or (math.isinf(found) and not self.infinite)):
             raise refusal
-        if check := self.traits.get("check"):
-            check(found)
-        elif self.choices and found not in self.choices:
-            raise ValueError(f"{given!r} is none of {', '.join(self.choices)}")
+        if self.check is not None:
+            self.check(found)
+        elif self.listed and found not in self.listed:
+            raise ValueError(f"{given!r} is none of {', '.join(self.listed)}")
         return found
 
     @property
     def expected(self) -> str:
         """The description of a valid value."""
-        noun = NOUNS.get(self.kind, "a value")
-        if self.kind is float and not self.traits.get("infinite") and (self.bounds is None or self.bounds.le is None):
+        noun, least, most = NOUNS.get(self.kind, "a value"), self.bounds.ge, self.bounds.le
+        if self.kind is float and not self.infinite and most is None:
             noun = "a finite number"
-        bounds = describe_bounds(self.bounds)
-        return f"{noun} {'of ' if bounds.startswith('at ') else ''}{bounds}".strip()
+        if least is not None and most is not None:
+            return f"{noun} between {_write(least)} and {_write(most)}"
+        named = {"at least": least, "above": self.bounds.gt, "at most": most, "below": self.bounds.lt}
+        bounds = " and ".join(f"{name} {_write(bound)}" for name, bound in named.items() if bound is not None)
+        return f"{noun} {'of ' * bounds.startswith('at ')}{bounds}".strip()
 
     @property
     def full_help(self) -> str:
         """The text in --help: the help, whether the flag may be repeated, and the default."""
-        repeated = "; may be repeated" if self.many and not self.commas else ""
-        if self.default in (None, "", ()) or (self.default is False or "(default" in self.help):
-            return self.help + repeated
-        default = self.default
-        if isinstance(default, tuple):
-            default = ("," if self.commas else " ").join(map(_written, default))
-        return f"{self.help}{repeated} (default: {_written(default)})"
+        help, default = self.help + "; may be repeated" * (self.many and not self.commas), self.default
+        if default in (None, "", ()) or (default is False or "(default" in help):
+            return help
+        shown = ("," if self.commas else " ").join(map(_write, default if isinstance(default, tuple) else (default,)))
+        return f"{help} (default: {shown})"
 
 
-def describe_bounds(bounds: Meta | None) -> str:
-    """Bounds in words; empty where there are none."""
-    if bounds is None:
-        return ""
-    if bounds.ge is not None and bounds.le is not None:
-        return f"between {_written(bounds.ge)} and {_written(bounds.le)}"
-    named = (("at least", bounds.ge), ("above", bounds.gt), ("at most", bounds.le), ("below", bounds.lt))
-    return " and ".join(f"{name} {_written(bound)}" for name, bound in named if bound is not None)
+def option(default: T, help: str = "", *, secret: bool = False, **traits: Any) -> T:
+    """A dataclass field that users can set, with fields of `Option`; a secret one is left out of what is printed.
+
+    Its help is the docstring below it, but for one that is computed.
+    """
+    return field(default=default, metadata={"option": Option(help, default, **traits)}, repr=not secret)
 
 
-def _written(value: object) -> str:
+def _write(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text  # which is refused as what it is: no object
-
-
-def _path(kind: type, value: object) -> object:
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    raise ValueError(f"{value!r} is not {NOUNS.get(kind, kind)}")
 
 
 def options_of(group: type) -> tuple[Option, ...]:
     """The options of a dataclass, in order, inherited ones first."""
-    hints = typing.get_type_hints(group, include_extras=True)
-    return tuple(
-        read_field(declared, hints[declared.name])
-        for declared in dataclasses.fields(group)
-        if "help" in declared.metadata
-    )
+    return _read_options(group)
 
 
-def read_field(declared: dataclasses.Field[Any], hint: Any) -> Option:
-    """The option that a field of such a type declares."""
-    traits: Traits = declared.metadata["traits"]
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-    many = typing.get_origin(hint) is tuple and (traits.get("commas") or typing.get_args(hint)[-1] is ...)
-    if many:
-        hint = typing.get_args(hint)[0]
-    choices: tuple[str, ...] = ()
-    if typing.get_origin(hint) is Literal:
-        choices, hint = typing.get_args(hint), str
-    elif listed := traits.get("choices"):
-        choices = tuple(listed())
-    return Option(declared.name, hint, many, declared.default, choices, declared.metadata["help"], traits)
+@cache
+def _read_options(group: type) -> tuple[Option, ...]:
+    hints, texts = typing.get_type_hints(group, include_extras=True), _read_docstrings(group)
+    declared = (one for one in dataclasses.fields(group) if "option" in one.metadata)
+    return tuple(one.metadata["option"].bind(one.name, hints[one.name], texts.get(one.name, "")) for one in declared)
+
+
+def _read_docstrings(group: type) -> Mapping[str, str]:
+    """The docstrings below the fields of a dataclass and its bases."""
+    bases = [one for one in reversed(group.__mro__) if dataclasses.is_dataclass(one)]
+    return {name: text for one in bases for name, text in _read_classes(one.__module__).get(one.__name__, {}).items()}
+
+
+@cache
+def _read_classes(module: str) -> Mapping[str, Mapping[str, str]]:
+    """The docstrings below the fields of each class of a module, which Python itself does not keep."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {one.name: dict(_pair_docstrings(one)) for one in tree.body if isinstance(one, ast.ClassDef)}
+
+
+def _pair_docstrings(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for declared, text in itertools.pairwise(body.body):
+        match declared, text:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(value=str(words))):
+                yield name, " ".join(words.split())
 
 
 def suggest(word: str, names: Iterable[str], prefix: str = "") -> str:
@@ -236,56 +239,31 @@ def split_pair(text: str) -> tuple[str, str]:
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """The place to which a program's commands are added."""
 
-METAVARS: Mapping[object, str] = types.MappingProxyType({str: "TEXT", Path: "FILE", dict: "JSON"})
-"""Stand-ins for a value in --help; N stands for a number."""
-
 
 def add_options(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: Iterable[Option], *, given_only: bool = False
 ) -> None:
     """Add a flag for each option; `given_only` ones leave no trace unless they are given, so that others may decide."""
     for option in found:
-        default = argparse.SUPPRESS if given_only else option.default
-        help_text = option.full_help.replace("%", "%%")
+        several, default = option.many and not option.commas, option.default
+        default = list(default) if several and isinstance(default, tuple) else default  # actions add to it
+        keywords: dict[str, Any] = {"default": argparse.SUPPRESS if given_only else default}
+        if not option.positional:
+            keywords["dest"] = option.name
+        help = option.full_help.replace("%", "%%")
         if option.kind is bool:
             # A switch has a flag to turn it off as well; one that is a `no` would need a double one.
             switch = "store_true" if option.name.startswith("no_") else argparse.BooleanOptionalAction
-            parser.add_argument(option.flag, dest=option.name, action=switch, default=default, help=help_text)
+            parser.add_argument(option.flag, action=switch, help=help, **keywords)
             continue
-        several = option.many and not option.commas
-        keywords: dict[str, Any] = {} if option.traits.get("positional") else {"dest": option.name}
-        if "nargs" in option.traits:
-            keywords |= {"nargs": option.traits["nargs"], "const": option.traits.get("const")}
-        elif option.traits.get("positional"):
-            keywords["nargs"] = "?"
-        parser.add_argument(
-            *([option.name] if option.traits.get("positional") else [*option.traits.get("short", ()), option.flag]),
+        nargs = option.nargs or ("?" if option.positional else None)
+        if nargs is not None:
+            keywords |= {"nargs": nargs, "const": option.const}
+        if several:
             # A flag that may be repeated takes one word, unless it says otherwise: the word behind it may be the model.
-            action=("extend" if "nargs" in keywords else "append") if several else "store",
-            type=_converter(option),
-            default=list(default) if several and isinstance(default, tuple) else default,
-            metavar=_metavar(option),
-            help=help_text,
-            **keywords,
-        )
-
-
-def _converter(option: Option) -> Callable[[str], object]:
-    def convert(text: str) -> object:
-        try:
-            return option.from_text(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
-
-
-def _metavar(option: Option) -> str:
-    if "metavar" in option.traits:
-        return option.traits["metavar"]
-    if option.choices:
-        return "{" + ",".join(option.choices) + "}"
-    return option.name.upper() if option.traits.get("positional") else METAVARS.get(option.kind, "N")
+            keywords["action"] = "extend" if nargs else "append"
+        flags = [*option.short, option.flag]
+        parser.add_argument(*flags, type=option.from_flag, metavar=option.metavar, help=help, **keywords)
 
 
 def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
@@ -299,20 +277,31 @@ def groups_of(flags: type) -> dict[str, type]:
     return {str(part.__doc__).rstrip("."): part for part in flags.__bases__}
 
 
+def given(args: argparse.Namespace, group: type) -> dict[str, Any]:
+    """The options of a group that the command line names; several values of one come as a tuple."""
+    values = {option.name: getattr(args, option.name) for option in options_of(group) if option.name in args}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
 def read_options(args: argparse.Namespace, group: type[T]) -> T:
     """The options of a group as the command line gives them."""
-    values = {option.name: getattr(args, option.name) for option in options_of(group) if option.name in args}
-    return group(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    return group(**given(args, group))
+
+
+def describe(work: Callable[..., object]) -> dict[str, Any]:
+    """The texts of a command's help: its function's docstring, whose first sentence stands in the list of commands, and
+    whose end may be an example."""
+    text, mark, example = " ".join((work.__doc__ or "").split()).partition("Example: ")
+    first = text.partition(". ")[0].strip(" .")
+    return {"help": first[:1].lower() + first[1:], "description": text, "epilog": mark + example}
 
 
 def add_command(
-    subparsers: Subparsers, name: str, group: type[T], work: Callable[[T], int | None], **texts: Any
+    subparsers: Subparsers, name: str, group: type[T], work: Callable[[T], int | None]
 ) -> argparse.ArgumentParser:
-    """Add a command with the options of a dataclass; `work` takes them, and returns the exit code or None for 0.
-
-    texts   `help` and `description`
-    """
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, **texts)
+    """Add a command with the options of a dataclass; `work` takes them, and returns the exit code or None for 0. Its
+    docstring is the command's help."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, **describe(work))
     add_options(parser, options_of(group))
     parser.set_defaults(run=lambda args: work(read_options(args, group)) or 0)
     return parser

@@ -12,42 +12,29 @@ from models.options import Count, Natural, NonNegative, Positive, Share, option
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduling:
-    """How requests are put into batches; durations in seconds."""
+    """Scheduling: how requests are put into batches; durations are seconds."""
 
-    prefill_ahead: Natural | None = option(
-        None, "prompts that may be read ahead of a free slot; default: an eighth of --max-num-seqs"
-    )
-    max_batch_size: Annotated[int, Meta(ge=1, le=65536)] | None = option(
-        None,
-        "most sequences of a batch that none joins later, for strategies with such batches; default: --max-num-seqs",
-    )
-    batch_wait_timeout: NonNegative = option(
-        0.0, "seconds that the first request of a batch waits for the batch to fill up, for dynamic batching"
-    )
-    aging_factor: NonNegative = option(
-        10.0,
-        "serve by arrival once the oldest request has waited N times its predicted time, or 100 s; 0: never (SSJF)",
-    )
-    out_of_turn: Annotated[float, Meta(ge=0, lt=1)] = option(
-        0.3, "share of the work that goes out of turn, to the cheapest requests that wait; 0: none (lengthwise)"
-    )
-    boost_gamma: Positive = option(
-        0.1, "how fast long waits get rarer, in 1/s: the greater, the less cheap requests are put forward (boost)"
-    )
-    wma_threshold: Count = option(
-        50_000, "wasted memory accesses, in tokens, below which a request joins a waiting batch (Φ of Magnus)"
-    )
-    slice_length: Count = option(128, "decode steps of a slice, for strategies that slice")
-    min_interval: NonNegative | None = option(
-        None, "least seconds between two arrangements of sliced batches (Γ of SCLS); default: a median slice"
-    )
-    interval_factor: Share = option(
-        0.5, "part of the least loaded executor's work that may pass before batches are arranged again (λ of SCLS)"
-    )
-    batch_slowdown: NonNegative = option(
-        0.03,
-        "share by which lines of /v1/batches may slow other requests; 0: lines run only while nothing else does",
-    )
-    recompute: bool = option(
-        False, "read prompts again after each slice or pause, instead of keeping keys and values in host memory"
-    )
+    prefill_ahead: Natural | None = option(None)
+    """prompts that may be read ahead of a free slot; default: an eighth of --max-num-seqs"""
+    max_batch_size: Annotated[int, Meta(ge=1, le=65536)] | None = option(None)
+    """most sequences of a batch that none joins later, for strategies with such batches; default: --max-num-seqs"""
+    batch_wait_timeout: NonNegative = option(0.0)
+    """seconds that the first request of a batch waits for the batch to fill up, for dynamic batching"""
+    aging_factor: NonNegative = option(10.0)
+    """serve by arrival once the oldest request has waited N times its predicted time, or 100 s; 0: never (SSJF)"""
+    out_of_turn: Annotated[float, Meta(ge=0, lt=1)] = option(0.3)
+    """share of the work that goes out of turn, to the cheapest requests that wait; 0: none (lengthwise)"""
+    boost_gamma: Positive = option(0.1)
+    """how fast long waits get rarer, in 1/s: the greater, the less cheap requests are put forward (boost)"""
+    wma_threshold: Count = option(50_000)
+    """wasted memory accesses, in tokens, below which a request joins a waiting batch (Φ of Magnus)"""
+    slice_length: Count = option(128)
+    """decode steps of a slice, for strategies that slice"""
+    min_interval: NonNegative | None = option(None)
+    """least seconds between two arrangements of sliced batches (Γ of SCLS); default: a median slice"""
+    interval_factor: Share = option(0.5)
+    """part of the least loaded executor's work that may pass before batches are arranged again (λ of SCLS)"""
+    batch_slowdown: NonNegative = option(0.03)
+    """share by which lines of /v1/batches may slow other requests; 0: lines run only while nothing else does"""
+    recompute: bool = option(False)
+    """read prompts again after each slice or pause, instead of keeping keys and values in host memory"""

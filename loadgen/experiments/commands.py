@@ -11,109 +11,88 @@ from models.options import Subparsers, add_command
 
 def add_benchmarks(subparsers: Subparsers) -> None:
     """Add the commands below `bench`."""
-    engine = add_command(
-        subparsers,
-        "engine",
-        EngineBench,
-        run_engine,
-        help="compare this engine with transformers, in one process",
-        description="In one process and interleaved rounds: this engine, transformers' generate on a static batch of "
-        "the same prompts, and the least that memory bandwidth allows. Nothing else should run on the machine "
-        "meanwhile.",
-    )
-    gpu = add_command(
-        subparsers,
-        "gpu",
-        GpuBench,
-        run_gpu,
-        help="find out what this engine does on a GPU, in some minutes and without a download",
-        description="On a network of random weights, of an 8B's sizes as far as memory goes: whether graphs, flash "
-        "attention and masks give the same tokens, what a decode step takes to the floor of memory bandwidth, prefill, "
-        "copies, and transformers' generate beside. Without a GPU a dry run of the same on a tiny network.",
-    )
-    quality = add_command(
-        subparsers,
-        "quality",
-        QualityBench,
-        run_quality,
-        help="compare how well a model foretells text with its weights in fewer bits",
-        description="Perplexity of the same texts in float32, and with weights kept as --quantization says.",
-    )
+    engine = add_command(subparsers, "engine", EngineBench, run_engine)
+    gpu = add_command(subparsers, "gpu", GpuBench, run_gpu)
+    quality = add_command(subparsers, "quality", QualityBench, run_quality)
     for command in (engine, gpu, quality):
         command.set_defaults(computes=True)
-    add_command(
-        subparsers,
-        "grid",
-        Grid,
-        run_grid,
-        help="compare orders of waiting requests in the simulator, on many machines and loads",
-        description="Simulate each order on each machine with each load, from below to far above what is served, and "
-        "with good, bad and misleading predictions, and print by how much it differs from first come, first served, "
-        "by whether requests wait. A run that was broken off goes on where it was.",
-    )
+    add_command(subparsers, "grid", Grid, run_grid)
 
 
 def add_commands(subparsers: Subparsers) -> None:
     """Add `paper` and `arena` to the program's own commands."""
-    add_command(
-        subparsers,
-        "paper",
-        Experiments,
-        run_paper,
-        help="repeat a paper's experiments in the simulator",
-        description="Run the main comparison and the ablation of a paper from strategies by name, at the paper's scale "
-        "on simulated executors, and print what was measured beside what the paper says, row by row. Ctrl-C leaves "
-        "the tables and the file of what ran until then.",
-    )
-    add_command(
-        subparsers,
-        "arena",
-        Arena,
-        run_arena,
-        help="compare all strategies in the simulator",
-        description="Simulate every strategy on the same loads, where few come and where too many do, with good and "
-        "with misleading predictions, and print completion times, times to the first token, normalized latencies "
-        "(completion time by tokens of the answer), slowdowns, throughput, longest waits and fairness.",
-    )
+    add_command(subparsers, "paper", Experiments, run_paper)
+    add_command(subparsers, "arena", Arena, run_arena)
 
 
 def run_engine(asked: EngineBench) -> int:
-    """Compare and print; returns the exit code. Raises UserError, also when this engine could not run."""
+    """Compare this engine with transformers, in one process.
+
+    In interleaved rounds: this engine, transformers' generate on a static batch of the same prompts, and the least that
+    memory bandwidth allows. Nothing else should run on the machine meanwhile.
+    """
     from loadgen.experiments.engine.bench import run_engine
 
     return run_engine(asked)
 
 
 def run_gpu(asked: GpuBench) -> int:
-    """Measure, print and save; returns the exit code, 1 where a part failed. Raises UserError."""
+    """Find out what this engine does on a GPU, in some minutes and without a download.
+
+    On a network of random weights, of an 8B's sizes as far as memory goes: whether graphs, flash attention and masks
+    give the same tokens, what a decode step takes to the floor of memory bandwidth, prefill, copies, and transformers'
+    generate beside. Without a GPU a dry run of the same on a tiny network. The exit code is 1 where a part failed.
+    """
     from loadgen.experiments.engine.gpu import run_gpu
 
     return run_gpu(asked)
 
 
 def run_quality(asked: QualityBench) -> None:
-    """Compare and print. Raises UserError."""
+    """Compare how well a model foretells text with its weights in fewer bits.
+
+    Perplexity of the same texts in float32, and with weights kept as --quantization says.
+    """
     from loadgen.experiments.engine.quality import run_quality
 
     run_quality(asked)
 
 
 def run_grid(asked: Grid) -> int:
-    """Play and print; returns the exit code. Raises UserError."""
+    """Compare orders of waiting requests in the simulator, on many machines and loads.
+
+    Simulates each order on each machine with each load, from below to far above what is served, and with good, bad and
+    misleading predictions, and prints by how much it differs from first come, first served, by whether requests wait. A
+    run that was broken off goes on where it was.
+    """
     from loadgen.experiments.grid.run import run_grid
 
     return run_grid(asked)
 
 
 def run_arena(asked: Arena) -> int:
-    """Play, print and write the page; returns the exit code. Raises UserError."""
+    """Compare all strategies in the simulator.
+
+    Simulates every strategy on the same loads, where few come and where too many do, with good and with misleading
+    predictions, and prints completion times, times to the first token, normalized latencies (completion time by tokens
+    of the answer), slowdowns, throughput, longest waits and fairness.
+
+    Example: lengthwise arena
+    """
     from loadgen.experiments.grid.run import run_arena
 
     return run_arena(asked)
 
 
 def run_paper(asked: Experiments) -> int:
-    """Run a paper's experiments; returns the exit code. Raises UserError."""
+    """Repeat a paper's experiments in the simulator.
+
+    Runs the main comparison and the ablation of a paper from strategies by name, at the paper's scale on simulated
+    executors, and prints what was measured beside what the paper says, row by row. Ctrl-C leaves the tables and the
+    file of what ran until then.
+
+    Example: lengthwise paper scls
+    """
     from loadgen.experiments.paper.run import run_paper
 
     return run_paper(asked)

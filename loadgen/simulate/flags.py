@@ -30,34 +30,29 @@ def parse_prediction(text: str) -> Prediction:
 class SimulatedMachine:
     """The machine that is simulated."""
 
-    cost: str = option(
-        DEFAULT_COST,
-        "how fast executors are: v100-chatglm-6b, a100-llama2-13b-hf, a100-llama2-13b-ds or ssjf, as the papers tell; "
-        "cpu-smollm2-135m, two cores of a CPU; "
-        "a profile's file; or `profile`, the latest of this machine",
-        metavar="NAME",
-    )
-    profile: bool = option(
-        True, "whether the scheduler knows from the start how fast executors are; else it learns that from their steps"
-    )
-    nodes: Count = option(1, "whole servers of that kind, behind a router")
-    router: Literal["work", "pow2", "round-robin"] = option(
-        "work",
-        "to which node a request goes; work: where it is expected to be done first, by what nodes tell every second; "
-        "pow2: of two drawn by chance to the one with fewer requests; round-robin: to one after another",
-    )
-    workers: Count | None = option(None, "executors of a node (default: the preset's, else 1)")
-    capacity_tokens: Count | None = option(None, "tokens of K and V that each holds (default: the preset's)")
-    max_num_seqs: Count | None = option(None, "rows that each runs at once (default: the preset's, else 32)")
-    max_model_len: Count | None = option(
-        None,
-        "longest prompt plus answer; unless --max-input-len or --max-output-len is given, longer answers "
-        "end there and longer prompts are left out (default: the preset's, else the capacity)",
-    )
-    prefix_cache_tokens: Natural = option(0, "tokens of prompts whose K and V are kept in host memory")
-    max_num_batched_tokens: Count | None = option(
-        None, "prompt cells to read at a time (default: a whole group's, up to 8192)"
-    )
+    cost: str = option(DEFAULT_COST, metavar="NAME")
+    """how fast executors are: v100-chatglm-6b, a100-llama2-13b-hf, a100-llama2-13b-ds or ssjf, as the papers tell;
+    cpu-smollm2-135m, two cores of a CPU; a profile's file; or `profile`, the latest of this machine"""
+    profile: bool = option(True)
+    """whether the scheduler knows from the start how fast executors are; else it learns that from their steps"""
+    nodes: Count = option(1)
+    """whole servers of that kind, behind a router"""
+    router: Literal["work", "pow2", "round-robin"] = option("work")
+    """to which node a request goes; work: where it is expected to be done first, by what nodes tell every second; pow2:
+    of two drawn by chance to the one with fewer requests; round-robin: to one after another"""
+    workers: Count | None = option(None)
+    """executors of a node (default: the preset's, else 1)"""
+    capacity_tokens: Count | None = option(None)
+    """tokens of K and V that each holds (default: the preset's)"""
+    max_num_seqs: Count | None = option(None)
+    """rows that each runs at once (default: the preset's, else 32)"""
+    max_model_len: Count | None = option(None)
+    """longest prompt plus answer; unless --max-input-len or --max-output-len is given, longer answers end there and
+    longer prompts are left out (default: the preset's, else the capacity)"""
+    prefix_cache_tokens: Natural = option(0)
+    """tokens of prompts whose K and V are kept in host memory"""
+    max_num_batched_tokens: Count | None = option(None)
+    """prompt cells to read at a time (default: a whole group's, up to 8192)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,47 +66,47 @@ class SimulatedScheduling(Scheduling):
         commas=True,
         metavar="A,B,...",
     )
-    prediction: Any = option(
-        DEFAULT_PREDICTION,
-        "predicted lengths for strategies that ask for them: none; oracle, the true ones; noisy:SIGMA, with "
-        "log-normal errors of that standard deviation; inverted, the longest said to be the shortest; tenfold, ten "
-        "times too long or a tenth; or file:PATH, a length a line, one for each request in order of arrival",
-        parse=parse_prediction,
-        metavar="HOW",
-    )
+    prediction: Any = option(DEFAULT_PREDICTION, parse=parse_prediction, metavar="HOW")
+    """predicted lengths for strategies that ask for them: none; oracle, the true ones; noisy:SIGMA, with log-normal
+    errors of that standard deviation; inverted, the longest said to be the shortest; tenfold, ten times too long or a
+    tenth; or file:PATH, a length a line, one for each request in order of arrival"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedLoad:
     """When requests arrive."""
 
-    rate: Positive | None = option(None, "requests a second (default: a trace's own times, else 20)", metavar="RPS")
-    burstiness: Positive = option(1.0, "1 is Poisson, less is burstier")
-    duration: Positive = option(120.0, "seconds of arrivals", metavar="S")
-    turns: Count = option(1, "requests that make a conversation; only the first of them arrives at a time of its own")
-    think_time: NonNegative = option(0.0, "how long after an answer the next turn comes", metavar="SECONDS")
-    seed: Natural = option(0, "seed of lengths and arrivals")
+    rate: Positive | None = option(None, metavar="RPS")
+    """requests a second (default: a trace's own times, else 20)"""
+    burstiness: Positive = option(1.0)
+    """1 is Poisson, less is burstier"""
+    duration: Positive = option(120.0, metavar="S")
+    """seconds of arrivals"""
+    turns: Count = option(1)
+    """requests that make a conversation; only the first of them arrives at a time of its own"""
+    think_time: NonNegative = option(0.0, metavar="SECONDS")
+    """how long after an answer the next turn comes"""
+    seed: Natural = option(0)
+    """seed of lengths and arrivals"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """The figures to show, the files that they are written to, and the values of flags that are swept."""
 
-    all: bool = option(False, "show all figures, not only those that matter most")
-    save_result: Path | None = option(None, "write figures and all requests as JSON; for one seed, not with --sweep")
-    sweep: tuple[str, ...] = option(
-        (),
-        "simulate at each of these values of a flag, FIRST:LAST:STEP or parted by commas, such as rate=0.5:1.5:0.1; "
-        "noise=0,0.3 varies σ of --prediction; with several, at every combination",
-        metavar="NAME=VALUES",
-    )
-    seeds: Count | None = option(
-        None, "seeds at each point: --seed and those after it (default: 5 with --sweep unless it sweeps seed, else 1)"
-    )
-    csv: Path | None = option(None, "write the figures, a line a strategy, seed and combination of swept values")
-    report: Path | None = option(
-        None, "write a page with plots over the first swept flag, and which strategies no other beats, as HTML"
-    )
+    all: bool = option(False)
+    """show all figures, not only those that matter most"""
+    save_result: Path | None = option(None)
+    """write figures and all requests as JSON; for one seed, not with --sweep"""
+    sweep: tuple[str, ...] = option((), metavar="NAME=VALUES")
+    """simulate at each of these values of a flag, FIRST:LAST:STEP or parted by commas, such as rate=0.5:1.5:0.1;
+    noise=0,0.3 varies σ of --prediction; with several, at every combination"""
+    seeds: Count | None = option(None)
+    """seeds at each point: --seed and those after it (default: 5 with --sweep unless it sweeps seed, else 1)"""
+    csv: Path | None = option(None)
+    """write the figures, a line a strategy, seed and combination of swept values"""
+    report: Path | None = option(None)
+    """write a page with plots over the first swept flag, and which strategies no other beats, as HTML"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,25 +128,18 @@ class SimulateFlags(SimulatedMachine, SimulatedScheduling, LoadFlags, Result):
 class Validation:
     """The comparison with the real engine."""
 
-    validate: str | None = option(
-        None,
-        "play one trace on the real engine and in the simulator with this machine's profile, and tell how far apart "
-        "they are at the speed of that run; the exit code is 1 when a mean is more than 5 % off, or a p99 more than "
-        "10 %. The engine's settings come from the environment, as "
-        "for `lengthwise serve`, and from the flags above that mean the same; not --cost",
-        nargs="?",
-        const="",
-        metavar="MODEL",
-    )
-    rhos: tuple[float, ...] = option(
-        (0.5, 0.9, 1.0, 1.3),
-        "with --validate and without --rate: loads, as shares of what each strategy serves when all requests "
-        "come at once",
-        commas=True,
-        metavar="N,N,...",
-    )
-    quick: bool = option(False, "with --validate: a shorter trace")
-    num_requests: Count | None = option(None, "with --validate and without --rate: requests of each load")
+    validate: str | None = option(None, nargs="?", const="", metavar="MODEL")
+    """play one trace on the real engine and in the simulator with this machine's profile, and tell how far apart they
+    are at the speed of that run; the exit code is 1 when a mean is more than 5 % off, or a p99 more than 10 %. The
+    engine's settings come from the environment, as for `lengthwise serve`, and from the flags above that mean the same;
+    not --cost"""
+    rhos: tuple[float, ...] = option((0.5, 0.9, 1.0, 1.3), commas=True, metavar="N,N,...")
+    """with --validate and without --rate: loads, as shares of what each strategy serves when all requests come at
+    once"""
+    quick: bool = option(False)
+    """with --validate: a shorter trace"""
+    num_requests: Count | None = option(None)
+    """with --validate and without --rate: requests of each load"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
 from models.network.generation_config import check_overrides
 from models.network.quantization import QUANTIZATIONS, Kernels
-from models.options import Count, Natural, NonNegative, Positive, option, options_of
+from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
-from server.cli.settings import ConfigError, config_file, gather, given
+from scheduler.strategy import STRATEGIES, Length
+from server.cli.settings import ConfigError, load_settings
 from server.lengths.instruction import InstructionSplit
 
-__all__ = ["ConfigError", "FrontConfig", "GatewayConfig", "ServeConfig", "load_config", "read_config"]
-
-
-def _strategies() -> Iterable[str]:
-    from scheduler.strategy import STRATEGIES
-
-    return (*STRATEGIES, "PACKAGE:ROW", "FILE.py:ROW")
+__all__ = ["ConfigError", "FrontConfig", "GatewayConfig", "ServeConfig", "load_config"]
 
 
 def _check_strategy(name: str) -> None:
     from scheduler.assembly import find_strategy
 
     find_strategy(name)
-
-
-def _lengths() -> Iterable[str]:
-    from scheduler.strategy import Length
-
-    return tuple(Length)
 
 
 def _check_mode(mode: str) -> None:
@@ -63,94 +50,70 @@ NO_EMBEDDINGS = "none"  # the --embedding-model that is none
 class Model:
     """Model: what is served."""
 
-    model: str = option(
-        DEFAULT_MODEL, "what to serve: a name of `lengthwise models`, a folder, a .gguf file, a hub id", positional=True
-    )
-    served_model_name: tuple[str, ...] = option(
-        (), "names by which the API knows the model; answers have the first; default: the model's own"
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
-        "auto", "type of the weights; auto: bfloat16 where it is fast, else float32"
-    )
-    quantization: str = option(
-        "auto",
-        "how weights are kept; CUDA: int4, fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none",
-        choices=lambda: ("auto", *QUANTIZATIONS),
-    )
-    kernels: str = option(
-        "auto",
-        "who computes a pass on a CPU: this server's compiled kernels, or torch's; auto: compiled ones where they can",
-        choices=lambda: tuple(Kernels),
-    )
-    max_model_len: Annotated[int, Meta(ge=2)] | None = option(
-        None, "longest prompt plus answer, in tokens; default: the model's context"
-    )
-    chat_template: Path | None = option(None, "file with a Jinja chat template; default: the model's own")
-    override_generation_config: dict[str, Any] | None = option(
-        None,
-        'fields in place of the model\'s own generation_config.json, as {"temperature": 0.2}',
-        check=check_overrides,
-    )
-    default_max_tokens: Count | None = option(
-        None,
-        "tokens of a chat's answer without max_tokens; default: what the context holds, 1024 for smollm2-135m-instruct",
-    )
+    model: str = option(DEFAULT_MODEL, positional=True)
+    """what to serve: a name of `lengthwise models`, a folder, a .gguf file, a hub id"""
+    served_model_name: tuple[str, ...] = option(())
+    """names by which the API knows the model; answers have the first; default: the model's own"""
+    quantization: str = option("auto", choices=lambda: ("auto", *QUANTIZATIONS))
+    """how weights are kept; CUDA: int4, fp8; auto: 16-bit ones stay so where a CPU multiplies in float32, else none"""
+    kernels: str = option("auto", choices=lambda: tuple(Kernels))
+    """who computes a pass on a CPU: this server's compiled kernels, or torch's; auto: compiled ones where they can"""
+    chat_template: Path | None = option(None)
+    """file with a Jinja chat template; default: the model's own"""
+    override_generation_config: dict[str, Any] | None = option(None, check=check_overrides)
+    """fields in place of the model's own generation_config.json, as {"temperature": 0.2}"""
+    default_max_tokens: Count | None = option(None)
+    """tokens of a chat's answer without max_tokens; default: what the context holds, 1024 for smollm2-135m-instruct"""
     embedding_model: str | None = option(
         None,
         "sentence embedder of /v1/embeddings, fetched at the start; none: no embeddings; default: "
         f"{DEFAULT_EMBEDDER} if here",
     )
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = option(
-        None, "makes the seeds of requests that bring none repeatable; default: new ones at each start"
-    )
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = option(None)
+    """makes the seeds of requests that bring none repeatable; default: new ones at each start"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Execution:
-    """Execution: devices, rows and memory."""
+class Size:
+    """Size: what decides how much memory a model takes."""
 
-    device: str = option(
-        "auto",
-        "where to run; auto: CUDA if there, else the CPU; virtual:PRESET: nowhere, filler at that machine's speed",
-        choices=lambda: (*DEVICES, "virtual:PRESET"),
-        check=_check_device,
-    )
-    executors: Annotated[int, Meta(ge=0, le=1024)] = option(
-        0, "executor threads; 0: one per CUDA device, else one; on a CPU they share its cores"
-    )
-    max_num_seqs: Annotated[int, Meta(ge=1, le=65536)] | None = option(
-        None, "sequences that run at a time on one executor; default: as many as this machine gains by, measured once"
-    )
-    max_num_batched_tokens: Count | None = option(
-        None, "prompt tokens that are read between two decode steps; default: 2048 on CUDA, else 512"
-    )
-    kv_cache_memory: Annotated[float, Meta(ge=0.001)] | None = option(
-        None, "memory for keys and values per executor, in GiB; default: what the device leaves"
-    )
-    swap_space: NonNegative | None = option(
-        None,
-        "host memory for keys and values of rows that wait, in GiB; default: 4, or a quarter of what is free if less",
-    )
-    prefix_cache_memory: NonNegative | None = option(
-        None,
-        "host memory for keys and values of prompts that may come again, in GiB; default: an eighth of what is free",
-    )
-    gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] = option(
-        0.9, "share of a CUDA device's memory to use, weights included"
-    )
-    enforce_eager: bool = option(False, "decode without CUDA graphs")
-    batch_invariant: bool = option(
-        False,
-        "let no answer depend on those beside it, bit for bit, on a CPU; default: with compiled kernels",
-    )
-    stall_timeout: NonNegative = option(
-        120.0, "how long an executor that has work may report nothing before it counts as lost; 0: for ever"
-    )
+    device: str = option("auto", choices=lambda: (*DEVICES, "virtual:PRESET"), check=_check_device)
+    """where to run; auto: CUDA if there, else the CPU; virtual:PRESET: nowhere, filler at that machine's speed"""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")
+    """type of the weights; auto: bfloat16 where it is fast, else float32"""
+    max_num_seqs: Annotated[int, Meta(ge=1, le=65536)] | None = option(None)
+    """sequences that run at a time on one executor; default: as many as this machine gains by, measured once"""
+    max_model_len: Annotated[int, Meta(ge=2)] | None = option(None)
+    """longest prompt plus answer, in tokens; default: the model's context"""
 
     @property
     def expected_slots(self) -> int:
         """Sequences that run at a time on one executor, where the machine was not measured: 32 unless given."""
         return self.max_num_seqs or 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Execution: executors and memory."""
+
+    executors: Annotated[int, Meta(ge=0, le=1024)] = option(0)
+    """executor threads; 0: one per CUDA device, else one; on a CPU they share its cores"""
+    max_num_batched_tokens: Count | None = option(None)
+    """prompt tokens that are read between two decode steps; default: 2048 on CUDA, else 512"""
+    kv_cache_memory: Annotated[float, Meta(ge=0.001)] | None = option(None)
+    """memory for keys and values per executor, in GiB; default: what the device leaves"""
+    swap_space: NonNegative | None = option(None)
+    """host memory for keys and values of rows that wait, in GiB; default: 4, or a quarter of what is free if less"""
+    prefix_cache_memory: NonNegative | None = option(None)
+    """host memory for keys and values of prompts that may come again, in GiB; default: an eighth of what is free"""
+    gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] = option(0.9)
+    """share of a CUDA device's memory to use, weights included"""
+    enforce_eager: bool = option(False)
+    """decode without CUDA graphs"""
+    batch_invariant: bool = option(False)
+    """let no answer depend on those beside it, bit for bit, on a CPU; default: with compiled kernels"""
+    stall_timeout: NonNegative = option(120.0)
+    """how long an executor that has work may report nothing before it counts as lost; 0: for ever"""
 
     def chunk_tokens(self, device: str) -> int:
         """Prompt tokens that are read between two decode steps on a device."""
@@ -159,158 +122,154 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyChoice(Scheduling):
-    """Scheduling: how requests are ordered, batched and placed."""
+    """Strategy: how requests are ordered, batched and placed."""
 
     strategy: str = option(
-        "lengthwise", "how requests are ordered, batched and placed", choices=_strategies, check=_check_strategy
+        "lengthwise", choices=lambda: (*STRATEGIES, "PACKAGE:ROW", "FILE.py:ROW"), check=_check_strategy
     )
-    fair: bool | None = option(
-        None, "share service out between clients, by the weights of their API keys; default: with two keys or more"
-    )
+    """how requests are ordered, batched and placed"""
+    fair: bool | None = option(None)
+    """share service out between clients, by the weights of their API keys; default: with two keys or more"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthPrediction:
     """Length prediction: how long answers become."""
 
-    length_predictor: str | None = option(
-        None, "predictor of the lengths of answers; default: the strategy's own", choices=_lengths
-    )
-    embedder: str = option(DEFAULT_EMBEDDER, "sentence embedder of the forest and of the length cache")
-    embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS, "tokens of a text that the embedder reads")
-    instruction_split: str = option(
-        "system", "where the instruction of a prompt without system message is", choices=lambda: tuple(InstructionSplit)
-    )
-    length_cache_size: Natural | None = option(
-        None, "prompts whose near-duplicates need no predictor; 0: no cache; default: 4096 with the proxy, else 0"
-    )
+    length_predictor: str | None = option(None, choices=lambda: tuple(Length))
+    """predictor of the lengths of answers; default: the strategy's own"""
+    embedder: str = option(DEFAULT_EMBEDDER)
+    """sentence embedder of the forest and of the length cache"""
+    embedder_max_tokens: Count = option(EMBEDDER_MAX_TOKENS)
+    """tokens of a text that the embedder reads"""
+    instruction_split: str = option("system", choices=lambda: tuple(InstructionSplit))
+    """where the instruction of a prompt without system message is"""
+    length_cache_size: Natural | None = option(None)
+    """prompts whose near-duplicates need no predictor; 0: no cache; default: 4096 with the proxy, else 0"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
     """Recording: what is kept of requests that have ended, and learned from it."""
 
-    prediction_timeout: NonNegative = option(
-        0.01, "how long a request that has to queue is held back for its predicted length"
-    )
-    learning_interval: NonNegative = option(180.0, "how often the forest learns from the requests served; 0: never")
-    journal: Path | None = option(None, "file in which ended requests are recorded; default: in the cache folder")
-    no_journal: bool = option(False, "record nothing, so that nothing learned outlives the server")
-    journal_max_age: Positive | None = option(None, "days after which recorded requests are deleted; default: never")
-    journal_max_size: Annotated[float, Meta(ge=0.001)] = option(
-        1.0, "GiB that the journal may grow to; its oldest entries make room for new ones"
-    )
-    journal_sync: bool = option(False, "hold the end of each answer back until it is recorded on the disk")
-    journal_prompts: bool = option(False, "record prompts as well, not only the numbers computed from them")
+    prediction_timeout: NonNegative = option(0.01)
+    """how long a request that has to queue is held back for its predicted length"""
+    learning_interval: NonNegative = option(180.0)
+    """how often the forest learns from the requests served; 0: never"""
+    journal: Path | None = option(None)
+    """file in which ended requests are recorded; default: in the cache folder"""
+    no_journal: bool = option(False)
+    """record nothing, so that nothing learned outlives the server"""
+    journal_max_age: Positive | None = option(None)
+    """days after which recorded requests are deleted; default: never"""
+    journal_max_size: Annotated[float, Meta(ge=0.001)] = option(1.0)
+    """GiB that the journal may grow to; its oldest entries make room for new ones"""
+    journal_sync: bool = option(False)
+    """hold the end of each answer back until it is recorded on the disk"""
+    journal_prompts: bool = option(False)
+    """record prompts as well, not only the numbers computed from them"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
     """Admission: which requests are accepted."""
 
-    max_num_queued_reqs: Natural = option(
-        4096, "most requests that may wait; further calls are refused with 429 and Retry-After"
-    )
-    max_num_queued_tokens: Count | None = option(
-        None,
-        "most tokens of the requests that may wait: prompts, and answers as predicted or as long as max_tokens allows",
-    )
-    requests_per_minute: Count | None = option(None, "generating requests that a key may make in any minute")
-    tokens_per_minute: Count | None = option(
-        None, "tokens, read and generated, after which in any minute a key is refused more requests"
-    )
-    max_concurrent_requests: Count | None = option(
-        None, "answers that a key may have under way at a time: requests, or n times their prompts"
-    )
-    max_body_bytes: Annotated[int, Meta(ge=1024)] = option(4 * 1024 * 1024, "largest request body")
+    max_num_queued_reqs: Natural = option(4096)
+    """most requests that may wait; further calls are refused with 429 and Retry-After"""
+    max_num_queued_tokens: Count | None = option(None)
+    """most tokens of the requests that may wait: prompts, and answers as predicted or as long as max_tokens allows"""
+    requests_per_minute: Count | None = option(None)
+    """generating requests that a key may make in any minute"""
+    tokens_per_minute: Count | None = option(None)
+    """tokens, read and generated, after which in any minute a key is refused more requests"""
+    max_concurrent_requests: Count | None = option(None)
+    """answers that a key may have under way at a time: requests, or n times their prompts"""
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = option(4 * 1024 * 1024)
+    """largest request body"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
     """Answers: what requests may ask for."""
 
-    max_file_bytes: Annotated[int, Meta(ge=1024)] = option(
-        100 * 1024 * 1024, "largest file that may be sent for a batch"
-    )
-    files_size: NonNegative = option(
-        1.0,
-        "disk for files that clients send for batches, in GiB; answers may take as much again; 0: no files, no batches",
-    )
-    stored_response_bytes: Natural = option(
-        64 * 1024 * 1024, "responses that are kept, in memory, for previous_response_id; 0: none"
-    )
-    prefix_cache_shared: bool = option(
-        False,
-        "let prompts kept for one key serve other keys, which can tell so by their answers' times",
-    )
-    allow_replay: bool = option(
-        False, "let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"
-    )
-    no_structured_outputs: bool = option(
-        False, "refuse requests whose answers must match a schema or a grammar, calls that are required too"
-    )
-    close_schemas: bool = option(
-        False, "JSON schemas allow only the properties that they name, and want them all, as those with strict: true do"
-    )
-    accept_any_model: bool = option(
-        False,
-        "serve requests for models of any name, for programs that ask for claude-* or gpt-*; answers name this one",
-    )
-    stop_repetition: bool | None = option(
-        None,
-        "end an answer whose last 256 tokens repeat the same 64 or fewer (default: only the packaged default model's)",
-    )
+    max_file_bytes: Annotated[int, Meta(ge=1024)] = option(100 * 1024 * 1024)
+    """largest file that may be sent for a batch"""
+    files_size: NonNegative = option(1.0)
+    """disk for files that clients send for batches, in GiB; answers may take as much again; 0: no files, no batches"""
+    stored_response_bytes: Natural = option(64 * 1024 * 1024)
+    """responses that are kept, in memory, for previous_response_id; 0: none"""
+    prefix_cache_shared: bool = option(False)
+    """let prompts kept for one key serve other keys, which can tell so by their answers' times"""
+    allow_replay: bool = option(False)
+    """let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"""
+    no_structured_outputs: bool = option(False)
+    """refuse requests whose answers must match a schema or a grammar, calls that are required too"""
+    close_schemas: bool = option(False)
+    """JSON schemas allow only the properties that they name, and want them all, as those with strict: true do"""
+    accept_any_model: bool = option(False)
+    """serve requests for models of any name, for programs that ask for claude-* or gpt-*; answers name this one"""
+    stop_repetition: bool | None = option(None)
+    """end an answer whose last 256 tokens repeat the same 64 or fewer (default: only the packaged default model's)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
     """Access: keys, and pages in browsers."""
 
-    api_key: tuple[str, ...] = option(
-        (), "API keys, of which each call must have one; others can read flags, so better use a file", secret=True
-    )
-    api_key_file: Path | None = option(
-        None, "file with API keys, one a line, each followed by its weight if it has one"
-    )
-    allowed_origins: tuple[str, ...] = option((), "origins whose pages may call the API from a browser; *: all")
-    allowed_methods: tuple[str, ...] = option(("*",), "HTTP methods that pages of allowed origins may use")
-    allowed_headers: tuple[str, ...] = option(("*",), "headers that pages of allowed origins may send")
-    allowed_hosts: tuple[str, ...] = option(
-        (), "names, beside this machine's own, that a server without keys answers as on a loopback address"
-    )
-    allow_credentials: bool = option(False, "let pages of allowed origins send cookies and other credentials")
+    api_key: tuple[str, ...] = option((), secret=True)
+    """API keys, of which each call must have one; others can read flags, so better use a file"""
+    api_key_file: Path | None = option(None)
+    """file with API keys, one a line, each followed by its weight if it has one"""
+    allowed_origins: tuple[str, ...] = option(())
+    """origins whose pages may call the API from a browser; *: all"""
+    allowed_methods: tuple[str, ...] = option(("*",))
+    """HTTP methods that pages of allowed origins may use"""
+    allowed_headers: tuple[str, ...] = option(("*",))
+    """headers that pages of allowed origins may send"""
+    allowed_hosts: tuple[str, ...] = option(())
+    """names, beside this machine's own, that a server without keys answers as on a loopback address"""
+    allow_credentials: bool = option(False)
+    """let pages of allowed origins send cookies and other credentials"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listening:
     """Listening: where, how, and for how long."""
 
-    host: str = option("127.0.0.1", "address to listen on")
-    port: Annotated[int, Meta(ge=0, le=65535)] = option(8000, "port to listen on; 0 takes a free one")
-    uds: Path | None = option(None, "listen on a Unix socket of this path instead of an address and a port")
-    uds_mode: str | None = option(
-        None,
-        "permissions of the Unix socket, as for chmod: 0666 for every user; default: what the umask leaves",
-        check=_check_mode,
-    )
-    ssl_certfile: Path | None = option(None, "certificate chain in PEM: serve HTTPS")
-    ssl_keyfile: Path | None = option(None, "private key of the certificate in PEM, where it is not in the same file")
-    max_connections: Count = option(8192, "most connections at a time")
-    send_timeout: Annotated[float, Meta(ge=0.1)] = option(30.0, "how long a client may leave unread what it is sent")
-    body_timeout: Annotated[float, Meta(ge=0.1)] = option(10.0, "how long a request body may take to arrive")
-    sse_keep_alive_interval: NonNegative = option(15.0, "silence after which a stream gets a blank line; 0: never")
-    shutdown_timeout: NonNegative = option(30.0, "how long running requests may take to end after SIGTERM")
+    host: str = option("127.0.0.1")
+    """address to listen on"""
+    port: Annotated[int, Meta(ge=0, le=65535)] = option(8000)
+    """port to listen on; 0 takes a free one"""
+    uds: Path | None = option(None)
+    """listen on a Unix socket of this path instead of an address and a port"""
+    uds_mode: str | None = option(None, check=_check_mode)
+    """permissions of the Unix socket, as for chmod: 0666 for every user; default: what the umask leaves"""
+    ssl_certfile: Path | None = option(None)
+    """certificate chain in PEM: serve HTTPS"""
+    ssl_keyfile: Path | None = option(None)
+    """private key of the certificate in PEM, where it is not in the same file"""
+    max_connections: Count = option(8192)
+    """most connections at a time"""
+    send_timeout: Annotated[float, Meta(ge=0.1)] = option(30.0)
+    """how long a client may leave unread what it is sent"""
+    body_timeout: Annotated[float, Meta(ge=0.1)] = option(10.0)
+    """how long a request body may take to arrive"""
+    sse_keep_alive_interval: NonNegative = option(15.0)
+    """silence after which a stream gets a blank line; 0: never"""
+    shutdown_timeout: NonNegative = option(30.0)
+    """how long running requests may take to end after SIGTERM"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
     """Observation: logs and traces."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = option("info", "least severe messages to log")
-    log_format: Literal["human", "json"] = option("human", "lines for people, or a JSON object a line")
-    otlp_traces_endpoint: str | None = option(
-        None, "where to send a span of each call by OTLP over HTTP, as http://localhost:4318/v1/traces; needs [otel]"
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = option("info")
+    """least severe messages to log"""
+    log_format: Literal["human", "json"] = option("human")
+    """lines for people, or a JSON object a line"""
+    otlp_traces_endpoint: str | None = option(None)
+    """where to send a span of each call by OTLP over HTTP, as http://localhost:4318/v1/traces; needs [otel]"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,7 +278,7 @@ class FrontConfig(Observation, Listening, Access, Admission, Recording, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(FrontConfig, Answers, LengthPrediction, Execution, Model):
+class ServeConfig(FrontConfig, Answers, LengthPrediction, Execution, Size, Model):
     """All settings of `lengthwise serve`."""
 
 
@@ -327,13 +286,12 @@ class ServeConfig(FrontConfig, Answers, LengthPrediction, Execution, Model):
 class Backends:
     """Backends: the servers that answer."""
 
-    backend: tuple[str, ...] = option((), "base URL of a server with OpenAI's API, as http://127.0.0.1:8001/v1")
-    backend_api_key: str | None = option(
-        None, "key that the backends want; default: what each client sends", secret=True
-    )
-    slots: Count | None = option(
-        None, "calls that a backend answers at a time; default: what is seen, or llama.cpp tells"
-    )
+    backend: tuple[str, ...] = option(())
+    """base URL of a server with OpenAI's API, as http://127.0.0.1:8001/v1"""
+    backend_api_key: str | None = option(None, secret=True)
+    """key that the backends want; default: what each client sends"""
+    slots: Count | None = option(None)
+    """calls that a backend answers at a time; default: what is seen, or llama.cpp tells"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,27 +304,6 @@ class GatewayConfig(FrontConfig, Backends):
         return ",".join(url.partition("://")[2] for url in self.backend)
 
 
-def _groups(kind: type) -> tuple[type, ...]:
-    """The parts of a configuration, which have a title, in the order of --help."""
-    return tuple(one for one in reversed(kind.__mro__) if ": " in (one.__doc__ or "").partition("\n")[0])
-
-
-GROUPS, GATEWAY_GROUPS = _groups(ServeConfig), _groups(GatewayConfig)
-
-C = TypeVar("C", bound=FrontConfig)
-
-
 def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> ServeConfig:
-    """The command line wins over the environment, that over the file, that over the defaults. Raises ConfigError."""
-    return ServeConfig(**gather(options_of(ServeConfig), given, environ, file))
-
-
-def read_config(args: argparse.Namespace) -> ServeConfig:
-    """The settings of a command line with the flags of `add_settings`. Raises ConfigError."""
-    return read_settings(ServeConfig, args)
-
-
-def read_settings(kind: type[C], args: argparse.Namespace) -> C:
-    """The settings of a server of this kind, from a command line. Raises ConfigError."""
-    known = options_of(kind)
-    return kind(**gather(known, given(known, args), os.environ, config_file(args, os.environ)))
+    """The settings of `lengthwise serve`, as `load_settings` has them. Raises ConfigError."""
+    return load_settings(ServeConfig, given, environ, file)

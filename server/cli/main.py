@@ -1,5 +1,5 @@
-"""The program `lengthwise`: its commands, their flags and exit codes, and what describes them: examples, the completion
-of a shell, the OpenAPI document.
+"""The program `lengthwise`: its commands, their flags and exit codes, and what describes them: the completion of a
+shell, the OpenAPI document.
 
 A command's own work is in its own module; what is heavy is imported only when a command needs it. An installed wheel
 has no `loadgen/experiments`, and so none of their commands.
@@ -12,6 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -19,20 +20,8 @@ from loadgen.commands import add_bench, add_compare, add_simulate
 from loadgen.simulate.flags import ValidateFlags
 from models.catalog.catalog import default_cache
 from models.errors import UserError
-from models.options import Subparsers
-from server.cli.commands import (
-    chat,
-    doctor,
-    gateway,
-    journal,
-    models,
-    profile,
-    serve,
-    strategy,
-    systemd,
-    train,
-    whatif,
-)
+from models.options import describe
+from server.cli.commands import chat, doctor, journal, models, profile, serve, strategy, systemd, train, whatif
 from server.cli.settings import CommandLine
 from server.process.setup import tune_libraries
 from server.version import VERSION
@@ -47,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given_words:
         parser.print_help()
         return 0
-    args = parser.parse_args(given_words)
+    args = parser.parse_args(given_words, argparse.Namespace(words=given_words[1:]))
     if getattr(args, "computes", False):  # with torch in this process, for commands that may not import the server
         tune_libraries(os.environ)
     return run_command(args)
@@ -75,57 +64,45 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lengthwise {VERSION}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    experiments = _experiments()
     for add in (
-        serve.add_parser,
+        serve.add_parsers,
         models.add_parser,
         chat.add_parser,
-        serve.add_run,
         doctor.add_parser,
         profile.add_parser,
         train.add_parser,
         journal.add_parser,
-        gateway.add_parser,
-        serve.add_ray,
         systemd.add_parser,
-        add_openapi,
+        partial(add_bench, others=[experiments.add_benchmarks] if experiments else []),
+        add_compare,
+        partial(add_simulate, cache=default_cache, validate=validate if experiments else None),
+        whatif.add_parser,
+        strategy.add_parser,
+        *([experiments.add_commands] if experiments else []),
     ):
         add(subparsers)
-    experiments = _experiments()
-    add_bench(subparsers, () if experiments is None else (experiments.add_benchmarks,))
-    add_compare(subparsers)
-    add_simulate(subparsers, default_cache, None if experiments is None else validate)
-    whatif.add_parser(subparsers)
-    strategy.add_parser(subparsers)
-    if experiments is not None:
-        experiments.add_commands(subparsers)
-    add_completion(subparsers)
-    for example in EXAMPLES:
-        if (described := subparsers.choices.get(example.split()[0])) is not None:  # experiments may not be here
-            described.epilog = described.epilog or f"Example: lengthwise {example}"
+    subparsers.add_parser("openapi", **describe(_print_openapi)).set_defaults(run=_print_openapi)
+    completion = subparsers.add_parser("completion", **describe(_print_completion))
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(run=_print_completion)
     return parser
 
 
-SHELLS = ("bash", "zsh", "fish")
+def _print_completion(args: argparse.Namespace) -> int:
+    """Complete commands and flags in a shell.
 
+    Prints the completion of commands, flags and their values for a shell, which has it as long as it runs by
+    `source <(lengthwise completion bash)`, and for good by that line in ~/.bashrc or ~/.zshrc. Of fish:
+    `lengthwise completion fish > ~/.config/fish/completions/lengthwise.fish`.
 
-def add_completion(subparsers: Subparsers) -> None:
-    """Add the command to the program's."""
-    parser = subparsers.add_parser(
-        "completion",
-        help="complete commands and flags in a shell",
-        description="Print the completion of commands, flags and their values for a shell, which has it as long as it "
-        "runs by `source <(lengthwise completion bash)`, and for good by that line in ~/.bashrc or ~/.zshrc. Of fish: "
-        "`lengthwise completion fish > ~/.config/fish/completions/lengthwise.fish`.",
-    )
-    parser.add_argument("shell", choices=SHELLS)
-    parser.set_defaults(run=lambda args: _print_completion(build_parser(), args.shell))
-
-
-def _print_completion(parser: argparse.ArgumentParser, shell: str) -> int:
+    Example: lengthwise completion bash
+    """
     import shtab
 
+    parser = build_parser()
     _name_values(parser, {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY})
-    sys.stdout.write(shtab.complete(parser, shell))
+    sys.stdout.write(shtab.complete(parser, args.shell))
     return 0
 
 
@@ -142,45 +119,16 @@ def _name_values(parser: argparse.ArgumentParser, places: Mapping[str, object]) 
                 action.complete = places[action.metavar]  # type: ignore[attr-defined]
 
 
-def add_openapi(subparsers: Subparsers) -> None:
-    """Add the command to the program's."""
-    parser = subparsers.add_parser(
-        "openapi", help="write the API as an OpenAPI document", description="Write the API to standard output."
-    )
-    parser.set_defaults(run=_print_openapi)
-
-
 def _print_openapi(args: argparse.Namespace) -> int:
+    """Write the API as an OpenAPI document to standard output.
+
+    Example: lengthwise openapi
+    """
     from server.api.openapi import encode_document
     from server.api.operations import OPERATIONS
 
     sys.stdout.write(encode_document(OPERATIONS).decode())
     return 0
-
-
-EXAMPLES = (
-    "run",
-    "serve --port 8000",
-    "chat",
-    "doctor",
-    "models",
-    "systemd print",
-    "gateway --backend http://127.0.0.1:8001/v1",
-    "ray -- smollm2-135m-instruct",
-    "completion bash",
-    "openapi",
-    "profile --quick",
-    "train",
-    "journal show -n 5",
-    "whatif",
-    "bench --num-prompts 50 --request-rate 2",
-    "compare --strategies baton-pd,lengthwise",
-    "simulate --strategies vs,scls --rate 10",
-    "paper scls",
-    "arena",
-    "strategy new my_order",
-)
-"""A command line for each command, which its help shows."""
 
 
 def _experiments() -> ModuleType | None:

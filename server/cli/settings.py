@@ -5,17 +5,19 @@ what is wrong, what may have been meant, and where help is. It knows no particul
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tomllib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
-
-import orjson
+from typing import Any, NoReturn, TypeVar
 
 from models.errors import UserError
-from models.options import Option, add_options, options_of, suggest
+from models.options import Subparsers, add_options, describe, given, options_of, suggest
+
+T = TypeVar("T")
 
 PREFIX = "LENGTHWISE_"
 
@@ -27,101 +29,80 @@ class ConfigError(UserError):
     """EX_CONFIG: a service manager should not try again."""
 
 
-def add_settings(parser: argparse.ArgumentParser, groups: Iterable[type], names: Container[str] | None = None) -> None:
-    """Add a flag for each setting below the title of its group, and --config for the file that may hold them.
-
-    With `names`, only for the settings of these names.
-    """
+def add_settings(parser: argparse.ArgumentParser, *parts: type) -> None:
+    """Add a flag for each setting of these classes, bases included, below the description of the class that declares
+    it, and --config for a file."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
-    for group in groups:
-        known = [setting for setting in options_of(group) if names is None or setting.name in names]
-        if known:
-            title = (group.__doc__ or "").rstrip(".")
-            add_options(parser.add_argument_group(title), known, given_only=True)
+    for group in (one for part in parts for one in reversed(part.__mro__) if is_dataclass(one)):
+        if own := [one for one in options_of(group) if one.name in group.__annotations__]:
+            title = (group.__doc__ or "").partition("\n")[0].rstrip(".")
+            add_options(parser.add_argument_group(title), own, given_only=True)
 
 
-def config_file(args: argparse.Namespace, environ: Mapping[str, str]) -> Path | None:
-    """The file with settings that the command line names, else the environment, else none."""
-    if args.config is not None:
-        return Path(args.config)
-    return Path(environ[f"{PREFIX}CONFIG"]) if environ.get(f"{PREFIX}CONFIG") else None
+def load_settings(kind: type[T], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> T:
+    """Settings of which the command line's win over the environment's, those over the file's, those over the defaults.
 
-
-def given(known: Iterable[Option], args: argparse.Namespace) -> dict[str, object]:
-    """Settings that the command line names; several values of one flag come as a list."""
-    values = {setting.name: getattr(args, setting.name) for setting in known if setting.name in args}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-
-def gather(
-    known: Sequence[Option], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None
-) -> dict[str, Any]:
-    """Values by name: the command line's, else the environment's, else the file's. Raises one ConfigError with all
-    mistakes, a line each."""
+    Raises one ConfigError with all mistakes, a line each.
+    """
+    known = {setting.name: setting for setting in options_of(kind)}
     values: dict[str, object] = {}
     mistakes: list[str] = []
-    for found in chain(_from_file(known, file, mistakes), _from_environ(known, environ)):
+
+    def read(name: str, source: str, convert: Callable[[], object]) -> None:
         try:
-            values[found.name] = found.convert(found.value)
+            values[name] = convert()
         except ValueError as error:
-            mistakes.append(f"{found.source}: {error}")
+            mistakes.append(f"{source}: {error}")
+
+    for key, value in ({} if file is None else _read(file)).items():
+        if (setting := known.get(key.replace("-", "_"))) is None:
+            mistakes.append(f"{file}: unknown key {key!r}{_suggest(key, known)}")
+        else:
+            read(setting.name, f"{file}: {key}", partial(setting.from_toml, value))
+    for name, setting in known.items():
+        if text := environ.get(_variable(name)):  # an empty one counts as unset: many tools cannot leave one out
+            read(name, _variable(name), partial(setting.from_text, text, separated=setting.many))
     if mistakes:
         raise ConfigError("\n".join(mistakes))
-    return {**values, **given}
+    return kind(**{**values, **given})
 
 
-class Found(NamedTuple):
-    """The value of a setting as its source has it."""
-
-    name: str
-    source: str
-    convert: Callable[[Any], object]
-    value: Any
+def read_settings(kind: type[T], args: argparse.Namespace) -> T:
+    """The settings of a command line with the flags of `add_settings`. Raises ConfigError."""
+    file = args.config or os.environ.get(_variable("config"))
+    return load_settings(kind, given(args, kind), os.environ, Path(file) if file else None)
 
 
-def write_environ(known: Iterable[Option], values: Mapping[str, object]) -> dict[str, str]:
-    """Variables from which a further process of the program reads these values."""
-    return {_variable(setting.name): _write(values[setting.name]) for setting in known if setting.name in values}
+def add_configured(
+    subparsers: Subparsers,
+    name: str,
+    kind: type[T],
+    work: Callable[[T], int],
+    *parts: type,
+) -> argparse.ArgumentParser:
+    """Add a command whose settings come from its flags, the environment and a file.
 
-
-def _write(value: object) -> str:
-    match value:
-        case tuple():
-            return ",".join(map(str, value))
-        case bool() | dict():
-            return orjson.dumps(value).decode()
-    return str(value)
+    work    takes them and returns the exit code; its docstring is the command's help
+    parts   classes of the settings that it has flags for; none: all
+    """
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, **describe(work))
+    add_settings(parser, *(parts or (kind,)))
+    parser.set_defaults(run=lambda args: work(read_settings(kind, args)))
+    return parser
 
 
 def _variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _from_environ(known: Sequence[Option], environ: Mapping[str, str]) -> Iterator[Found]:
-    """An empty variable counts as unset, since many tools cannot leave one out."""
-    for setting in known:
-        if text := environ.get(variable := _variable(setting.name)):
-            yield Found(setting.name, variable, setting.from_commas if setting.many else setting.from_text, text)
-
-
-def find_strangers(known: Sequence[Option], environ: Mapping[str, str], others: Iterable[str] = ()) -> list[str]:
+def find_strangers(kind: type, environ: Mapping[str, str], others: Iterable[str] = ()) -> list[str]:
     """A warning for each variable that looks like a setting and is none; `others` are read elsewhere.
 
     They are no error, since programs that start this one may set some: Kubernetes does for a service of this name.
     """
-    names = [*(setting.name.upper() for setting in known), *others]
+    names = [*(setting.name.upper() for setting in options_of(kind)), *others]
     found = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
     return [f"{PREFIX}{name} is no setting{_suggest(name, names, PREFIX)}" for name in found if name not in names]
-
-
-def _from_file(known: Sequence[Option], file: Path | None, mistakes: list[str]) -> Iterator[Found]:
-    by_name = {setting.name: setting for setting in known}
-    for key, value in ({} if file is None else _read(file)).items():
-        setting = by_name.get(key.replace("-", "_"))
-        if setting is None:
-            mistakes.append(f"{file}: unknown key {key!r}{_suggest(key, by_name)}")
-        else:
-            yield Found(setting.name, f"{file}: {key}", setting.from_toml, value)
 
 
 def _read(file: Path) -> dict[str, Any]:

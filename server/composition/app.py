@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmana
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from engine.executor import Executor
 from engine.messages import Report, Stop
@@ -216,15 +215,12 @@ def _model_names(config: ServeConfig) -> tuple[str, ...]:
     return config.served_model_name or (own,)
 
 
-Listener: TypeAlias = Callable[[Report], None]
-
-
 class Relay:
     """Brings reports to the listeners that there are at the time; before and after them they are dropped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._listeners: tuple[Listener, ...] = ()
+        self._listeners: tuple[Callable[[Report], None], ...] = ()
 
     def deliver(self, report: Report) -> None:
         """Pass a report on, from any thread, also after the loop was closed."""
@@ -232,7 +228,7 @@ class Relay:
             self._loop.call_soon_threadsafe(self._receive, report)
 
     @contextmanager
-    def send_to(self, *listeners: Listener) -> Iterator[None]:
+    def send_to(self, *listeners: Callable[[Report], None]) -> Iterator[None]:
         """Let each listener get each report, in this order, until the context is left."""
         self._listeners = listeners
         try:

@@ -62,10 +62,6 @@ def fetch_model(config: ServeConfig) -> Path:
 
 
 def _require_memory(config: ServeConfig, weights: int) -> None:
-    import torch
+    from server.composition.devices import first_device, require_memory
 
-    from models.network.loader import choose_dtype
-    from server.composition.devices import cuda_devices, require_memory
-
-    device = torch.device(next(iter(cuda_devices(config)), "cpu"))
-    require_memory(weights, choose_dtype(config.dtype, device), device, config.model)
+    require_memory(config, weights, first_device(config))

@@ -23,13 +23,15 @@ import transformers
 from engine.measure.profiler import Profiler
 from engine.measure.slots import COLUMNS, ROWS, FoundSlots, find_slots
 from models.files import replace_file
-from models.network.loader import LoadedModel, LoadError
+from models.network.loader import LoadedModel, LoadError, choose_dtype
 from models.text import Text
 from scheduler.serving_time.profile_file import Conditions, digest
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
 
 log = logging.getLogger(__name__)
+
+CPU = torch.device("cpu")
 
 CPU_MEMORY_SHARE = 0.25
 """Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
@@ -65,6 +67,11 @@ def cuda_devices(config: ServeConfig) -> list[str]:
     if there and wanted > there:
         raise LoadError(f"--executors {wanted}, but only {there} CUDA devices are visible: one executor drives one")
     return [f"cuda:{index}" for index in range(wanted if there else 0)]
+
+
+def first_device(config: ServeConfig) -> torch.device:
+    """The device of the first executor. Raises LoadError."""
+    return torch.device(next(iter(cuda_devices(config)), "cpu"))
 
 
 def quantization(config: ServeConfig) -> str:
@@ -112,46 +119,48 @@ def context_length(config: ServeConfig, longest: int) -> int:
 
 def swap_bytes(config: ServeConfig) -> int:
     """Host memory for K and V of rows that wait, over all executors."""
-    if config.swap_space is not None:
-        return int(config.swap_space * 2**30)
-    return int(min(SWAP_GIB * 2**30, psutil.virtual_memory().available * SWAP_MEMORY_SHARE))
+    return _bytes(config.swap_space, min(SWAP_GIB, free_gib(CPU) * SWAP_MEMORY_SHARE))
 
 
 def prefix_cache_bytes(config: ServeConfig) -> int:
     """Host memory for K and V of prompts that may come again, over all executors."""
-    if config.prefix_cache_memory is not None:
-        return int(config.prefix_cache_memory * 2**30)
-    return int(psutil.virtual_memory().available * PREFIX_MEMORY_SHARE)
+    return _bytes(config.prefix_cache_memory, free_gib(CPU) * PREFIX_MEMORY_SHARE)
+
+
+def _bytes(given: float | None, default: float) -> int:
+    """GiB in bytes."""
+    return int((default if given is None else given) * 2**30)
 
 
 def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
     """Tokens of K and V that the device's memory is to hold, as the flags say."""
-    given = config.kv_cache_memory
-    if given is not None:
-        room = int(given * 2**30)
+    if config.kv_cache_memory is not None:
+        room = config.kv_cache_memory * 2**30
     elif model.device.type == "cuda":
         free, total = torch.cuda.mem_get_info(model.device)
-        room = int(config.gpu_memory_utilization * total) - (total - free)
+        room = config.gpu_memory_utilization * total - (total - free)
     else:
-        room = int(psutil.virtual_memory().available * CPU_MEMORY_SHARE) // max(1, config.executors)
-    tokens = room // model.kv.bytes_per_token
+        room = free_gib(CPU) * 2**30 * CPU_MEMORY_SHARE / max(1, config.executors)
+    tokens = int(room) // model.kv.bytes_per_token
     if tokens < 2:
         raise LoadError("no memory is left for K and V: free some, or choose a smaller model or dtype")
     return tokens
 
 
-def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device; on a CPU, that of the machine."""
-    return int(torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available)
+def free_gib(device: torch.device) -> float:
+    """GiB of memory that are free on a device; on a CPU, of the machine."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return float(free / 2**30)
 
 
-def require_memory(weights: int, dtype: torch.dtype, device: torch.device, name: str) -> None:
-    """Raise LoadError, before anything is read, where a device has not the memory for so many numbers of a type."""
-    needed, free = weights * dtype.itemsize, free_bytes(device)
+def require_memory(config: ServeConfig, weights: int, device: torch.device) -> None:
+    """Raise LoadError, before anything is read, where a device has not the memory for a model of so many numbers."""
+    dtype = choose_dtype(config.dtype, device)
+    needed, free = weights * dtype.itemsize / 2**30, free_gib(device)
     if needed > free:
         raise LoadError(
-            f"{name}: its weights take {needed / 2**30:.1f} GiB in {str(dtype).removeprefix('torch.')}, "
-            f"and {free / 2**30:.1f} GiB of {device} memory are free: free some, or choose a smaller model"
+            f"{config.model}: its weights take {needed:.1f} GiB in {str(dtype).removeprefix('torch.')}, "
+            f"and {free:.1f} GiB of {device} memory are free: free some, or choose a smaller model"
         )
 
 
@@ -163,11 +172,8 @@ def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None
     given = config.kv_cache_memory
     if given is None:
         return
-    wanted = capacity * model.kv.bytes_per_token / 2**30
-    if model.device.type == "cuda":
-        executors, free = 1, torch.cuda.mem_get_info(model.device)[0] / 2**30
-    else:
-        executors, free = max(1, config.executors), psutil.virtual_memory().available / 2**30
+    wanted, free = capacity * model.kv.bytes_per_token / 2**30, free_gib(model.device)
+    executors = 1 if model.device.type == "cuda" else max(1, config.executors)
     if executors * given > free:
         raise LoadError(
             f"--kv-cache-memory {given:g}: {executors} x {given:.1f} GiB of keys and values do not fit into the "
@@ -195,10 +201,7 @@ def device_name(device: torch.device) -> str:
     """The name that the processor gives itself, without its number."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
 

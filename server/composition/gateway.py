@@ -65,9 +65,9 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             Backend(index, url.rstrip("/"), deliver, Slots(config.slots), passages.open, config.backend_api_key)
             for index, url in enumerate(config.backend)
         ]
-        parts = _parts_for(config)
-        parts = replace(parts, observers=(*parts.observers, metrics))
-        dispatcher = Dispatcher(parts, backends, clock, (metrics, lengths, feed, passages), patient=True)
+        dispatcher = Dispatcher(
+            _parts_for(config, metrics), backends, clock, (metrics, lengths, feed, passages), patient=True
+        )
         session = await stack.enter_async_context(_open_session())
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))
@@ -103,11 +103,12 @@ def check_backends(config: GatewayConfig) -> None:
         raise UserError(f"--strategy {config.strategy} wants true lengths, which no backend tells")
 
 
-def _parts_for(config: GatewayConfig) -> Parts:
-    """The strategy's parts, without what learns from steps, since backends do not tell theirs."""
+def _parts_for(config: GatewayConfig, metrics: Metrics) -> Parts:
+    """The strategy's parts, whose batches are counted, without what learns from steps: backends do not tell theirs."""
     limits = Batching(group_tokens=ROOM, prefill_ahead=0, options=config, max_padding=1.0, shares=shares_of(config))
     strategy = replace(STRATEGIES[config.strategy], memory="paged")  # a backend's rows take no more than they have
-    return replace(assemble(strategy, limits.within(ROOM, ROOM, config.slots or FIRST_SLOTS)), steps=None)
+    parts = assemble(strategy, limits.within(ROOM, ROOM, config.slots or FIRST_SLOTS))
+    return replace(parts, steps=None, observers=(*parts.observers, metrics))
 
 
 @asynccontextmanager

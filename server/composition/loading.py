@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from models.catalog.checkpoint import count_values
 from models.network.decoder.decoder import Decoder
 from models.network.embeddings import token_embeddings
 from models.network.generation_config import SamplingDefaults
-from models.network.loader import LoadedModel, LoadError, choose_dtype, load
+from models.network.loader import LoadedModel, LoadError, load
 from models.network.quantization import Kernels
 from models.progress import Bars
 from models.text import Text
@@ -126,7 +127,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     folder = fetch_model(config)
     text = Text.load(folder, chat_template=chat_template(config))
     text.warm_up()
-    models = _networks(config, folder)
+    models = tuple(load_networks(config, folder))
     probe(models[0], text)
     if isinstance(network := models[0].network, Decoder):
         network.warm_up(config.chunk_tokens(models[0].device.type), min(config.expected_slots, WARM_ROWS))
@@ -146,25 +147,19 @@ def _require_rows_apart(config: ServeConfig) -> None:
         raise LoadError("--recompute reads answers again with other bits: leave it out with --batch-invariant")
 
 
-def first_network(config: ServeConfig, folder: Path) -> LoadedModel:
-    """The network of the first executor. Raises LoadError."""
-    device, *_ = [*machine.cuda_devices(config), "cpu"]
-    if device == "cpu":
+def load_networks(config: ServeConfig, folder: Path) -> Iterator[LoadedModel]:
+    """The network of each executor, loaded when it is asked for. Raises LoadError."""
+    devices = machine.cuda_devices(config)
+    for device in devices:
+        yield _network(config, folder, device)
+    if not devices:
         torch.set_num_threads(machine.threads(config))
-    return _network(config, folder, device)
-
-
-def _networks(config: ServeConfig, folder: Path) -> tuple[LoadedModel, ...]:
-    first, devices = first_network(config, folder), machine.cuda_devices(config)
-    if devices:
-        return (first, *(_network(config, folder, device) for device in devices[1:]))
-    return (first, *(first.twin() for _ in range(max(1, config.executors) - 1)))
+        yield (first := _network(config, folder, "cpu"))
+        yield from (first.twin() for _ in range(max(1, config.executors) - 1))
 
 
 def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
-    machine.require_memory(
-        count_values(folder), choose_dtype(config.dtype, torch.device(device)), torch.device(device), config.model
-    )
+    machine.require_memory(config, count_values(folder), torch.device(device))
     return load(
         folder,
         dtype=config.dtype,

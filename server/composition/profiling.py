@@ -7,12 +7,11 @@ also prints a profile: what was measured, what was fitted, and how far apart the
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
+from types import MappingProxyType
 from typing import TypeAlias
 
 from rich.console import Console
@@ -24,13 +23,13 @@ from engine.measure.timing import SliceTiming, Timing
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
-from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors
+from scheduler.serving_time.bilinear import Bilinear, fit
 from scheduler.serving_time.profile_file import Profile
 from server.cli.config import ServeConfig
+from server.composition import scheduling
 from server.composition.cache_paths import fetch_model
 from server.composition.devices import capacity_tokens, conditions_of, context_length, hush_transformers
-from server.composition.loading import first_network
-from server.version import VERSION
+from server.composition.loading import load_networks
 
 LONGEST = 2048
 """Tokens of the longest rows that are measured, unless --max-model-len says: beyond, attention's share of the work
@@ -48,8 +47,6 @@ COPIES = 3
 Watch: TypeAlias = Callable[[str, int, int], None]
 """Is told (phase, steps done, steps in all)."""
 
-Clock: TypeAlias = Callable[[], float]
-
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -64,7 +61,7 @@ QUICK = Effort(points=3, slices=2)
 
 
 def make_profile(
-    config: ServeConfig, effort: Effort, time_limit: float, watch: Watch, clock: Clock = time.perf_counter
+    config: ServeConfig, effort: Effort, time_limit: float, watch: Watch, clock: Callable[[], float] = time.perf_counter
 ) -> Profile:
     """Measure for about `time_limit` seconds after loading.
 
@@ -93,21 +90,14 @@ def make_profile(
         time_limit * SLICES_SHARE,
     )
     timings = replace(timings, slices=_slices(profiler, wanted, watch))
-    return Profile(
-        conditions=conditions_of(config, model),
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        program=VERSION,
-        model=fitted,
-        errors=fit_errors(fitted, timings),
-        timings=timings,
-    )
+    return scheduling.make_profile(conditions_of(config, model), fitted, timings)
 
 
 def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
     hush_transformers()
     folder = fetch_model(config)
     text = Text.load(folder)
-    model = first_network(config, folder)
+    model = next(load_networks(config, folder))
     probe(model, text)
     return model, text
 
@@ -131,6 +121,15 @@ def _slices(profiler: Profiler, cells: tuple[Cell, ...], watch: Watch) -> tuple[
     return tuple(timings)
 
 
+PUBLISHED = MappingProxyType(
+    {
+        "prefill": "; SCLS: 160 ms with transformers, less than 40 ms with DeepSpeed",
+        f"slice of {SLICE}": "; SCLS: 2300 ms, less than 400 ms",
+    }
+)
+"""What SCLS publishes of an A100 with LLaMA2-13B (Figures 10a and 10b)."""
+
+
 def print_report(profile: Profile) -> None:
     """Tables and lines on standard output."""
     console = Console()
@@ -138,51 +137,31 @@ def print_report(profile: Profile) -> None:
     conditions, timings, model, errors = profile.conditions, profile.timings, profile.model, profile.errors
     threads = f"{conditions.threads} thread{'s' * (conditions.threads > 1)} of " if conditions.threads else ""
     say(f"{conditions.model}, {conditions.dtype}, on {threads}{conditions.device}")
-    say("prefill in ms, by rows and prompt tokens")
-    console.print(_grid(timings.prefill))
-    say("one decode iteration in ms, by rows and columns read")
-    console.print(_grid(timings.decode))
-    say("K and V of a row to host memory and back in ms, by tokens")
     copies = [replace(cell, rows=1, seconds=cell.seconds / cell.rows) for cell in timings.copies]
-    console.print(_grid(copies))
+    for title, cells in (
+        ("prefill in ms, by rows and prompt tokens", timings.prefill),
+        ("one decode iteration in ms, by rows and columns read", timings.decode),
+        ("K and V of a row to host memory and back in ms, by tokens", copies),
+    ):
+        say(title)
+        console.print(_grid(cells))
     # The fit in the paper's notation (SCLS, equations 3 and 4), in seconds, and that of copies.
     prefill = f"{model.p1:.3g}·N·L + {model.p2:.3g}·N + {model.p3:.3g}·L + {model.p4:.3g} + {model.p5:.3g}·N·L²"
     say(f"T_prefill(N, L) = {prefill}")
     say(f"τ_decode(l, N)  = {model.d1:.3g}·N·l + {model.d2:.3g}·N + {model.d3:.3g}·l + {model.d4:.3g}")
     say(f"T_copy(L)       = {model.c1:.3g}·L + {model.c0:.3g}")
-    say(kept(model))
     say("root-mean-square errors, beside the mean of what was measured:")
-    # What SCLS publishes is of an A100 with LLaMA2-13B (Figures 10a and 10b).
-    published = "SCLS: 160 ms with transformers, less than 40 ms with DeepSpeed"
-    say(_error("prefill", errors.prefill, timings.prefill, published))
-    say(_error("one iteration", errors.iteration, timings.decode))
-    if errors.copies is not None:
-        say(_error("a row's copies", errors.copies, copies))
+    for what, error, measured in (
+        ("prefill", errors.prefill, timings.prefill),
+        ("one iteration", errors.iteration, timings.decode),
+        ("a row's copies", errors.copies, copies),
+        (f"slice of {SLICE}", errors.slices, timings.slices),
+    ):
+        if error is not None:
+            mean, published = statistics.mean(cell.seconds for cell in measured), PUBLISHED.get(what, "")
+            say(f"  {what:<14} {1e3 * error:9.2f} ms of {1e3 * mean:9.2f} ms ({len(measured)} measured{published})")
     if errors.slices is None:
         say("  whole slices were not measured for lack of time or context: raise --time-limit")
-        return
-    say(_error(f"slice of {SLICE}", errors.slices, timings.slices, "SCLS: 2300 ms, less than 400 ms"))
-    for cell in timings.slices:
-        estimated = model.serve(cell.rows, cell.length, cell.iterations)
-        say(f"  {cell.rows} rows of {cell.length} tokens: {cell.seconds:.2f} s, estimated {estimated:.2f} s")
-
-
-def kept(model: Bilinear) -> str:
-    """Which rows the fit lets keep their K and V when they are handed back."""
-    lengths = model.kept_lengths()
-    if not lengths:
-        return "rows that are handed back are read again, which takes less than copying, whatever their length"
-    if lengths.start <= 1 and lengths.stop == sys.maxsize:
-        return (
-            "rows that are handed back keep their K and V, which takes less than reading again, whatever their length"
-        )
-    bound = f"from {lengths.start} tokens on" if lengths.stop == sys.maxsize else f"up to {lengths.stop - 1} tokens"
-    return f"rows that are handed back keep their K and V {bound}, where that takes less than reading again"
-
-
-def _error(what: str, error: float, cells: Sequence[Timing | SliceTiming], published: str = "") -> str:
-    mean, published = statistics.mean(cell.seconds for cell in cells), published and f"; {published}"
-    return f"  {what:<14} {1e3 * error:9.2f} ms of {1e3 * mean:9.2f} ms ({len(cells)} measured{published})"
 
 
 def _grid(timings: Sequence[Timing]) -> Table:

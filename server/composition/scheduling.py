@@ -59,6 +59,12 @@ def learn_steps(conditions: Conditions, submit: Submit) -> StepLearning:
     return StepLearning(MachineModel(newest.model), submit, timings=newest.timings, keep=keep)
 
 
+def make_profile(conditions: Conditions, model: Bilinear, timings: Timings) -> Profile:
+    """What was measured until now, and the model that was fitted to it."""
+    measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return Profile(conditions, measured_at, VERSION, model, fit_errors(model, timings), timings)
+
+
 def _load(conditions: Conditions, *, learned: bool) -> Profile | None:
     try:
         return load_profile(default_cache(), conditions, learned=learned)
@@ -69,9 +75,7 @@ def _load(conditions: Conditions, *, learned: bool) -> Profile | None:
 
 def _keep(conditions: Conditions, model: Bilinear, timings: Timings) -> None:
     """Keep what was learned in the cache; serving goes on where that fails."""
-    measured_at = datetime.now(UTC).isoformat(timespec="seconds")
-    profile = Profile(conditions, measured_at, VERSION, model, fit_errors(model, timings), timings)
     try:
-        write_profile(default_cache(), profile, learned=True)
+        write_profile(default_cache(), make_profile(conditions, model, timings), learned=True)
     except UserError as error:
         log.warning("the prices that were learned are not kept: %s", error)

@@ -72,9 +72,6 @@ APP = "lengthwise"
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
 
-HOST = "http://lengthwise"
-"""Stands in for a host where there is a socket."""
-
 POLL = 0.1
 """Seconds between two looks whether a server listens."""
 
@@ -127,7 +124,7 @@ class Replica:
         words = [sys.executable, "-P", "-m", "server.process.worker_process", str(os.getpid()), "serve", *self._flags]
         self._process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
         self._session = aiohttp.ClientSession(
-            HOST,
+            "http://lengthwise",  # stands in for a host, where there is a socket
             connector=aiohttp.UnixConnector(str(self._socket), limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
@@ -148,9 +145,8 @@ class Replica:
         asked = self._session.get("/load", headers=self._own, timeout=PATIENCE, raise_for_status=True)
         async with asked as answer:
             told = msgspec.json.decode(await answer.read(), type=Load)
-        at = time.time() - told.age_s
-        load = NodeLoad(at, told.work_s, told.prices, told.requests, told.slots, told.mean_output_tokens)
-        return asdict(load)
+        at, length = time.time() - told.age_s, told.mean_output_tokens
+        return asdict(NodeLoad(at, told.work_s, told.prices, told.requests, told.slots, length))
 
     async def call(
         self, method: str, path: str, headers: Headers, body: bytes, job: Job | None = None
@@ -163,13 +159,13 @@ class Replica:
 
     async def estimate(self, headers: Headers, body: bytes) -> tuple[int, float | None] | None:
         """Tokens of a call's prompts, and of its answers if they can be predicted; None where it cannot be told."""
-        asked = self._session.post("/v1/estimate", headers=without(headers, HOPS), data=body, timeout=PATIENCE)
+        own = without(headers, HOPS)
+        asked = self._session.post("/v1/estimate", headers=own, data=body, timeout=PATIENCE, raise_for_status=True)
         with suppress(aiohttp.ClientError, TimeoutError):
             async with asked as answer:
-                if answer.status == 200:
-                    told = msgspec.json.decode(await answer.read(), type=Expectation)
-                    predicted = told.predicted_tokens
-                    return told.prompt_tokens, None if predicted is None else predicted.median
+                told = msgspec.json.decode(await answer.read(), type=Expectation)
+                predicted = told.predicted_tokens
+                return told.prompt_tokens, None if predicted is None else predicted.median
         return None
 
     async def __del__(self) -> None:
@@ -191,11 +187,28 @@ class Front:
         self._servers = servers
 
     async def __call__(self, request: Request) -> Response:
+        """A node's answer as it comes, or a refusal."""
         try:
             body = await self._read(request)
         except ApiError as error:
             return _refusal(error)
-        return await self._pass_on(request, body)
+        headers, path = list(request.headers.items()), request.url.path
+        job = await self._describe(headers, body) if request.method == "POST" and path in GENERATING else None
+        target = f"{path}?{request.url.query}" if request.url.query else path
+        answer = self._nodes.options(stream=True).call.remote(request.method, target, headers, body, job=job)
+        try:
+            status, replied = await anext(answer)
+            first = await anext(answer, b"")
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        except Exception:
+            log.exception("a node was lost before its answer began")
+            return _refusal(LOST)
+        is_stream = any(name.lower() == "content-type" and "event-stream" in value for name, value in replied)
+        response = StreamingResponse(_body(answer, first, is_stream), status)
+        response.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in replied]
+        return response
 
     async def _read(self, request: Request) -> bytes:
         """The body; raises ApiError 401 and 421 before it is read, 408, and 413 before more is read than may be."""
@@ -217,26 +230,6 @@ class Front:
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {config.body_timeout:g} s", close=True) from None
         return bytes(body)
-
-    async def _pass_on(self, request: Request, body: bytes) -> Response:
-        """A node's answer as it comes."""
-        headers, path = list(request.headers.items()), request.url.path
-        job = await self._describe(headers, body) if request.method == "POST" and path in GENERATING else None
-        target = f"{path}?{request.url.query}" if request.url.query else path
-        answer = self._nodes.options(stream=True).call.remote(request.method, target, headers, body, job=job)
-        try:
-            status, replied = await anext(answer)
-            first = await anext(answer, b"")
-        except asyncio.CancelledError:
-            answer.cancel()
-            raise
-        except Exception:
-            log.exception("a node was lost before its answer began")
-            return _refusal(LOST)
-        is_stream = any(name.lower() == "content-type" and "event-stream" in value for name, value in replied)
-        response = StreamingResponse(_body(answer, first, is_stream), status)
-        response.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in replied]
-        return response
 
     async def _describe(self, headers: Headers, body: bytes) -> Job:
         """A call as the router ranks nodes for it: its tokens, and the beginnings of its body."""

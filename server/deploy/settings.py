@@ -5,35 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from msgspec import Meta
 
 from models.errors import UserError
 from models.options import Count, NonNegative, option
-from server.cli.config import GROUPS, ServeConfig, read_config
-from server.cli.settings import CommandLine, add_settings
+from server.cli.config import ServeConfig
+from server.cli.settings import CommandLine, add_settings, read_settings
 from server.http.keys import Keyring, read_keys
 from server.process.port import is_loopback
-
-if TYPE_CHECKING:
-    from server.http.front import Hosts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """How many servers there are, what each is given, and where their proxy listens."""
 
-    nodes: Count = option(1, "servers")
-    cpus: NonNegative = option(1.0, "CPUs that Ray sets aside for each; all of a machine's: one a machine")
-    gpus: NonNegative = option(0.0, "GPUs that Ray gives each")
-    router: str = option(
-        "work",
-        "work: to the server that is expected to be done first; else the import path of a request router of Ray Serve",
-    )
-    host: str = option("127.0.0.1", "address on which the proxy listens")
-    port: Annotated[int, Meta(ge=1, le=65535)] = option(8000, "port on which it listens")
-    address: str | None = option(None, "Ray cluster to join, as `auto`; default: one on this machine, ended with this")
+    nodes: Count = option(1)
+    """servers"""
+    cpus: NonNegative = option(1.0)
+    """CPUs that Ray sets aside for each; all of a machine's: one a machine"""
+    gpus: NonNegative = option(0.0)
+    """GPUs that Ray gives each"""
+    router: str = option("work")
+    """work: to the server that is expected to be done first; else the import path of a request router of Ray Serve"""
+    host: str = option("127.0.0.1")
+    """address on which the proxy listens"""
+    port: Annotated[int, Meta(ge=1, le=65535)] = option(8000)
+    """port on which it listens"""
+    address: str | None = option(None)
+    """Ray cluster to join, as `auto`; default: one on this machine, ended with this"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Servers:
     config: ServeConfig
     """What the flags say."""
     keys: Keyring
-    hosts: Hosts | None
+    hosts: frozenset[str] | None
     """Names under which the proxy answers; None for any."""
 
 
@@ -58,9 +59,8 @@ def read_servers(flags: Sequence[str], host: str) -> Servers:
     from server.http.front import local_hosts  # brings aiohttp, which the help does without
 
     parser = CommandLine(prog="lengthwise serve")
-    add_settings(parser, GROUPS)
-    args = parser.parse_args(flags)
-    config = read_config(args)
+    add_settings(parser, ServeConfig)
+    config = read_settings(ServeConfig, parser.parse_args(flags))
     if config.ssl_certfile is not None:
         raise UserError(
             "--ssl-certfile: servers behind Ray's proxy speak plain HTTP; put what ends TLS before the proxy"

@@ -16,11 +16,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import uvloop
 from aiohttp import web
@@ -28,7 +28,6 @@ from aiohttp import web
 from models.errors import UserError
 from scheduler.clock import background
 from server.api.health import LIFE
-from server.api.served_model import ServedModel
 from server.batches.batches import stop_batches
 from server.cli.config import FrontConfig
 from server.http.front import OPEN, Front, build_front, reload_on_hangup
@@ -87,15 +86,12 @@ def serve(config: C, fetch: Callable[[C], None], open_service: Opener[C]) -> int
 
 async def _serve(config: C, port: socket.socket, open_service: Opener[C], front: Front, notifier: Notifier) -> int:
     start = time.monotonic()
-    with Signals(_end_soon) as signals:
-        signals.on_first(partial(_leave_loading, config))
+    with Signals(partial(_leave_loading, config), _end_soon) as signals:
         async with open_service(config) as service:
-            signals.on_first(None)
+            signals.instead = None
             shorten_pauses()
             async with listen(service, port, front, config.uds, config.uds_mode) as app:
                 address = f"unix:{config.uds}" if config.uds else address_of(port, "https" if front.tls else "http")
-                if service.served_model is not None:
-                    tell_limits(service.served_model)
                 print(summarize(service, address, time.monotonic() - start), flush=True)
                 notifier.ready(f"serving {service.name} on {address}")
                 fed = background(feed_watchdog(notifier, lambda: service.dispatcher.accepts), "watchdog")
@@ -117,12 +113,8 @@ async def _until_end(
     app: web.Application, service: Service, timeout: float, signals: Signals, notifier: Notifier
 ) -> int:
     """Return when the process shall end, and with which code."""
-    asked = asyncio.create_task(signals.first.wait())
-    died = asyncio.ensure_future(service.dispatcher.death())
-    await asyncio.wait({asked, died}, return_when=asyncio.FIRST_COMPLETED)
-    died.cancel()
+    await _wait_for_any(signals.first.wait(), service.dispatcher.death())
     if not signals.first.is_set():
-        asked.cancel()
         log.critical("nothing is left that could serve a request: the process ends with code %d", FAILED)
         notifier.stopping("no executor is left")
         return FAILED
@@ -194,21 +186,6 @@ async def listen(
         await runner.cleanup()
 
 
-def tell_limits(model: ServedModel) -> None:
-    """Log what ends an answer though its request did not ask for it."""
-    if model.defaults.max_tokens is not None:
-        log.info(
-            "chats and responses without max_tokens end after %d tokens: --default-max-tokens changes that",
-            model.defaults.max_tokens,
-        )
-    if model.defaults.sampling.max_new_tokens is not None:
-        log.info(
-            "all answers end after %d tokens: max_new_tokens of the model's generation_config.json, or of "
-            "--override-generation-config",
-            model.defaults.sampling.max_new_tokens,
-        )
-
-
 async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
     """Let running requests end, for `timeout` seconds or until the user hurries; then end them with an error."""
     waiting, running = service.dispatcher.table.requests_waiting, service.dispatcher.table.requests_running
@@ -218,13 +195,17 @@ async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
             timeout,
             waiting + running,
         )
-    finished = asyncio.ensure_future(service.dispatcher.drain())
-    hurried = asyncio.create_task(hurry.wait())
-    await asyncio.wait({finished, hurried}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    hurried.cancel()
-    if not finished.done():
-        service.dispatcher.abort_all("the server is shutting down")
-        await finished
+    await _wait_for_any(service.dispatcher.drain(), hurry.wait(), timeout=timeout)
+    service.dispatcher.abort_all("the server is shutting down")
+    await service.dispatcher.drain()
+
+
+async def _wait_for_any(*awaited: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
+    """Return when the first of these is done, or after `timeout` seconds; the others are broken off."""
+    tasks = [asyncio.ensure_future(one) for one in awaited]
+    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 TYPICAL_TOKENS = 512
@@ -242,6 +223,10 @@ def summarize(service: Service, address: str, seconds: float) -> str:
         lines.append(f"  weights   {_weights(machine)}")
         lines.append(f"  room      {slots} slots, {tokens:,} tokens of K and V; a request may take {longest:,}")
         lines.append(f"  speed     {_speed(machine, infos[0].max_rows)}")
+        if (most := service.model.defaults.max_tokens) is not None:
+            lines.append(f"  answers   without max_tokens end after {most:,} tokens: --default-max-tokens changes that")
+        if (most := service.model.defaults.sampling.max_new_tokens) is not None:
+            lines.append(f"  answers   all end after {most:,} tokens: max_new_tokens of the model's generation config")
     if address.startswith("http"):
         own = "" if address.endswith(":8000") else f" --url {address}"
         lines.append(f"  open {address} or run: lengthwise chat{own}")

@@ -96,9 +96,7 @@ def address_of(taken: socket.socket, scheme: str) -> str:
 
 def is_public(taken: socket.socket) -> bool:
     """Whether other machines may reach it."""
-    if taken.family == socket.AF_UNIX:
-        return False
-    return not _is_loopback(taken.getsockname()[0])
+    return taken.family != socket.AF_UNIX and not _is_loopback(taken.getsockname()[0])
 
 
 def is_loopback(host: str) -> bool:

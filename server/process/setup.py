@@ -32,12 +32,13 @@ class Signals:
     """SIGINT and SIGTERM as events: the first asks the process to end, the second to hurry, the third is the system's.
     Listens while it is entered. Event loop's thread only."""
 
-    def __init__(self, on_second: Callable[[], None]) -> None:
-        """`on_second` is called at the second signal, between any two instructions of the main thread."""
+    def __init__(self, instead: Callable[[], None], on_second: Callable[[], None]) -> None:
+        """`instead` is called in place of setting `first`, until it is None; `on_second` is called at the second
+        signal, between any two instructions of the main thread."""
         self.first = asyncio.Event()
         self.second = asyncio.Event()
+        self.instead: Callable[[], None] | None = instead
         self._on_second = on_second
-        self._instead: Callable[[], None] | None = None
 
     def __enter__(self) -> Signals:
         for number in SIGNALS:
@@ -48,13 +49,9 @@ class Signals:
         for number in SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)
 
-    def on_first(self, action: Callable[[], None] | None) -> None:
-        """Do this at the first signal, in place of setting `first`; None takes it back."""
-        self._instead = action
-
     def _receive(self) -> None:
-        if self._instead is not None:
-            self._instead()
+        if self.instead is not None:
+            self.instead()
         elif not self.first.is_set():
             self.first.set()
             for number in SIGNALS:  # the loop stands still while it joins threads on the way out

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.error import HTTPError
@@ -59,47 +59,51 @@ COMMAND = re.compile(r"/[a-z]+")
 class Talk:
     """The settings of a conversation."""
 
-    system: str | None = option(None, "system message: what the assistant shall be")
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None, "0 takes the likeliest token; at most 2")
-    max_tokens: Count | None = option(None, "longest answer, in tokens")
+    system: str | None = option(None)
+    """system message: what the assistant shall be"""
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = option(None)
+    """0 takes the likeliest token; at most 2"""
+    max_tokens: Count | None = option(None)
+    """longest answer, in tokens"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chat(Talk):
     """The server to talk to, and the settings of the conversation."""
 
-    url: str = option("http://127.0.0.1:8000", "where the server listens", metavar="URL")
+    url: str = option("http://127.0.0.1:8000", metavar="URL")
+    """where the server listens"""
     api_key: str | None = option(
-        None, f"where the server wants one (default: the first of ${KEYS}, or $OPENAI_API_KEY)", metavar="KEY"
+        None,
+        f"where the server wants one (default: the first of ${KEYS}, or $OPENAI_API_KEY)",
+        metavar="KEY",
+        secret=True,
     )
-    model: str | None = option(None, "model to talk to (default: the server's)", metavar="NAME")
+    model: str | None = option(None, metavar="NAME")
+    """model to talk to (default: the server's)"""
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    description = "Talk to a running server from the terminal."
-    add_command(subparsers, "chat", Chat, run, help="talk to a running server", description=description)
+    add_command(subparsers, "chat", Chat, run)
 
 
 def run(chat: Chat) -> int:
-    """Talk to the server that the flags name; returns the exit code."""
-    return talk(chat.url, chat, chat.model, chat.api_key)
+    """Talk to a running server from the terminal.
 
+    Where the input is no terminal, the exit code is 1 when a turn failed.
 
-def talk(url: str, how: Talk, model: str | None = None, key: str | None = None) -> int:
-    """Talk until the user leaves; returns the exit code: 1 when a turn failed and the input was no terminal.
-
-    Raises UserError when there is no server.
+    Example: lengthwise chat
     """
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # JSON carries text, not any bytes
-    key = key or os.environ.get(KEYS, "").partition(",")[0].strip() or os.environ.get("OPENAI_API_KEY")
-    conversation, interactive, failed = Conversation(url, how, model, key), sys.stdin.isatty(), False
+    key = chat.api_key or os.environ.get(KEYS, "").partition(",")[0].strip() or os.environ.get("OPENAI_API_KEY")
+    conversation, interactive, failed = Conversation(replace(chat, api_key=key)), sys.stdin.isatty(), False
     conversation.connect()
     if interactive:
         import readline  # noqa: F401  # gives input() its history and editing
 
-        print(f"Talking to {conversation.model}. /help shows what else there is.")
+        print(f"Talking to {conversation.chat.model}. /help shows what else there is.")
     while (text := _read(interactive)) is not None and text not in LEAVE:
         word = text.partition(" ")[0]
         if word == "/reset":
@@ -154,22 +158,18 @@ def _print_answer(conversation: Conversation, text: str, places: bool) -> None:
 class Conversation:
     """The turns so far and how to ask for the next."""
 
-    url: str
-    how: Talk = Talk()
-    model: str | None = None
-    key: str | None = field(default=None, repr=False)
-    """The API key, where the server wants one."""
+    chat: Chat
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def connect(self) -> None:
         """Ask the server for its model unless one was named. Raises UserError."""
-        if self.model is None:
+        if self.chat.model is None:
             with self._ask("models") as response:
                 listed = response.read()
             try:
-                self.model = drop_controls(orjson.loads(listed)["data"][0]["id"])
+                self.chat = replace(self.chat, model=drop_controls(orjson.loads(listed)["data"][0]["id"]))
             except (LookupError, TypeError, ValueError) as error:
-                raise UserError(f"{self.url} is no Lengthwise server; name one with --url") from error
+                raise UserError(f"{self.chat.url} is no Lengthwise server; name one with --url") from error
 
     def say(self, text: str) -> Generator[str | Progress]:
         """Take a turn: places in the queue, then pieces of the answer without control characters. Raises UserError.
@@ -192,11 +192,11 @@ class Conversation:
             raise
 
     def _body(self) -> bytes:
-        how = self.how
-        system = [{"role": "system", "content": how.system}] if how.system else []
-        given = {"temperature": how.temperature, "max_tokens": how.max_tokens}
+        chat = self.chat
+        system = [{"role": "system", "content": chat.system}] if chat.system else []
+        given = {"temperature": chat.temperature, "max_tokens": chat.max_tokens}
         options = {name: value for name, value in given.items() if value is not None}
-        return orjson.dumps({"model": self.model, "messages": [*system, *self.turns], "stream": True, **options})
+        return orjson.dumps({"model": chat.model, "messages": [*system, *self.turns], "stream": True, **options})
 
     def _stream(self, body: bytes) -> Generator[str | Progress]:
         from server.api.output.sse import progress_in  # aiohttp, which --help can do without
@@ -212,17 +212,17 @@ class Conversation:
                     elif kind == "data" and (piece := _content(orjson.loads(text))):
                         yield piece
         except (OSError, HTTPException) as error:
-            raise UserError(f"the connection to {self.url} broke: {error}") from error
+            raise UserError(f"the connection to {self.chat.url} broke: {error}") from error
         raise UserError("the answer was cut off: the server closed the connection")
 
     def _ask(self, path: str, body: bytes | None = None) -> HTTPResponse:
         """The server's answer, of status 200. Raises UserError."""
         from server.api.output.sse import HEADER
 
-        url = f"{self.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
+        url = f"{self.chat.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
         headers = {"Content-Type": "application/json", HEADER: "1"}
-        if self.key:
-            headers["Authorization"] = f"Bearer {self.key}"
+        if self.chat.api_key:
+            headers["Authorization"] = f"Bearer {self.chat.api_key}"
         opener = build_opener(ProxyHandler({}))  # whatever the environment says: most servers are on this machine
         try:
             response: HTTPResponse = opener.open(Request(url, body, headers), timeout=SILENCE)

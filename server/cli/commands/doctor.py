@@ -1,95 +1,122 @@
-"""`lengthwise doctor`: whether `lengthwise serve` with the same settings would start here, a line for each part of it.
+"""What would keep `lengthwise serve` from starting: `lengthwise doctor` prints a line for each part of it, and the
+server itself looks first at what needs nothing heavy.
 
 A check returns what it found, and raises UserError, whose message has the remedy, where the server would not start.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TypeAlias
 
 from models.catalog.catalog import Catalog, default_cache
 from models.catalog.checkpoint import read_need
 from models.errors import UserError
 from models.options import Subparsers
-from server.cli.config import GROUPS, ServeConfig, read_config
-from server.cli.settings import add_settings
+from server.cli.config import NO_EMBEDDINGS, ServeConfig
+from server.cli.settings import add_configured
 from server.composition.cache_paths import journal_path, require_writable
+from server.http.keys import read_keys
 from server.process.port import taken
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="tell what would keep the server from starting, and what to do about it",
-        description="Check what `lengthwise serve` needs: the port, the devices, the model, the memory, the journal "
-        "and the predictor, with flags, variables and --config file as for `serve`. Nothing is fetched or loaded. "
-        "The exit code is 1 where something would fail.",
-    )
-    add_settings(parser, GROUPS)
-    parser.set_defaults(run=run)
+    add_configured(subparsers, "doctor", ServeConfig, run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print a line for each check; returns the exit code."""
-    config = read_config(args)
+def run(config: ServeConfig) -> int:
+    """Tell what would keep the server from starting, and what to do about it.
+
+    Checks what `lengthwise serve` needs: the port, the devices, the model, the memory, the journal and the predictor,
+    with flags, variables and --config file as for `serve`. Nothing is fetched or loaded. The exit code is 1 where
+    something would fail.
+
+    Example: lengthwise doctor
+    """
     failed = False
-    for name, check in CHECKS.items():
+    for name, check in (*EARLY.items(), *LATER.items()):
         try:
-            print(f"ok    {name:<10} {check(config)}", flush=True)
+            print(f"ok    {name:<11} {check(config)}", flush=True)
         except UserError as error:
             failed = True
-            print(f"FAIL  {name:<10} {error}", flush=True)
+            print(f"FAIL  {name:<11} {error}", flush=True)
     return int(failed)
 
 
+def require_startable(config: ServeConfig) -> None:
+    """Raise all mistakes together that can be found before anything heavy is imported: one does not hide another."""
+    found: list[UserError] = []
+    for check in EARLY.values():
+        try:
+            check(config)
+        except UserError as error:
+            found.append(error)
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        worst = max(found, key=lambda error: error.exit_code)
+        raise type(worst)("\n  ".join(["the server cannot start:", *map(str, found)]))
+
+
+def _check_journal(config: ServeConfig) -> str:
+    if config.no_journal:
+        return "nothing is recorded (--no-journal)"
+    require_writable(config.journal)
+    return f"requests are recorded in {journal_path(default_cache(), config.journal)}"
+
+
+def _check_keys(config: ServeConfig) -> str:
+    keys = read_keys(config.api_key, config.api_key_file, os.environ)
+    return f"{len(keys)} API keys, of which each call must have one" if keys else "none: calls need no API key"
+
+
+def _check_certificate(config: ServeConfig) -> str:
+    if config.ssl_certfile is None and config.ssl_keyfile is None:
+        return "none: plain HTTP is spoken"
+    from server.http.front import tls_context
+
+    tls_context(config.ssl_certfile, config.ssl_keyfile)
+    return f"{config.ssl_certfile} can be used"
+
+
+def _check_model(config: ServeConfig) -> str:
+    if config.embedding_model is not None and config.embedding_model != NO_EMBEDDINGS:
+        Catalog().find(config.embedding_model)
+    folder = Catalog().find(config.model)
+    return f"{config.model} is " + (f"in {folder}" if folder else "fetched, or converted, at the first start")
+
+
 def _check_port(config: ServeConfig) -> str:
-    with taken(config.host, config.port, config.uds):
+    with taken(config.host, config.port, config.uds):  # for good when torch is there, seconds later
         return f"{config.uds or f'{config.host}:{config.port}'} is free"
 
 
 def _check_devices(config: ServeConfig) -> str:
     import torch
 
-    from server.composition.devices import cores, cuda_devices, device_name, threads
+    from server.composition.devices import CPU, cores, cuda_devices, device_name, threads
 
     if devices := cuda_devices(config):
         return ", ".join(f"{one}: {device_name(torch.device(one))}" for one in devices)
-    return f"cpu: {device_name(torch.device('cpu'))}, {threads(config)} of {cores()} cores for an executor"
-
-
-def _check_model(config: ServeConfig) -> str:
-    folder = Catalog().find(config.model)
-    if folder is not None:
-        return f"{config.model} is in {folder}"
-    return f"{config.model} is fetched, or converted, at the first start"
+    return f"cpu: {device_name(CPU)}, {threads(config)} of {cores()} cores for an executor"
 
 
 def _check_memory(config: ServeConfig) -> str:
-    import torch
-
     from models.network.loader import choose_dtype
-    from server.composition.devices import cuda_devices, free_bytes, hush_transformers, require_memory
+    from server.composition.devices import first_device, free_gib, hush_transformers, require_memory
 
     hush_transformers()
-    device = torch.device(next(iter(cuda_devices(config)), "cpu"))
-    free = f"{free_bytes(device) / 2**30:.1f} GiB are free"
+    device = first_device(config)
+    free = f"{free_gib(device):.1f} GiB are free"
     if (folder := Catalog().find(config.model)) is None:
         return f"{free}; what the model needs is known once it is here"
-    need, dtype = read_need(folder), choose_dtype(config.dtype, device)
-    require_memory(need.weights, dtype, device, config.model)
-    told = need.tell(dtype.itemsize, config.expected_slots, config.max_model_len)
+    need = read_need(folder)
+    require_memory(config, need.weights, device)
+    told = need.tell(choose_dtype(config.dtype, device).itemsize, config.expected_slots, config.max_model_len)
     return f"{free}; {told}, of which the server takes what fits"
-
-
-def _check_journal(config: ServeConfig) -> str:
-    if config.no_journal:
-        return "nothing is recorded (--no-journal)"
-    path = journal_path(default_cache(), config.journal)
-    require_writable(path)
-    return f"{path} can be written"
 
 
 def _check_predictor(config: ServeConfig) -> str:
@@ -105,14 +132,17 @@ def _check_predictor(config: ServeConfig) -> str:
     raise UserError(f"{length} is not trained: run `lengthwise train --predictor {length}`")
 
 
-CHECKS: Mapping[str, Callable[[ServeConfig], str]] = MappingProxyType(
+Checks: TypeAlias = Mapping[str, Callable[[ServeConfig], str]]
+
+EARLY: Checks = MappingProxyType(
     {
-        "port": _check_port,
-        "devices": _check_devices,
-        "model": _check_model,
-        "memory": _check_memory,
         "journal": _check_journal,
-        "predictor": _check_predictor,
+        "keys": _check_keys,
+        "certificate": _check_certificate,
+        "model": _check_model,
+        "port": _check_port,
     }
 )
-"""Checks by the name of what they look at, in the order in which the server needs it."""
+"""Checks that import nothing heavy, by the name of what they look at."""
+
+LATER: Checks = MappingProxyType({"devices": _check_devices, "memory": _check_memory, "predictor": _check_predictor})

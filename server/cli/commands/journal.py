@@ -20,32 +20,33 @@ import orjson
 
 from models.catalog.catalog import default_cache
 from models.errors import UsageError
-from models.options import Natural, Subparsers, add_command, option
+from models.options import Natural, Subparsers, add_command, describe, option
 from server.composition.cache_paths import journal_path
 
 if TYPE_CHECKING:
     from scheduler.journal.file import RequestEntry
 
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-FOREVER = 0.0
 LENGTHS = ("instruction", "input", "length", "cut")
 """Fields of a file that `lengthwise train` reads."""
 
 Row = dict[str, object]
 
 
-def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+def _time_of(age: str) -> float:
+    """When something of this age was, in seconds since 1970; raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", age)
     if match is None:
-        raise ValueError(f"{text!r} is not an age such as 30m, 12h or 7d")
-    return float(match[1]) * DURATIONS[match[2]]
+        raise ValueError(f"{age!r} is not an age such as 30m, 12h or 7d")
+    return time.time() - float(match[1]) * DURATIONS[match[2]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """The journal that is read or changed."""
 
-    journal: Path | None = option(None, "the journal (default: the server's)")
+    journal: Path | None = option(None)
+    """the journal (default: the server's)"""
 
     @property
     def path(self) -> Path:
@@ -56,42 +57,46 @@ class Source:
 class Show(Source):
     """Requests to print."""
 
-    last: Natural = option(20, "how many", short=("-n",))
+    last: Natural = option(20, short=("-n",))
+    """how many"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Source):
     """Entries to write, and how."""
 
-    format: Literal["csv", "jsonl"] = option("jsonl", "how they are written")
-    what: Literal["requests", "lengths"] = option(
-        "requests", "lengths: texts and what became of them, as `lengthwise train` reads them"
-    )
-    since: float | None = option(None, "only what is younger than e.g. 30m, 12h, 7d", parse=_duration, metavar="AGE")
+    format: Literal["csv", "jsonl"] = option("jsonl")
+    """how they are written"""
+    what: Literal["requests", "lengths"] = option("requests")
+    """lengths: texts and what became of them, as `lengthwise train` reads them"""
+    since: float | None = option(None, parse=_time_of, metavar="AGE")
+    """only what is younger than e.g. 30m, 12h, 7d"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(Source):
     """Entries to delete."""
 
-    older_than: float | None = option(None, "delete what is older than e.g. 12h, 30d", parse=_duration, metavar="AGE")
-    keep: Natural | None = option(None, "keep the newest N requests at most")
+    older_than: float | None = option(None, parse=_time_of, metavar="AGE")
+    """delete what is older than e.g. 12h, 30d"""
+    keep: Natural | None = option(None)
+    """keep the newest N requests at most"""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "journal",
-        help="show, export or prune the record of finished requests",
-        description="The journal of finished requests, which the length predictor learns from.",
-    )
+    """Show, export or prune the record of finished requests, which the length predictor learns from.
+
+    Example: lengthwise journal show -n 5
+    """
+    parser = subparsers.add_parser("journal", **describe(add_parser))
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    add_command(actions, "show", Show, _show, help="print the newest requests")
-    add_command(actions, "export", Export, _export, help="write everything as CSV or JSONL to standard output")
-    add_command(actions, "prune", Prune, _prune, help="delete old entries and give their space back")
+    add_command(actions, "show", Show, _show)
+    add_command(actions, "export", Export, _export)
+    add_command(actions, "prune", Prune, _prune)
 
 
 def _show(options: Show) -> None:
+    """Print the newest requests."""
     from rich.table import Table
 
     from loadgen.console import table_console
@@ -115,15 +120,23 @@ def _show(options: Show) -> None:
 
 
 def _export(options: Export) -> None:
+    """Write entries as CSV or JSONL to standard output."""
     from scheduler.journal.file import RequestEntry, read
 
-    since = FOREVER if options.since is None else time.time() - options.since
-    if options.what == "lengths":
-        _write(options.format, LENGTHS, _lengths(read(options.path, since=since)))
+    entries = read(options.path, since=options.since or 0.0)
+    names: Sequence[str] = LENGTHS
+    rows: Iterable[Row] = _lengths(entries)
+    if options.what == "requests":
+        names, rows = [field.name for field in dataclasses.fields(RequestEntry)], map(dataclasses.asdict, entries)
+    if options.format == "jsonl":
+        for row in rows:
+            sys.stdout.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE).decode())
         return
-    names = [field.name for field in dataclasses.fields(RequestEntry)]
-    entries = read(options.path, since=since)
-    _write(options.format, names, ({name: getattr(entry, name) for name in names} for entry in entries))
+    writer = csv.DictWriter(sys.stdout, names)
+    writer.writeheader()
+    for row in rows:
+        parts = {name: " ".join(map(str, value)) for name, value in row.items() if isinstance(value, tuple)}
+        writer.writerow(row | parts)
 
 
 def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
@@ -144,23 +157,10 @@ def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
         raise JournalError(f"none of {missed} answers has its texts: `lengthwise serve --journal-prompts` keeps them")
 
 
-def _write(format: str, names: Sequence[str], rows: Iterable[Row]) -> None:
-    if format == "jsonl":
-        for row in rows:
-            sys.stdout.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE).decode())
-        return
-    writer = csv.DictWriter(sys.stdout, names)
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {name: " ".join(map(str, value)) if isinstance(value, tuple) else value for name, value in row.items()}
-        )
-
-
 def _prune(options: Prune) -> None:
+    """Delete old entries and give their space back."""
     from scheduler.journal.file import prune
 
     if options.older_than is None and options.keep is None:
         raise UsageError("say what to delete, with --older-than or --keep")
-    before = None if options.older_than is None else time.time() - options.older_than
-    print(f"{prune(options.path, before=before, keep=options.keep)} entries deleted")
+    print(f"{prune(options.path, before=options.older_than, keep=options.keep)} entries deleted")

@@ -13,50 +13,44 @@ import orjson
 
 from models.catalog.catalog import Catalog, ModelStatus
 from models.catalog.checkpoint import read_need
-from models.options import Subparsers
-from server.cli.config import GROUPS, ServeConfig, read_config
-from server.cli.settings import add_settings
+from models.options import Subparsers, describe
+from server.cli.config import ServeConfig, Size
+from server.cli.settings import add_configured, add_settings, read_settings
 from server.composition.cache_paths import fetch_model
-
-SETTINGS = ("device", "dtype", "max_num_seqs", "max_model_len")
-"""Settings of `serve` that tell how much memory a model takes."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "models",
-        help="list, fetch and delete models",
-        description="The models that can be served by name. A local folder, a .gguf file and a hub id "
-        "(organisation/name[@revision]) can be served as well; the hub's have a cache of their own (`hf cache ls`).",
-    )
+    """List, fetch and delete models.
+
+    These can be served by name. A local folder, a .gguf file and a hub id (organisation/name[@revision]) can be served
+    as well; the hub's have a cache of their own (`hf cache ls`).
+
+    Example: lengthwise models
+    """
+    parser = subparsers.add_parser("models", **describe(add_parser))
     parser.set_defaults(run=_list, json=False, config=None)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    told = "list the models, their memory in numbers of --dtype (auto: 16 bits), and where they are; the default"
-    listing = actions.add_parser("list", help=told, description=f"{told.capitalize()}.")
+    listing = actions.add_parser("list", **describe(_list))
     listing.add_argument("--json", action="store_true", help="print the list as JSON")
-    add_settings(listing, GROUPS, SETTINGS)
-    told = "fetch or convert a model unless it is here, and print its folder; refuse one that does not fit"
-    pull = actions.add_parser("pull", help=told, description=f"{told.capitalize()}.")
+    add_settings(listing, Size)
+    pull = add_configured(actions, "pull", ServeConfig, _pull, Size)
     pull.add_argument("model", metavar="NAME", help="as for `serve`")
-    add_settings(pull, GROUPS, SETTINGS)
-    pull.set_defaults(run=_pull)
-    told = "delete what the cache has of a model"
-    remove = actions.add_parser("rm", help=told, description=f"{told.capitalize()}.")
+    remove = actions.add_parser("rm", **describe(_remove))
     remove.add_argument("model", metavar="NAME", help="as `lengthwise models` has it")
     remove.set_defaults(run=_remove)
 
 
 def _list(args: argparse.Namespace) -> int:
-    models, config = Catalog().known(), read_config(args)
+    """List the models, their memory in numbers of --dtype (auto: 16 bits), and where they are; the default."""
+    models, config = Catalog().known(), read_settings(ServeConfig, args)
     print(
         orjson.dumps(models, default=str, option=orjson.OPT_INDENT_2).decode() if args.json else _table(models, config)
     )
     return 0
 
 
-def _pull(args: argparse.Namespace) -> int:
-    config = read_config(args)
+def _pull(config: ServeConfig) -> int:
+    """Fetch or convert a model unless it is here, and print its folder; refuse one that does not fit."""
     folder = fetch_model(config)
     need = next((one.need for one in Catalog().known() if one.folder == folder), None) or read_need(folder)
     told = need.tell(_width(config), config.expected_slots, config.max_model_len)
@@ -66,6 +60,7 @@ def _pull(args: argparse.Namespace) -> int:
 
 
 def _remove(args: argparse.Namespace) -> int:
+    """Delete what the cache has of a model."""
     print(f"{Catalog().remove(args.model) / 1e6:.0f} MB are free again.")
     return 0
 

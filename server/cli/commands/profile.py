@@ -5,36 +5,15 @@ It owns the arguments, the bars and the errors; composition/profiling.py measure
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
-from models.options import Positive, Subparsers, add_options, option, options_of, read_options
-from server.cli.config import GROUPS, read_config
-from server.cli.settings import add_settings
+from models.options import Positive, Subparsers, option
+from models.progress import Bar, Bars
+from server.cli.config import Execution, Model, ServeConfig, Size
+from server.cli.settings import add_configured
 from server.process.setup import tune_libraries
-
-if TYPE_CHECKING:
-    from server.composition.profiling import Watch
-
-BEARING = frozenset(
-    {
-        "model",
-        "dtype",
-        "quantization",
-        "device",
-        "executors",
-        "max_model_len",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "kv_cache_memory",
-        "gpu_memory_utilization",
-    }
-)
-"""The settings of `serve` that bear on what is measured."""
 
 TIME_LIMIT = 180.0
 QUICK_TIME_LIMIT = 60.0
@@ -42,9 +21,10 @@ QUICK_TIME_LIMIT = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring:
-    """How thoroughly to measure."""
+    """Measuring: how thoroughly."""
 
-    quick: bool = option(False, "a coarse grid, for a first estimate")
+    quick: bool = option(False)
+    """a coarse grid, for a first estimate"""
     time_limit: Positive | None = option(
         None,
         "seconds to measure for; cells that would take too long are left out "
@@ -52,23 +32,25 @@ class Measuring:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Profiling(ServeConfig, Measuring):
+    """The settings of a server, and how thoroughly to measure it."""
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "profile",
-        help="measure this machine, so that serving times can be estimated",
-        description="Measure prefill and decoding over a grid of batch sizes and lengths, fit the serving-time model "
-        "to it, and keep both for `lengthwise serve` with the same settings, which may come from the environment and "
-        "a --config file as for `serve`. Nothing else should run on the machine meanwhile.",
-    )
-    add_settings(parser, GROUPS, BEARING)
-    add_options(parser, options_of(Measuring))
-    parser.set_defaults(run=run)
+    add_configured(subparsers, "profile", Profiling, run, Measuring, Model, Size, Execution)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Measure, print and keep a profile; returns the exit code."""
-    config = read_config(args)
+def run(config: Profiling) -> int:
+    """Measure this machine, so that serving times can be estimated.
+
+    Measures prefill and decoding over a grid of batch sizes and lengths, fits the serving-time model to it, and keeps
+    both for `lengthwise serve` with the same settings, which may come from the environment and a --config file as for
+    `serve`. Nothing else should run on the machine meanwhile.
+
+    Example: lengthwise profile --quick
+    """
     tune_libraries(os.environ)
     # These import torch, which other commands and --help can do without.
     from models.catalog.catalog import default_cache
@@ -76,27 +58,17 @@ def run(args: argparse.Namespace) -> int:
     from server.composition.profiling import FULL, QUICK, make_profile, print_report
 
     require_writable(default_cache())
-    measuring = read_options(args, Measuring)
-    limit = measuring.time_limit or (QUICK_TIME_LIMIT if measuring.quick else TIME_LIMIT)
-    with _show_phases() as watch:
-        profile = make_profile(config, QUICK if measuring.quick else FULL, limit, watch)
+    limit = config.time_limit or (QUICK_TIME_LIMIT if config.quick else TIME_LIMIT)
+    with Bars() as bars:  # drawn when a cell is done, not by a thread that would compute beside what is timed
+        profile = make_profile(config, QUICK if config.quick else FULL, limit, partial(_show, bars, {}))
     path = write_profile(default_cache(), profile)
     print_report(profile)
     print(f"kept in {path}")
     return 0
 
 
-@contextmanager
-def _show_phases() -> Iterator[Watch]:
-    """Show a bar for each phase; drawn when a cell is done, not by a thread that would compute beside what is timed."""
-    from models.progress import Bar, Bars
-
-    phases: dict[str, Bar] = {}
-    with Bars() as bars:
-
-        def watch(phase: str, done: int, total: int) -> None:
-            if phase not in phases:
-                phases[phase] = bars.begin(phase, total)
-            phases[phase].show(done, total=total)
-
-        yield watch
+def _show(bars: Bars, phases: dict[str, Bar], phase: str, done: int, total: int) -> None:
+    """Show how much of a phase is done in a bar of its own."""
+    if phase not in phases:
+        phases[phase] = bars.begin(phase, total)
+    phases[phase].show(done, total=total)

@@ -1,5 +1,6 @@
 """The commands that start servers until a signal ends them: `lengthwise serve`; `lengthwise run`, with a conversation
-in the terminal; `lengthwise ray`, several behind Ray Serve's proxy.
+in the terminal; `lengthwise ray`, several behind Ray Serve's proxy; `lengthwise gateway`, the queue before servers of
+others.
 
 They own the flags and the errors. Torch, aiohttp and ray are imported only when a command needs them.
 """
@@ -12,46 +13,50 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 
 from loadgen.compare.server import ServerFailure, run_server
 from loadgen.result_file import PROGRAM
-from models.catalog.catalog import Catalog
 from models.errors import UserError
-from models.options import Subparsers, add_options, options_of, read_options
+from models.options import Subparsers, add_options, describe, options_of, read_options
 from server.cli.commands import chat
-from server.cli.config import GROUPS, NO_EMBEDDINGS, ServeConfig, load_config, read_config
-from server.cli.settings import PREFIX, add_settings, config_file, find_strangers, given, write_environ
+from server.cli.commands.doctor import require_startable
+from server.cli.config import GatewayConfig, ServeConfig
+from server.cli.settings import add_configured, add_settings, find_strangers, read_settings
 from server.composition.cache_paths import fetch_model, require_writable
 from server.deploy.settings import Cluster, read_servers
-from server.http.keys import read_keys
-from server.process.port import is_loopback, taken
+from server.process.port import is_loopback
 from server.process.setup import exit_on, tune_libraries
 
 ELSEWHERE = ("CONFIG", "CACHE")
 """Variables that are read though they are no settings: the file with settings, and the cache folder."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "serve",
-        help="serve a model over HTTP",
-        description="Serve a model over HTTP, as OpenAI's API does. Every flag is also a variable "
-        f"({PREFIX}MAX_NUM_SEQS) and a key of the --config file (max_num_seqs); the command line wins.",
-    )
-    add_settings(parser, GROUPS)
-    parser.set_defaults(run=run)
+def add_parsers(subparsers: Subparsers) -> None:
+    """Add the commands and their flags to the program's own."""
+    add_configured(subparsers, "serve", ServeConfig, run)
+    add_configured(subparsers, "gateway", GatewayConfig, run_gateway)
+    parser = subparsers.add_parser("run", **describe(run_and_talk))
+    add_options(parser.add_argument_group("The conversation"), options_of(chat.Talk))
+    add_settings(parser, ServeConfig)
+    parser.set_defaults(run=run_and_talk)
+    parser = subparsers.add_parser("ray", **describe(run_ray))
+    add_options(parser, options_of(Cluster))
+    parser.add_argument("flags", nargs=argparse.REMAINDER, help="behind --: model and flags of `lengthwise serve`")
+    parser.set_defaults(run=run_ray)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Serve until a signal comes; returns the exit code. Raises UserError."""
-    config = read_config(args)
-    for stranger in find_strangers(options_of(ServeConfig), os.environ, ELSEWHERE):
+def run(config: ServeConfig) -> int:
+    """Serve a model over HTTP, as OpenAI's API does.
+
+    Every flag is also a variable (LENGTHWISE_MAX_NUM_SEQS) and a key of the --config file (max_num_seqs); the command
+    line wins.
+
+    Example: lengthwise serve --port 8000
+    """
+    for stranger in find_strangers(ServeConfig, os.environ, ELSEWHERE):
         print(f"lengthwise: warning: {stranger}", file=sys.stderr)
     require_startable(config)
     tune_libraries(os.environ)
@@ -64,63 +69,39 @@ def run(args: argparse.Namespace) -> int:
     return serve(config, fetch, open_service)
 
 
-def require_startable(config: ServeConfig) -> None:
-    """Raise all mistakes together that can be found before anything heavy is imported: one does not hide another."""
-    found: list[UserError] = []
-
-    @contextmanager
-    def collect() -> Iterator[None]:
-        try:
-            yield
-        except UserError as error:
-            found.append(error)
-
-    with collect():
-        require_writable(None if config.no_journal else config.journal)
-    with collect():
-        read_keys(config.api_key, config.api_key_file, os.environ)
-    with collect():
-        if config.ssl_certfile is not None or config.ssl_keyfile is not None:
-            from server.http.front import tls_context
-
-            tls_context(config.ssl_certfile, config.ssl_keyfile)
-    with collect():
-        Catalog().find(config.model)
-        if config.embedding_model is not None and config.embedding_model != NO_EMBEDDINGS:
-            Catalog().find(config.embedding_model)
-    with collect(), taken(config.host, config.port, config.uds):
-        pass  # it is taken for good when torch is there, seconds later
-    if len(found) == 1:
-        raise found[0]
-    if found:
-        raise type(found[0])("\n  ".join(["the server cannot start:", *map(str, found)]))
-
-
 STOP_TIMEOUT = 40.0
 """Seconds that the server may take to end, of which a last answer may take 30."""
 
 
-def add_run(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "run",
-        help="start a server and talk to it, in one",
-        description="Serve a model on a free port and talk to it in this terminal; the server ends with the "
-        "conversation. Flags, variables and --config file as for `lengthwise serve`.",
-    )
-    add_options(parser.add_argument_group("The conversation"), options_of(chat.Talk))
-    add_settings(parser, GROUPS)
-    parser.set_defaults(run=run_and_talk)
+def run_gateway(config: GatewayConfig) -> int:
+    """Queue calls for servers that run already.
+
+    They have OpenAI's API, as vLLM, SGLang, llama.cpp and Ollama do; each call is sent on when one of them has room
+    for it. See docs/gateway.md.
+
+    Example: lengthwise gateway --backend http://127.0.0.1:8001/v1
+    """
+    from server.composition.gateway import check_backends, open_gateway
+    from server.process.life import serve
+
+    check_backends(config)
+    require_writable(None if config.no_journal else config.journal)
+    return serve(config, lambda _: None, open_gateway)
 
 
 def run_and_talk(args: argparse.Namespace) -> int:
-    """Talk until the user leaves; returns the chat's exit code. Raises UserError where no server starts."""
-    settings = options_of(ServeConfig)
-    named: Mapping[str, object] = {"port": 0, **given(settings, args)}
-    file = config_file(args, os.environ)
-    config = load_config(named, os.environ, file)
+    """Start a server and talk to it, in one.
+
+    Serves a model on a free port and talks to it in this terminal; the server ends with the conversation. Flags,
+    variables and --config file as for `lengthwise serve`.
+
+    Example: lengthwise run
+    """
+    config = read_settings(ServeConfig, args)
     fetch_model(config)  # here, where its progress is seen
-    environ = write_environ(settings, named) | ({} if file is None else {"LENGTHWISE_CONFIG": str(file.absolute())})
+    conversation = argparse.ArgumentParser()
+    add_options(conversation, options_of(chat.Talk))
+    _, flags = conversation.parse_known_args(args.words)
     with (
         exit_on(signal.SIGTERM, signal.SIGHUP),
         tempfile.TemporaryDirectory(prefix="lengthwise-run-") as folder,
@@ -128,28 +109,22 @@ def run_and_talk(args: argparse.Namespace) -> int:
         log = Path(folder) / "server.log"
         print(f"Loading {config.model} ...", flush=True)
         try:
-            with run_server([*PROGRAM, "serve"], log, inf, STOP_TIMEOUT, environ) as server:
+            with run_server([*PROGRAM, "serve", "--port", "0", *flags], log, inf, STOP_TIMEOUT) as server:
                 print(f"Serving it at {server.url}, with a dashboard there, until you leave.", flush=True)
-                return chat.talk(server.url, read_options(args, chat.Talk), key=next(iter(config.api_key), None))
+                how, key = read_options(args, chat.Talk), next(iter(config.api_key), None)
+                return chat.run(chat.Chat(url=server.url, api_key=key, **vars(how)))
         except ServerFailure as error:
             raise UserError(str(error)) from None
 
 
-def add_ray(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "ray",
-        help="serve from several machines, behind Ray Serve",
-        description="Start several servers behind Ray Serve's proxy, which sends each request where it is expected to "
-        "be done first; needs lengthwise[ray]. See docs/scale-out.md.",
-    )
-    add_options(parser, options_of(Cluster))
-    parser.add_argument("flags", nargs=argparse.REMAINDER, help="behind --: model and flags of `lengthwise serve`")
-    parser.set_defaults(run=run_ray)
-
-
 def run_ray(args: argparse.Namespace) -> int:
-    """Serve until a signal comes; returns the exit code. Raises UserError."""
+    """Serve from several machines, behind Ray Serve.
+
+    Starts several servers behind Ray Serve's proxy, which sends each request where it is expected to be done first;
+    needs lengthwise[ray]. See docs/scale-out.md.
+
+    Example: lengthwise ray -- smollm2-135m-instruct
+    """
     flags = [word for place, word in enumerate(args.flags) if place or word != "--"]
     cluster = read_options(args, Cluster)
     servers = read_servers(flags, cluster.host)

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from models.errors import UserError
-from models.options import Subparsers, add_command, option
+from models.options import Subparsers, add_command, describe, option
 
 TEMPLATES = ("new_strategy.txt", "new_strategy_test.txt")
 """Templates beside this file, of the strategy and of its tests."""
@@ -21,24 +21,26 @@ TEMPLATES = ("new_strategy.txt", "new_strategy_test.txt")
 class New:
     """The strategy to begin."""
 
-    name: str = option("", "its name, and that of its Python module", positional=True)
-    output: Path = option(Path("."), "folder for its files", metavar="FOLDER")
+    name: str = option("", positional=True)
+    """its name, and that of its Python module"""
+    output: Path = option(Path("."), metavar="FOLDER")
+    """folder for its files"""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "strategy",
-        help="begin a strategy of your own",
-        description="Strategies outside the tree: a row of the table, in any file or installed package.",
-    )
+    """Begin a strategy of your own.
+
+    Strategies outside the tree are rows of the table, in any file or installed package.
+
+    Example: lengthwise strategy new my_order
+    """
+    parser = subparsers.add_parser("strategy", **describe(add_parser))
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    told = "write a file with a row and its order, and one with its tests"
-    add_command(actions, "new", New, _write_new, help=told, description=f"{told.capitalize()}.")
+    add_command(actions, "new", New, _write_new)
 
 
 def _write_new(new: New) -> None:
-    """Write the files; raises UserError where one is there, and for a name that no module of its own can have."""
+    """Write a file with a row and its order, and one with its tests."""
     name, row = new.name, new.name.upper()
     module, tests = new.output / f"{name}.py", new.output / f"test_{name}.py"
     if not name.isidentifier() or name != name.lower() or keyword.iskeyword(name):
@@ -54,8 +56,6 @@ def _write_new(new: New) -> None:
         path.write_text(re.sub(r"\b(NAME|CLASS|ROW)\b", lambda found: words[found[0]], text), "utf-8")
     python = shlex.quote(sys.executable)
     print(f"Wrote {module} and {tests}. Next:")
-    if find_spec("pytest") is None:  # the program does without
-        print(f"  {python} -P -m pip install pytest")
     print(f"  {python} -m pytest {tests}")
     where = "--cost cpu-smollm2-135m --max-num-seqs 8 --rate 1"  # a machine and a load under which orders differ
     print(f"  lengthwise simulate {where} --strategies {module}:{row},baton-pd,lengthwise")

@@ -8,7 +8,6 @@ are read.
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.errors import UserError
-from models.options import Subparsers, add_command, option
+from models.options import Subparsers, add_command, describe, option
 from server.cli.config import ServeConfig, load_config
 from server.http.keys import CREDENTIAL
 
@@ -63,37 +62,44 @@ def _escaped(path: Path) -> str:
 class Print:
     """A unit to print."""
 
-    config: Path = option(CONFIG, "configuration that the service reads")
-    program: Path | None = option(None, "what to run (default: this program)")
-    template: bool = option(False, "a unit for several servers: lengthwise@NAME, which reads /etc/lengthwise/NAME.toml")
+    config: Path = option(CONFIG)
+    """configuration that the service reads"""
+    program: Path | None = option(None)
+    """what to run (default: this program)"""
+    template: bool = option(False)
+    """a unit for several servers: lengthwise@NAME, which reads /etc/lengthwise/NAME.toml"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Install(Print):
     """A unit to install."""
 
-    force: bool = option(False, "replace a unit that differs")
-    root: Path = option(Path("/"), "install below this folder", metavar="DIR")
+    force: bool = option(False)
+    """replace a unit that differs"""
+    root: Path = option(Path("/"), metavar="DIR")
+    """install below this folder"""
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
-    parser = subparsers.add_parser(
-        "systemd",
-        help="print or install a systemd unit",
-        description="A hardened systemd unit that runs `lengthwise serve` with a watchdog and keys as credentials.",
-    )
+    """Print or install a systemd unit.
+
+    It is hardened, and runs `lengthwise serve` with a watchdog and keys as credentials.
+
+    Example: lengthwise systemd print
+    """
+    parser = subparsers.add_parser("systemd", **describe(add_parser))
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    add_command(actions, "print", Print, _print, help="write the unit to standard output")
-    told = "write the unit, and a configuration and a key where there are none"
-    add_command(actions, "install", Install, _install, help=told)
+    add_command(actions, "print", Print, _print)
+    add_command(actions, "install", Install, _install)
 
 
 def _print(options: Print) -> None:
+    """Write the unit to standard output."""
     sys.stdout.write(_unit(options, options.config))
 
 
 def _install(options: Install) -> None:
+    """Write the unit, and a configuration and a key where there are none."""
     config, keys = _below(options.root, options.config), _below(options.root, KEYS)
     program, unit = _program(options), _unit(options, config)
     _require_visible(program, program if options.program else Path(sys.executable))
@@ -150,8 +156,8 @@ def _write_once(path: Path, text: str, mode: int) -> bool:
     """Whether it was not there before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            file.write(text)
+        path.touch(mode, exist_ok=False)
     except FileExistsError:
         return False
+    path.write_text(text, "utf-8")
     return True

@@ -22,7 +22,7 @@ from server.composition.devices import (
     swap_bytes,
     threads,
 )
-from server.composition.loading import first_network
+from server.composition.loading import load_networks
 
 
 @pytest.fixture
@@ -68,12 +68,13 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_read(
         stored = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - no mapping
     assert need.weights == stored > 2_500
     machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4 * stored))
-    require_memory(stored, torch.float32, torch.device("cpu"), "m")
+    asked = config(dtype="float32", device="cpu")
+    require_memory(asked, stored, torch.device("cpu"))
     machine.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4 * stored - 1))
     with pytest.raises(LoadError, match="m: its weights take .* GiB in float32, and .* GiB of cpu memory are free"):
-        require_memory(stored, torch.float32, torch.device("cpu"), "m")
+        require_memory(asked, stored, torch.device("cpu"))
     with pytest.raises(LoadError, match="its weights take"):
-        first_network(config(dtype="float32", device="cpu"), tiny_folder)
+        next(load_networks(asked, tiny_folder))
 
 
 def test_rows_that_wait_take_a_quarter_of_free_memory_4_gib_at_most(machine: pytest.MonkeyPatch) -> None:

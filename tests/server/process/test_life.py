@@ -12,7 +12,7 @@ import sys
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -20,9 +20,7 @@ import orjson
 import pytest
 
 from models.errors import UserError
-from models.network.generation_config import SamplingDefaults
-from server.api.served_model import AnswerDefaults
-from server.process.life import drain, tell_limits
+from server.process.life import drain
 from server.process.port import take_port
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
@@ -200,17 +198,6 @@ async def test_what_keeps_the_server_from_starting_is_said_in_one_line_with_exit
     assert process.returncode == 1
     assert said in stderr.decode()
     assert stderr.count(b"\n") == 1
-
-
-async def test_a_default_limit_of_answers_is_logged_at_start(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "server.process.life")
-    model = live.service.model
-    tell_limits(model)
-    assert not caplog.records, "there is none"
-    tell_limits(replace(model, defaults=replace(model.defaults, max_tokens=77)))
-    assert "end after 77 tokens: --default-max-tokens changes that" in caplog.text
-    tell_limits(replace(model, defaults=AnswerDefaults(SamplingDefaults(max_new_tokens=66))))
-    assert "all answers end after 66 tokens" in caplog.text
 
 
 async def test_draining_lets_running_answers_end(live: Live) -> None:

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from models.network.generation_config import SamplingDefaults
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
+from server.api.served_model import AnswerDefaults
 from server.http.service import Machine
 from server.process.life import summarize
 from tests.server.live import Live
@@ -33,6 +35,29 @@ async def test_it_tells_what_serves_and_what_to_try(live: Live, prices: Bilinear
         f"  speed     {speed}",
         "  open http://127.0.0.1:8000 or run: lengthwise chat",
     ]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "told"),
+    [
+        (AnswerDefaults(SamplingDefaults()), []),
+        (
+            AnswerDefaults(SamplingDefaults(), max_tokens=1024),
+            ["  answers   without max_tokens end after 1,024 tokens: --default-max-tokens changes that"],
+        ),
+        (
+            AnswerDefaults(SamplingDefaults(max_new_tokens=66)),
+            ["  answers   all end after 66 tokens: max_new_tokens of the model's generation config"],
+        ),
+    ],
+)
+async def test_it_tells_what_ends_an_answer_whose_request_did_not_ask(
+    live: Live, defaults: AnswerDefaults, told: list[str]
+) -> None:
+    model = replace(live.service.model, defaults=defaults)
+    service = replace(live.service, served_model=model, machine=Machine(CONDITIONS, PRICES))
+    lines = summarize(service, "http://127.0.0.1:8000", 1.25).splitlines()
+    assert [line for line in lines if "answers" in line] == told
 
 
 async def test_another_port_is_named_to_the_chat_and_a_unix_socket_has_no_page(live: Live) -> None:

@@ -27,7 +27,7 @@ def test_a_machine_on_which_all_is_well_gets_0(
 ) -> None:
     assert run(tiny_folder, "--port", "0", "--dtype", "float32", "--max-num-seqs", "4") == 0
     told = lines(capsys)
-    assert [*told] == ["port", "devices", "model", "memory", "journal", "predictor"]
+    assert [*told] == ["journal", "keys", "certificate", "model", "port", "devices", "memory", "predictor"]
     assert {state for state, _ in told.values()} == {"ok"}
     assert str(tiny_folder) in told["model"][1]
     assert "K and V of 4 slots with" in told["memory"][1]
@@ -48,7 +48,11 @@ def test_what_would_fail_is_told_with_its_remedy_and_gets_1(
         code = run("smollm2", "--port", port, "--journal", tiny_folder, "--length-predictor", "proxy", "--executors", 1)
     assert code == 1
     told = lines(capsys)
-    assert {name for name, (state, _) in told.items() if state == "FAIL"} == {*told} - {"devices"}
+    assert {name for name, (state, _) in told.items() if state == "FAIL"} == {*told} - {
+        "devices",
+        "keys",
+        "certificate",
+    }
     for name, remedy in (
         ("port", "choose another with --port"),
         ("model", "did you mean smollm2-135m-instruct?"),

@@ -21,7 +21,7 @@ from scheduler.serving_time.profile_file import (
 from server.cli import main as cli
 from server.cli.config import ServeConfig
 from server.composition.devices import conditions_of
-from server.composition.profiling import QUICK, kept, make_profile, slice_cells
+from server.composition.profiling import QUICK, make_profile, slice_cells
 
 CORES = len(os.sched_getaffinity(0))
 """As many executors leave each a thread, which is what suits a tiny network."""
@@ -51,7 +51,7 @@ def test_the_command_prints_tables_and_fit_and_keeps_them(
     output = capsys.readouterr()
     for said in (
         *("prefill in ms", "one decode iteration in ms", "K and V of a row to host memory and back in ms"),
-        *("T_prefill(N, L) = ", "τ_decode(l, N)", "T_copy(L)", "rows that are handed back", "slice of 128"),
+        *("T_prefill(N, L) = ", "τ_decode(l, N)", "T_copy(L)", "slice of 128"),
         *("SCLS: 160 ms", "SCLS: 2300 ms"),
     ):
         assert said in output.out
@@ -78,21 +78,6 @@ def test_with_the_same_clock_the_same_profile_comes_out(tiny_folder: Path) -> No
     assert profile.model.iteration(3, 100) == pytest.approx(0.1)
     assert profile.model.copy(100.0) == pytest.approx(0.05), "two rows at a time"
     assert (profile.errors.prefill, profile.errors.copies) == pytest.approx((0, 0), abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("copies", "said"),
-    [
-        ((1.0, 0.0), "keep their K and V, which takes less than reading again, whatever their length"),
-        ((1.0, 6.0), "keep their K and V from 5 tokens on, where that takes less"),
-        ((3.0, 4.0), "keep their K and V up to 6 tokens, where that takes less"),
-        ((3.0, 20.0), "are read again, which takes less than copying, whatever their length"),
-    ],
-)
-def test_the_report_says_which_rows_keep_their_k_and_v(copies: tuple[float, float], said: str) -> None:
-    """Reading again takes 2·L + 10 in the third and fourth case, 2·L + 1 in the others."""
-    marginal = 10.0 if copies[0] == 3.0 else 1.0
-    assert said in kept(Bilinear(2, marginal, 0, 0, 0, 0, 0, 0, *copies))
 
 
 def test_too_little_time_is_told_with_the_remedy(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 
 from loadgen.result_file import PROGRAM
-from models.options import options_of
-from server.cli.config import ServeConfig, load_config
-from server.cli.settings import write_environ
 from tests import tiny
 
 FLAGS = ("--no-journal", "--files-size", "0", "--dtype", "float32", "--strategy", "baton-pd", "--max-tokens", "5")
@@ -59,19 +56,3 @@ def test_a_server_that_does_not_start_is_told_with_the_end_of_its_log(tmp_path: 
     assert process.returncode == 1
     assert "the server did not start" in err and "--max-model-len 100000 exceeds the model's context" in err
     assert "Serving" not in out
-
-
-def test_settings_reach_the_server_as_they_were_given() -> None:
-    known = options_of(ServeConfig)
-    given = {
-        "model": "a/folder",
-        "port": 0,
-        "no_journal": True,
-        "fair": False,
-        "api_key": ("one", "two"),
-        "override_generation_config": {"temperature": 0.5},
-        "uds": Path("/run/it"),
-    }
-    environ = write_environ(known, given)
-    assert environ["LENGTHWISE_PORT"] == "0"
-    assert load_config({}, environ, None) == load_config(given, {}, None)
