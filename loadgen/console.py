@@ -22,15 +22,13 @@ from loadgen.result_file import FIGURES
 FILE_WIDTH = 160
 """Columns for tables that go to a file or a pipe, which have no window to fit into."""
 
-WIDEST = 10_000
-
 
 class TableConsole(Console):
     """Standard output, where a table whose words do not fit into the window is wider than that."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print renderables; the terminal breaks lines that are too long for it."""
-        wide = self.options.update(max_width=WIDEST)
+        wide = self.options.update(max_width=10_000)
         self.width = max(self.width, *(self.measure(one, options=wide).minimum for one in objects))
         super().print(*objects, **options)
 

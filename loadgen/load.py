@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.bench.measures import divide, find_percentile
-from loadgen.client.request import Outcome, PreparedRequest, Prompt, RequestForm
+from loadgen.client.request import Clock, Outcome, PreparedRequest, Prompt, RequestForm
 from loadgen.result_file import Json
 from scheduler.clock import background
 
@@ -121,7 +121,6 @@ async def _note_lags(lags: list[float]) -> None:
         lags.append(max(0.0, time.perf_counter() - due))
 
 
-Clock: TypeAlias = Callable[[], float]
 Send: TypeAlias = Callable[[PreparedRequest, Clock], Awaitable[Outcome]]
 """A request, and the seconds since the start -> its outcome."""
 

@@ -69,13 +69,8 @@ def spread(key: str, samples: Sequence[float], percentiles: Sequence[float] = ()
     ordered, mean, scale = sorted(samples), fmean(samples), 1000.0 if key.endswith("_ms") else 1.0
     deviation = math.sqrt(fmean((sample - mean) ** 2 for sample in samples))  # of these, no estimate for others
     values = {"mean": mean, "median": find_percentile(ordered, 50.0), "std": deviation}
-    values |= {name_percentile(percentile): find_percentile(ordered, percentile) for percentile in percentiles}
+    values |= {f"p{percentile:g}": find_percentile(ordered, percentile) for percentile in percentiles}
     return {f"{figure}_{key}": value * scale for figure, value in values.items()}
-
-
-def name_percentile(percentile: float) -> str:
-    """The name of a percentile in keys, such as p99 or p99.9."""
-    return f"p{percentile:g}"
 
 
 def find_percentile(ordered: Sequence[float], percentile: float) -> float:
@@ -84,13 +79,9 @@ def find_percentile(ordered: Sequence[float], percentile: float) -> float:
     return ordered[math.ceil(len(ordered) * percentile / 100) - 1]
 
 
-Ending: TypeAlias = tuple[Foretold, float]
-"""When the end of an answer was expected, and the seconds after which it came."""
-
-
-def judge(endings: Iterable[Ending]) -> Json:
-    """How well ends were foretold; nothing where none was. The error is the median of the distance from the true time,
-    as a share of that."""
+def judge(endings: Iterable[tuple[Foretold, float]]) -> Json:
+    """How well ends were foretold, from what was expected and the seconds that it took; nothing where none was. The
+    error is the median of the distance from the true time, as a share of that."""
     ended = [one for one in endings if one[1] > 0]
     if not ended:
         return {}
@@ -101,15 +92,12 @@ def judge(endings: Iterable[Ending]) -> Json:
     }
 
 
-NO_GOALS: Mapping[str, float] = MappingProxyType({})
-
-
 def measure(
     outcomes: Sequence[Outcome],
     duration: float,
     percentiles: Sequence[float] = (),
     metrics: Iterable[str] = tuple(METRICS),
-    goals: Mapping[str, float] = NO_GOALS,
+    goals: Mapping[str, float] = MappingProxyType({}),
 ) -> Json:
     """The figures of a run that took `duration` seconds; goals are upper bounds in seconds by metric name.
 

@@ -22,7 +22,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.bench.measures import METRICS, measure, name_percentile
+from loadgen.bench.measures import METRICS, measure
 from loadgen.client.client import Client, ServerError, Target, connect
 from loadgen.client.request import Outcome, Prompt, RequestForm
 from loadgen.console import COLUMNS, Column
@@ -80,7 +80,7 @@ def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[floa
         metric = METRICS[name]
         result.add_section()
         result.add_row(f"[bold]{metric.title}[/]", "")
-        kinds = ("mean", "median", *map(name_percentile, percentiles))
+        kinds = ("mean", "median", *(f"p{percentile:g}" for percentile in percentiles))
         shown = f"{metric.short} ({metric.unit})"
         digits = 2 if metric.unit == "ms" else 4
         key = f"{name}_{metric.unit}"
@@ -181,9 +181,6 @@ def allow_open_files(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-FOLDER_FLAG = "--result-dir"
-
-
 def run_bench(asked: BenchFlags) -> int:
     """Run, print and save; returns the exit code. Raises UserError."""
     if not asked.url.startswith(("http://", "https://")):
@@ -195,7 +192,7 @@ def run_bench(asked: BenchFlags) -> int:
     # A folder or a name alone asks for a file too.
     saves = asked.save_result or asked.save_detailed or asked.result_dir or asked.result_filename
     if saves:
-        with explain_unwritable(folder, FOLDER_FLAG):
+        with explain_unwritable(folder, "--result-dir"):
             require_writable_folder(folder)
     prompts = join_turns(workload.load(asked, asked.num_prompts, asked.seed), asked.turns)
     with Bars(threaded=True, latest_only=True) as bars:
@@ -204,7 +201,7 @@ def run_bench(asked: BenchFlags) -> int:
     if saves:
         date = datetime.now().strftime("%Y%m%d-%H%M%S")
         path = folder / (asked.result_filename or _name_file(asked, done.model, date))
-        save_json(path, _document(asked, done, date), FOLDER_FLAG)
+        save_json(path, _document(asked, done, date), "--result-dir")
     if done.run.interrupted:
         return INTERRUPTED
     return 0 if done.figures["completed"] else 1
@@ -245,7 +242,7 @@ def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object
         "base_url": asked.url,
         "dataset_name": asked.dataset_name,
         **{option.name: getattr(asked, option.name) for group in (Load, Arriving) for option in options_of(group)},
-        "request_rate": _write_rate(asked),
+        "request_rate": "inf" if asked.request_rate == math.inf else asked.request_rate,  # JSON has no infinity
         "goodput": {name: bound * 1000 for name, bound in asked.goodput},
         "body": asked.fields(),
         **dict(asked.metadata),
@@ -254,13 +251,8 @@ def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object
     }
 
 
-def _write_rate(asked: BenchFlags) -> float | str | None:
-    """The request rate as its flag has it: infinity is a word, since JSON has none."""
-    return "inf" if asked.request_rate == math.inf else asked.request_rate
-
-
 def _name_file(asked: BenchFlags, model: str, date: str) -> str:
     """The name of the result file, as `vllm bench serve` forms it: label-rate-model-date.json."""
-    rate = f"{_write_rate(asked) or 'inf'}qps"
+    rate = f"{asked.request_rate or math.inf}qps"
     concurrency = f"-concurrency{asked.max_concurrency}" if asked.max_concurrency else ""
     return f"{asked.label}-{rate}{concurrency}-{model.rpartition('/')[2]}-{date}.json"

@@ -6,24 +6,23 @@ It knows nothing of schedules or of other requests; a request that fails is an o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import aiohttp
 import orjson
 
-from loadgen.client.request import Failure, Outcome, PreparedRequest, Status
+from loadgen.client.request import Clock, Failure, Outcome, PreparedRequest, Status
 from loadgen.client.transcript import RequestError, Transcript, error_message
 from models.errors import UserError
-
-Clock: TypeAlias = Callable[[], float]
 
 CONNECT_TIMEOUT = 30.0
 LINGER = 1.0
 """Seconds that a server has after the end marker to end the response; only then can its connection be used again."""
 MAX_ERROR_BYTES = 64 * 1024
+OVERLOAD = (429, 503)
+"""Statuses by which servers turn a request away because of load: OpenAI says 429, vLLM and SGLang 503."""
 
 
 class ServerError(UserError):
@@ -83,7 +82,7 @@ class Client:
             status = "completed" if transcript.done else "cancelled"
         except RequestError as error:
             failure = error.failure
-            status = "rejected" if failure.rejected else "failed"
+            status = "rejected" if failure.http_status in OVERLOAD else "failed"
         times = tuple(transcript.token_times)
         return Outcome(
             request=request,

@@ -31,6 +31,9 @@ class Prompt:
     """The task or trace that it comes from."""
 
 
+Clock: TypeAlias = Callable[[], float]
+"""The seconds since the start of a run."""
+
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 
@@ -117,11 +120,6 @@ class Failure:
     kind: ErrorKind
     message: str
     http_status: int | None = None
-
-    @property
-    def rejected(self) -> bool:
-        """Whether the server turned the request away because of load: OpenAI says 429, vLLM and SGLang 503."""
-        return self.kind == "http" and self.http_status in (429, 503)
 
 
 @dataclass(frozen=True, slots=True)

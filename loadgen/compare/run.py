@@ -104,7 +104,6 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-TIMEOUT = aiohttp.ClientTimeout(total=10)
 BATCH_ROWS = "lengthwise:batch_rows"
 
 
@@ -112,7 +111,7 @@ async def read_batch_rows(target: Target) -> tuple[float, float]:
     """The sum of the rows of all batches that a server has run, and their number; nothing where it does not tell."""
     try:
         async with (
-            aiohttp.ClientSession(timeout=TIMEOUT, headers=dict(target.headers)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10), headers=dict(target.headers)) as session,
             session.get(target.url("/metrics")) as response,
         ):
             text = await response.text() if response.status == 200 else ""

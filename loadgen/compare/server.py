@@ -89,7 +89,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, timeout: floa
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
             process.wait(POLL)
-        if found := re.search(r"ready on (\S+)", _read(log)):
+        if found := re.search(r"ready on (\S+)", log.read_text("utf-8", "replace")):
             if not found[1].startswith("http://"):
                 raise ServerFailure(
                     f"the server listens on {found[1]}, and only plain HTTP can be compared: leave `uds`, "
@@ -117,10 +117,6 @@ def _stop(process: subprocess.Popen[bytes], timeout: float) -> bool:
 
 
 def _make_failure(what: str, log: Path) -> ServerFailure:
-    lines = _read(log).strip().splitlines()[-LOG_LINES:]
+    lines = log.read_text("utf-8", "replace").strip().splitlines()[-LOG_LINES:]
     said = "; its log is empty" if not lines else "; the end of its log:\n" + "\n".join(f"    {line}" for line in lines)
     return ServerFailure(what + said)
-
-
-def _read(log: Path) -> str:
-    return log.read_text("utf-8", "replace")

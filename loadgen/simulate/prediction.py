@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from engine.sampling.params import SamplingParams
 from loadgen.workload.lengths import at, text_lines
@@ -89,12 +91,9 @@ def read_lengths(path: Path) -> list[float]:
     lengths: list[float] = []
     for line, text in text_lines(path):
         try:
-            length = float(text)
-        except ValueError:
-            length = math.nan
-        if not (math.isfinite(length) and length > 0):
-            raise at(path, line, f"{text.strip()!r} is not a length: a number above 0 is wanted on each line")
-        lengths.append(length)
+            lengths.append(msgspec.convert(text.strip(), Annotated[float, Meta(gt=0, le=1e15)], strict=False))
+        except msgspec.ValidationError:
+            raise at(path, line, f"{text.strip()!r} is not a length: a number above 0 is wanted on each line") from None
     return lengths
 
 

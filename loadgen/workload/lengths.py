@@ -32,11 +32,6 @@ def at(path: Path, line: int, reason: str) -> UserError:
     return UserError(f"{path}, line {line}: {reason}")
 
 
-def read_text(path: Path) -> str:
-    """A whole UTF-8 file; raises UserError."""
-    return "".join(text for _, text in text_lines(path))
-
-
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Every line with its number, its end included; raises UserError where it is not UTF-8."""
     number, raw = 0, b""

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from loadgen.client.request import Prompt
-from loadgen.workload.lengths import at, json_lines, read_text
+from loadgen.workload.lengths import at, json_lines, text_lines
 from models.errors import UserError
 
 Count: TypeAlias = Callable[[str], int]
@@ -123,7 +123,7 @@ def read_sharegpt(path: Path) -> list[Sample]:
     Raises UserError.
     """
     try:
-        entries = msgspec.json.decode(read_text(path), type=list[Conversation])
+        entries = msgspec.json.decode("".join(text for _, text in text_lines(path)), type=list[Conversation])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UserError(f"{path}: is not one JSON list of conversations: {error}") from None
     for number, entry in enumerate(entries, 1):

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.client.request import CHAT, Outcome, PreparedRequest
-from loadgen.load import BUSY_CPU, BUSY_LAG, Clock, measure_client, play
+from loadgen.client.request import CHAT, Clock, Outcome, PreparedRequest
+from loadgen.load import BUSY_CPU, BUSY_LAG, measure_client, play
 from tests.loadgen.bench.outcomes import DONE
 
 AT_ONCE = [0.0] * 20

@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from loadgen.client.request import Failure, Outcome, PreparedRequest, Prompt, RequestForm
-from loadgen.load import Clock, Run, play, schedule
+from loadgen.client.request import Clock, Failure, Outcome, PreparedRequest, Prompt, RequestForm
+from loadgen.load import Run, play, schedule
 from loadgen.workload.requests import ignores_eos, join_turns
 from models.errors import UserError
 from tests.loadgen.load.test_load import show_nothing
