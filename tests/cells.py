@@ -130,7 +130,9 @@ CELLS: Mapping[str, Cell] = {
         "--max-num-seqs 8",
     ),
     "ssjf-dynamic-smollm2": _ssjf(SMOLLM2, "dynamic", "--num-prompts 100 --request-rates inf", "fcfs,ssjf,sjf-oracle"),
-    "ssjf-none-smollm2": _ssjf(SMOLLM2, "none", "--num-prompts 50 --request-rates inf", "fcfs,ssjf,sjf-oracle"),
+    "ssjf-none-smollm2": _ssjf(
+        SMOLLM2, "none", "--num-prompts 50 --rounds 6 --request-rates inf", "fcfs,ssjf,sjf-oracle"
+    ),
 }
 """The cells by importance. Memory is the papers', by the factor of the lengths: seven rows of 2 x 1,024 tokens for
 Magnus, 59,326 tokens for each executor of SCLS; so are slices (128) and Φ (50,000, by its square)."""
