@@ -1,4 +1,5 @@
-"""Options of commands, declared once as fields of frozen dataclasses: name, type, bounds, choices, default and help.
+"""Options of commands, declared once as fields of frozen dataclasses: name, type, bounds, choices, default and help,
+which is the docstring below the field. A command's own help is the docstring of its function.
 
 A field's type says what its value may be: `Annotated[int, Meta(ge=1)]`, `Literal["auto", "cpu"]`. They become
 flags of a command line here; server/cli/settings.py reads the same fields from the environment and from a TOML file.

@@ -1,4 +1,6 @@
-"""Settings of `lengthwise serve`: the fields make the flags, the LENGTHWISE_ variables and the TOML keys."""
+"""Settings of `lengthwise serve` and `lengthwise gateway`: the fields make the flags, the LENGTHWISE_ variables and the
+TOML keys. The docstring below a field is its help, the first line of a class the title of its group in --help.
+"""
 
 from __future__ import annotations
 

@@ -244,15 +244,16 @@ def choose_slots(
     return min(held, slots)
 
 
+def open_profiler(
+    config: ServeConfig, model: LoadedModel, text: Text, rows: int, capacity: int, clock: Callable[[], float]
+) -> Profiler:
+    """Measures a model as an executor would run it, with this many rows and tokens of K and V at most."""
+    chunk = config.chunk_tokens(model.device.type)
+    return Profiler(model, text, capacity_tokens=capacity, max_rows=rows, chunk_tokens=chunk, clock=clock)
+
+
 def _measure(config: ServeConfig, model: LoadedModel, text: Text, most: int, clock: Callable[[], float]) -> FoundSlots:
-    profiler = Profiler(
-        model,
-        text,
-        capacity_tokens=most * COLUMNS,
-        max_rows=most,
-        chunk_tokens=config.chunk_tokens(model.device.type),
-        clock=clock,
-    )
+    profiler = open_profiler(config, model, text, most, most * COLUMNS, clock)
     before = torch.get_num_threads()
     torch.set_num_threads(torch_threads(config, model))
     try:

@@ -46,9 +46,8 @@ from scheduler.length.features import TokenFeatures
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
-from server.composition import devices as machine
+from server.composition import devices
 from server.composition.cache_paths import fetch_model
-from server.composition.devices import choose_slots, context_length
 from server.grammars import GrammarCompiler, TrialProcess, run_trials
 from server.lengths.predictors import choose_predictor
 
@@ -83,11 +82,11 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
     Raises CatalogError, LoadError and TextError with the remedy.
     """
     models, text = load_models(config)
-    config = replace(config, max_num_seqs=choose_slots(config, models[0], text, default_cache()))
+    config = replace(config, max_num_seqs=devices.choose_slots(config, models[0], text, default_cache()))
     if config.batch_invariant:
         probe_invariance(models[0], text, config.expected_slots)
-    store: HostStore[Row] = HostStore(machine.swap_bytes(config))
-    prefixes: PrefixCache[RowKv] = PrefixCache(machine.prefix_cache_bytes(config))
+    store: HostStore[Row] = HostStore(devices.swap_bytes(config))
+    prefixes: PrefixCache[RowKv] = PrefixCache(devices.prefix_cache_bytes(config))
     grammars = Grammars(text.to_json, models[0].vocab_size, models[0].end_token_ids)
     compiler = None if config.no_structured_outputs else _open_grammars(grammars, text, models[0])
     executors = [
@@ -103,7 +102,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         store=store,
         prefixes=prefixes,
         grammars=compiler,
-        conditions=machine.conditions_of(config, first),
+        conditions=devices.conditions_of(config, first),
         token_features=TokenFeatures.of(token_embeddings(first)) if choose_predictor(config) is Length.OWN else None,
         shares_cores=first.device.type == "cpu",
     )
@@ -122,7 +121,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
 
     Fetches what is not there, and probes what it loaded. Raises CatalogError, LoadError and TextError with the remedy.
     """
-    machine.hush_transformers()
+    devices.hush_transformers()
     _require_rows_apart(config)
     folder = fetch_model(config)
     text = Text.load(folder, chat_template=chat_template(config))
@@ -149,22 +148,22 @@ def _require_rows_apart(config: ServeConfig) -> None:
 
 def load_networks(config: ServeConfig, folder: Path) -> Iterator[LoadedModel]:
     """The network of each executor, loaded when it is asked for. Raises LoadError."""
-    devices = machine.cuda_devices(config)
-    for device in devices:
-        yield _network(config, folder, device)
-    if not devices:
-        torch.set_num_threads(machine.threads(config))
+    names = devices.cuda_devices(config)
+    for name in names:
+        yield _network(config, folder, name)
+    if not names:
+        torch.set_num_threads(devices.threads(config))
         yield (first := _network(config, folder, "cpu"))
         yield from (first.twin() for _ in range(max(1, config.executors) - 1))
 
 
 def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
-    machine.require_memory(config, count_values(folder), torch.device(device))
+    devices.require_memory(config, count_values(folder), torch.device(device))
     return load(
         folder,
         dtype=config.dtype,
         device=device,
-        quantization=machine.quantization(config),
+        quantization=devices.quantization(config),
         batch_invariant=config.batch_invariant,
         kernels=Kernels(config.kernels),
     )
@@ -191,9 +190,9 @@ def build_executor(
     prefixes: PrefixCache[RowKv] | None = None,
 ) -> Executor:
     """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
-    context = machine.context_length(config, model.context_length)
-    capacity = min(machine.capacity_tokens(config, model), config.expected_slots * context)
-    machine.require_room(config, model, capacity)
+    context = devices.context_length(config, model.context_length)
+    capacity = min(devices.capacity_tokens(config, model), config.expected_slots * context)
+    devices.require_room(config, model, capacity)
     if config.max_model_len is not None and capacity < context:
         raise LoadError(
             f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
@@ -206,7 +205,7 @@ def build_executor(
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
     if model.device.type == "cuda":
         return Executor(info, pipeline, deliver)
-    return Executor(info, pipeline, deliver, threads=machine.torch_threads(config, model))
+    return Executor(info, pipeline, deliver, threads=devices.torch_threads(config, model))
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:
@@ -227,7 +226,7 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
     """Load the tokenizer and build executors, whose threads are not started. Raises UserError."""
     text = Text.load(fetch_model(config), chat_template=chat_template(config))
     text.warm_up()
-    context = context_length(config, machine.longest)
+    context = devices.context_length(config, machine.longest)
     machine = replace(machine, max_num_seqs=config.max_num_seqs or machine.max_num_seqs, context_length=context)
     kept = machine.prefix_cache_tokens
     store: HostStore[SimulatedRow] = HostStore()

@@ -26,9 +26,8 @@ from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear, fit
 from scheduler.serving_time.profile_file import Profile
 from server.cli.config import ServeConfig
-from server.composition import scheduling
+from server.composition import devices, scheduling
 from server.composition.cache_paths import fetch_model
-from server.composition.devices import capacity_tokens, conditions_of, context_length, hush_transformers
 from server.composition.loading import load_networks
 
 LONGEST = 2048
@@ -68,15 +67,9 @@ def make_profile(
     Raises UserError, also when there was too little time.
     """
     model, text = _load(config)
-    longest = min(context_length(config, model.context_length), config.max_model_len or LONGEST)
-    profiler = Profiler(
-        model,
-        text,
-        capacity_tokens=min(capacity_tokens(config, model) // COPIES, config.expected_slots * (longest + SLICE)),
-        max_rows=config.expected_slots,
-        chunk_tokens=config.chunk_tokens(model.device.type),
-        clock=clock,
-    )
+    longest = min(devices.context_length(config, model.context_length), config.max_model_len or LONGEST)
+    capacity = min(devices.capacity_tokens(config, model) // COPIES, config.expected_slots * (longest + SLICE))
+    profiler = devices.open_profiler(config, model, text, config.expected_slots, capacity, clock)
     try:
         cells = grid(config.expected_slots, longest, points=effort.points)
         timings = survey(profiler, cells, time_limit * (1 - SLICES_SHARE), watch)
@@ -90,11 +83,11 @@ def make_profile(
         time_limit * SLICES_SHARE,
     )
     timings = replace(timings, slices=_slices(profiler, wanted, watch))
-    return scheduling.make_profile(conditions_of(config, model), fitted, timings)
+    return scheduling.make_profile(devices.conditions_of(config, model), fitted, timings)
 
 
 def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
-    hush_transformers()
+    devices.hush_transformers()
     folder = fetch_model(config)
     text = Text.load(folder)
     model = next(load_networks(config, folder))
