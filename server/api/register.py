@@ -126,7 +126,13 @@ class Register:
         """Break a call off, and tell how it stands then; what has ended stays as it is. None as for `status`."""
         found = self._find(name, holder)
         if isinstance(found, Record):
-            self._break_off(found)
+            open_requests = [request for request in found.requests if not request.state.is_final]
+            # Where every answer is complete, they are on their way.
+            found.cancelled = found.cancelled or not found.requests or bool(open_requests)
+            for request in open_requests:
+                self._dispatcher.cancel(request)
+                # For the scheduler a cancelled request has no reader any more; but the client still reads.
+                request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=CANCELLED))
         return self.status(name, holder)
 
     def iter_latest(self, holder: str | None, limit: int) -> Iterator[RequestStatus]:
@@ -143,16 +149,6 @@ class Register:
             return found if _caller(found).holder == holder else None
         calls: Iterable[Record | RequestStatus] = chain(reversed(self._open.values()), reversed(self._ended.values()))
         return next((one for one in calls if _caller(one) == Caller(holder, name)), None)
-
-    def _break_off(self, record: Record) -> None:
-        open_requests = [request for request in record.requests if not request.state.is_final]
-        if record.requests and not open_requests:
-            return  # every answer is complete, and on its way
-        record.cancelled = True
-        for request in open_requests:
-            self._dispatcher.cancel(request)
-            # For the scheduler a cancelled request has no reader any more; but the client still reads.
-            request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=CANCELLED))
 
     def _status(self, record: Record, *, explained: bool = False) -> RequestStatus:
         requests, state = record.requests, record.state

@@ -121,11 +121,6 @@ async def decode(raw: bytes, schema: type[T], app: web.Application) -> T:
     return await app[MODEL].run_in_thread(_parse_large, raw, schema)
 
 
-def _parse_large(raw: bytes, schema: type[T]) -> T:
-    _bound_parts(raw)
-    return parse(raw, schema)
-
-
 async def _receive(request: web.Request, body: bytearray, held: Counter[str], sender: str) -> None:
     """Add what comes to `body`, and to the bytes that are held for its sender."""
     limits, received = request.app[LIMITS], 0
@@ -163,8 +158,8 @@ def _too_large(limits: Limits) -> ApiError:
     return ApiError(413, message, close=True)
 
 
-def _bound_parts(raw: bytes) -> None:
-    """Raise ApiError 400 for a JSON text of too many parts."""
+def _parse_large(raw: bytes, schema: type[T]) -> T:
+    """JSON text as `schema`, where it has not too many parts; raises ApiError 400."""
     bare = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
     strings, nested, values = bare.count(b'"') // 2, 0, 0
     if strings <= MAX_STRINGS:
@@ -173,6 +168,7 @@ def _bound_parts(raw: bytes) -> None:
     if strings > MAX_STRINGS or nested > MAX_NESTED or values > MAX_VALUES:
         most = f"{MAX_VALUES} values, {MAX_STRINGS} strings, or {MAX_NESTED} lists, objects or names"
         raise bad_request(f"the request's body has more than {most}; send fewer at a time", code="too_many_values")
+    return parse(raw, schema)
 
 
 def parse(raw: bytes, schema: type[T]) -> T:

@@ -189,15 +189,13 @@ def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None
     # All are checked before the first is encoded: the last may be the one that is refused.
     for place, item in enumerate(written):
         check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
-    return [_completion_prompt(item, body, model, grammar) for item in written]
-
-
-def _completion_prompt(
-    written: WrittenPrompt, body: CompletionBody, model: ServedModel, grammar: Compiled | None
-) -> Prompt:
-    text = written if isinstance(written, str) else model.text.decode(written)
-    ids = tuple(model.text.encode(written) if isinstance(written, str) else written)
-    return _prompt(Prompt(ids, text, grammar=grammar), [{"role": "user", "content": text}], body, model)
+    prompts = []
+    for item in written:
+        text = item if isinstance(item, str) else model.text.decode(item)
+        ids = tuple(model.text.encode(item) if isinstance(item, str) else item)
+        turns = [{"role": "user", "content": text}]
+        prompts.append(_prompt(Prompt(ids, text, grammar=grammar), turns, body, model))
+    return prompts
 
 
 WrittenPrompt: TypeAlias = str | list[int]

@@ -23,19 +23,10 @@ from server.api.errors import ApiError, internal_error
 from server.api.input.prompts import Prompt
 from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
+from server.api.output import sse
 from server.api.output.call import Call, Part, open_call, read_updates
 from server.api.output.reading import CallPiece, Piece
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
-from server.api.output.sse import (
-    DONE,
-    FIRST_LOOK,
-    HEADER,
-    LOOKS,
-    EventStream,
-    PlaceNotes,
-    look_often,
-    send_reply,
-)
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel
 from server.api.ticket import TICKET
@@ -70,7 +61,7 @@ class Words(ABC):
     def whole(self, answers: Sequence[Part]) -> msgspec.Struct:
         """The body of a reply with all answers at once, each of which is one part."""
 
-    def shortcut(self, stream: EventStream) -> Shortcut | None:
+    def shortcut(self, stream: sse.EventStream) -> Shortcut | None:
         """Sends updates that only add text; None where events tell more."""
         return None
 
@@ -95,10 +86,10 @@ async def respond(
             if body.stream:
                 progress = bool(body.stream_options and body.stream_options.include_progress)
                 return await _stream(
-                    request, call, words(call, body, app[MODEL]), progress=progress or HEADER in record.asks
+                    request, call, words(call, body, app[MODEL]), progress=progress or sse.HEADER in record.asks
                 )
             reply = words(call, body, app[MODEL]).whole(await gather_answers(call))
-            return await send_reply(request, reply, sum(answer.weight for answer in call.answers))
+            return await sse.send_reply(request, reply, sum(answer.weight for answer in call.answers))
 
 
 async def gather_answers(call: Call) -> list[Part]:
@@ -119,17 +110,17 @@ async def gather_answers(call: Call) -> list[Part]:
 async def _stream(request: web.Request, call: Call, words: Words, *, progress: bool) -> web.StreamResponse:
     """Send a call's answers as they come, and its place in line before if the client asks for that."""
     limits = request.app[LIMITS]
-    async with EventStream(request, limits) as stream:
+    async with sse.EventStream(request, limits) as stream:
         # When the client is gone, leaving cancels what runs.
         with suppress(ConnectionError):
-            notes = PlaceNotes(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
-            first = min(FIRST_LOOK, limits.place_interval)
-            with look_often(notes.look, first, request.app[LOOKS]) if progress else nullcontext():
+            notes = sse.PlaceNotes(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
+            first = min(sse.FIRST_LOOK, limits.place_interval)
+            with sse.look_often(notes.look, first, request.app[sse.LOOKS]) if progress else nullcontext():
                 await _send(stream, request, call, words)
         return stream.response
 
 
-async def _send(stream: EventStream, request: web.Request, call: Call, words: Words) -> None:
+async def _send(stream: sse.EventStream, request: web.Request, call: Call, words: Words) -> None:
     """Send everything from the first event to the last."""
     try:
         await stream.send(words.opening())
@@ -146,7 +137,7 @@ async def _send(stream: EventStream, request: web.Request, call: Call, words: Wo
         log.exception("request %s failed in its stream", request_id(request))
         await stream.send([words.failed(internal_error(request))])
     if words.end_marker:
-        await stream.forward(DONE)
+        await stream.forward(sse.DONE)
 
 
 @dataclass(slots=True)

@@ -84,26 +84,23 @@ class GuaranteedCalls:
                 self._held, self._name = self._held[head.end() :], head["name"]
                 self._arguments, self._told = "", False
             part, whole, self._held = split(self._held, CALL_TAIL)
-            yield from self._take(self._name, part, whole)
+            self._arguments += part
+            name, arguments = self._name, self._arguments
+            if not self._told:
+                if whole and (name, arguments) in self._earlier:
+                    self.ended = True
+                    return
+                if not whole and any(one == name and text.startswith(arguments) for one, text in self._earlier):
+                    return
+                self._told, part = True, arguments
+                self.calls += 1
+                yield CallPiece(self.calls - 1, "", new_id(), name)
+            if part:
+                yield CallPiece(self.calls - 1, part)
             if not whole:
                 return
-            self._earlier.add((self._name, self._arguments))
+            self._earlier.add((name, arguments))
             self._name = None
-
-    def _take(self, name: str, part: str, whole: bool) -> Iterator[Piece]:
-        """Take the next part of a call's arguments, and pass on what is known to belong to a new call."""
-        self._arguments += part
-        if not self._told:
-            if whole and (name, self._arguments) in self._earlier:
-                self.ended = True
-                return
-            if not whole and any(one == name and text.startswith(self._arguments) for one, text in self._earlier):
-                return
-            self._told, part = True, self._arguments
-            self.calls += 1
-            yield CallPiece(self.calls - 1, "", new_id(), name)
-        if part:
-            yield CallPiece(self.calls - 1, part)
 
     def _rest(self) -> Iterator[Piece]:
         """The answer was cut short; a brace may be the last of the arguments, or the one behind them."""

@@ -185,8 +185,14 @@ def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
     found = min(one for one in (asked, room, model.defaults.sampling.max_new_tokens) if one is not None)
     if (body.min_tokens or 0) > found:
         raise invalid("min_tokens", f"must not exceed max_tokens, which is {found} here")
-    if body.replay_tokens is not None:
-        _check_replay(body, body.replay_tokens, model, room)
+    if (replay := body.replay_tokens) is not None:
+        if not model.defaults.allow_replay:
+            fault = "this server does not replay lengths; leave it out, or start with --allow-replay"
+            raise invalid("replay_tokens", fault, "unsupported")
+        if replay > room:
+            raise _too_long("replay_tokens", replay, room, model)
+        if (body.min_tokens or 0) > replay:
+            raise invalid("min_tokens", f"must not exceed replay_tokens, which is {replay}")
     return found
 
 
@@ -196,17 +202,6 @@ def _too_long(name: str, asked: int, room: int, model: ServedModel) -> ApiError:
         f"{model.context_length}; lower {name} to {room} or shorten the prompt"
     )
     return invalid(name, fault, "context_length_exceeded")
-
-
-def _check_replay(body: TextBody, asked: int, model: ServedModel, room: int) -> None:
-    """Raise ApiError 400 for a length that an answer cannot have; one that max_tokens cuts short ends there."""
-    if not model.defaults.allow_replay:
-        fault = "this server does not replay lengths; leave it out, or start with --allow-replay"
-        raise invalid("replay_tokens", fault, "unsupported")
-    if asked > room:
-        raise _too_long("replay_tokens", asked, room, model)
-    if (body.min_tokens or 0) > asked:
-        raise invalid("min_tokens", f"must not exceed replay_tokens, which is {asked}")
 
 
 def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
