@@ -89,7 +89,6 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         yield Service(
             dispatcher,
             model,
-            executors=len(loaded.executors),
             limits=Limits.of(config),
             lengths=lengths,
             responsive=watchdog.responsive,

@@ -81,7 +81,6 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             title=config.name,
             operations=OPERATIONS,
             parts={PASSAGES: passages, SESSION: session},
-            executors=len(backends),
             limits=Limits.of(config),
             lengths=lengths,
             metrics=metrics,

@@ -78,7 +78,6 @@ class Service:
     """Its paths."""
     parts: Mapping[web.AppKey[Any], Any] = field(default_factory=dict)
     """What handlers need besides, under their keys."""
-    executors: int = 1
     limits: Limits = field(default_factory=Limits)
     lengths: AnswerLengths = field(default_factory=AnswerLengths)
     responsive: Callable[[], bool] = field(default=lambda: True)

@@ -77,9 +77,9 @@ class Lengths(AnswerLengths):
         if prediction is not None and prediction.late is not None and not request.state.is_final:
             self._expecting[prediction.late] += 1
             since = asyncio.get_running_loop().time()
-            prediction.late.add_done_callback(partial(self._come, request, query, prediction, revise, since))
+            prediction.late.add_done_callback(partial(self._take_over, request, query, prediction, revise, since))
 
-    def _come(
+    def _take_over(
         self, request: Request, query: LengthQuery, guess: Prediction, revise: Revise, since: float, late: Answer
     ) -> None:
         """Take over an estimate that came after its request had gone on with a guess; one that tells no length is still

@@ -10,10 +10,10 @@ import logging
 import os
 import queue
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
 from typing import TextIO
 
 import orjson
@@ -53,46 +53,47 @@ def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return told == f"{status.st_dev}:{status.st_ino}"
 
 
-class QueuedLines(logging.Handler):
-    """Writes lines to a file descriptor from a thread of its own: where they are not read, what logs must not wait."""
+class QueuedLines(QueueHandler):
+    """Hands lines to a thread that writes them: where they are not read, what logs must not wait."""
 
     def __init__(self, descriptor: int) -> None:
-        super().__init__()
-        self._descriptor = descriptor
-        self._lines: queue.Queue[bytes] = queue.Queue(MOST_LINES)
+        self.lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
+        super().__init__(self.lines)
         self.dropped = 0
         """Lines for which there was no room."""
-        self._told = 0
-        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+        LineWriter(self, descriptor).start()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record's line, or count it where the queue is full."""
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Queue a record, whose message is its whole line, or count it where the queue is full."""
         try:
-            self._lines.put_nowait(f"{self.format(record)}\n".encode("utf-8", "backslashreplace"))
+            self.lines.put_nowait(record)
         except queue.Full:
             self.dropped += 1
-        except Exception:
-            self.handleError(record)
 
     def flush(self) -> None:
         """Wait until all lines are written, for a moment."""
-        with self._lines.all_tasks_done:
-            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, FLUSH_SECONDS)
+        with self.lines.all_tasks_done:
+            self.lines.all_tasks_done.wait_for(lambda: not self.lines.unfinished_tasks, FLUSH_SECONDS)
 
-    def _write_all(self) -> None:
-        while True:
-            line = self._lines.get()
-            with suppress(OSError):  # the reader is gone
-                self._write(line)
-            self._lines.task_done()
-            untold = self.dropped - self._told
-            if untold and self._lines.empty():
-                self._told += untold
-                log.warning("%d messages were dropped, as the log was not read", untold)
 
-    def _write(self, line: bytes) -> None:
-        while line:
-            line = line[os.write(self._descriptor, line) :]
+class LineWriter(QueueListener):
+    """Writes queued lines to a file descriptor: standard error's own lock, held by a line that nobody reads, would keep
+    the process from its end."""
+
+    def __init__(self, source: QueuedLines, descriptor: int) -> None:
+        super().__init__(source.lines)
+        self._source, self._descriptor = source, descriptor
+        self._told = 0  # of the lines that were dropped
+
+    def handle(self, record: logging.LogRecord) -> None:
+        line = f"{record.getMessage()}\n".encode("utf-8", "backslashreplace")
+        with suppress(OSError):  # the reader is gone
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+        untold = self._source.dropped - self._told
+        if untold and self._source.lines.empty():
+            self._told += untold
+            log.warning("%d messages were dropped, as the log was not read", untold)
 
 
 def count_dropped() -> int:

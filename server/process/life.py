@@ -214,7 +214,8 @@ TYPICAL_TOKENS = 512
 
 def summarize(service: Service, address: str, seconds: float) -> str:
     """Several lines, of which the first is the one that scripts wait for."""
-    executors = "1 executor" if service.executors == 1 else f"{service.executors} executors"
+    count = len(service.dispatcher.workers)
+    executors = "1 executor" if count == 1 else f"{count} executors"
     lines = [f"Lengthwise ready on {address} ({service.name}, {executors}, {seconds:.1f} s)"]
     if (machine := service.machine) is not None:
         infos = [worker.info for worker in service.dispatcher.workers]
