@@ -112,15 +112,10 @@ def lesson_errors(
     parts = fit_parts(STRATEGIES["magnus"], limits(), V100_CHATGLM_6B, cost.cost)
     assert parts.learning is not None, "magnus learns serving times"
     log = LessonLog(parts.learning, cost.cost)
+    parts = replace(parts, observers=(*parts.observers, log))
     predict = stage.prediction.source(stage.setting.seed)
-    simulate(
-        replace(parts, observers=(*parts.observers, log)),
-        replace(V100_CHATGLM_6B, cost=cost),
-        requests,
-        stage.max_tokens,
-        stage.begin(title, len(requests)),
-        predict,
-    )
+    watch = stage.begin(f"{title}: {len(requests)} requests", len(requests))
+    simulate(parts, replace(V100_CHATGLM_6B, cost=cost), requests, stage.max_tokens, watch, predict)
     return log.errors
 
 

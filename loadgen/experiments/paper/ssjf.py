@@ -89,7 +89,7 @@ def formulations(stage: Stage, counting: Counting = OURS) -> Experiment:
     points = [make_point(stage, name, TRAINED_RATE, right=right) for name, right, *_ in PUBLISHED["ssjf-table-2"]]
     rows = partial(formulation_rows, throughput=counting.throughput)
     title = f"ways to train at {TRAINED_RATE:g}/s, Table 2"
-    return _plan(stage, counting, title, points, rows, right="the share that the table tells")
+    return _plan(stage, counting, title, points, rows)
 
 
 def azure_times(stage: Stage, counting: Counting = OURS) -> Experiment:
@@ -127,15 +127,10 @@ def _rows(counting: Counting, table: str) -> Rows:
 
 
 def _plan(
-    stage: Stage,
-    counting: Counting,
-    title: str,
-    points: Sequence[Point],
-    rows: Rows,
-    modes: Sequence[str] = MODES,
-    right: str = f"{ACCURACY:.1%} (Table 2)",
+    stage: Stage, counting: Counting, title: str, points: Sequence[Point], rows: Rows, modes: Sequence[str] = MODES
 ) -> Experiment:
     duration = stage.setting.duration
+    right = f"{ACCURACY:.1%} (Table 2)" if points[0].prediction is None else "the share that the table tells"
     last = f"{REQUESTS} requests" if duration is None else f"{duration:g} s of arrivals"
     setting = (
         f"0.1 s a request and 0.02 s a token, 1 executor, at most {SIZE} rows unless said; means of "
@@ -157,8 +152,6 @@ def sjf_rows(runs: Runs, published: Sequence[Any], throughput: str) -> list[Row]
     rows = []
     for name, (low, high), where, (least, most), times_where in published:
         fcfs = f"fcfs-{name.rpartition('-')[2]}"
-        if not runs.read(name, "mean"):
-            continue
         jct, served = runs.gain(name, fcfs, "mean"), runs.compare(name, fcfs, throughput)
         rows.append(Row.beside(f"{name}: mean JCT less by", jct, low, high, PERCENT, f"4.2, {where}"))
         rows.append(Row.beside(f"{name}: throughput", served, least, most, TIMES, f"4.2, {times_where}"))

@@ -148,7 +148,8 @@ def test_slice_lengths_have_a_best_one_in_between(throughputs: tuple[float, ...]
 
 def test_a_mode_whose_baseline_answered_nothing_in_time_is_skipped() -> None:
     lines = [line("fcfs-dynamic", mean=80, answered_meanwhile=0.0), line("ssjf-dynamic", mean=60)]
-    jct, none = sjf_rows(Runs(lines), PUBLISHED["ssjf-rates"], "answered_meanwhile")
+    rows = sjf_rows(Runs(lines), PUBLISHED["ssjf-rates"], "answered_meanwhile")
+    jct, none = (find(rows, f"ssjf-dynamic: {figure}") for figure in ("mean JCT", "throughput"))
     assert jct.document["measured"] == pytest.approx({"20/s": 25.0})
     assert none.measured == "skipped: the other strategy has none of it" and none.published == "3.00×"
     modes = ("none", "dynamic", "continuous")
