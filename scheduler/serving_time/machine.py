@@ -60,7 +60,8 @@ class StepTimings:
         self._group: _Group | None = None
 
     def read(self, report: StepReport, model: Bilinear | None) -> Iterator[Step]:
-        """Timings that this report completes; `model` parts a step that did both."""
+        """Timings that this report completes: of a decode step, or of a group whose last prompt has been read. `model`
+        parts a step that did both."""
         iterations, self._step = report.step - self._step, report.step
         if report.begun:
             self._group = _Group(len(report.begun), set(report.begun))
@@ -68,36 +69,21 @@ class StepTimings:
         read = tally.prompt + tally.pad
         first = len(group.unread & updated) if group is not None and read else 0
         decoded = tally.generated + tally.invalid - first
-        if iterations < 1 or (decoded and not tally.reads):
+        if iterations < 1 or (decoded and not tally.reads) or (decoded and read and model is None):
             self._group = None
         elif not read:
             if decoded and report.seconds > 0:
                 rows, columns = max(1, round(decoded / iterations)), round(tally.reads / decoded)
                 yield Step("decode", Timing(rows, columns, report.seconds / iterations))
         elif group is not None:
-            yield from self._prefill(group, report, _decode_seconds(model, decoded, tally.reads), updated)
-
-    def _prefill(
-        self, group: _Group, report: StepReport, decode_seconds: float | None, updated: set[RowId]
-    ) -> Iterator[Step]:
-        """Count a chunk to its group; the group's timing once its last prompt has been read."""
-        if decode_seconds is None:
-            self._group = None
-            return
-        group.cells += report.tally.prompt + report.tally.pad
-        group.seconds += max(0.0, report.seconds - decode_seconds)
-        group.unread -= updated
-        if not group.unread:
-            self._group = None
-            if group.seconds > 0:
-                yield Step("prefill", Timing(group.rows, max(1, round(group.cells / group.rows)), group.seconds))
-
-
-def _decode_seconds(model: Bilinear | None, rows: int, reads: int) -> float | None:
-    """Seconds of a decode iteration of so many rows that read so many cells together; None while that is unknown."""
-    if not rows:
-        return 0.0
-    return None if model is None else model.iteration(float(rows), reads / rows)
+            beside = model.iteration(float(decoded), tally.reads / decoded) if model is not None and decoded else 0.0
+            group.cells += read
+            group.seconds += max(0.0, report.seconds - beside)
+            group.unread -= updated
+            if not group.unread:
+                self._group = None
+                if group.seconds > 0:
+                    yield Step("prefill", Timing(group.rows, max(1, round(group.cells / group.rows)), group.seconds))
 
 
 log = logging.getLogger(__name__)

@@ -137,12 +137,8 @@ class Calibration:
         """The low end, the median and the high end for an estimate."""
         scores = (-0.5, 0.0, 0.5)
         if (count := len(self._sorted)) >= FEWEST:
-            low = int((1 - COVERAGE) / 2 * (count + 1)) - 1
-            scores = (
-                self._sorted[max(0, low)],
-                self._sorted[count // 2],
-                self._sorted[min(count - 1, count - 1 - low)],
-            )
+            low = max(0, int((1 - COVERAGE) / 2 * (count + 1)) - 1)
+            scores = self._sorted[low], self._sorted[count // 2], self._sorted[count - 1 - low]
         low_end, median, high_end = (point * exp(spread * score) for score in scores)
         return low_end, median, high_end
 

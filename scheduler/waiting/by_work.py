@@ -104,13 +104,8 @@ class FairSojourn(Order):
         self._sharing: list[float] = []  # a heap of the ends that V has not reached
 
     def key(self, request: Request, now: float) -> Key:
-        end = self._ends.get(request)
-        return (
-            request.priority,
-            self._level + work_left(request) if end is None else end,
-            request.times.arrival,
-            request.row_id,
-        )
+        end = self._ends[request] if request in self._ends else self._level + work_left(request)
+        return (request.priority, end, request.times.arrival, request.row_id)
 
     def enter(self, request: Request) -> None:
         self._ends[request] = self._level + work_left(request)
