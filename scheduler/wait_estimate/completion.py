@@ -16,7 +16,6 @@ says how many times as long everything takes.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -108,10 +107,8 @@ class Calibration:
     """The scores of the latest answers."""
 
     def __init__(self) -> None:
-        self._latest: deque[float] = deque()
-        self._sorted: list[float] = []
+        self._latest: deque[float] = deque(maxlen=RECENT)
         self._error = 0.0  # e
-        self._count = 0
         self.answers = 0
         """Answers that have ended."""
 
@@ -121,13 +118,8 @@ class Calibration:
         if expected.answers < FEWEST:
             return
         error = log(max(seconds, LEAST_SECONDS) / expected.point)
-        self._count = min(self._count + 1, RECENT)
-        self._error += (abs(error) - self._error) / self._count
-        score = error / expected.spread
-        self._latest.append(score)
-        insort(self._sorted, score)
-        if len(self._latest) > RECENT:
-            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+        self._latest.append(error / expected.spread)
+        self._error += (abs(error) - self._error) / len(self._latest)
 
     def spread(self, lengths: float) -> float:
         """s of an estimate whose length spreads so far: the logarithm of the interval's ends' ratio."""
@@ -136,9 +128,10 @@ class Calibration:
     def interval(self, point: float, spread: float) -> tuple[float, float, float]:
         """The low end, the median and the high end for an estimate."""
         scores = (-0.5, 0.0, 0.5)
-        if (count := len(self._sorted)) >= FEWEST:
+        if (count := len(self._latest)) >= FEWEST:
+            latest = sorted(self._latest)
             low = max(0, int((1 - COVERAGE) / 2 * (count + 1)) - 1)
-            scores = self._sorted[low], self._sorted[count // 2], self._sorted[count - 1 - low]
+            scores = latest[low], latest[count // 2], latest[count - 1 - low]
         low_end, median, high_end = (point * exp(spread * score) for score in scores)
         return low_end, median, high_end
 

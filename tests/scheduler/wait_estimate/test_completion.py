@@ -40,7 +40,7 @@ def test_a_bias_that_lasts_is_corrected_and_the_interval_covers_nine_in_ten() ->
             inside.append(low <= seconds <= high)
         calibration.add(Expected(0.0, 0, 0.0, point, spread), seconds)
     assert 0.87 <= sum(inside) / len(inside) <= 0.93
-    assert len(calibration._sorted) == RECENT and median / point == pytest.approx(2.0, rel=0.25)
+    assert len(calibration._latest) == RECENT and median / point == pytest.approx(2.0, rel=0.25)
 
 
 def test_intervals_of_uncertain_lengths_do_not_grow_with_errors_where_the_length_is_known() -> None:
