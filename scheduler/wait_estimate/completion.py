@@ -1,4 +1,4 @@
-"""When an answer is expected to be complete: an estimate's median and interval, calibrated by the answers that ended.
+"""What was measured tells of answers to come: the calibration of an estimate's median and interval, and the speed.
 
 An estimate's point p and the spread of its length l, both of this moment, come from elsewhere. Of each answer that
 ends, after t seconds, the score z = ln(t / p) / s is kept; s = sqrt(l² + e²), with e the mean of |ln(t / p)| of late:
@@ -7,9 +7,8 @@ interval from p·exp(s·z05) to p·exp(s·z95), with the quantiles of the latest
 al., JASA 113, 2018), with scores that know their sign. So a bias that lasts is corrected, and the interval covers what
 it says.
 
-How fast rows make tokens and work is done, and how long answers become, as measured recently.
-
-It knows rows, tokens and work only; time is passed in. Work is counted in tokens (prices.py): a prompt's tokens count
+Speed is how fast rows make tokens and work is done, and how long answers become, as measured recently. It knows rows,
+tokens and work only; time is passed in. Work is counted in tokens (prices.py): a prompt's tokens count
 by their price. The machine's prices say how an iteration's time goes with the number of rows, and what was measured
 says how many times as long everything takes.
 """

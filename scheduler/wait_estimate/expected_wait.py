@@ -1,11 +1,11 @@
 """How long the queue will take: places in the queue, expected waits, and when a refused client should come back.
 
-It measures how fast rows make tokens, and looks at the requests that wait and that executors hold; time is passed in.
+It measures how fast rows make tokens, and looks at the requests that wait and that executors hold, by a given clock.
 It decides nothing, and knows no strategy beyond the order in which its batcher ranks waiting requests.
 
 The formula. Work is counted in tokens, in which a prompt costs what the machine's prices say (prices.py); only the
 tokens count while these are unknown. Let u(R) be the seconds in which a token's worth of work is done while R rows are
-held by executors, as measured of late (speed.py). Let R be the rows held now, r the mean work that those which generate
+held by executors, as measured (completion.py). Let R be the rows held now, r the mean work that those which generate
 have still to do, and w_j that of each request j ahead in the queue. A request that has the requests 1..k ahead of it is
 expected to start after
 
