@@ -21,10 +21,6 @@ from dataclasses import dataclass
 from math import exp, hypot, log
 from typing import NamedTuple
 
-from scheduler.remaining_length import remaining_length
-from scheduler.request import Request
-from scheduler.waiting.queue import Ahead
-
 COVERAGE = 0.9
 """Part of the answers whose end shall be within the interval."""
 
@@ -67,8 +63,8 @@ class Comparison:
 class Before:
     """What was before a request when it came."""
 
-    waiting: Ahead = Ahead()
-    """All that waited."""
+    waiting: tuple[int, float, int, int] = (0, 0.0, 0, 0)
+    """All that waited, as Ahead has it (waiting/queue.py)."""
     rest: float = 0.0
     """Mean work that rows had still to do."""
     rows: int = 0
@@ -214,7 +210,3 @@ class Speed:
     def mean_length(self) -> float | None:
         """Tokens of the recent answers, on the average; None before the first."""
         return self._mean_length if self._answers else None
-
-    def remaining(self, request: Request) -> float:
-        """Tokens that a request is expected to make from now on; without a prediction, as many as recent answers."""
-        return remaining_length(request, self.mean_length)

@@ -39,6 +39,7 @@ from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.placement import NodeLoad
 from scheduler.plan import Worker
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Before, Calibration, Comparison, Expected, Speed
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
@@ -104,7 +105,7 @@ class ExpectedWait:
             self._calibration.add(expected, end - expected.at)
         if request.generated and request.times.started is not None and not request.in_background:
             before = expected.before
-            work, seconds = self._work_of(before.waiting), self._speed.seconds_of_work(before.rows)
+            work, seconds = self._work_of(Ahead(*before.waiting)), self._speed.seconds_of_work(before.rows)
             wait = 0.0 if not before.rows else None if work is None or not seconds else (work + before.rest) * seconds
             if wait is not None:
                 by_arrival = wait + end - request.times.started
@@ -172,14 +173,18 @@ class ExpectedWait:
             prices = self._prices()
             prices = replace(prices, unit=prices.unit / max(1, len(workers)))
             requests = [*self._waiting, *(request for worker in workers for request in worker.requests.values())]
-            work = sum(prices.work_left(request, self._speed.remaining(request)) for request in requests)
+            work = sum(prices.work_left(request, self._remaining(request)) for request in requests)
             slots, length = max(1, _slots(workers)), self._speed.mean_length
             self._load = NodeLoad(now, prices.unit * work, prices, len(requests), slots, length)
         return self._load
 
+    def _remaining(self, request: Request) -> float:
+        """Tokens that a request is expected to make from now on; without a prediction, as many as recent answers."""
+        return remaining_length(request, self._speed.mean_length)
+
     def _lengths(self, request: Request) -> tuple[float, float, float]:
         """Tokens that an answer is expected to have: the low end, the median and the high end of an interval."""
-        middle = self._speed.remaining(request)
+        middle = self._remaining(request)
         unknown = middle / UNKNOWN_FACTOR, middle, min(request.sampling.max_tokens, middle * UNKNOWN_FACTOR)
         return length_interval(request) or unknown
 
@@ -231,9 +236,9 @@ class ExpectedWait:
             entering = [request for request in held if not _generates(request)]
             prompts = [request.unread for request in entering if request.needs_prefill]
             unread = self._read_work(sum(prompts), len(prompts))
-            rest = sum(map(self._speed.remaining, generating)) / max(1, len(generating))
+            rest = sum(map(self._remaining, generating)) / max(1, len(generating))
             part = max(0, len(held) - _slots(self._live())) / max(1, len(entering))
-            staged = min(1.0, part) * (unread + sum(map(self._speed.remaining, entering)))
+            staged = min(1.0, part) * (unread + sum(map(self._remaining, entering)))
             tokens = sum(request.tokens for request in held) / max(1, len(held))
             self._held = _Held(rest, unread, staged, tokens)
         return self._held

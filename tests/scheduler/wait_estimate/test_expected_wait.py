@@ -11,6 +11,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
+from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
 from scheduler.wait_estimate.completion import Speed
@@ -74,16 +75,16 @@ def test_the_wait_is_what_is_ahead_over_the_speed_of_the_rows_that_run() -> None
 
 def test_what_runs_is_looked_at_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request that asked for its wait looked at all rows: 1,000 of them, at 1,000 rows, took two seconds."""
-    queue, asked, remaining = Queue(rows=50), [], Speed.remaining
+    queue, asked = Queue(rows=50), list[Request]()
     requests = [queue.submit(9, predicted=9) for _ in range(70)]
     for _ in range(3):
         queue.second()
 
-    def counted(self: Speed, request: Request) -> float:
+    def counted(request: Request, typical: float | None) -> float:
         asked.append(request)
-        return remaining(self, request)
+        return remaining_length(request, typical)
 
-    monkeypatch.setattr(Speed, "remaining", counted)
+    monkeypatch.setattr("scheduler.wait_estimate.expected_wait.remaining_length", counted)
     first = queue.dispatcher.waits.wait(requests[-1])
     assert [queue.dispatcher.waits.wait(request) for request in requests[50:]][-1] == first
     assert len(asked) == 50
@@ -199,12 +200,12 @@ def test_a_token_counts_the_seconds_of_the_rows_that_generate_and_work_those_of_
 def test_an_answer_without_prediction_counts_as_the_mean_of_those_that_ended_and_never_more_than_it_may() -> None:
     pace = Speed()
     short = request()  # 8 tokens at most
-    assert pace.remaining(short) == 8
+    assert remaining_length(short, pace.mean_length) == 8
     for length in (4, 6, 8):
         pace.ended(length)
-    assert pace.remaining(short) == 6
+    assert remaining_length(short, pace.mean_length) == 6
     short.generated = 5
-    assert pace.remaining(short) == 3
+    assert remaining_length(short, pace.mean_length) == 3
 
 
 @pytest.mark.parametrize("predicts", [True, False])
