@@ -37,24 +37,16 @@ class Bars:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Imported late: a start that shows no bar does without.
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich import console, progress
 
-        self._console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        self._console = console.Console(stderr=True)
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}", markup=False),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[note]}", markup=False),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=self._console,
             auto_refresh=threaded,
             refresh_per_second=1 / REDRAW,

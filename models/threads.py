@@ -30,8 +30,7 @@ def run_in_own_thread(work: Callable[[], T], stop: threading.Event | None = None
         except BaseException:
             if stop is not None:
                 stop.set()
-            wait([future])
-            raise
+            raise  # once the thread has ended, as the pool has it
         return future.result()
 
 

@@ -280,7 +280,7 @@ class KvArena:
         cells = (capacity_tokens + self.by_token) * token
         self._flat_keys, self._flat_values = zeros(self.shape, cells), zeros(self.shape, cells)
         self._flat_valid = torch.zeros(capacity_tokens, dtype=torch.bool, device=self.shape.device)
-        self._view(self.max_rows, capacity_tokens // max(1, self.max_rows))
+        self._view_anew()
 
     def _take_anew(self, capacity_tokens: int) -> None:
         """Free the buffers, then take others. Where the device has not so much, half of it is tried, and so on, down to
@@ -299,9 +299,7 @@ class KvArena:
 
     def _view_anew(self) -> None:
         """The proportions that an empty arena has: as many rows as there may be."""
-        view = self.max_rows, self.capacity_tokens // self.max_rows
-        if view != (self.rows, self.columns):
-            self._view(*view)
+        self._view(self.max_rows, self.capacity_tokens // max(1, self.max_rows))
 
     def _view(self, rows: int, columns: int, needed: int = 0) -> None:
         """Look at the flat budget as (layers, rows, kv_heads, pitch, head_dim). Takes no memory, so cannot fail.

@@ -13,7 +13,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 CHUNK = 64
 """Tokens of a block, unless said otherwise; a multiple of models.network.attention.QUERY_BLOCK."""
@@ -28,17 +29,14 @@ class Block(Protocol):
 
 BlockT = TypeVar("BlockT", bound=Block)
 
-_Parent: TypeAlias = str | int
-"""The scope of a prompt's first chunk; the number of the node before each other one."""
 
-_Key: TypeAlias = tuple[_Parent, tuple[int, ...]]
-"""A chunk's parent, and its tokens."""
+@dataclass(eq=False, slots=True)
+class _Node(Generic[BlockT]):
+    """One chunk of a prompt that was read."""
 
-
-class _Node(NamedTuple, Generic[BlockT]):
-    """One chunk of a prompt that was read; no two have the same number, ever."""
-
-    number: int
+    parent: str | _Node[BlockT]
+    """The chunk before it; of a prompt's first one its scope."""
+    tokens: tuple[int, ...]
     block: BlockT
 
 
@@ -58,8 +56,8 @@ class PrefixCache(Generic[BlockT]):
         """Tokens of them that were copied in place of being read."""
         self.bytes = 0
         """Host memory that blocks take."""
-        self._made = 0  # nodes, gone ones included
-        self._nodes: OrderedDict[_Key, _Node[BlockT]] = OrderedDict()  # the least recently used first
+        self._children: dict[tuple[str | _Node[BlockT], tuple[int, ...]], _Node[BlockT]] = {}  # by parent and tokens
+        self._nodes: OrderedDict[_Node[BlockT], None] = OrderedDict()  # the least recently used first
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -88,7 +86,7 @@ class PrefixCache(Generic[BlockT]):
                 self._touch(path)
             self.queries += sum(len(prompt) for prompt, _ in prompts)
             self.hits += self.chunk * shared * len(prompts)
-            return [[self._nodes[key].block for key in path[:shared]] for path in paths]
+            return [[node.block for node in path[:shared]] for path in paths]
 
     def keep(self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT]) -> None:
         """Keep all whole chunks of a prompt that was read; `make` copies the K and V of those that are not here yet."""
@@ -104,36 +102,38 @@ class PrefixCache(Generic[BlockT]):
             missing = range(chunk * len(path), whole, chunk)
             if len(missing) > len(blocks):
                 return  # some went meanwhile: what comes after them has nothing to hang from
-            parent = self._nodes[path[-1]].number if path else scope
             for place, block in zip(missing, blocks[len(blocks) - len(missing) :], strict=True):
-                path.append((parent, tuple(prompt[place : place + chunk])))
-                self._made += 1
-                self._nodes[path[-1]] = _Node(self._made, block)
-                parent = self._made
+                node = _Node(path[-1] if path else scope, tuple(prompt[place : place + chunk]), block)
+                self._children[node.parent, node.tokens] = node
+                self._nodes[node] = None
                 self.bytes += block.bytes
+                path.append(node)
             self._touch(path)
             while self.bytes > self.capacity:
-                self.bytes -= self._nodes.popitem(last=False)[1].block.bytes
+                node, _ = self._nodes.popitem(last=False)
+                del self._children[node.parent, node.tokens]
+                self.bytes -= node.block.bytes
 
-    def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_Key]:
-        """Keys of the longest kept prefix of at most so many tokens."""
-        path: list[_Key] = []
-        parent: _Parent = scope
+    def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_Node[BlockT]]:
+        """Nodes of the longest kept prefix of at most so many tokens."""
+        path: list[_Node[BlockT]] = []
+        parent: str | _Node[BlockT] = scope
         for place in range(0, most - self.chunk + 1, self.chunk):
-            key = parent, tuple(prompt[place : place + self.chunk])
-            if (node := self._nodes.get(key)) is None:
+            node = self._children.get((parent, tuple(prompt[place : place + self.chunk])))
+            if node is None:
                 break
-            path.append(key)
-            parent = node.number
+            path.append(node)
+            parent = node
         return path
 
-    def _touch(self, path: list[_Key]) -> None:
+    def _touch(self, path: list[_Node[BlockT]]) -> None:
         """Mark nodes as used now, a parent always after its children: so the first to go is never one with children."""
-        for key in reversed(path):
-            self._nodes.move_to_end(key)
+        for node in reversed(path):
+            self._nodes.move_to_end(node)
 
     def check(self) -> None:
-        """Assert that every node hangs from one that goes after it and the bound holds; for tests."""
-        order = {node.number: place for place, node in enumerate(self._nodes.values())}
-        assert all(isinstance(parent, str) or order[parent] > place for place, (parent, _) in enumerate(self._nodes))
-        assert self.bytes == sum(node.block.bytes for node in self._nodes.values()) <= self.capacity
+        """Assert that every node is found and goes before the one that it hangs from, within the bound; for tests."""
+        order = {node: place for place, node in enumerate(self._nodes)}
+        assert set(order) == set(self._children.values())
+        assert all(isinstance(node.parent, str) or order[node.parent] > place for node, place in order.items())
+        assert self.bytes == sum(node.block.bytes for node in order) <= self.capacity

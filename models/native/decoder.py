@@ -148,11 +148,10 @@ class NativeDecoder(nn.Module):
 
     def _take_layer(self, fields: LayerFields, layer: DecoderLayer) -> None:
         for name in ("qkv", "out", "gate_up", "down"):
-            weight, bias = getattr(layer, name).weight, getattr(layer, name).bias
+            weight, bias = getattr(layer, name).weight.detach(), getattr(layer, name).bias
             if name == "gate_up":
-                weight, bias = (
-                    None if one is None else _pair_up(one.detach(), self._library.lanes) for one in (weight, bias)
-                )
+                weight = _pair_up(weight, self._library.lanes)
+                bias = None if bias is None else _pair_up(bias.detach(), self._library.lanes)
             setattr(fields, name, self._matrix(weight, bias, self._bits))
             delattr(layer, name)
         for name in ("before", "between"):

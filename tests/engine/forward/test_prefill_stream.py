@@ -123,9 +123,8 @@ def test_blocks_are_copied_in_a_stream_of_their_own_and_awaited_by_who_reads_the
     pipeline.admit([spec(0, 9)])
     pipeline.turn()
     assert log == ["in", "out with 2 blocks"]
-    for key, node in blocks._nodes.items():
-        copied = replace(node.block, copied=cast("torch.cuda.Event", "a copy"))
-        blocks._nodes[key] = node._replace(block=copied)
+    for node in blocks._nodes:
+        node.block = replace(node.block, copied=cast("torch.cuda.Event", "a copy"))
     reader = Stream(log, "reader")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: reader)
     pipeline.admit([replace(spec(0, 9), row_id=1)])
