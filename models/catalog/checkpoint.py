@@ -6,11 +6,11 @@ Only headers are read, torch is not needed, and where a folder comes from is not
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
@@ -95,14 +95,10 @@ def read_need(folder: Path) -> Need:
     weights = count_values(folder)
     with translate_failures(lambda why: CatalogError(f"{folder}/config.json is damaged ({why}): download it again")):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return _read_sizes(config, weights)
-
-
-def _read_sizes(config: Mapping[str, Any], weights: int) -> Need:
-    try:
-        heads = config["num_attention_heads"]
-        size = config.get("head_dim") or config["hidden_size"] // heads
-        kv_heads = config.get("num_key_value_heads") or heads
-        return Need(weights, 2 * config["num_hidden_layers"] * kv_heads * size, config["max_position_embeddings"])
-    except (KeyError, ZeroDivisionError):
-        return Need(weights)
+        try:
+            heads = config["num_attention_heads"]
+            size = config.get("head_dim") or config["hidden_size"] // heads
+            kv_heads = config.get("num_key_value_heads") or heads
+            return Need(weights, 2 * config["num_hidden_layers"] * kv_heads * size, config["max_position_embeddings"])
+        except (KeyError, ZeroDivisionError):
+            return Need(weights)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
-import msgspec
 import psutil
 import torch
 from torch import Tensor, nn
@@ -330,11 +329,9 @@ def _end_token_ids(network: PreTrainedModel, vocab_size: int) -> frozenset[int]:
 
 
 def _sampling_defaults(folder: Path) -> SamplingDefaults:
-    path = folder / "generation_config.json"
-    try:
+    path, unusable = folder / "generation_config.json", f"{folder.name}: generation_config.json is not usable"
+    with translate_failures(lambda why: LoadError(f"{unusable}: {why}; mend or delete it")):
         return sampling_defaults(path.read_bytes()) if path.exists() else SamplingDefaults()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LoadError(f"{folder.name}: generation_config.json is not usable: {error}; mend or delete it") from error
 
 
 def _head(network: Decoder | PreTrainedModel) -> nn.Linear:
