@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,7 +28,7 @@ from server.gateway.slots import Slots
 ROOM = 10**9
 """Tokens of one call, and of K and V where the backend does not tell: it knows its own bounds."""
 
-PERIOD = 0.1
+PERIOD = 0.25
 """Seconds between two reports of tokens; first tokens and ends are reported at once."""
 
 
@@ -63,9 +64,8 @@ class Backend:
     """Whether whole answers can be made of its streams; false once one could not."""
     room: int = ROOM
     """Tokens of K and V that it holds."""
-    _made: dict[RowId, int] = field(default_factory=dict)
-    """Tokens that came since the last report."""
-    _rows: set[RowId] = field(default_factory=set)
+    _coming: dict[RowId, Callable[[], int]] = field(default_factory=dict)
+    """Rows whose answers have begun, and what counts their tokens since it was asked last."""
     _step: int = 0
     _due: asyncio.TimerHandle | None = None
 
@@ -91,22 +91,17 @@ class Backend:
         """Take back nothing: what was posted was done at once."""
         return ()
 
-    def begin(self, row: RowId) -> None:
-        """The first bytes of an answer have come, and their tokens were told."""
+    def begin(self, row: RowId, count: Callable[[], int]) -> None:
+        """The first bytes of an answer have come; `count` counts its tokens since it was called last."""
         self.slots.begin(row)
-        self._rows.add(row)
-        self._report((RowUpdate(row, (0,) * self._made.pop(row, 0)),), (row,))
-
-    def made(self, row: RowId, tokens: int) -> None:
-        """More tokens of an answer have come."""
-        self._made[row] = self._made.get(row, 0) + tokens
+        self._coming[row] = count
+        self._report((RowUpdate(row, (0,) * count()),), (row,))
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush)
 
     def end(self, row: RowId, tokens: int, error: str | None = None) -> None:
         """An answer is over, with so many tokens that have not been counted."""
         reason = FinishReason.STOP if error is None else FinishReason.ERROR
-        tokens += self._made.pop(row, 0)
         self._leave(row)
         self._report((RowUpdate(row, (0,) * tokens, finish_reason=reason, error=error),))
 
@@ -118,15 +113,13 @@ class Backend:
 
     def _leave(self, row: RowId) -> None:
         self.slots.end(row)
-        self._made.pop(row, None)
-        self._rows.discard(row)
+        self._coming.pop(row, None)
 
     def _flush(self) -> None:
-        self._due = None
-        updates = tuple(RowUpdate(row, (0,) * tokens) for row, tokens in self._made.items())
-        self._made.clear()
+        updates = tuple(RowUpdate(row, (0,) * more) for row, count in self._coming.items() if (more := count()))
         if updates:
             self._report(updates)
+        self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush) if self._coming else None
 
     def _report(
         self,
@@ -135,7 +128,7 @@ class Backend:
         handed_back: tuple[HandedBack, ...] = (),
     ) -> None:
         self._step += 1
-        shape, tally = BatchShape(rows=len(self._rows)), Tally(generated=sum(len(one.token_ids) for one in updates))
+        shape, tally = BatchShape(rows=len(self._coming)), Tally(generated=sum(len(one.token_ids) for one in updates))
         self.deliver(
             StepReport(self.index, self._step, updates, shape, 0.0, begun=begun, handed_back=handed_back, tally=tally)
         )

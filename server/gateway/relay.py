@@ -1,15 +1,17 @@
 """A backend's answer on its way to the client: the bytes as they came, or one whole answer that is made of a stream.
 
 A piece that comes while its task waits for one is passed on by the connection that received it: a task that wakes for
-each token would cost as much as the token's way through both connections.
+each token would cost as much as the token's way through both connections. Nothing else happens for a piece than that
+its events are counted.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 from aiohttp import web
@@ -21,14 +23,15 @@ from server.gateway.merged import Merged
 from server.gateway.passage import Passage
 from server.http.proxy import replied_headers, without
 
+PIECES = 8
 TAIL = 4096
-"""Bytes of an answer's end in which its token counts are looked for."""
+"""Last pieces of an answer, and bytes of them, in which its token counts are looked for."""
 
 COUNTED = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d+)')
 EVENT = b"data: "
 DONE = b"data: [DONE]"
-EMPTY = 3
-"""Events of a stream that may bring no token: with the role, the end, and the usage."""
+EMPTY = 4
+"""Events of a stream that may bring no token: with the role, the end, and the usage, and DONE."""
 OF_STREAMS = frozenset({"content-type", "cache-control", "x-accel-buffering"})
 """Headers of a stream that its whole answer does not have."""
 
@@ -51,9 +54,9 @@ async def relay(
             raise NotWhole
         passage.as_stream = None  # any other error is the call's own
     piece = await answer.content.readany()  # until here another backend may answer
-    way = _Relay(request, answer, backend, passage, streams)
-    way.count(piece)
-    backend.begin(passage.request.row_id)
+    way = _Relay(request, answer, backend, passage, streams, request.protocol)
+    way.take(piece)
+    backend.begin(passage.request.row_id, way.count)
     response = await (way.pass_on(piece) if passage.as_stream is None else way.merge(piece))
     await response.write_eof()
     return response
@@ -66,7 +69,7 @@ class _Shortcut(aiohttp.StreamReader):
 
     def feed_data(self, data: bytes, size: int = 0) -> bool:
         relay: _Relay = vars(self._protocol)["relay"]
-        if self._waiter is None or not relay.ready:
+        if self._waiter is None or relay.client.writing_paused:
             return super().feed_data(data, size)
         relay.take(data)
         return False
@@ -82,12 +85,15 @@ class _Relay:
     passage: Passage
     streams: bool
     """Whether the backend sends it as a stream."""
+    client: web.RequestHandler
     events: int = 0
     told: int = 0
     """Tokens that the backend's port was told of."""
-    tail: bytes = b""
+    tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=PIECES))
     put: Callable[[bytes], object] = bytes
-    """Passes a piece on."""
+    """Passes a piece on; the first one is only counted."""
+    chunked: bool = False
+    """Whether pieces are passed on in HTTP's chunks."""
 
     async def pass_on(self, piece: bytes) -> web.StreamResponse:
         """Send the first piece at once, headers included, and those behind it as they come."""
@@ -97,10 +103,10 @@ class _Relay:
         try:
             await response.prepare(self.request)
             await response.write(piece)
-            chunked, transport = response.headers.get("Transfer-Encoding") == "chunked", self.request.transport
+            self.chunked, transport = response.headers.get("Transfer-Encoding") == "chunked", self.request.transport
             if transport is None:
                 raise ConnectionResetError("the client is gone")
-            self.put = lambda piece: transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            self.put = transport.write
             await self._read_on()
             self._end(None if self.answer.status == 200 else f"status {self.answer.status}")
         except aiohttp.ClientError as error:
@@ -126,14 +132,10 @@ class _Relay:
         return response
 
     def take(self, piece: bytes) -> None:
-        """Count a piece and pass it on."""
-        self.count(piece)
-        self.put(piece)
-
-    @property
-    def ready(self) -> bool:
-        """Whether the client has read enough of what it was sent to get more."""
-        return not self.request.protocol.writing_paused
+        """Count the events of a piece and pass it on."""
+        self.tail.append(piece)
+        self.events += piece.count(EVENT)
+        self.put(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
 
     async def _read_on(self) -> None:
         """Take all that still comes, as fast as the client reads. Raises aiohttp.ClientError."""
@@ -145,21 +147,18 @@ class _Relay:
             self.take(piece)
             await self.request.writer.drain()
 
-    def count(self, piece: bytes) -> None:
-        """Tell the port of tokens: of the first event at once, of those that may bring none only at the end."""
-        self.tail = (self.tail + piece)[-TAIL:]
-        if self.streams:
-            self.events += piece.count(EVENT) - piece.count(DONE)
-            more = self.events - self.told - EMPTY if self.told else min(1, self.events)
-            if more > 0:
-                self.backend.made(self.passage.request.row_id, more)
-                self.told += more
+    def count(self) -> int:
+        """Tokens since the last call: the first event counts at once, those that may bring none only at the end."""
+        more = max(0, self.events - self.told - EMPTY if self.told else min(1, self.events)) if self.streams else 0
+        self.told += more
+        return more
 
     def _end(self, error: str | None) -> None:
         """Tell the port that the answer is over, and of the rest of its tokens, by its usage where that came."""
-        counts = COUNTED.findall(self.tail)
-        rest = max(0, (int(counts[-1]) if counts else self.events) - self.told)
-        self.backend.end(self.passage.request.row_id, rest, error)
+        tail = b"".join(self.tail)[-TAIL:]
+        counts = COUNTED.findall(tail)
+        made = int(counts[-1]) if counts else self.streams * (self.events - tail.count(DONE))
+        self.backend.end(self.passage.request.row_id, max(0, made - self.told), error)
 
 
 async def _break_off(response: web.StreamResponse, error: ApiError, *, streams: bool) -> None:

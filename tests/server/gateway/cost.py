@@ -18,6 +18,7 @@ import uvloop
 from tests.server.gateway.processes import Process, backend, gateway
 
 LAST = b"0\r\n\r\n"
+"""A chunked body's end; a header may end likewise."""
 
 
 @dataclass(eq=False)
@@ -41,7 +42,7 @@ class Client(asyncio.Protocol):
         if self._sent and b"data:" in data:
             self.first.append(time.perf_counter() - self._sent)
             self._sent = 0.0
-        if data.endswith(LAST):
+        if data == LAST or data.endswith(b"\r\n" + LAST):
             if self.left:
                 self._send()
             else:
