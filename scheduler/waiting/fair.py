@@ -73,12 +73,13 @@ class _Client:
         """Service that a request in the queue will be charged for, by weight."""
         return (_expected_service(request) - self.charged.get(request, 0.0)) / self.weight
 
-    def turns(self, now: float) -> Iterator[tuple[int, float, float, int, Request]]:
+    def turns(self, now: float) -> Iterator[tuple[int, float, bool, float, int, Request]]:
         """The client's requests in their order, each after what clients take turns by, as if all before it were taken:
-        priority, counter, and, where these tie, arrival."""
+        priority, counter, and, where these tie, as they do when one returns, whether it has requests that run, and
+        arrival."""
         counter = self.counter
         for request in self.queue.ranked(now):
-            yield max(0, request.priority), counter, request.times.arrival, request.row_id, request
+            yield max(0, request.priority), counter, bool(self.charged), request.times.arrival, request.row_id, request
             counter += self.owed(request)
 
     def charge(self, request: Request, service: float) -> None:

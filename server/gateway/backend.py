@@ -39,6 +39,10 @@ class Waiting(Protocol):
     def streams(self) -> bool:
         """Whether the first byte of its answer comes long before the last."""
 
+    @property
+    def client(self) -> str:
+        """Who is served by it."""
+
     def go(self, backend: Backend) -> None:
         """Send it to this backend."""
 
@@ -80,7 +84,7 @@ class Backend:
                 for spec in rows:
                     if (call := self.calls.get(spec.row_id)) is not None:
                         call.go(self)
-                        self.slots.send(spec.row_id, streams=call.streams)
+                        self.slots.send(spec.row_id, call.client, streams=call.streams)
             case Cancel(row_ids):
                 for row_id in row_ids:
                     self._leave(row_id)

@@ -35,6 +35,11 @@ class Passage:
         """Whether the first byte of its answer comes long before the last."""
         return self.record.stream or self.as_stream is not None
 
+    @property
+    def client(self) -> str:
+        """Who is served by it."""
+        return self.request.client
+
     def go(self, backend: Backend) -> None:
         """Send it to this backend."""
         if not backend.merges:

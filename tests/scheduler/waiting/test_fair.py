@@ -142,7 +142,7 @@ def test_a_client_that_returns_has_saved_nothing_up() -> None:
         run(queue, n, generated=100)
     for n in range(10, 14):
         queue.add(sent(n, "b"))
-    assert first(queue, 5) == [5, 10, 6, 11, 7]
+    assert first(queue, 5) == [10, 5, 11, 6, 12]
 
 
 def test_into_an_empty_queue_it_returns_at_the_level_of_the_last_that_left() -> None:
