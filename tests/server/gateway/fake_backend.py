@@ -14,6 +14,8 @@ import json
 import os
 import signal
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -105,9 +107,10 @@ class Engine:
             self.some.clear()
             while self.waiting or self.running:
                 await asyncio.sleep(self.step)
-                self._step()
+                self.step_rows()
 
-    def _step(self) -> None:
+    def step_rows(self) -> None:
+        """Make a token of each row in a slot."""
         while self.waiting and len(self.running) < self.slots and self._fits(self.waiting[0]):
             self.running.append(self.waiting.popleft())
         while self.blocks is not None and len(self.running) > 1 and self._used() > 16 * self.blocks:
@@ -183,10 +186,17 @@ class Connection(asyncio.Protocol):
                 self._to.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
 
+@asynccontextmanager
+async def listening(engine: Engine, port: int = 0) -> AsyncIterator[str]:
+    """The URL at which the engine's rows can be asked for."""
+    async with await asyncio.get_running_loop().create_server(lambda: Connection(engine), "127.0.0.1", port) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+
+
 async def serve(engine: Engine, port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(lambda: Connection(engine), "127.0.0.1", port)
-    print(f"ready on http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
-    await engine.run()
+    async with listening(engine, port) as url:
+        print(f"ready on {url}", flush=True)
+        await engine.run()
 
 
 def outlive() -> None:

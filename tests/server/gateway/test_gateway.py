@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import orjson
 import pytest
@@ -13,6 +14,7 @@ from server.cli.config import GatewayConfig
 from server.composition.gateway import check_backends
 from server.gateway.passing import MOST_LOST
 from tests.server.gateway.backends import Backend, chat, event, gateway, served, until
+from tests.server.gateway.fake_backend import Engine, listening
 
 WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
 
@@ -80,6 +82,34 @@ async def test_no_more_are_sent_than_the_backend_answers_and_one() -> None:
         )  # one is at the backend
         backend.go_on.set()
         await asyncio.gather(*more)
+
+
+@pytest.mark.parametrize("truth", [1, 4, 32])
+async def test_slots_are_within_one_of_the_truth_within_a_second_of_steps(truth: int) -> None:
+    """In steps of 5 ms, each of which begins when all that came of the one before has happened."""
+    engine, calls = Engine(truth, 0.0), 3 * truth
+    tokens = random.Random(truth).randint(5, 40)
+    async with listening(engine) as url, gateway(url) as gate:
+        status, (worker,) = gate.service.dispatcher, gate.service.dispatcher.workers
+
+        async def ask(stream: bool) -> None:
+            while True:
+                assert (await gate.ask(max_tokens=tokens, stream=stream))[0] == 200
+
+        def settled() -> bool:
+            held = len(engine.waiting) + len(engine.running)
+            begun = sum(row.made > 0 for row in engine.running)
+            counted = (status.requests_running, status.requests_waiting) == (begun, calls - begun)
+            return counted and held >= min(calls, worker.info.max_rows)  # more just after too many were sent
+
+        asking = [asyncio.ensure_future(ask(stream=number % 2 == 0)) for number in range(calls)]
+        for step in range(200):
+            await until(settled)
+            assert step < 100 or truth <= worker.info.max_rows <= truth + 1
+            engine.step_rows()
+        for call in asking:
+            call.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
 
 async def test_a_client_that_leaves_frees_its_place_everywhere() -> None:

@@ -163,26 +163,6 @@ async def ask_to_the_end(session: aiohttp.ClientSession, server: Process, *, str
     return "ended"
 
 
-@pytest.mark.parametrize("truth", [1, 4, 32])
-async def test_slots_are_within_one_of_the_truth_within_five_seconds(truth: int) -> None:
-    over = asyncio.Event()
-    with backend(slots=truth) as behind, gateway(behind.url) as before:
-        async with client() as session:
-
-            async def ask(stream: bool) -> None:
-                while not over.is_set():
-                    body = chat(max_tokens=random.Random(truth).randint(5, 40), stream=stream)
-                    async with session.post(f"{before.url}{PATH}", json=body) as answer:
-                        await answer.read()
-
-            asking = [asyncio.ensure_future(ask(stream=number % 2 == 0)) for number in range(3 * truth)]
-            await asyncio.sleep(5.0)
-            found = await slots(session, before)
-            over.set()
-            await asyncio.gather(*asking)
-            assert truth <= found <= truth + 1
-
-
 async def test_no_more_tokens_are_sent_than_the_backend_has_pages_for() -> None:
     """Eight answers of 160 tokens at a time, in pages for four of them."""
 
