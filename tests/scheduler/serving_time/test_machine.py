@@ -99,7 +99,7 @@ class NoisyCost:
     def prefill(self, rows: int, length: int) -> float:
         return self.model.prefill(rows, length) * self._noise("prefill", rows, length)
 
-    def decode(self, rows: int, length: int, iterations: int) -> float:
+    def decode(self, rows: int, length: float, iterations: int) -> float:
         return self.model.decode(rows, length, iterations) * self._noise("decode", rows, length)
 
     def copy(self, length: int) -> float:
