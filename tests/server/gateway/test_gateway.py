@@ -90,7 +90,7 @@ async def test_slots_are_within_one_of_the_truth_within_a_second_of_steps(truth:
     engine, calls = Engine(truth, 0.0), 3 * truth
     tokens = random.Random(truth).randint(5, 40)
     async with listening(engine) as url, gateway(url) as gate:
-        status, (worker,) = gate.service.dispatcher, gate.service.dispatcher.workers
+        status, (worker,) = gate.service.dispatcher.table, gate.service.dispatcher.workers
 
         async def ask(stream: bool) -> None:
             while True:
