@@ -223,9 +223,9 @@ def _pair_docstrings(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
                 yield name, " ".join(words.split())
 
 
-def suggest(word: str, names: Iterable[str], prefix: str = "") -> str:
-    """The nearest of the names as a question to add to an error; empty where none is near."""
-    near = difflib.get_close_matches(word, list(names), n=1)
+def suggest(word: str, names: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
+    """The nearest of the names as a question to add to an error; empty where none is as like as `cutoff`, 0 to 1."""
+    near = difflib.get_close_matches(word, list(names), n=1, cutoff=cutoff)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 

@@ -169,10 +169,10 @@ class Catalog:
     def _unknown(self, name: str) -> str:
         if "/" in name or name.startswith((".", "~")):
             return f"there is no folder {name}: check the path"
-        return (
-            f"unknown model '{name}'{suggest(name, self._packaged) or ':'} Known names are "
-            f"{', '.join(self._packaged)}; a folder, a .gguf file or a hub id (organisation/name) will do as well"
-        )
+        near = suggest(name, self._packaged, cutoff=0.4)  # such as smollm2
+        known = ", ".join(self._packaged)
+        further = "a folder, a .gguf file or a hub id (organisation/name) will do as well"
+        return f"unknown model '{name}'{near or ':'} Known names are {known}; {further}"
 
 
 def default_cache() -> Path:

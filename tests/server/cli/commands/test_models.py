@@ -60,7 +60,7 @@ def test_a_model_that_cannot_be_had_is_one_line_on_standard_error(capsys: pytest
     assert run("pull", "smollm2") == 1
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith(f"lengthwise: error: unknown model 'smollm2': did you mean {DEFAULT_MODEL}?")
+    assert output.err.startswith(f"lengthwise: error: unknown model 'smollm2'; did you mean {DEFAULT_MODEL}?")
     assert output.err.count("\n") == 1
 
 
