@@ -196,7 +196,7 @@ def options_of(group: type) -> tuple[Option, ...]:
     return _read_options(group)
 
 
-@cache
+@cache  # apart from its caller, since mypy takes no type[T] for a key of a cache
 def _read_options(group: type) -> tuple[Option, ...]:
     hints, texts = typing.get_type_hints(group, include_extras=True), _read_docstrings(group)
     declared = (one for one in dataclasses.fields(group) if "option" in one.metadata)

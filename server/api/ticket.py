@@ -63,17 +63,15 @@ class Ticket:
 
     def _check_room(self, answers: int) -> None:
         """Raise ApiError 429 when the queue is full, with the answers that have arrived and are not in it yet."""
-        dispatcher, most, tokens = (
-            self._dispatcher,
-            self._limits.max_num_queued_reqs,
-            self._limits.max_num_queued_tokens,
-        )
+        dispatcher, limits = self._dispatcher, self._limits
+        most, tokens = limits.max_num_queued_reqs, limits.max_num_queued_tokens
         if most is not None:
             others = dispatcher.table.requests_in_line + self._pending.arrived - self._counted
             crowded = others + answers > most and (others > 0 or answers == 1)
             if crowded and others + answers - dispatcher.waits.free_slots > most:
-                reason = f"{others} requests wait already, with these {answers} it would be more than {most}"
-                reason = reason if answers > 1 else f"{most} requests wait already"
+                reason = f"{most} requests wait already"
+                if answers > 1:
+                    reason = f"{others} requests wait already, with these {answers} it would be more than {most}"
                 raise _full(f"{reason} (--max-num-queued-reqs)", dispatcher)
         if tokens is not None and dispatcher.table.tokens_waiting >= tokens:
             raise _full(f"{tokens} tokens wait already (--max-num-queued-tokens)", dispatcher)
