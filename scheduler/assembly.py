@@ -1,12 +1,13 @@
-"""Puts a strategy's parts together, each looked up by its name in the strategy's row."""
+"""Puts a strategy's parts together: what it estimates, what its requests wait in, and what forms batches of them. Each
+is looked up by its name in the strategy's row, and says what it refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from engine.messages import Entry
 from models.errors import StrategyError, UserError
@@ -17,7 +18,7 @@ from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
 from scheduler.batching.queued import ContinuousBatcher, RoundRobinBatcher, StaticBatcher
 from scheduler.batching.wma import WmaBatcher
-from scheduler.learner import Learner, Submit, inline
+from scheduler.learner import Submit, inline
 from scheduler.placement import PLACEMENTS, Placement
 from scheduler.plan import PlanObserver
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
@@ -26,8 +27,79 @@ from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.by_length import AgedSjf, ByRank, Fcfs, Gittins, Sjf, TailInflated
 from scheduler.waiting.by_work import Boost, FairSojourn, Feedback, ResponseRatio, attained_work, predicted_work
+from scheduler.waiting.fair import Queue, share_out
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.prices import Prices, PricesNow, device_prices
+from scheduler.waiting.ranked import RankedQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """The speed of this machine, as far as it is known, and what learns it."""
+
+    machine: MachineModel = field(default_factory=MachineModel)
+    prices: PricesNow = device_prices
+    """Prices of rows by the machine's present model."""
+    serving_time: ServingTime | None = None
+    """Estimates of batches in the way of the strategy; None where they are not asked for."""
+    steps: StepLearning | None = None
+    """Learns from the reports of steps; None where the machine's model is given."""
+    batches: BatchLearning | None = None
+    """Learns from batches that are over; None where the strategy's estimates go by the machine's model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A strategy's parts, ready to work."""
+
+    batcher: Batcher
+    placement: Placement
+    estimates: Estimates = field(default_factory=Estimates)
+    observers: tuple[PlanObserver, ...] = ()
+    """Learn from plans that are over."""
+    strategy: str = ""
+    """Name of the strategy."""
+    calibrated: bool = False
+    """Whether predictions count for what such predictions turned out to be."""
+
+
+def assemble(
+    strategy: Strategy, limits: Limits, machine: Bilinear | StepLearning | None = None, submit: Submit = inline
+) -> Parts:
+    """Make each part and put them together; `submit` runs what a part learns while others work.
+
+    Raises StrategyError for a choice that no part's table has, or that does not go with the others.
+    """
+    estimates = make_estimates(strategy, limits, machine, submit)
+    new_queue = make_queue(strategy, limits, estimates)
+    batcher = make_batcher(strategy, limits, new_queue, estimates)
+    placement = _find("placement", strategy, PLACEMENTS)
+    observers = () if estimates.batches is None else (estimates.batches,)
+    return Parts(batcher, placement, estimates, observers, strategy.name, strategy.calibrated)
+
+
+SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = MappingProxyType(
+    {"bilinear": lambda machine: machine, "nearest": Nearest}
+)
+
+
+def make_estimates(
+    strategy: Strategy, limits: Limits, machine: Bilinear | StepLearning | None, submit: Submit
+) -> Estimates:
+    """Prices and serving times by the machine's model, which stays as it is given, or is learned from the steps that
+    are served; None begins without any."""
+    if machine is None:
+        machine = StepLearning(MachineModel(), submit)
+    steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
+    serving_time = None if strategy.serving_time is None else _find("serving_time", strategy, SERVING_TIMES)(known)
+    batches = BatchLearning(serving_time, submit) if isinstance(serving_time, Nearest) else None
+    return Estimates(known, partial(_prices, known, limits), serving_time, steps, batches)
+
+
+def _prices(machine: MachineModel, limits: Limits) -> Prices:
+    """Prices of rows on this machine, by its present model."""
+    return device_prices(machine.model, limits.slots, limits.capacity_tokens, limits.context_length)
+
 
 ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
     {
@@ -48,6 +120,22 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
 )
 """Orders, below which requests that are due by their deadline always come first."""
 
+
+def make_queue(strategy: Strategy, limits: Limits, estimates: Estimates) -> Callable[[], Queue]:
+    """What makes queues in the strategy's order, between clients where service is shared out to them; raises UserError
+    for a strategy that cannot share."""
+    shares = {} if limits.shares is None and strategy.shared else limits.shares
+    if shares is not None and not can_share(strategy):
+        raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
+    timed = limits.timed(estimates.machine.model)
+    order = strategy.order if callable(strategy.order) else _find("order", strategy, ORDERS)
+
+    def new_queue() -> RankedQueue:
+        return RankedQueue(order(timed, estimates.prices), timed.aging)
+
+    return new_queue if shares is None else partial(share_out, new_queue, shares)
+
+
 Suits: TypeAlias = Mapping[str, Collection[object]]
 """Columns -> the choices that a batcher works with there. In other columns any will do."""
 
@@ -55,11 +143,12 @@ _ROOM = ("scale", "fixed", "whole", "peak", "paged")
 _QUEUED: Suits = {"memory": _ROOM, "serving_time": (None,), "preemption": ("none",)}
 _LOCAL: Suits = {**_QUEUED, "slices": (False,)}
 _JOINING: Suits = {**_LOCAL, "preemption": PREEMPTIONS}  # where any request may join any batch
-_ARRANGED: Suits = {"order": ("fcfs",), "memory": (*_ROOM, "predicted"), "preemption": ("none",)}
+_ARRANGED: Suits = {"order": ("fcfs",), "memory": (*_ROOM, "predicted"), "preemption": ("none",), "shared": (False,)}
 _SLICING: Suits = {
     **_QUEUED,
     "memory": ("slice", "deepspeed"),
     "slices": (True,),
+    "shared": (False,),
     "serving_time": (None, "bilinear"),
 }
 
@@ -72,8 +161,6 @@ class Batching:
     suits: Suits
     joins: bool = False
     """Whether rows join running batches."""
-    shares: bool = False
-    """Whether requests wait in queues of their strategy's order, before which another may stand."""
 
     def suited(self, strategy: Strategy) -> BatcherFactory:
         """What makes the batcher of a strategy; raises StrategyError for a choice that this batcher would not read, or
@@ -93,123 +180,55 @@ class Batching:
 
 BATCHERS: Mapping[str, Batching] = MappingProxyType(
     {
-        "join": Batching(ContinuousBatcher, _JOINING, joins=True, shares=True),
-        "fixed": Batching(StaticBatcher, _QUEUED, shares=True),
-        "one": Batching(partial(StaticBatcher, rows=1), _QUEUED, shares=True),
+        "join": Batching(ContinuousBatcher, _JOINING, joins=True),
+        "fixed": Batching(StaticBatcher, _QUEUED),
+        "one": Batching(partial(StaticBatcher, rows=1), _QUEUED),
         "wma": Batching(WmaBatcher, _ARRANGED),
         "wma-fixed": Batching(partial(WmaBatcher, fixed_size=True), _ARRANGED),
-        "round-robin-fixed": Batching(partial(RoundRobinBatcher, local=StaticBatcher), _QUEUED, shares=True),
-        "round-robin-join": Batching(
-            partial(RoundRobinBatcher, local=ContinuousBatcher), _LOCAL, joins=True, shares=True
-        ),
+        "round-robin-fixed": Batching(partial(RoundRobinBatcher, local=StaticBatcher), _QUEUED),
+        "round-robin-join": Batching(partial(RoundRobinBatcher, local=ContinuousBatcher), _LOCAL, joins=True),
         "dp": Batching(DpBatcher, _SLICING),
         "dp-capped": Batching(partial(DpBatcher, capped=True), _SLICING),
         "dp-adaptive": Batching(partial(DpBatcher, adaptive=True), _SLICING),
     }
 )
 
-SERVING_TIMES: Mapping[str | None, Callable[[MachineModel], ServingTime | None]] = MappingProxyType(
-    {None: lambda machine: None, "bilinear": lambda machine: machine, "nearest": Nearest}
-)
 
-Part = TypeVar("Part")
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """A strategy's parts, ready to work."""
-
-    batcher: Batcher
-    placement: Placement
-    observers: tuple[PlanObserver, ...] = ()
-    """Learn from plans that are over."""
-    steps: StepLearning | None = None
-    """Learns from the reports of steps; None where the machine's model is given."""
-    learning: Learner[Any] | None = None
-    """Learns the serving times that the strategy goes by."""
-    prices: PricesNow = device_prices
-    """Prices of rows on this machine, as far as they are known."""
-    strategy: str = ""
-    """Name of the strategy."""
-    calibrated: bool = False
-    """Whether predictions count for what such predictions turned out to be."""
-
-
-def assemble(
-    strategy: Strategy, limits: Limits, machine: Bilinear | StepLearning | None = None, submit: Submit = inline
-) -> Parts:
-    """Look each part up and put them together; `submit` runs what a part learns while others work.
-
-    The machine's model stays as it is given, or is learned from the steps that are served; None begins without any.
-
-    Raises StrategyError for a choice that no part's table has.
-    """
-    if machine is None:
-        machine = StepLearning(MachineModel(), submit)
-    steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
-    limits = _fit(limits, strategy, known.model)
-    prices = partial(_prices, known, limits)
-    order = strategy.order if callable(strategy.order) else _find("order", strategy, ORDERS)
+def make_batcher(strategy: Strategy, limits: Limits, new_queue: Callable[[], Queue], estimates: Estimates) -> Batcher:
+    """What forms batches of the requests that wait in such queues; raises StrategyError for choices that it would not
+    read, or cannot work with."""
     kit = Kit(
-        new_order=lambda: order(limits, prices),
-        memory=_find("memory", strategy, MEMORIES),
-        limits=limits,
-        terms=replace(strategy.refill, iterations=limits.options.slice_length if strategy.slices else None),
-        returns=strategy.returns,
-        machine=known,
-        estimator=_find("serving_time", strategy, SERVING_TIMES)(known),
-        preemption=_find("preemption", strategy, PREEMPTIONS),
+        new_queue,
+        _find("memory", strategy, MEMORIES),
+        limits,
+        replace(strategy.refill, iterations=limits.options.slice_length if strategy.slices else None),
+        strategy.returns,
+        estimates.machine,
+        estimates.serving_time,
+        _find("preemption", strategy, PREEMPTIONS),
     )
     batching = strategy.batching
     make = batching if callable(batching) else _find("batching", strategy, BATCHERS).suited(strategy)
-    batches = BatchLearning(kit.estimator, submit) if isinstance(kit.estimator, Nearest) else None
-    learning = batches or steps
     try:
-        batcher = make(kit)
+        return make(kit)
     except StrategyError as error:
         raise _refusal("order", strategy, str(error)) from None
-    return Parts(
-        batcher,
-        _find("placement", strategy, PLACEMENTS),
-        () if batches is None else (batches,),
-        steps,
-        None if learning is None else learning.learner,
-        prices,
-        strategy.name,
-        strategy.calibrated,
-    )
 
 
 def can_share(strategy: Strategy) -> bool:
     """Whether another queue may stand before that of its order, such as one that is fair between clients."""
     batching = None if callable(strategy.batching) else _find("batching", strategy, BATCHERS)
-    return batching is not None and batching.shares and strategy.preemption == "none"
+    return batching is not None and "shared" not in batching.suits and strategy.preemption == "none"
 
 
-def _prices(machine: MachineModel, limits: Limits) -> Prices:
-    """Prices of rows on this machine, by its present model."""
-    return device_prices(machine.model, limits.slots, limits.capacity_tokens, limits.context_length)
+Part = TypeVar("Part")
 
 
-def _fit(limits: Limits, strategy: Strategy, profile: Bilinear | None) -> Limits:
-    """Limits for a strategy on this machine: who shares service, and what an iteration takes when rows of half the
-    longest length take all slots."""
-    shares = {} if limits.shares is None and strategy.shared else limits.shares
-    if shares is not None and not can_share(strategy):
-        raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
-    seconds = limits.seconds_per_token
-    if profile is not None:
-        rows = limits.slots or 1
-        columns = min(limits.context_length or 0, (limits.capacity_tokens or 0) / rows) / 2
-        seconds = profile.iteration(float(rows), columns)
-    return replace(limits, shares=shares, seconds_per_token=seconds)
-
-
-def _find(column: str, strategy: Strategy, table: Mapping[Any, Part]) -> Part:
+def _find(column: str, strategy: Strategy, table: Mapping[str, Part]) -> Part:
     """The part that a strategy names in a column; raises StrategyError where there is none of that name."""
     choice = getattr(strategy, column)
     if choice not in table:
-        raise _refusal(column, strategy, f"is none of {', '.join(sorted(filter(None, table)))}")
+        raise _refusal(column, strategy, f"is none of {', '.join(sorted(table))}")
     return table[choice]
 
 

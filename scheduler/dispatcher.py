@@ -159,8 +159,8 @@ class Dispatcher:
             case ExecutorHealth(executor, fault):
                 self.table.workers[executor].fault = fault
         self._changed()
-        if self._parts.steps is not None and isinstance(report, StepReport):  # last: no answer hangs on what is learned
-            self._parts.steps.receive(report, self.now())
+        if (steps := self._parts.estimates.steps) is not None and isinstance(report, StepReport):
+            steps.receive(report, self.now())  # last: no answer hangs on what is learned
 
     async def run(self) -> None:
         """Dispatch until cancelled or broken: on an arrival, a report, or when the batcher asked to be woken."""

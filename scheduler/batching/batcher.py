@@ -17,13 +17,12 @@ from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
 from scheduler.plan import Plan, Returns, Worker
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import ServingTime
+from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.by_length import Aging
-from scheduler.waiting.fair import Queue, Shares, share_out
+from scheduler.waiting.fair import FairQueue, Queue, Shares
 from scheduler.waiting.prices import PricesNow, usual_rows
 from scheduler.waiting.queue import Keys, Order
-from scheduler.waiting.ranked import RankedQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,13 @@ class Limits:
             slots=min(slots, self.slots or slots),
         )
 
+    def timed(self, model: Bilinear | None) -> Limits:
+        """These limits with what an iteration takes, by a model where there is one, when rows of half the longest
+        length take all slots."""
+        rows = self.slots or 1
+        columns = min(self.context_length or 0, (self.capacity_tokens or 0) / rows) / 2
+        return self if model is None else replace(self, seconds_per_token=model.iteration(float(rows), columns))
+
 
 Pauses: TypeAlias = Mapping[int, Sequence[RowId]]
 """Index of an executor -> the rows that it shall hand back."""
@@ -83,8 +89,8 @@ Pauses: TypeAlias = Mapping[int, Sequence[RowId]]
 class Kit:
     """The parts that a batcher is made of: the other columns of its strategy's row."""
 
-    new_order: Callable[[], Order]
-    """Makes the order of one queue."""
+    new_queue: Callable[[], Queue]
+    """Makes a queue for requests that wait."""
     memory: Memory
     limits: Limits
     terms: Terms
@@ -96,24 +102,15 @@ class Kit:
     preemption: float | None = None
     """Part of its predicted length up to which a row makes way for what the order ranks before it; None: never."""
 
-    def new_queue(self) -> Queue:
-        """A queue for requests that wait."""
-        if self.limits.shares is not None:
-            return share_out(self._new_ranked, self.limits.shares)
-        return self._new_ranked()
-
     def new_keys(self) -> Keys:
         """The keys of the strategy's order, by which requests are compared outside of a queue.
 
         Raises StrategyError for an order whose keys compare no such requests.
         """
-        order = self.new_order()
-        if not order.by_key or order.by_entry:
+        queue = self.new_queue()
+        if isinstance(queue, FairQueue) or not queue.order.by_key or queue.order.by_entry:
             raise StrategyError("its batching or preemption compares keys, which its order has only within a queue")
-        return RankedQueue(order, self.limits.aging).key
-
-    def _new_ranked(self) -> RankedQueue:
-        return RankedQueue(self.new_order(), self.limits.aging)
+        return queue.key
 
     def plan(self, requests: Sequence[Request], seconds: float = 0.0) -> Plan:
         """A plan for these requests, on the strategy's terms."""

@@ -73,13 +73,13 @@ class ExpectedWait:
         self._workers = workers
         self._now = clock.now
         self._strategy = parts.strategy
-        self._prices = parts.prices
+        self._prices = parts.estimates.prices
         self._places = Places(self._waiting)
         self._speed = Speed(self._iteration_seconds)
         self._calibration = Calibration()
         self.by_arrival = Comparison()
         """Latencies so far beside those by order of arrival. To be read only."""
-        self._load = NodeLoad(-inf, 0.0, parts.prices())
+        self._load = NodeLoad(-inf, 0.0, self._prices())
         self._stuck = False  # whether anything but what is in the background had to wait at the latest dispatch
         self._held: _Held | None = None  # until anything changes for the rows that are held
 

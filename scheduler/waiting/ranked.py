@@ -69,7 +69,7 @@ class RankedQueue(Collection[Request]):
 
     def __init__(self, order: Order, aging: Aging = Aging()) -> None:  # noqa: B008 - frozen
         """`aging` tells the seconds of a token, by which requests are due for their deadlines."""
-        self._order = order
+        self.order = order
         self._aging = aging
         self._now = -inf  # the moment as of which it is sorted
         self._sorted = SortedRequests()
@@ -93,7 +93,7 @@ class RankedQueue(Collection[Request]):
     @property
     def exact(self) -> bool:
         """Whether `ahead` knows the places of requests, else about that of a newcomer only."""
-        return self._order.by_key
+        return self.order.by_key
 
     def key(self, request: Request, now: float) -> Key:
         """The sorting key of a request at a moment, wherever it is."""
@@ -101,14 +101,14 @@ class RankedQueue(Collection[Request]):
             return (request.priority, 0, request.times.arrival, request.row_id)
         if request.deadline is not None and now >= due_at(request, self._aging):
             return (request.priority, 0, request.deadline, request.times.arrival, request.row_id)
-        return (request.priority, 1, *self._order.key(request, now)[1:])
+        return (request.priority, 1, *self.order.key(request, now)[1:])
 
     def add(self, request: Request) -> None:
         """Put a request in."""
         self._sort(max(self._now, request.times.arrival))  # else a decision that comes late moves thousands
-        self._order.enter(request)
+        self.order.enter(request)
         self._insert(request)
-        for moment in (due_at(request, self._aging), *self._order.changes_at(request)):
+        for moment in (due_at(request, self._aging), *self.order.changes_at(request)):
             if self._now < moment < inf:
                 heapq.heappush(self._changes, (moment, next(self._count), request))
 
@@ -116,7 +116,7 @@ class RankedQueue(Collection[Request]):
         """Take a request out; False when it is not here."""
         if not self._sorted.remove(request):
             return False
-        self._order.leave(request)
+        self.order.leave(request)
         return True
 
     def revise(self, request: Request) -> None:
@@ -126,19 +126,19 @@ class RankedQueue(Collection[Request]):
 
     def serve(self, request: Request) -> None:
         """Take a request out that goes to an executor."""
-        self._order.serve(request, next(iter(self._sorted)) is request)
+        self.order.serve(request, next(iter(self._sorted)) is request)
         self.discard(request)
 
     def ranked(self, now: float) -> Iterable[Request]:
         """All requests, best first. Time never goes back."""
         self._sort(now)
-        return self._order.rank(self._sorted, self._sorted.keys, now)
+        return self.order.rank(self._sorted, self._sorted.keys, now)
 
     def ahead(self, request: Request, now: float) -> Ahead:
         """The requests that are ahead of one that waits here, or that would be if it came now."""
         self._sort(now)
         by_key = self._sorted.ahead(self._sorted.keys.get(request) or self.key(request, now))
-        return self._order.ahead_of_newcomer(request, by_key)
+        return self.order.ahead_of_newcomer(request, by_key)
 
     def total(self) -> Ahead:
         """All requests that are not in the background: what is ahead of one that comes last."""
@@ -147,7 +147,7 @@ class RankedQueue(Collection[Request]):
     def passed_by(self, before: Ahead) -> float | None:
         """Work of requests that come from now on and may go before one that waits here with so much before it, in
         generated tokens; None where there is no bound. Those of better priority and those that are due are left out."""
-        return self._order.passed_by(before)
+        return self.order.passed_by(before)
 
     def _sort(self, now: float) -> None:
         self._now = now

@@ -83,7 +83,8 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             stack.enter_context(closing(loaded.grammars))
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
         feed.show(Scene(dispatcher, model.id, config.strategy, model.context_length))
-        Gauges(metrics, dispatcher, lengths, feed, loaded.store, loaded.prefixes, parts.learning)
+        learning = parts.estimates.batches or steps
+        Gauges(metrics, dispatcher, lengths, feed, loaded.store, loaded.prefixes, learning.learner)
         if (embedder := _embedder(config)) is not None:
             stack.push_async_callback(embedder.aclose)
         yield Service(

@@ -107,7 +107,7 @@ def _parts_for(config: GatewayConfig, metrics: Metrics) -> Parts:
     limits = Batching(group_tokens=ROOM, prefill_ahead=0, options=config, max_padding=1.0, shares=shares_of(config))
     strategy = replace(STRATEGIES[config.strategy], memory="paged")  # a backend's rows take no more than they have
     parts = assemble(strategy, limits.within(ROOM, ROOM, config.slots or FIRST_SLOTS))
-    return replace(parts, steps=None, observers=(*parts.observers, metrics))
+    return replace(parts, estimates=replace(parts.estimates, steps=None), observers=(*parts.observers, metrics))
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from scheduler.plan import Returns, Worker
 from scheduler.request import Request, Times
 from scheduler.waiting.by_length import Fcfs
 from scheduler.waiting.queue import Order as Ranking
+from scheduler.waiting.ranked import RankedQueue
 
 
 class VirtualClock:
@@ -75,7 +76,7 @@ def kit(
     terms: Terms = Terms(),  # noqa: B008
     returns: Returns = Returns.ROW_END,
 ) -> Kit:
-    return Kit(lambda: order, memory, limits, terms, returns)
+    return Kit(lambda: RankedQueue(order), memory, limits, terms, returns)
 
 
 def worker(*held: Request, capacity: int = 1000, rows: int = 4) -> Worker:

@@ -98,7 +98,7 @@ def test_a_choice_that_no_part_would_read_is_refused(name: str, column: str, cho
 
 
 def test_only_what_estimates_by_the_nearest_batches_learns_from_them() -> None:
-    learners = [name for name in STRATEGIES if assemble(STRATEGIES[name], LIMITS, PROFILE).learning]
+    learners = [name for name in STRATEGIES if assemble(STRATEGIES[name], LIMITS, PROFILE).estimates.batches]
     assert learners == ["magnus"]
 
 

@@ -110,8 +110,8 @@ def lesson_errors(
 ) -> list[tuple[float, float, float]]:
     """Errors at each lesson of serving requests on machines of this cost, as a LessonLog has them."""
     parts = fit_parts(STRATEGIES["magnus"], limits(), V100_CHATGLM_6B, cost.cost)
-    assert parts.learning is not None, "magnus learns serving times"
-    log = LessonLog(parts.learning, cost.cost)
+    assert parts.estimates.batches is not None, "magnus learns serving times"
+    log = LessonLog(parts.estimates.batches.learner, cost.cost)
     parts = replace(parts, observers=(*parts.observers, log))
     predict = stage.prediction.source(stage.setting.seed)
     watch = stage.begin(f"{title}: {len(requests)} requests", len(requests))

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import Admit, Cause
+from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.queued import ContinuousBatcher, similar_group
 from scheduler.plan import Plan
 from scheduler.request import BACKGROUND, Request
-from scheduler.strategy import SHAPE
+from scheduler.strategy import SHAPE, STRATEGIES
 from tests.scheduler.fakes import kit, request, worker
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=2)
@@ -143,7 +144,7 @@ def test_an_idle_executor_is_always_given_the_best(length: int, others: list[int
 
 @pytest.mark.parametrize("shares", [None, {}], ids=["one queue", "fair"])
 def test_whatever_its_priority_a_request_is_taken(shares: dict[str, float] | None) -> None:
-    batcher = ContinuousBatcher(kit(replace(LIMITS, shares=shares)))
+    batcher = assemble(STRATEGIES["baton-pd"], replace(LIMITS, shares=shares)).batcher
     for row_id, priority in enumerate([-1, 3, 0, -5]):
         batcher.add(request(row_id, priority=priority), 0.0)
     taken = [one.row_id for _ in range(4) for plan in [batcher.take(worker(), 0.0)] if plan for one in plan.requests]

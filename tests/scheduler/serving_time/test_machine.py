@@ -317,4 +317,4 @@ def test_strategies_that_plan_by_serving_times_begin_without_any(strategy: str) 
 
 def test_a_model_that_is_given_is_not_learned() -> None:
     parts = assemble(STRATEGIES["scls"], LIMITS, PROFILE)
-    assert parts.steps is None and parts.learning is None
+    assert parts.estimates.steps is None and parts.estimates.batches is None
