@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from engine.messages import RowId
-from scheduler.batching.batcher import Pauses
 from scheduler.batching.memory import Memory
 from scheduler.plan import Worker
 from scheduler.remaining_length import remaining_length
@@ -21,8 +20,9 @@ from scheduler.request import Request
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.queue import Keys
 
-Preemption: TypeAlias = Callable[[Sequence[Worker], Iterable[Request], float], Pauses]
-"""(executors, waiting requests, best first, now in seconds) -> the rows to pause. Asked once no executor takes more."""
+Preemption: TypeAlias = Callable[[Worker, Iterable[Request], float], Sequence[RowId]]
+"""(executor, waiting requests, best first, now in seconds) -> its rows that make way. Asked once no executor takes
+more."""
 
 EARLY = 0.8
 """C of TRAIL, "Don't Stop Me Now: Embedding Based Scheduling for LLMs" (2410.01035)."""
@@ -35,15 +35,8 @@ class ByPriority:
 
     memory: Memory
 
-    def __call__(self, workers: Sequence[Worker], waiting: Iterable[Request], now: float) -> Pauses:
-        first = list(islice(waiting, max((worker.info.max_rows for worker in workers), default=0)))
-        for worker in workers if first and not any(worker.pausing for worker in workers) else ():
-            if leaving := self._leaving(worker, first):
-                return {worker.info.index: leaving}
-        return {}
-
-    def _leaving(self, worker: Worker, waiting: Sequence[Request]) -> Sequence[RowId]:
-        """The rows of an executor that make way for as many of these requests as may have their place."""
+    def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
+        """Those that make way for as many of these requests as may have their place."""
         rows = sorted(worker.requests.values(), key=lambda row: row.priority)
         staying = found = len(rows)
         longest = 0
@@ -77,16 +70,12 @@ class ByOrder:
     """Part of its predicted length up to which a row may lose its slot: its K and V take ever more memory, and it is
     ever nearer to its end."""
 
-    def __call__(self, workers: Sequence[Worker], waiting: Iterable[Request], now: float) -> Pauses:
-        first = next(iter(waiting), None)
-        if first is None:
-            return {}
-        for worker in workers:
-            rows = [] if worker.pausing else self._served(worker)
-            last = max(rows, key=lambda row: self.key(row, now), default=None)
-            if last is not None and self.key(last, now) > self.key(first, now):
-                return {worker.info.index: (last.row_id,)}
-        return {}
+    def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
+        first, rows = next(iter(waiting), None), [] if worker.pausing else self._served(worker)
+        last = max(rows, key=lambda row: self.key(row, now), default=None)
+        if first is None or last is None or self.key(last, now) <= self.key(first, now):
+            return ()
+        return (last.row_id,)
 
     def _served(self, worker: Worker) -> list[Request]:
         """Rows that have had their slot for a slice, and may still lose it."""
@@ -122,45 +111,27 @@ class Background:
         held = _background_rows(worker)
         return islice(self._fitting(worker, chain(held, ranked)), len(held), None)
 
-    def __call__(self, workers: Sequence[Worker], waiting: Iterable[Request], now: float) -> Pauses:
+    def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
         """Those that came last make way."""
-        pauses: dict[int, Sequence[RowId]] = {}
-        for worker in workers:
-            held = _background_rows(worker)
-            excess = held[len(list(self._fitting(worker, held))) :]
-            if leaving := tuple(row.row_id for row in excess if row.row_id not in worker.pausing):
-                pauses[worker.info.index] = leaving
-        return pauses
+        held = _background_rows(worker)
+        excess = held[len(list(self._fitting(worker, held))) :]
+        return tuple(row.row_id for row in excess if row.row_id not in worker.pausing)
 
     def _fitting(self, worker: Worker, rows: Iterable[Request]) -> Iterator[Request]:
-        """The first of these background rows, as many as may run together beside the executor's other rows."""
-        seconds, columns = self._room(worker)
-        for row in rows:
-            seconds -= self._price(row, columns)
-            if seconds < 0:
-                return
-            yield row
-
-    def _room(self, worker: Worker) -> tuple[float, int]:
-        """Seconds by which background rows may lengthen a step, and the columns of the other rows, which it reads.
-
-        Without others there is no bound; beside others there is no room while the machine's prices are unknown.
-        """
-        others = worker.others
+        """The first of these background rows, as many as may run together beside the executor's other rows: all where
+        there are none, and none while the machine's prices are unknown."""
+        others, model = worker.others, self.machine.model
         if not others:
-            return inf, 0
-        model, columns = self.machine.model, max(row.tokens for row in others)
-        return (0.0 if model is None else self.share * model.iteration(len(others), columns)), columns
-
-    def _price(self, row: Request, columns: int) -> float:
-        """Seconds by which a row lengthens each step while it is there; infinite while prices are unknown."""
-        model = self.machine.model
-        if not columns:
-            return 0.0
-        if model is None:
-            return inf
-        answer = row.generated + remaining_length(row)
-        return model.d1 * columns + model.d2 + model.prefill(1, row.input_length) / answer
+            yield from rows
+        elif model is not None:
+            columns = max(row.tokens for row in others)
+            seconds = self.share * model.iteration(len(others), columns)
+            for row in rows:
+                answer = row.generated + remaining_length(row)
+                seconds -= model.d1 * columns + model.d2 + model.prefill(1, row.input_length) / answer
+                if seconds < 0:
+                    return
+                yield row
 
 
 def _background_rows(worker: Worker) -> list[Request]:

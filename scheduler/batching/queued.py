@@ -27,9 +27,10 @@ class ContinuousBatcher(Batcher):
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
         self._background = Background(kit.limits.options.batch_slowdown, kit.machine)
-        self._preemptions: list[Preemption] = [self._background]
+        self._preemptions: list[tuple[Preemption, int | None]] = [(self._background, None)]
+        """Rules, and how many executors each may ask at once."""
         if kit.preemption is not None:
-            self._preemptions.append(ByOrder(kit.new_keys(), kit.limits.options.slice_length, kit.preemption))
+            self._preemptions.append((ByOrder(kit.new_keys(), kit.limits.options.slice_length, kit.preemption), 1))
         # Rows that make running ones wait neither wait in the executor nor are read as a padded group.
         embeds = kit.terms.entry is Entry.EMBED
         self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
@@ -47,12 +48,14 @@ class ContinuousBatcher(Batcher):
 
     def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
         rules, best = self._preemptions, self.waiting.best_priority if self.waiting else inf
-        if any(held.priority > best for worker in workers for held in worker.requests.values()):
-            rules = [ByPriority(self._kit.memory), *rules]
+        worse = any(held.priority > best for worker in workers for held in worker.requests.values())
+        if worse and not any(worker.pausing for worker in workers):
+            rules = [(ByPriority(self._kit.memory), 1), *rules]
         pauses: dict[int, Sequence[RowId]] = {}
-        for preemption in rules:
+        for rule, most in rules:
             left = [worker for worker in workers if worker.info.index not in pauses]
-            pauses.update(preemption(left, self.waiting.ranked(now), now))
+            asked = ((worker.info.index, rule(worker, self.waiting.ranked(now), now)) for worker in left)
+            pauses.update(islice((one for one in asked if one[1]), most))
         return pauses
 
     def _fewest(self) -> int:

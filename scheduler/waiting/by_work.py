@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil, expm1, floor, frexp, ldexp, log, log2
@@ -140,9 +140,9 @@ class ResponseRatio(Order):
         ratio = (now - request.times.arrival) / max(LEAST_WORK, self.work(request))
         return (request.priority, -ratio, request.times.arrival, request.row_id)
 
-    def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterable[Request]:
+    def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         def key(request: Request) -> Key:
             known = keys[request]
             return (*known[:2], *self.key(request, now)[1:]) if known[1] else known
 
-        return sorted(in_turn, key=key)
+        yield from sorted(in_turn, key=key)

@@ -42,8 +42,8 @@ def test_background_rows_lengthen_a_step_of_others_by_a_share_at_most(share: flo
     background = Background(share + 1e-9, MachineModel(COST))
     held, waiting = [request(10 + place) for place in range(others)], [patient(place) for place in range(4)]
     assert list(background.within(worker(*held, rows=16), waiting)) == waiting[:rows]
-    pauses = background([worker(*waiting, *held, rows=16)], (), 0.0)
-    assert pauses == ({0: tuple(range(rows, 4))} if rows < 4 else {}), "the latest make way, where others came later"
+    leaving = background(worker(*waiting, *held, rows=16), (), 0.0)
+    assert leaving == tuple(range(rows, 4)), "the latest make way, where others came later"
 
 
 def test_rows_that_are_there_count() -> None:
@@ -61,7 +61,7 @@ def test_while_prices_are_unknown_nothing_runs_beside_others() -> None:
 def test_rows_that_were_asked_to_leave_are_not_asked_again() -> None:
     held = worker(patient(0), patient(1), request(10))
     held.pausing.add(0)
-    assert Background(0.0, MachineModel(COST))([held], (), 0.0) == {0: (1,)}
+    assert Background(0.0, MachineModel(COST))(held, (), 0.0) == (1,)
 
 
 def test_who_comes_gets_the_executor_whose_rows_make_way() -> None:

@@ -20,6 +20,7 @@ from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import ByOrder, ByPriority
+from scheduler.batching.queued import ContinuousBatcher
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
@@ -28,7 +29,7 @@ from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.by_length import Sjf
-from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, request, token, worker
+from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, request, token, worker
 
 SLICE = 4
 COST = Bilinear(0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1)
@@ -58,31 +59,39 @@ def waiting(left: float, *, priority: int = 0) -> Request:
 @pytest.mark.parametrize(("left", "swapped"), [(2.0, True), (3.0, True), (4.0, False), (5.0, False)])
 def test_the_last_by_the_order_makes_way_for_a_better_one(left: float, swapped: bool) -> None:
     rows = row(1, 3.0), row(2, 4.0)
-    assert SHORTEST([running(*rows)], [waiting(left)], 0.0) == ({0: (2,)} if swapped else {})
+    assert SHORTEST(running(*rows), [waiting(left)], 0.0) == ((2,) if swapped else ())
 
 
 @pytest.mark.parametrize(("had", "swapped"), [(4, True), (5, False)])
 def test_a_row_that_has_most_of_its_prediction_keeps_its_slot(had: int, swapped: bool) -> None:
     """TRAIL with C = 0.6: a row of 8 predicted tokens loses its slot up to its 4th, and has 4 or 3 left."""
     early = ByOrder(Sjf().key, SLICE, early=0.6)
-    assert early([running(row(1, 8.0 - had, had=had))], [waiting(1.0)], 0.0) == ({0: (1,)} if swapped else {})
+    assert early(running(row(1, 8.0 - had, had=had)), [waiting(1.0)], 0.0) == ((1,) if swapped else ())
 
 
 def test_a_row_keeps_its_slot_for_a_slice() -> None:
-    assert SHORTEST([running(row(1, 4.0, had=SLICE - 1))], [waiting(1.0)], 0.0) == {}
+    assert SHORTEST(running(row(1, 4.0, had=SLICE - 1)), [waiting(1.0)], 0.0) == ()
 
 
-def test_only_the_best_that_waits_is_weighed_and_one_row_at_a_time() -> None:
+def test_only_the_best_that_waits_is_weighed() -> None:
+    held = running(row(1, 4.0), row(2, 4.0))
+    assert SHORTEST(held, [waiting(3.0), row(8, 1.0, had=0)], 0.0) == (2,)
+    assert SHORTEST(held, [waiting(5.0), row(8, 1.0, had=0)], 0.0) == ()
+    assert SHORTEST(held, [], 0.0) == ()
+
+
+def test_one_row_of_one_executor_makes_way_at_a_time() -> None:
+    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=SLICE))
+    batcher = assemble(STRATEGIES["srpt"], limits).batcher
     workers = [running(row(1, 2.0)), running(row(2, 4.0), index=1), running(row(3, 4.0), index=2)]
-    assert SHORTEST(workers, [waiting(3.0), row(8, 1.0, had=0)], 0.0) == {1: (2,)}
-    assert SHORTEST(workers, [waiting(5.0), row(8, 1.0, had=0)], 0.0) == {}
-    assert SHORTEST(workers, [], 0.0) == {}
+    batcher.add(waiting(3.0), 0.0)
+    assert batcher.preempt(workers, 0.0) == {1: (2,)}
 
 
 def test_an_executor_is_asked_once_until_it_has_let_go() -> None:
     held = running(row(1, 4.0))
     held.pausing.add(1)
-    assert SHORTEST([held], [waiting(1.0)], 0.0) == {}
+    assert SHORTEST(held, [waiting(1.0)], 0.0) == ()
 
 
 def of_priority(row_id: int, priority: int, length: int = 4) -> Request:
@@ -99,23 +108,24 @@ BY_PRIORITY = ByPriority(MEMORIES["scale"])
 def test_the_worst_by_priority_make_way_and_no_more_than_needed(waiting: list[int], leaving: list[int]) -> None:
     held = worker(*(of_priority(priority, priority) for priority in (0, 1, 2)), rows=3)
     asked = [of_priority(10 + place, priority) for place, priority in enumerate(waiting)]
-    pauses = BY_PRIORITY([held], asked, 0.0)
-    assert pauses == ({0: tuple(sorted(leaving))} if leaving else {})
+    assert BY_PRIORITY(held, asked, 0.0) == tuple(sorted(leaving))
 
 
 def test_none_makes_way_where_there_is_room_or_for_what_does_not_fit_all_the_same() -> None:
     rows = of_priority(1, 0, 50), of_priority(2, 5, 10)
     held = worker(*rows, rows=2, capacity=110)
-    assert BY_PRIORITY([held], [of_priority(9, 1, 40)], 0.0) == {0: (2,)}
-    assert BY_PRIORITY([held], [of_priority(9, 1, 60)], 0.0) == {}, "two rows of 61 columns do not fit"
-    assert BY_PRIORITY([worker(*rows, rows=3, capacity=200)], [of_priority(9, 1, 40)], 0.0) == {}
+    assert BY_PRIORITY(held, [of_priority(9, 1, 40)], 0.0) == (2,)
+    assert BY_PRIORITY(held, [of_priority(9, 1, 60)], 0.0) == (), "two rows of 61 columns do not fit"
+    assert BY_PRIORITY(worker(*rows, rows=3, capacity=200), [of_priority(9, 1, 40)], 0.0) == ()
 
 
 def test_while_rows_are_asked_to_leave_no_others_are() -> None:
     first, second = (Worker(port(index, rows=1), {index: of_priority(index, 1)}) for index in (0, 1))
-    assert BY_PRIORITY([first, second], [of_priority(9, 0)], 0.0) == {0: (0,)}
+    batcher = ContinuousBatcher(kit(Limits(group_tokens=64, prefill_ahead=0)))
+    batcher.add(of_priority(9, 0), 0.0)
+    assert batcher.preempt([first, second], 0.0) == {0: (0,)}
     first.pausing.add(0)
-    assert BY_PRIORITY([first, second], [of_priority(9, 0)], 0.0) == {}
+    assert batcher.preempt([first, second], 0.0) == {}
 
 
 @pytest.mark.parametrize("strategy", ["baton-pd", "baton", "ils", "lengthwise"])
