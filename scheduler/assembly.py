@@ -27,7 +27,7 @@ from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.by_length import AgedSjf, ByRank, Fcfs, Gittins, Sjf, TailInflated
 from scheduler.waiting.by_work import Boost, FairSojourn, Feedback, ResponseRatio, attained_work, predicted_work
-from scheduler.waiting.fair import Queue, share_out
+from scheduler.waiting.fair import share_out
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.prices import Prices, PricesNow, device_prices
 from scheduler.waiting.ranked import RankedQueue
@@ -121,7 +121,7 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
 """Orders, below which requests that are due by their deadline always come first."""
 
 
-def make_queue(strategy: Strategy, limits: Limits, estimates: Estimates) -> Callable[[], Queue]:
+def make_queue(strategy: Strategy, limits: Limits, estimates: Estimates) -> Callable[[], RankedQueue]:
     """What makes queues in the strategy's order, between clients where service is shared out to them; raises UserError
     for a strategy that cannot share."""
     shares = {} if limits.shares is None and strategy.shared else limits.shares
@@ -130,10 +130,10 @@ def make_queue(strategy: Strategy, limits: Limits, estimates: Estimates) -> Call
     timed = limits.timed(estimates.machine.model)
     order = strategy.order if callable(strategy.order) else _find("order", strategy, ORDERS)
 
-    def new_queue() -> RankedQueue:
-        return RankedQueue(order(timed, estimates.prices), timed.aging)
-
-    return new_queue if shares is None else partial(share_out, new_queue, shares)
+    new_order = partial(order, timed, estimates.prices)
+    if shares is None:
+        return lambda: RankedQueue(new_order(), timed.aging)
+    return lambda: RankedQueue(share_out(new_order, shares, timed.aging), timed.aging)
 
 
 Suits: TypeAlias = Mapping[str, Collection[object]]
@@ -194,7 +194,9 @@ BATCHERS: Mapping[str, Batching] = MappingProxyType(
 )
 
 
-def make_batcher(strategy: Strategy, limits: Limits, new_queue: Callable[[], Queue], estimates: Estimates) -> Batcher:
+def make_batcher(
+    strategy: Strategy, limits: Limits, new_queue: Callable[[], RankedQueue], estimates: Estimates
+) -> Batcher:
     """What forms batches of the requests that wait in such queues; raises StrategyError for choices that it would not
     read, or cannot work with."""
     kit = Kit(

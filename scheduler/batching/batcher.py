@@ -20,9 +20,10 @@ from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.by_length import Aging
-from scheduler.waiting.fair import FairQueue, Queue, Shares
+from scheduler.waiting.fair import Shares
 from scheduler.waiting.prices import PricesNow, usual_rows
 from scheduler.waiting.queue import Keys, Order
+from scheduler.waiting.ranked import RankedQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ Pauses: TypeAlias = Mapping[int, Sequence[RowId]]
 class Kit:
     """The parts that a batcher is made of: the other columns of its strategy's row."""
 
-    new_queue: Callable[[], Queue]
+    new_queue: Callable[[], RankedQueue]
     """Makes a queue for requests that wait."""
     memory: Memory
     limits: Limits
@@ -108,7 +109,7 @@ class Kit:
         Raises StrategyError for an order whose keys compare no such requests.
         """
         queue = self.new_queue()
-        if isinstance(queue, FairQueue) or not queue.order.by_key or queue.order.by_entry:
+        if not queue.order.by_key or queue.order.by_entry:
             raise StrategyError("its batching or preemption compares keys, which its order has only within a queue")
         return queue.key
 
@@ -125,7 +126,7 @@ class Kit:
 class Batcher(ABC):
     """Holds what waits and hands it out as plans."""
 
-    def __init__(self, kit: Kit, waiting: Queue | None = None) -> None:
+    def __init__(self, kit: Kit, waiting: RankedQueue | None = None) -> None:
         """`waiting` ranks requests as far as that does not depend on the executor that asks; None: by the order."""
         self._kit = kit
         self.waiting = kit.new_queue() if waiting is None else waiting

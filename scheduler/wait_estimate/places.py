@@ -15,8 +15,8 @@ from itertools import islice
 from math import inf
 
 from scheduler.request import Request, State
-from scheduler.waiting.fair import Queue
 from scheduler.waiting.queue import Ahead
+from scheduler.waiting.ranked import RankedQueue
 
 FRESH = 0.25
 """Seconds for which places are used that had to be counted, since thousands of requests may ask."""
@@ -28,7 +28,7 @@ FRONT = 1000
 class Places:
     """The places in a queue. Event loop only."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: RankedQueue) -> None:
         self._queue = queue
         self._places: dict[Request, Ahead] = {}  # of the first FRONT
         self._counted = -inf  # when they were
@@ -37,7 +37,7 @@ class Places:
         """The requests that are ahead of one; None when it does not wait."""
         if request.state is not State.WAITING:
             return None
-        if not self._queue.exact:
+        if not self._queue.order.by_key:
             self._count(now)
             if request in self._places:  # else it is behind, or has come since
                 return self._places[request]

@@ -18,15 +18,15 @@ be charged too early or be given back, by w_q·M each: then by 2U + 4·w_q·M at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import chain
 from operator import attrgetter
 from typing import TypeAlias
 
 from scheduler.request import Request, State
-from scheduler.waiting.queue import Ahead
+from scheduler.waiting.by_length import Aging
+from scheduler.waiting.queue import Ahead, Key, Order
 from scheduler.waiting.ranked import RankedQueue
 
 PROMPT_WEIGHT = 1.0
@@ -37,9 +37,6 @@ OUTPUT_WEIGHT = 2.0
 
 MOST_CLIENTS = 4096
 """Clients that are remembered; of those beyond that have nothing here, the ones served least are forgotten."""
-
-Queue: TypeAlias = "RankedQueue | FairQueue"
-"""Requests that wait."""
 
 Shares: TypeAlias = Mapping[str, float]
 """Weights by client; 1 for all others."""
@@ -62,7 +59,7 @@ def _expected_service(request: Request) -> float:
 
 @dataclass(eq=False, slots=True)
 class _Client:
-    queue: Queue
+    queue: RankedQueue
     weight: float
     counter: float = 0.0
     """Service charged, by weight."""
@@ -96,70 +93,62 @@ class _Client:
                 del self.charged[request]
 
 
-class FairQueue(Collection[Request]):
-    """A Queue of each client's own queue, from which clients take turns by their counters."""
+class Fair(Order):
+    """Clients take turns by their counters, each with a queue of its own."""
 
-    exact = False
+    by_key = False
 
     def __init__(
-        self, new_queue: Callable[[], Queue], shares: Shares, name: Callable[[Request], str] = attrgetter("client")
+        self,
+        new_order: Callable[[], Order],
+        shares: Shares,
+        aging: Aging,
+        name: Callable[[Request], str] = attrgetter("client"),
     ) -> None:
-        """`new_queue` makes the queue of one client, which `name` names."""
-        self._new_queue = new_queue
+        """`new_order` makes the order of one client's requests, which `name` names."""
+        self._new_queue = lambda: RankedQueue(new_order(), aging)
         self._name = name
         self._shares = shares
         self._clients: dict[str, _Client] = {}
-        self._active: dict[str, _Client] = {}  # those with requests in the queue
+        self._active: dict[str, _Client] = {}  # those with requests that wait
         self._served: dict[str, _Client] = {}  # those that are charged for requests which have not ended
         self._last: _Client | None = None  # the one whose last request left the queue latest
 
-    def __len__(self) -> int:
-        return sum(len(client.queue) for client in self._active.values())
+    def key(self, request: Request, now: float) -> Key:
+        return (max(0, request.priority), request.times.arrival, request.row_id)
 
-    def __iter__(self) -> Iterator[Request]:
-        return chain.from_iterable(client.queue for client in self._active.values())
-
-    def __contains__(self, request: object) -> bool:
-        return isinstance(request, Request) and request in self._client(request).queue
-
-    @property
-    def best_priority(self) -> int:
-        return max(0, min(client.queue.best_priority for client in self._active.values()))
-
-    def ranked(self, now: float) -> Iterator[Request]:
-        self._settle()
-        turns = merge(*(client.turns(now) for client in self._active.values()))  # no two compare as equal
-        return (request for *_, request in turns)
-
-    def add(self, request: Request) -> None:
-        client = self._clients.get(self._name(request))
-        if client is None:
+    def enter(self, request: Request) -> None:
+        name, client = self._name(request), self._client(request)
+        if name not in self._clients:
             self._forget_some()
-            client = self._clients[self._name(request)] = self._client(request)
-        if self._name(request) not in self._active:
+            self._clients[name] = client
+        if name not in self._active:
             self._settle()  # what it did not ask for before, it does not get now
             client.counter = max(client.counter, self._least())
-            self._active[self._name(request)] = client
+            self._active[name] = client
         client.queue.add(request)
 
     def revise(self, request: Request) -> None:
         self._client(request).queue.revise(request)
 
-    def discard(self, request: Request) -> bool:
+    def leave(self, request: Request) -> None:
         client = self._client(request)
-        if not client.queue.discard(request):
-            return False
-        self._leave(client, request)
-        return True
+        client.queue.discard(request)
+        if not client.queue:
+            self._last = self._active.pop(self._name(request))
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: Request, in_turn: bool) -> None:
         client = self._client(request)
         client.queue.serve(request)
         client.charge(request, _expected_service(request))
         self._served[self._name(request)] = client
-        self._leave(client, request)
 
-    def ahead(self, request: Request, now: float) -> Ahead:
+    def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
+        self._settle()
+        turns = merge(*(client.turns(now) for client in self._active.values()))  # no two compare as equal
+        return (request for *_, request in turns)
+
+    def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
         """Counted as if clients took turns request by request, those that were served less one ahead."""
         self._settle()
         own = self._client(request)
@@ -171,16 +160,6 @@ class FairQueue(Collection[Request]):
                 before = before.and_share(others, min(others.place, turns + (client.counter < counter)))
         return before
 
-    def total(self) -> Ahead:
-        total = Ahead()
-        for client in self._active.values():
-            others = client.queue.total()
-            total = total.and_share(others, others.place)
-        return total
-
-    def passed_by(self, before: Ahead) -> None:
-        """No bound on the work of other clients' requests that go before one."""
-
     def _client(self, request: Request) -> _Client:
         """The request's client, which may be a new one."""
         known = self._clients.get(self._name(request))
@@ -191,10 +170,6 @@ class FairQueue(Collection[Request]):
         if self._active:
             return min(client.counter for client in self._active.values())
         return 0.0 if self._last is None else self._last.counter
-
-    def _leave(self, client: _Client, request: Request) -> None:
-        if not client.queue:
-            self._last = self._active.pop(self._name(request))
 
     def _settle(self) -> None:
         for name, client in list(self._served.items()):
@@ -212,8 +187,8 @@ class FairQueue(Collection[Request]):
             del self._clients[name]
 
 
-def share_out(new_queue: Callable[[], Queue], shares: Shares) -> FairQueue:
-    """A queue between clients, and where clients choose names of their own, between addresses first: a client whose
+def share_out(new_order: Callable[[], Order], shares: Shares, aging: Aging) -> Fair:
+    """An order between clients, and where clients choose names of their own, between addresses first: a client whose
     name is `address/own name` shares the weight of its address, so that a new name in each call gains nothing.
     """
-    return FairQueue(lambda: FairQueue(new_queue, {}), shares, lambda request: request.client.partition("/")[0])
+    return Fair(lambda: Fair(new_order, {}, aging), shares, aging, lambda request: request.client.partition("/")[0])

@@ -104,7 +104,7 @@ class OutOfTurn(Order):
                 gone.add(oldest)
                 yield oldest
 
-    def ahead_of_newcomer(self, request: Request, by_key: Ahead) -> Ahead:
+    def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
         """The cheaper requests, and as much of the others as must go in turn to pay for these and for itself."""
         work = work_left(request)
         if work > self._most or not self._earned:

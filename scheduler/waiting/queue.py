@@ -136,8 +136,13 @@ class Order(Protocol):
         return ()
 
     def enter(self, request: Request) -> None:
-        """Note that a request begins to wait, or waits with another prediction."""
+        """Note that a request begins to wait."""
         return
+
+    def revise(self, request: Request) -> None:
+        """Note that a waiting request has another prediction."""
+        self.leave(request)
+        self.enter(request)
 
     def leave(self, request: Request) -> None:
         """Note that a request waits no more, whatever the reason."""
@@ -152,7 +157,7 @@ class Order(Protocol):
         request that is due or in the background, which keeps its place, else 1."""
         return in_turn
 
-    def ahead_of_newcomer(self, request: Request, by_key: Ahead) -> Ahead:
+    def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
         """About what would be ahead of a request that came now, of which so much is ahead by key."""
         return by_key
 

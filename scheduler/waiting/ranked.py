@@ -86,27 +86,27 @@ class RankedQueue(Collection[Request]):
         return request in self._sorted.keys
 
     @property
-    def best_priority(self) -> int:
-        """The lowest `priority` of the requests that wait; only asked while there are any."""
-        return next(iter(self._sorted)).priority
-
-    @property
-    def exact(self) -> bool:
-        """Whether `ahead` knows the places of requests, else about that of a newcomer only."""
-        return self.order.by_key
+    def best_priority(self) -> float:
+        """The lowest `priority` of the requests that wait, as the order has it; only asked while there are any."""
+        return self._sorted.keys[next(iter(self._sorted))][0]
 
     def key(self, request: Request, now: float) -> Key:
         """The sorting key of a request at a moment, wherever it is."""
+        priority, *rest = self.order.key(request, now)
         if request.in_background:
-            return (request.priority, 0, request.times.arrival, request.row_id)
+            return (priority, 0, request.times.arrival, request.row_id)
         if request.deadline is not None and now >= due_at(request, self._aging):
-            return (request.priority, 0, request.deadline, request.times.arrival, request.row_id)
-        return (request.priority, 1, *self.order.key(request, now)[1:])
+            return (priority, 0, request.deadline, request.times.arrival, request.row_id)
+        return (priority, 1, *rest)
 
     def add(self, request: Request) -> None:
         """Put a request in."""
         self._sort(max(self._now, request.times.arrival))  # else a decision that comes late moves thousands
         self.order.enter(request)
+        self._put(request)
+
+    def _put(self, request: Request) -> None:
+        """Rank a request that the order knows of, now and when its key changes."""
         self._insert(request)
         for moment in (due_at(request, self._aging), *self.order.changes_at(request)):
             if self._now < moment < inf:
@@ -121,8 +121,9 @@ class RankedQueue(Collection[Request]):
 
     def revise(self, request: Request) -> None:
         """Rank a request anew, since its prediction has changed; does nothing when it is not here."""
-        if self.discard(request):
-            self.add(request)
+        if self._sorted.remove(request):
+            self.order.revise(request)
+            self._put(request)
 
     def serve(self, request: Request) -> None:
         """Take a request out that goes to an executor."""
@@ -138,7 +139,7 @@ class RankedQueue(Collection[Request]):
         """The requests that are ahead of one that waits here, or that would be if it came now."""
         self._sort(now)
         by_key = self._sorted.ahead(self._sorted.keys.get(request) or self.key(request, now))
-        return self.order.ahead_of_newcomer(request, by_key)
+        return self.order.ahead_of_newcomer(request, by_key, now)
 
     def total(self) -> Ahead:
         """All requests that are not in the background: what is ahead of one that comes last."""

@@ -7,8 +7,8 @@ from itertools import islice
 
 from scheduler.request import Request
 from scheduler.waiting.by_length import Aging
-from scheduler.waiting.fair import Queue
 from scheduler.waiting.prices import Prices
+from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
 
 AGING = Aging(seconds_per_token=1.0)
@@ -30,7 +30,7 @@ def predicted(
     return one
 
 
-def fill(queue: Queue, *requests: Request) -> Queue:
+def fill(queue: RankedQueue, *requests: Request) -> RankedQueue:
     for one in requests:
         queue.add(one)
     return queue
@@ -40,9 +40,9 @@ def rows(requests: Iterable[Request]) -> list[int]:
     return [one.row_id for one in requests]
 
 
-def first(queue: Queue, count: int = 9, now: float = 0.0) -> list[int]:
+def first(queue: RankedQueue, count: int = 9, now: float = 0.0) -> list[int]:
     return rows(islice(queue.ranked(now), count))
 
 
-def serve(queue: Queue, row_id: int) -> None:
+def serve(queue: RankedQueue, row_id: int) -> None:
     queue.serve(next(one for one in queue if one.row_id == row_id))

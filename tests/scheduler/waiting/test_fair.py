@@ -23,25 +23,21 @@ from scheduler.waiting.by_length import Fcfs
 from scheduler.waiting.fair import (
     OUTPUT_WEIGHT,
     PROMPT_WEIGHT,
-    FairQueue,
-    Queue,
+    Fair,
     Shares,
     service,
     service_had,
     share_out,
 )
 from scheduler.waiting.out_of_turn import OutOfTurn
+from scheduler.waiting.queue import Order
 from scheduler.waiting.ranked import RankedQueue
 from tests.scheduler.fakes import request
 from tests.scheduler.waiting.predicted import AGING, first, serve
 
 
-def by_arrival() -> Queue:
-    return RankedQueue(Fcfs())
-
-
-def by_the_default() -> Queue:
-    return RankedQueue(OutOfTurn(0.3, 4.0), AGING)
+def by_the_default() -> Order:
+    return OutOfTurn(0.3, 4.0)
 
 
 def sent(
@@ -52,14 +48,14 @@ def sent(
     return one
 
 
-def queue_of(*requests: Request, shares: Shares | None = None) -> FairQueue:
-    queue = FairQueue(by_arrival, shares or {})
+def queue_of(*requests: Request, shares: Shares | None = None) -> RankedQueue:
+    queue = RankedQueue(Fair(Fcfs, shares or {}, AGING))
     for one in requests:
         queue.add(one)
     return queue
 
 
-def run(queue: FairQueue, row_id: int, generated: int) -> Request:
+def run(queue: RankedQueue, row_id: int, generated: int) -> Request:
     """A request is taken from the queue and generates so many tokens."""
     one = next(each for each in queue if each.row_id == row_id)
     queue.serve(one)
@@ -77,14 +73,14 @@ def test_clients_take_turns_and_each_keeps_its_own_order() -> None:
 
 def test_a_new_name_in_each_call_gains_an_address_nothing() -> None:
     """With 12 new names for one of another address, that one waited seven seconds and had one answer in nine."""
-    queue = share_out(by_arrival, {})
+    queue = RankedQueue(share_out(Fcfs, {}, AGING))
     for one in (*(sent(n, f"flood/{n}") for n in range(6)), sent(6, "modest/me"), sent(7, "modest/me")):
         queue.add(one)
     assert first(queue) == [0, 6, 1, 7, 2, 3, 4, 5]
 
 
 def test_names_of_one_address_take_turns_within_its_share() -> None:
-    queue = share_out(by_arrival, {})
+    queue = RankedQueue(share_out(Fcfs, {}, AGING))
     for one in (sent(0, "gateway/a"), sent(1, "gateway/a"), sent(2, "gateway/b"), sent(3, "other"), sent(4, "other")):
         queue.add(one)
     assert first(queue) == [0, 3, 2, 4, 1]
@@ -174,12 +170,22 @@ def test_what_is_discarded_or_unknown_is_not_here() -> None:
     assert first(queue) == [0]
 
 
+def test_another_prediction_costs_a_client_nothing() -> None:
+    """Where it left and came again, it was lifted to the least counter of the others."""
+    queue = queue_of(sent(0, "b"), sent(1, "a"), sent(2, "b"), later := sent(3, "a"))
+    run(queue, 0, generated=50)
+    run(queue, 1, generated=1)
+    queue.revise(later)
+    assert first(queue) == [3, 2]
+
+
 def test_clients_that_are_gone_are_forgotten() -> None:
-    queue = queue_of()
+    order = Fair(Fcfs, {}, AGING)
+    queue = RankedQueue(order)
     for n in range(10_000):
         queue.add(sent(n, f"client {n}"))
         run(queue, n, generated=1).move(State.FINISHED)
-    assert len(queue._clients) <= 4097
+    assert len(order._clients) <= 4097
 
 
 def test_what_is_ahead_is_counted_as_if_clients_took_turns() -> None:
@@ -200,16 +206,17 @@ def backlogs(draw: st.DrawFn) -> tuple[list[list[tuple[int, int, float | None]]]
     return clients, draw(st.integers(1, 6))
 
 
-@pytest.mark.parametrize("new_queue", [by_arrival, by_the_default])
+@pytest.mark.parametrize("new_order", [Fcfs, by_the_default])
 @settings(max_examples=60, deadline=None)
 @given(backlogs())
 def test_services_of_clients_that_wait_all_the_while_differ_by_no_more_than_the_bound(
-    new_queue: Callable[[], Queue], given_backlogs: tuple[list[list[tuple[int, int, float | None]]], int]
+    new_order: Callable[[], Order], given_backlogs: tuple[list[list[tuple[int, int, float | None]]], int]
 ) -> None:
     """One token a row a step; the differences at any two steps are within the bound of scheduler/waiting/fair.py."""
     backlogs, slots = given_backlogs
     shares = {"0": 1.0, "1": 2.0, "2": 0.5}
-    queue, numbers = FairQueue(new_queue, shares), iter(range(10**6))
+    order, numbers = Fair(new_order, shares, AGING), iter(range(10**6))
+    queue = RankedQueue(order)
     lengths: dict[Request, int] = {}
     for place, backlog in enumerate(backlogs):
         for prompt, answer, predicted in backlog:
@@ -218,7 +225,7 @@ def test_services_of_clients_that_wait_all_the_while_differ_by_no_more_than_the_
             queue.add(one)
     running: list[Request] = []
     history: list[list[float]] = []
-    while all(client in queue._active for client in shares):
+    while all(client in order._active for client in shares):
         for one in list(islice(queue.ranked(0.0), slots - len(running))):
             queue.serve(one)
             one.move(State.ASSIGNED)

@@ -11,7 +11,7 @@ from scheduler.batching.batcher import Batcher
 from scheduler.learner import inline
 from scheduler.request import State
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.waiting.fair import FairQueue
+from scheduler.waiting.fair import Fair
 from server.cli.config import ServeConfig
 from server.composition.scheduling import parts_for
 from tests.scheduler.fakes import request, worker
@@ -40,7 +40,7 @@ def batcher(strategy: str, **flags: Any) -> Batcher:
 def test_service_is_shared_out_with_two_keys_or_as_told(flags: dict[str, Any], fair: bool) -> None:
     strategy, flags = flags.get("strategy", "lengthwise"), {k: v for k, v in flags.items() if k != "strategy"}
     waiting = batcher(strategy, **flags).waiting
-    assert isinstance(waiting, FairQueue) is fair
+    assert isinstance(waiting.order, Fair) is fair
 
 
 def test_a_batch_waits_as_long_as_it_is_told_to_fill_up() -> None:
