@@ -44,8 +44,8 @@ class Prompt:
     ids: tuple[int, ...]
     text: str = ""
     parts: LengthQuery = LengthQuery("", "", 0, 0)
-    """The application's instruction and the user's own input, and their tokens without the chat template; the bound of
-    the answer, and whose it is, are not in it yet."""
+    """The application's instruction and the user's own input, and their tokens without the chat template's at either
+    end; the bound of the answer, and whose it is, are not in it yet."""
     grammar: Compiled | None = None
     """The grammar of the answer; None where it may be anything."""
     tools: Toolbox = NO_TOOLS
@@ -86,15 +86,17 @@ def refuse_unencodable(param: str) -> Iterator[None]:
 
 @refuse_unencodable("messages")
 def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
-    turns, ids = render_chat(body, model, tools)
-    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, body, model)
+    turns, ids, *texts = render_chat(body, model, tools)
+    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, texts, body, model)
 
 
-def _prompt(prompt: Prompt, turns: Sequence[Turn], body: TextBody, model: ServedModel) -> Prompt:
-    """The prompt with its parts. Raises ApiError 400 for one that is empty, or leaves no room for an answer, and
+def _prompt(
+    prompt: Prompt, turns: Sequence[Turn], texts: Sequence[slice], body: TextBody, model: ServedModel
+) -> Prompt:
+    """The prompt with its parts, whose `texts` are those of its tokens that say what the system does at its beginning,
+    and what the other turns do. Raises ApiError 400 for one that is empty, or leaves no room for an answer, and
     TextError."""
-    ids, is_chat = prompt.ids, isinstance(body, ChatBody)
-    path = "messages" if is_chat else "prompt"
+    ids, path = prompt.ids, "messages" if isinstance(body, ChatBody) else "prompt"
     if not ids:
         raise invalid(path, "must not be empty")
     if len(ids) >= model.context_length:
@@ -103,15 +105,17 @@ def _prompt(prompt: Prompt, turns: Sequence[Turn], body: TextBody, model: Served
         split = split_by(body.instruction, [turn["content"] for turn in turns])
     else:
         split = split_messages(turns, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
-    if not (is_chat or split.instruction):
-        return replace(prompt, parts=LengthQuery("", split.user_input, len(ids), 0, ids))
-    user_input = model.text.encode(split.user_input)
-    tokens = (*(model.text.encode(split.instruction) if split.instruction else ()), *user_input)
-    return replace(prompt, parts=LengthQuery(split.instruction, split.user_input, len(user_input), 0, tokens))
+    system, others = (ids[place] for place in texts)
+    is_apart = body.instruction is None and (system or not split.instruction)
+    length = len(others if is_apart else model.text.encode(split.user_input))
+    return replace(prompt, parts=LengthQuery(split.instruction, split.user_input, length, 0, system + others))
 
 
-def render_chat(body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> tuple[list[Turn], list[int]]:
-    """The turns as chat templates know them, and their token ids. Raises ApiError 400 and TextError. Heavy."""
+def render_chat(
+    body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS
+) -> tuple[list[Turn], list[int], slice, slice]:
+    """The turns as chat templates know them, and what `Text.encode_turns` makes of them: their token ids, and which of
+    these are texts. Raises ApiError 400 and TextError. Heavy."""
     turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
     goes_on = bool(body.continue_final_message)
     if goes_on and turns[-1]["role"] != "assistant":
@@ -124,14 +128,14 @@ def render_chat(body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -
     if not model.text.takes_tools and (offered or any(len(turn) > len(PLAIN) for turn in turns)):
         turns, offered = plain_turns(turns, tools), []
     check_bytes(sum(len(turn["content"].encode()) for turn in turns), "messages", model)
-    ids = model.text.encode_chat(
+    encoded = model.text.encode_turns(
         turns,
         tools=offered,
         add_generation_prompt=body.add_generation_prompt is not False and not goes_on,
         continue_final_message=goes_on,
         variables=body.chat_template_kwargs or {},
     )
-    return turns, ids
+    return turns, *encoded
 
 
 def _turn(message: Message, path: str) -> Turn:
@@ -194,7 +198,7 @@ def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None
         text = item if isinstance(item, str) else model.text.decode(item)
         ids = tuple(model.text.encode(item) if isinstance(item, str) else item)
         turns = [{"role": "user", "content": text}]
-        prompts.append(_prompt(Prompt(ids, text, grammar=grammar), turns, body, model))
+        prompts.append(_prompt(Prompt(ids, text, grammar=grammar), turns, (slice(0), slice(None)), body, model))
     return prompts
 
 
