@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, TemplateError, meta
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from models.errors import TextError, translate_failures
@@ -88,9 +88,13 @@ class Text:
 
         Raises TextError for what the tokenizer cannot encode.
         """
-        return _ids(self._backend, [text], add_special_tokens=add_special_tokens)[0]
+        return list(_encode(self._backend, [text], special=add_special_tokens, placed=False)[0].ids)
 
-    def encode_chat(
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """Encode messages by the chat template, as `encode_turns` does with these options."""
+        return self.encode_turns(messages, **options)[0]
+
+    def encode_turns(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
@@ -98,9 +102,11 @@ class Text:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, object] = MappingProxyType({}),
-    ) -> list[int]:
+    ) -> tuple[list[int], slice, slice]:
         """Encode messages by the chat template, up to where the assistant speaks, or to the end of the last message's
-        text; `variables` are for the template, and so are `tools` where it `takes_tools`.
+        text; `variables` are for the template, and so are `tools` where it `takes_tools`. Behind the ids come the
+        places of the first message's text, if it is the system's, and of the others' texts; all tokens count as the
+        latter where the template words texts anew.
 
         What looks like a control token inside any of them stays plain text, so no user can forge a turn.
         """
@@ -116,7 +122,9 @@ class Text:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
         )
-        return self._encode_veiled(rendered, nonce, hidden)
+        pieces = self._encode_veiled(rendered.split(nonce), hidden)
+        edges = [_tokens_before(rendered[:edge].split(nonce), pieces) for edge in _find_texts(rendered, turns)]
+        return list(chain.from_iterable(piece.ids for piece in pieces)), slice(*edges[:2]), slice(*edges[2:])
 
     def _veil(self, value: Any, nonce: str, hidden: list[str]) -> Any:
         """Put a marker in place of each control text in a value; the texts are appended to `hidden`."""
@@ -140,14 +148,13 @@ class Text:
         with translate_failures(lambda why: TextError(f"{refusal}: {why}")), self._deadline.limit():
             return str(render(messages, chat_template=self._template, tokenize=False, **options, **variables))
 
-    def _encode_veiled(self, rendered: str, nonce: str, hidden: list[str]) -> list[int]:
+    def _encode_veiled(self, pieces: list[str], hidden: list[str]) -> list[Encoding]:
         # Between two nonces stands the number of a hidden text: every second piece.
-        pieces = rendered.split(nonce)
         pieces[1::2] = (hidden[int(number)] for number in pieces[1::2])
-        ids: list[list[int]] = [[]] * len(pieces)
+        coded: list[Any] = [None] * len(pieces)
         for first, coder in enumerate((self._backend, self._literal)):
-            ids[first::2] = _ids(coder, pieces[first::2], add_special_tokens=False)
-        return list(chain.from_iterable(ids))
+            coded[first::2] = _encode(coder, pieces[first::2])
+        return coded
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Decode token ids, control tokens left out or written out."""
@@ -178,12 +185,34 @@ class Text:
 SHORT = 1024
 
 
-def _ids(coder: Tokenizer, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:
-    """The ids of each text. Long ones as a batch: a text by itself is encoded without letting other threads run."""
+def _encode(coder: Tokenizer, texts: list[str], *, special: bool = False, placed: bool = True) -> list[Encoding]:
+    """Each text encoded, with `special` tokens if customary, and known places of its tokens unless they need not be
+    `placed`. Long ones as a batch: a text by itself is encoded without letting other threads run."""
     with translate_failures(lambda why: TextError(f"the model's tokenizer cannot encode this text: {why}")):
         if sum(map(len, texts)) <= SHORT:
-            return [coder.encode(text, add_special_tokens=add_special_tokens).ids for text in texts]
-        return [encoding.ids for encoding in coder.encode_batch_fast(texts, add_special_tokens=add_special_tokens)]
+            return [coder.encode(text, add_special_tokens=special) for text in texts]
+        encode = coder.encode_batch if placed else coder.encode_batch_fast
+        return list(encode(texts, add_special_tokens=special))
+
+
+def _find_texts(rendered: str, turns: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
+    """Where in a conversation the system's text at its beginning begins and ends, and where the texts behind it do. The
+    last is looked for from the end: there the template has the fewest words that a text could be mistaken for."""
+    texts = [str(turn.get("content") or "").strip() for turn in turns]
+    system = texts.pop(0) if turns[:1] and turns[0].get("role") == "system" else ""
+    first, last = (texts[0], texts[-1]) if texts else ("", "")
+    told, end = rendered.find(system), rendered.rfind(last)
+    begin = end if len(texts) < 2 else rendered.find(first, told + len(system))
+    if min(told, begin, end) < 0:
+        return 0, 0, 0, len(rendered)
+    return told, told + len(system), begin, max(begin, end + len(last))
+
+
+def _tokens_before(before: Sequence[str], pieces: Sequence[Encoding]) -> int:
+    """Tokens of a text in pieces that stand before a place, given the pieces' texts up to there."""
+    *whole, last = pieces[: len(before)]
+    within = last.char_to_token(len(before[-1]))
+    return sum(len(piece.ids) for piece in whole) + (len(last.ids) if within is None else within)
 
 
 def _control_texts(backend: Tokenizer) -> list[str]:

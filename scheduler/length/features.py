@@ -51,7 +51,7 @@ class LengthQuery:
     max_tokens: int
     """Tokens after which the answer is cut off: no prediction exceeds it."""
     tokens: tuple[int, ...] = ()
-    """Tokens of both texts, without the chat template."""
+    """Tokens of both texts, without what the chat template puts around them."""
     scope: str = ""
     """Whose request it is: answers of one scope tell nothing of those of another."""
 

@@ -151,7 +151,6 @@ TEMPLATE_FIELDS = ("chat_template_kwargs", "add_generation_prompt", "continue_fi
 """Fields of a chat's body that decide how its template is filled."""
 
 
-@text_prompts.refuse_unencodable("messages")
 def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is not None:
         raise invalid("prompt", "give either prompt or messages, not both")
@@ -162,12 +161,11 @@ def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     return text_prompts.render_chat(schema.ChatBody(messages=body.messages or [], **fields), model)[1]
 
 
-@text_prompts.refuse_unencodable("prompt")
 def _prompt_ids(body: TokenizeBody, model: ServedModel) -> list[int]:
     if body.prompt is None:
         raise invalid("prompt", "is missing; give either prompt or messages")
     text_prompts.check_bytes(len(body.prompt.encode()), "prompt", model)
-    return model.text.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    return text_prompts.encode(body.prompt, "prompt", model, add_special_tokens=body.add_special_tokens is not False)
 
 
 def _detokenize(body: DetokenizeBody, model: ServedModel) -> Detokenized:

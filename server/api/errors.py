@@ -195,8 +195,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         else:
             log.exception("request %s failed", request_id(request))
             error = internal_error(request)
-    operation = request.get(OPERATION)
-    dialect = None if operation is None else operation.dialect
+    dialect = request[OPERATION].dialect
     return error_response(error, body=None if dialect is None else dialect.word(error, request_id(request)))
 
 

@@ -41,18 +41,14 @@ COMPLETION = Endpoint(CompletionBody, "cmpl-", prompts.completion_prompts, Compl
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation."""
-    return await _answer(request, CHAT)
+    body, record = await read_call(request, CHAT.schema, CHAT.prefix)
+    return await respond(request, record, body, await CHAT.prompts(body, request.app[MODEL]), CHAT.words)
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """Continue prompts."""
-    return await _answer(request, COMPLETION)
-
-
-async def _answer(request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
-    body, record = await read_call(request, endpoint.schema, endpoint.prefix)
-    read = await endpoint.prompts(body, request.app[MODEL])
-    return await respond(request, record, body, read, endpoint.words)
+    body, record = await read_call(request, COMPLETION.schema, COMPLETION.prefix)
+    return await respond(request, record, body, await COMPLETION.prompts(body, request.app[MODEL]), COMPLETION.words)
 
 
 async def messages(request: web.Request) -> web.StreamResponse:
@@ -71,7 +67,6 @@ async def count_tokens(request: web.Request) -> web.Response:
     body = await read_body(request, CountBody)
     model_name(body.model, model)
 
-    @prompts.refuse_unencodable("messages")
     def count() -> int:
         chat = as_chat(body)
         return len(prompts.render_chat(chat, model, toolbox(chat))[1])

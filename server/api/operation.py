@@ -80,18 +80,12 @@ BY_HANDLER: web.AppKey[Mapping[Handler, Operation]] = web.AppKey("operations")
 """An application's operations. Two of one handler differ only in their paths."""
 
 
+async def _find_nothing(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPNotFound
+
+
+NOWHERE = Operation("get", "", _find_nothing)
+"""The operation of a request at whose path there is none."""
+
 OPERATION = web.RequestKey("operation", Operation)
-"""A request's operation, as the router matched it; absent where nothing is at its path."""
-
-
-def note_operation(request: web.Request) -> None:
-    """Keep the operation that the router matched, never one that is put together from what the client says."""
-    operation = request.app[BY_HANDLER].get(request.match_info.handler)
-    if operation is not None:
-        request[OPERATION] = operation
-
-
-def generates(request: web.Request) -> bool:
-    """Whether a call asks for a place in the queue."""
-    operation = request.get(OPERATION)
-    return operation is not None and operation.generates
+"""A request's operation, as the router matched it, and never one that is put together from what the client says."""

@@ -28,24 +28,32 @@ class Ticket:
         self._quota = app[ACCESS].quota
         self._counted = 0  # answers that wait on their way to the queue
         if operation.generates and (request.content_length or 0) <= self._limits.max_body_bytes:
-            self._check_room(1)  # what is larger is never welcome, and told so
+            self.count_answers(1, arrived=False)  # what is larger is never welcome, and told so
         # Who counts the tokens of each prompt before sending it has as many calls for that as for answers.
         holder = request.get(HOLDER, ALL)
         self._account = f"{holder} counting" if operation.counts else holder
         self._share = self._quota.enter(self._account, self._dispatcher.now())
 
-    def count_body(self) -> None:
-        """From now on, as its body has come whole, count the call as one that waits. Raises ApiError 429."""
-        self.count_answers(1)
-
-    def count_answers(self, answers: int) -> None:
-        """From now on count the call as the answers that it asks for. Raises ApiError 400, and 429 where they do not
-        fit behind what waits; a call by itself always does."""
+    def count_answers(self, answers: int, *, arrived: bool = True) -> None:
+        """From now on count the call as the answers that it asks for, if its body has `arrived` whole. Raises ApiError
+        400, and 429 where they do not fit behind what waits, those included that have arrived and are not in the queue
+        yet; a call by itself always does."""
+        dispatcher, limits = self._dispatcher, self._limits
         if answers > 1:
             self._quota.count_answers(self._share, answers)
-        self._check_room(answers)
-        self._pending.arrived += answers - self._counted
-        self._counted = answers
+        if (most := limits.max_num_queued_reqs) is not None:
+            others = dispatcher.table.requests_in_line + self._pending.arrived - self._counted
+            crowded = others + answers > most and (others > 0 or answers == 1)
+            if crowded and others + answers - dispatcher.waits.free_slots > most:
+                reason = f"{most} requests wait already"
+                if answers > 1:
+                    reason = f"{others} requests wait already, with these {answers} it would be more than {most}"
+                raise _full(f"{reason} (--max-num-queued-reqs)", dispatcher)
+        if (tokens := limits.max_num_queued_tokens) is not None and dispatcher.table.tokens_waiting >= tokens:
+            raise _full(f"{tokens} tokens wait already (--max-num-queued-tokens)", dispatcher)
+        if arrived:
+            self._pending.arrived += answers - self._counted
+            self._counted = answers
 
     def spend(self, tokens: int) -> None:
         """Count tokens that a call was told of."""
@@ -61,21 +69,6 @@ class Ticket:
         self.settle()
         self._quota.leave(self._share)
 
-    def _check_room(self, answers: int) -> None:
-        """Raise ApiError 429 when the queue is full, with the answers that have arrived and are not in it yet."""
-        dispatcher, limits = self._dispatcher, self._limits
-        most, tokens = limits.max_num_queued_reqs, limits.max_num_queued_tokens
-        if most is not None:
-            others = dispatcher.table.requests_in_line + self._pending.arrived - self._counted
-            crowded = others + answers > most and (others > 0 or answers == 1)
-            if crowded and others + answers - dispatcher.waits.free_slots > most:
-                reason = f"{most} requests wait already"
-                if answers > 1:
-                    reason = f"{others} requests wait already, with these {answers} it would be more than {most}"
-                raise _full(f"{reason} (--max-num-queued-reqs)", dispatcher)
-        if tokens is not None and dispatcher.table.tokens_waiting >= tokens:
-            raise _full(f"{tokens} tokens wait already (--max-num-queued-tokens)", dispatcher)
-
 
 TICKET = web.RequestKey("ticket", Ticket)
 
@@ -84,8 +77,8 @@ TICKET = web.RequestKey("ticket", Ticket)
 async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn calls away that could not be served soon, or not at all. The others go on a few at a time: all that come in
     one instant would be read, encoded and queued before anything else runs."""
-    operation, app = request.get(OPERATION), request.app
-    if operation is None or not (operation.generates or operation.rationed or operation.counts):
+    operation, app = request[OPERATION], request.app
+    if not (operation.generates or operation.rationed or operation.counts):
         return await handler(request)
     if app[LIFE].draining and not operation.counts:
         raise shutting_down()

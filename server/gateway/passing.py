@@ -53,7 +53,7 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 
 async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     app, ticket = request.app, request[TICKET]
-    ticket.count_body()
+    ticket.count_answers(1)
     meta = read_meta(body)
     ticket.count_answers(meta.choices)
     record = _record(request, meta)
@@ -61,7 +61,8 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     holder = record.caller.holder
     with app[REGISTER].enter(record):
         most = (meta.most or UNSTATED) * meta.choices
-        query = LengthQuery("", "", meta.prompt_tokens, most, meta.words(), length_scope(holder, None))
+        scope = length_scope(holder, None) if holder else ""
+        query = LengthQuery("", "", meta.prompt_tokens, most, meta.words(), scope)
         sampling = SamplingParams(max_tokens=most)
         prediction = await app[LENGTHS].predict(query, sampling)
         record.check()

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from server.api.errors import ApiError, bad_request, busy
-from server.api.operation import OPERATION
 from server.api.served_model import DISPATCHER
 from server.cli.config import Admission
 from server.http.keys import Keyring
@@ -157,11 +155,6 @@ def holder_of(request: web.Request) -> str | None:
     return request.get(HOLDER)
 
 
-def sender_of(request: web.Request) -> str:
-    """The name of the API key that a request came with, else the address that it came from."""
-    return request.get(HOLDER) or request.remote or ""
-
-
 def client_of(request: web.Request, user: str | None) -> str:
     """The client between whom and others service is shared out: its API key, else its address, and behind a slash who
     it says that it is in the body's `user`. Names are those of keys, or hashes, since metrics and the dashboard show
@@ -169,22 +162,11 @@ def client_of(request: web.Request, user: str | None) -> str:
     """
     if HOLDER in request:
         return request[HOLDER]
-    address = f"address-{_hash(request.remote)}" if request.remote else ""
-    return f"{address}/user-{_hash(user)}" if user else address
-
-
-def _hash(name: str) -> str:
-    return sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-
-
-@web.middleware
-async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer 401 to a call that brings no key of ours."""
-    keys = request.app[ACCESS].keys
-    operation = request.get(OPERATION)
-    if keys.shares and (operation is None or not operation.open):
-        request[HOLDER] = check_key(keys, request.headers)
-    return await handler(request)
+    address, asked = (
+        f"{kind}-{sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}" if name else ""
+        for kind, name in (("address", request.remote), ("user", user))
+    )
+    return f"{address}/{asked}" if asked else address
 
 
 def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:

@@ -17,8 +17,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.api.errors import ApiError
+from server.api.operation import OPERATION
 from server.cli.config import ConfigError, FrontConfig
-from server.http.access import Access, Quota
+from server.http.access import HOLDER, Access, Quota, check_key
 from server.http.keys import load_keys
 from server.observe.tracing import tracing_to
 from server.process.port import is_loopback
@@ -121,19 +122,22 @@ FRONT = web.AppKey("front", Front)
 
 @web.middleware
 async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse calls by foreign names, where names are checked, and by pages that may not call; answer a browser's
-    question whether a page may."""
+    """Refuse calls by foreign names, where names are checked, by pages that may not call, and without a key of ours,
+    where keys are set; answer a browser's question whether a page may."""
     front, origin = request.app[FRONT], request.headers.get("Origin")
     if front.hosts is not None:
         check_host(front.hosts, request.headers.get("Host", ""))
-    if origin is None:
-        return await handler(request)
-    asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
-    calls = request.method not in HARMLESS and _foreign(request, origin)
-    if (asks or calls) and not _allows(front.settings, origin):
-        message = "pages of this origin may not call this server; --allowed-origins names those that may"
-        raise ApiError(403, message, code="origin_not_allowed")
-    return _preflight(request, front.settings) if asks else await handler(request)
+    if origin is not None:
+        asks = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
+        calls = request.method not in HARMLESS and _foreign(request, origin)
+        if (asks or calls) and not _allows(front.settings, origin):
+            message = "pages of this origin may not call this server; --allowed-origins names those that may"
+            raise ApiError(403, message, code="origin_not_allowed")
+        if asks:
+            return _preflight(request, front.settings)
+    if front.access.keys.shares and not request[OPERATION].open:
+        request[HOLDER] = check_key(front.access.keys, request.headers)
+    return await handler(request)
 
 
 def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:

@@ -29,7 +29,7 @@ from server.api.health import CREATED, LIFE, Life
 from server.api.input.structured import give_up_compiling
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.openapi import DOCUMENT, encode_document
-from server.api.operation import BY_HANDLER, OPERATION, Operation, generates, note_operation
+from server.api.operation import BY_HANDLER, NOWHERE, OPERATION, Operation
 from server.api.operations import OPERATIONS
 from server.api.output.reply import SHORT_FORM
 from server.api.output.sse import LOOKS
@@ -41,9 +41,9 @@ from server.batches.asker import ModelAsker
 from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
 from server.dashboard.feed import FEED, NAME, Feed, close_feed
 from server.embeddings import TextEmbedder
-from server.http.access import ACCESS, authenticate, holder_of, sender_of
+from server.http.access import ACCESS, HOLDER, holder_of
 from server.http.front import FRONT, OPEN, Front, add_origin_headers, guard
-from server.http.request_id import HEADER, remember_id, request_id
+from server.http.request_id import CURRENT_ID, HEADER, request_id
 from server.observe.logs import with_fields
 from server.observe.metrics import METRICS, Metrics
 from server.observe.tracing import TRACING, close_tracing, trace_calls
@@ -178,21 +178,22 @@ async def meet_expectation(request: web.Request) -> web.Response | None:
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "Lengthwise"
     response.headers[HEADER] = request_id(request)
-    operation = request.get(OPERATION)
-    if operation is not None and operation.dialect is not None:
-        response.headers[operation.dialect.id_header] = request_id(request)
+    if (dialect := request.get(OPERATION, NOWHERE).dialect) is not None:
+        response.headers[dialect.id_header] = request_id(request)
     response.headers.update(request.get(SHORT_FORM, {}))
 
 
 @web.middleware
 async def log_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Log each request when it ends."""
+    """Note whose id is served and which operation, and log each request when it ends."""
     start = time.monotonic()
     status = "client gone"
-    remember_id(request)
-    note_operation(request)
+    CURRENT_ID.set(request_id(request))
+    request[OPERATION] = request.app[BY_HANDLER].get(request.match_info.handler, NOWHERE)
     try:
         response = await handler(request)
+        if 400 <= response.status < 500 and response.status not in UNPACED:
+            await _pace(request)
         status = str(response.status)
         return response
     finally:
@@ -217,7 +218,7 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
     if (metrics := request.app.get(METRICS)) is not None:
         resource = request.match_info.route.resource
         route = "unknown" if resource is None else resource.canonical
-        refusal = code if status in REFUSALS and generates(request) else None
+        refusal = code if status in REFUSALS and request[OPERATION].generates else None
         metrics.count_response(request.method, route, status, refusal)
 
 
@@ -256,23 +257,12 @@ class Pace:
 PACE = web.AppKey("pace", Pace)
 
 
-@web.middleware
-async def pace_refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _pace(request: web.Request) -> None:
     """Let refusals that follow one another fast wait, where rows run that they would disturb."""
-    response = await handler(request)
-    dispatcher = request.app[DISPATCHER]
-    if 400 <= response.status < 500 and response.status not in UNPACED and dispatcher.table.requests_running:
-        await sleep(request.app[PACE].wait(sender_of(request), dispatcher.now()))
-    return response
+    dispatcher, sender = request.app[DISPATCHER], request.get(HOLDER) or request.remote or ""
+    if dispatcher.table.requests_running:
+        await sleep(request.app[PACE].wait(sender, dispatcher.now()))
 
 
-MIDDLEWARES = (
-    log_requests,
-    trace_calls,
-    pace_refusals,
-    errors_as_json,
-    guard,
-    authenticate,
-    admit,
-)
+MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard, admit)
 """Middlewares from the outside inwards: those that turn a call away come before those that read it."""

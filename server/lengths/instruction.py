@@ -36,7 +36,7 @@ def split_messages(messages: Sequence[Mapping[str, str]], how: InstructionSplit)
     """
     system = [message["content"] for message in messages if message["role"] == "system"]
     others = [message["content"] for message in messages if message["role"] != "system"]
-    if system:
+    if system or how is InstructionSplit.SYSTEM:
         return SplitPrompt("\n".join(system).strip(), "\n".join(others).strip())
     first = next((place for place, message in enumerate(messages) if message["role"] == "user"), None)
     if first is None:

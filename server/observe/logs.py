@@ -19,7 +19,7 @@ from typing import TextIO
 import orjson
 from aiohttp.http_exceptions import HttpProcessingError
 
-from server.http.request_id import current_id
+from server.http.request_id import CURRENT_ID
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": _printable(record.getMessage()),
         }
-        request_id = current_id()
+        request_id = CURRENT_ID.get()
         if request_id is not None:
             entry["request_id"] = request_id
         entry |= fields_of(record)

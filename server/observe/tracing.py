@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from server.api.errors import error_code
-from server.api.operation import generates
+from server.api.operation import OPERATION
 from server.api.register import CALL, REGISTER
 from server.cli.settings import ConfigError
 from server.http.access import holder_of
@@ -53,7 +53,7 @@ async def close_tracing(app: web.Application) -> None:
 async def trace_calls(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Put a span around each call that generates, where spans are collected; what its client sends in `traceparent` is
     its parent."""
-    if TRACING not in request.app or not generates(request):
+    if TRACING not in request.app or not request[OPERATION].generates:
         return await handler(request)
     from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

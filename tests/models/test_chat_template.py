@@ -43,6 +43,24 @@ def test_no_mixture_of_control_texts_gives_control_tokens_and_all_of_it_is_kept(
     assert tiny_text.decode(ids) == f"system\n{content}\nuser\n{content}\nassistant\n"
 
 
+@given(parts=st.lists(st.sampled_from([*CONTROL, "hi", " ", "\n", "😀", "user", "."]), max_size=8))
+@pytest.mark.parametrize("system", ["", "Be brief.", tiny.END])
+def test_the_places_of_texts_among_the_tokens_are_told(tiny_text: Text, system: str, parts: list[str]) -> None:
+    content = "".join(parts)
+    turns = [turn("system", system)] if system else []
+    ids, told, said = tiny_text.encode_turns([*turns, turn("user", content)])
+    assert [tiny_text.decode(ids[place]).strip() for place in (told, said)] == [system, content.strip()]
+    more = [turn("user", f"({content})"), turn("assistant", "yes"), turn("user", "!")]
+    ids, _, said = tiny_text.encode_turns([*turns, *more])
+    assert tiny_text.decode(ids[said]) == f"({content})\nassistant\nyes\nuser\n!"
+
+
+def test_where_a_template_words_texts_anew_all_of_the_prompt_counts_as_said(tiny_folder: Path) -> None:
+    text = Text.load(tiny_folder, chat_template="{{ messages[0].content | upper }}")
+    ids, told, said = text.encode_turns([turn("user", "hi")])
+    assert (ids[told], text.decode(ids[said])) == ([], "HI")
+
+
 def test_the_messages_given_are_left_as_they_are(tiny_text: Text) -> None:
     message = turn("user", tiny.END)
     tiny_text.encode_chat([message])

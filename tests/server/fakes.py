@@ -91,6 +91,16 @@ class FakeText:
         turns = turns.removesuffix("\n") if continue_final_message else turns
         return self.encode(f"{opening}{turns}{'assistant:' if add_generation_prompt else ''}")
 
+    def encode_turns(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> tuple[list[int], slice, slice]:
+        """As models.text.Text has it: the ids, and the places of the system's text and of the others'."""
+        ids = self.encode_chat(messages, **options)
+        texts = [message["content"].encode() for message in messages]
+        system = texts.pop(0) if messages[0]["role"] == "system" else b""
+        first, last = (texts[0], texts[-1]) if texts else (b"", b"")
+        told, end = bytes(ids).find(system), bytes(ids).rfind(last)
+        begin = bytes(ids).find(first, told + len(system))
+        return ids, slice(told, told + len(system)), slice(begin, end + len(last))
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         pieces = bytes(one for one in ids if one != END).decode(errors="replace")
         return pieces if skip_special_tokens else pieces + "<end>" * list(ids).count(END)

@@ -28,8 +28,8 @@ from server.api.output.sse import HEADER as PROGRESS
 from server.api.register import Caller, Record
 from server.api.served_model import DISPATCHER, MODEL, model_name
 from server.api.ticket import TICKET
-from server.http.access import HOLDER, client_of, sender_of
-from server.http.request_id import request_id
+from server.http.access import HOLDER, client_of
+from server.http.request_id import REQUEST_ID
 
 LARGE = 64 * 1024
 """Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
@@ -66,27 +66,22 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
     async with hold_body(request) as raw:
         request[TICKET].count_answers(1)
         body = await decode(raw, schema, app)
+    asks = {name: request.headers[name] for name in (ESTIMATE, PROGRESS) if name in request.headers}
+    for name, value in asks.items():
+        if value not in ("0", "1"):
+            raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
     record = Record(
         f"{prefix}{secrets.token_hex(16)}",
-        Caller(request.get(HOLDER), request_id(request)),
+        Caller(request.get(HOLDER), request[REQUEST_ID]),
         request.path,
         model_name(body.model, app[MODEL]),
         int(time.time()),
         bool(body.stream),
         app[DISPATCHER].now(),
         client=client_of(request, getattr(body, "user", None)),
-        asks=_asked(request),
+        asks=frozenset(name for name, value in asks.items() if value == "1"),
     )
     return body, record
-
-
-def _asked(request: web.Request) -> frozenset[str]:
-    """The headers by which a client asks to be told more; raises ApiError 400."""
-    given = {name: request.headers[name] for name in (ESTIMATE, PROGRESS) if name in request.headers}
-    for name, value in given.items():
-        if value not in ("0", "1"):
-            raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
-    return frozenset(name for name, value in given.items() if value == "1")
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:
@@ -101,7 +96,8 @@ async def hold_body(request: web.Request) -> AsyncIterator[bytes]:
 
     Raises ApiError 400, 408, 413, 415 or 429.
     """
-    held, sender, body = request.app[PENDING].body_bytes, sender_of(request), bytearray()
+    held, body = request.app[PENDING].body_bytes, bytearray()
+    sender = request.get(HOLDER) or request.remote or ""
     try:
         await _receive(request, body, held, sender)
         yield bytes(body)

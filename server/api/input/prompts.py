@@ -7,8 +7,7 @@ before any memory is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -44,8 +43,8 @@ class Prompt:
     ids: tuple[int, ...]
     text: str = ""
     parts: LengthQuery = LengthQuery("", "", 0, 0)
-    """The application's instruction and the user's own input, and their tokens without the chat template; the bound of
-    the answer, and whose it is, are not in it yet."""
+    """The application's instruction and the user's own input, and their tokens without the chat template's at either
+    end; the bound of the answer, and whose it is, are not in it yet."""
     grammar: Compiled | None = None
     """The grammar of the answer; None where it may be anything."""
     tools: Toolbox = NO_TOOLS
@@ -59,42 +58,35 @@ async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
     tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
     form = tools.offered or body.response_format or body.structured_outputs
     grammar = await constraint(body, model, tools) if form else None
-    if not asks_tools and _is_short(body):
+    turns = body.messages
+    is_plain = len(turns) <= FEW and all(
+        isinstance(turn.content, str) and not (turn.tool_calls or turn.tool_call_id) for turn in turns
+    )
+    size = len(body.instruction or "") + sum(len(turn.content or "") for turn in turns)
+    if is_plain and size <= SHORT and not (asks_tools or body.chat_template_kwargs):
         return [_converse(body, model, tools, grammar)]
     return [await model.run_in_thread(_converse, body, model, tools, grammar)]
 
 
-def _is_short(body: ChatBody) -> bool:
-    """Whether all that becomes text is short: the contents of few turns, without calls of tools, their results, and
-    variables of the template."""
-    size = len(body.instruction or "")
-    for turn in body.messages[:FEW]:
-        if not isinstance(turn.content, str) or turn.tool_calls or turn.tool_call_id:
-            return False
-        size += len(turn.content)
-    return len(body.messages) <= FEW and size <= SHORT and not body.chat_template_kwargs
-
-
-@contextmanager
-def refuse_unencodable(param: str) -> Iterator[None]:
-    """Word what the model's tokenizer or chat template refuses as the client's error: ApiError 400 about `param`."""
+def encode(text: str, path: str, model: ServedModel, *, add_special_tokens: bool = True) -> list[int]:
+    """Token ids of a text; raises ApiError 400 for what the tokenizer cannot encode."""
     try:
-        yield
+        return model.text.encode(text, add_special_tokens=add_special_tokens)
     except TextError as error:
-        raise invalid(param, str(error)) from None
+        raise invalid(path, str(error)) from None
 
 
-@refuse_unencodable("messages")
 def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
-    turns, ids = render_chat(body, model, tools)
-    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, body, model)
+    turns, ids, *texts = render_chat(body, model, tools)
+    return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, texts, body, model)
 
 
-def _prompt(prompt: Prompt, turns: Sequence[Turn], body: TextBody, model: ServedModel) -> Prompt:
-    """The prompt with its parts. Raises ApiError 400 for one that is empty, or leaves no room for an answer, and
-    TextError."""
-    ids, is_chat = prompt.ids, isinstance(body, ChatBody)
-    path = "messages" if is_chat else "prompt"
+def _prompt(
+    prompt: Prompt, turns: Sequence[Turn], texts: Sequence[slice], body: TextBody, model: ServedModel
+) -> Prompt:
+    """The prompt with its parts, whose `texts` are those of its tokens that say what the system does at its beginning,
+    and what the other turns do. Raises ApiError 400 for one that is empty, or leaves no room for an answer."""
+    ids, path = prompt.ids, "messages" if isinstance(body, ChatBody) else "prompt"
     if not ids:
         raise invalid(path, "must not be empty")
     if len(ids) >= model.context_length:
@@ -103,15 +95,17 @@ def _prompt(prompt: Prompt, turns: Sequence[Turn], body: TextBody, model: Served
         split = split_by(body.instruction, [turn["content"] for turn in turns])
     else:
         split = split_messages(turns, InstructionSplit(body.instruction_split or model.defaults.instruction_split))
-    if not (is_chat or split.instruction):
-        return replace(prompt, parts=LengthQuery("", split.user_input, len(ids), 0, ids))
-    user_input = model.text.encode(split.user_input)
-    tokens = (*(model.text.encode(split.instruction) if split.instruction else ()), *user_input)
-    return replace(prompt, parts=LengthQuery(split.instruction, split.user_input, len(user_input), 0, tokens))
+    system, others = (ids[place] for place in texts)
+    is_apart = body.instruction is None and (system or not split.instruction)
+    length = len(others if is_apart else encode(split.user_input, path, model))
+    return replace(prompt, parts=LengthQuery(split.instruction, split.user_input, length, 0, system + others))
 
 
-def render_chat(body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> tuple[list[Turn], list[int]]:
-    """The turns as chat templates know them, and their token ids. Raises ApiError 400 and TextError. Heavy."""
+def render_chat(
+    body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS
+) -> tuple[list[Turn], list[int], slice, slice]:
+    """The turns as chat templates know them, and what `Text.encode_turns` makes of them: their token ids, and which of
+    these are texts. Raises ApiError 400. Heavy."""
     turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
     goes_on = bool(body.continue_final_message)
     if goes_on and turns[-1]["role"] != "assistant":
@@ -124,14 +118,17 @@ def render_chat(body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -
     if not model.text.takes_tools and (offered or any(len(turn) > len(PLAIN) for turn in turns)):
         turns, offered = plain_turns(turns, tools), []
     check_bytes(sum(len(turn["content"].encode()) for turn in turns), "messages", model)
-    ids = model.text.encode_chat(
-        turns,
-        tools=offered,
-        add_generation_prompt=body.add_generation_prompt is not False and not goes_on,
-        continue_final_message=goes_on,
-        variables=body.chat_template_kwargs or {},
-    )
-    return turns, ids
+    try:
+        encoded = model.text.encode_turns(
+            turns,
+            tools=offered,
+            add_generation_prompt=body.add_generation_prompt is not False and not goes_on,
+            continue_final_message=goes_on,
+            variables=body.chat_template_kwargs or {},
+        )
+    except TextError as error:
+        raise invalid("messages", str(error)) from None
+    return turns, *encoded
 
 
 def _turn(message: Message, path: str) -> Turn:
@@ -183,7 +180,6 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
     return await model.run_in_thread(_complete, body, model, grammar)
 
 
-@refuse_unencodable("prompt")
 def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None) -> list[Prompt]:
     written = separate(body.prompt, "prompt", MAX_CHOICES)
     # All are checked before the first is encoded: the last may be the one that is refused.
@@ -192,9 +188,9 @@ def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None
     prompts = []
     for item in written:
         text = item if isinstance(item, str) else model.text.decode(item)
-        ids = tuple(model.text.encode(item) if isinstance(item, str) else item)
+        ids = tuple(encode(item, "prompt", model) if isinstance(item, str) else item)
         turns = [{"role": "user", "content": text}]
-        prompts.append(_prompt(Prompt(ids, text, grammar=grammar), turns, body, model))
+        prompts.append(_prompt(Prompt(ids, text, grammar=grammar), turns, (slice(0), slice(None)), body, model))
     return prompts
 
 

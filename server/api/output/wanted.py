@@ -59,38 +59,40 @@ async def foresee(
 ) -> AsyncIterator[list[WantedAnswers]]:
     """The answers that a body asks for, as `list_sampling` has them, with one predicted length for those to a prompt;
     on leaving, predictions that have not come in time are forgotten. Raises ApiError 400."""
-    model, salt, scope = app[MODEL], body.cache_salt, length_scope(holder, body.cache_salt)
+    model, salt = app[MODEL], body.cache_salt
+    scope = length_scope(holder, salt) if holder or salt else ""
     cache = "" if model.defaults.shares_prefixes else holder or ""
     known = Known(priority=body.priority or 0, client=client, cache_scope=f"{cache} {salt}" if salt else cache)
 
-    async def ask(prompt: Prompt, sampling: Sequence[SamplingParams]) -> WantedAnswers:
-        query = replace(prompt.parts, max_tokens=sampling[0].max_tokens, scope=scope)
-        prediction, expected = await app[LENGTHS].predict(query, sampling[0]), query.max_tokens
-        length = Known()
-        if prediction is not None:
-            length = Known(predicted_length=prediction.length, distribution=prediction.distribution)
-            expected = min(expected, int(prediction.length))
-        tokens = (len(prompt.ids) + expected) * len(sampling)
-        return WantedAnswers(prompt, sampling, query, prediction, tokens, known | length)
-
     chosen = list_sampling(body, prompts, model, most, seeded=seeded)
-    asked = [asyncio.ensure_future(ask(*pair)) for pair in zip(prompts, chosen, strict=True)]
+    queries = [
+        replace(prompt.parts, max_tokens=own[0].max_tokens, scope=scope)
+        for prompt, own in zip(prompts, chosen, strict=True)
+    ]
+    asked = [
+        asyncio.ensure_future(app[LENGTHS].predict(query, own[0])) for query, own in zip(queries, chosen, strict=True)
+    ]
     try:
-        yield await asyncio.gather(*asked)
+        wanted = list[WantedAnswers]()
+        for prompt, own, query, prediction in zip(prompts, chosen, queries, await asyncio.gather(*asked), strict=True):
+            length, expected = Known(), query.max_tokens
+            if prediction is not None:
+                length = Known(predicted_length=prediction.length, distribution=prediction.distribution)
+                expected = min(expected, int(prediction.length))
+            tokens = (len(prompt.ids) + expected) * len(own)
+            wanted.append(WantedAnswers(prompt, own, query, prediction, tokens, known | length))
+        yield wanted
     except NoReplay as error:
         raise invalid("replay_tokens", str(error)) from None
     finally:
         for future in asked:  # one that has not come was cancelled together with its caller
             done = future.done() and not future.cancelled() and future.exception() is None
-            if done and (prediction := future.result().prediction) is not None:
-                prediction.forget()
+            if done and (late := future.result()) is not None:
+                late.forget()
 
 
 def length_scope(holder: str | None, salt: str | None) -> str:
-    """A digest of an API key's holder and of the client's salt, whose answers predict each other's lengths; empty where
-    neither is given."""
-    if not (holder or salt):
-        return ""
+    """A digest of an API key's holder and of the client's salt, whose answers predict each other's lengths."""
     name = (holder or "") + (f" {salt}" if salt else "")
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
