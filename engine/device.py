@@ -2,7 +2,7 @@
 one command share. Torch-free.
 
 A device holds K and V and computes. Which rows it reads, takes in, runs and lets go is decided by the rules alone.
-engine.pipeline computes with torch; engine.simulated.device computes only how long that would take.
+engine.torch_device computes with torch; engine.simulated.device computes only how long that would take.
 """
 
 from __future__ import annotations
@@ -184,6 +184,14 @@ class Device(Protocol[RowT]):
     @property
     def prefilling(self) -> Sequence[RowT]:
         """The rows of the prefill group under way."""
+
+    @property
+    def max_prefill_tokens(self) -> int:
+        """Cells of a chunk of prefill."""
+
+    @property
+    def keeps_all_kv(self) -> bool:
+        """Whether K and V of all rows that are handed back stay, whatever their terms say."""
 
     def new_row(self, spec: RowSpec) -> RowT: ...
     def kept_prefix(self, row: RowT) -> int:
