@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from engine.messages import BatchShape, RowSpec, RowUpdate, Tally, Terms
+from engine.messages import MOST_PADDING, BatchShape, RowSpec, RowUpdate, Tally, Terms
 
 Rank: TypeAlias = tuple[int, int]
 """(priority, number of the admission); the least is the best."""
@@ -29,9 +29,6 @@ class Group:
 
 
 Item = TypeVar("Item")
-
-MOST_PADDING = 0.25
-"""Part of a prefill group's cells that may be padding."""
 
 
 def similar_lengths(rows: Iterable[Item], length: Callable[[Item], int], max_tokens: int) -> list[list[Item]]:
@@ -71,7 +68,7 @@ class RowFault(RuntimeError):
 
 
 class Kv(Protocol):
-    """K and V of one row outside the batch."""
+    """K and V of one row, or of a block of its columns, outside the batch."""
 
     @property
     def bytes(self) -> int: ...
