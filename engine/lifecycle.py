@@ -40,7 +40,7 @@ class Lifecycle(Generic[RowT]):
         self._reading = False  # whether a chunk of prefill is under way
         self._prefilled = False  # whether the last action was a chunk of prefill
         self._begun: tuple[RowId, ...] = ()  # rows whose prompts begin to be read in the action under way
-        self._launched = Tally()  # what the chunk that was launched last computes, until that is booked
+        self._launched: Tally | None = None  # what the chunk that was launched last computes, until that is booked
         self.entering: list[RowT] = []
         """Rows that enter by shape in the action under way."""
         self.failures = dict.fromkeys(Action, 0)
@@ -104,7 +104,8 @@ class Lifecycle(Generic[RowT]):
     def finish(self, action: Action | None, iterations: int = 1) -> None:
         """Compute what `next` said, or book it: so many iterations, where it is to decode."""
         self.table.begun, self._begun = self.table.begun + self._begun, ()
-        self.table.tally, self._launched = self.table.tally + self._launched, Tally()
+        if self._launched is not None:
+            self.table.tally, self._launched = self.table.tally + self._launched, None
         match action:
             case Action.PREFILL:
                 self._finish_chunk()
@@ -190,9 +191,8 @@ class Lifecycle(Generic[RowT]):
             rows = self._next_to_read() or []
             self.table.unread.remove(rows)
             self._begun += tuple(row.row_id for row in rows)
-        launched = self._attempt(Action.PREFILL, rows, partial(self.device.launch_chunk, rows))
-        self._reading = launched is not None
-        self._launched = launched or Tally()
+        self._launched = self._attempt(Action.PREFILL, rows, partial(self.device.launch_chunk, rows))
+        self._reading = self._launched is not None
         return self._reading
 
     def _finish_chunk(self) -> None:
