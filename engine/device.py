@@ -2,7 +2,7 @@
 one command share. Torch-free.
 
 A device holds K and V and computes. Which rows it reads, takes in, runs and lets go is decided by the rules alone.
-engine.pipeline computes with torch; engine.simulated.device computes only how long that would take.
+engine.torch_device computes with torch; engine.simulated.device computes only how long that would take.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from engine.messages import BatchShape, RowSpec, RowUpdate, Tally, Terms
+from engine.messages import MOST_PADDING, BatchShape, RowSpec, RowUpdate, Tally, Terms
 
 Rank: TypeAlias = tuple[int, int]
 """(priority, number of the admission); the least is the best."""
@@ -29,9 +29,6 @@ class Group:
 
 
 Item = TypeVar("Item")
-
-MOST_PADDING = 0.25
-"""Part of a prefill group's cells that may be padding."""
 
 
 def similar_lengths(rows: Iterable[Item], length: Callable[[Item], int], max_tokens: int) -> list[list[Item]]:
@@ -71,7 +68,7 @@ class RowFault(RuntimeError):
 
 
 class Kv(Protocol):
-    """K and V of one row outside the batch."""
+    """K and V of one row, or of a block of its columns, outside the batch."""
 
     @property
     def bytes(self) -> int: ...
@@ -184,6 +181,14 @@ class Device(Protocol[RowT]):
     @property
     def prefilling(self) -> Sequence[RowT]:
         """The rows of the prefill group under way."""
+
+    @property
+    def max_prefill_tokens(self) -> int:
+        """Cells of a chunk of prefill."""
+
+    @property
+    def keeps_all_kv(self) -> bool:
+        """Whether K and V of all rows that are handed back stay, whatever their terms say."""
 
     def new_row(self, spec: RowSpec) -> RowT: ...
     def kept_prefix(self, row: RowT) -> int:

@@ -1,7 +1,7 @@
 """One thread that owns one device: commands come in by its inbox, reports go out through `deliver`, once a turn.
 
-Knows no request and no strategy. A fault inside the pipeline ends the rows concerned; a fault here ends the
-thread, and its last word says so.
+Knows no request and no strategy. A fault of the device ends the rows concerned; a fault here ends the thread, and
+its last word says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Executor:
     def __init__(
         self,
         info: ExecutorInfo,
-        pipeline: Lifecycle[Any],
+        lifecycle: Lifecycle[Any],
         deliver: Deliver,
         *,
         threads: int | None = None,
@@ -38,13 +38,14 @@ class Executor:
     ) -> None:
         """On a CPU, `threads` compute. `clock` tells the seconds by which the device's health is judged."""
         self.info = info
-        self._pipeline = pipeline
+        self._lifecycle = lifecycle
+        self._table = lifecycle.table
         self._deliver = deliver
         self._clock = clock
         self._torch_threads = threads
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._turns = 0
-        self._shape = pipeline.shape()  # as it was reported last
+        self._shape = lifecycle.table.shape()  # as it was reported last
         self._health = Health()
         self.beat = 0
         """Changes before and after every turn: while rows are here and it does not, the thread stands still."""
@@ -68,7 +69,7 @@ class Executor:
 
         Should it ever go on, what it puts by in host memory is found by no other executor.
         """
-        self._pipeline.leave_store()
+        self._table.leave_store()
         commands: list[Command] = []
         with suppress(queue.Empty):
             while True:
@@ -114,28 +115,28 @@ class Executor:
         except BaseException as error:
             self._running = False
             log.exception("executor %d died", self.info.index)
-            self._deliver(ExecutorDied(self.info.index, f"{type(error).__name__}: {error}", self._pipeline.salvage()))
+            self._deliver(ExecutorDied(self.info.index, f"{type(error).__name__}: {error}", self._table.salvage()))
 
     def _loop_once(self) -> None:
         self._take_commands()
         self.beat += 1
         if not self._running:
             return
-        now, health, pipeline = self._clock(), self._health, self._pipeline
-        if health.may_grow(now) and not pipeline.closed:
-            self._report_moves(partial(pipeline.grow, 2 * pipeline.capacity))
-            health.note_growth(now, pipeline.capacity)
+        now, health, lifecycle = self._clock(), self._health, self._lifecycle
+        if health.may_grow(now) and self._table.closed is None:
+            self._report_moves(partial(lifecycle.grow, 2 * lifecycle.capacity))
+            health.note_growth(now, lifecycle.capacity)
         if health.fault is not None:
             self._rest(now)
-        elif not pipeline.idle:
+        elif not self._table.idle:
             if now >= health.resume:
                 self._turn()
-        elif pipeline.shape() != self._shape:  # the last rows were cancelled, and no turn will tell
-            self._report_moves(pipeline.clear)
+        elif self._table.shape() != self._shape:  # the last rows were cancelled, and no turn will tell
+            self._report_moves(self._table.clear)
 
     def _take_commands(self) -> None:
         """Carry out all commands that are there; while there is nothing else to do, wait for one."""
-        idle = self._pipeline.idle
+        idle = self._table.idle
         due = self._health.wakes_at(idle=idle)
         try:
             self._carry_out(self._inbox.get(timeout=None if due is None else max(0.0, due - self._clock())))
@@ -148,33 +149,33 @@ class Executor:
         if isinstance(command, Stop):
             self._running = False
         else:
-            self._pipeline.carry_out(command)
+            self._table.carry_out(command)
 
     def _turn(self) -> None:
         begin = time.perf_counter()
-        self._pipeline.turn()
+        self._lifecycle.turn()
         self._turns += 1
         self.beat += 1
-        self._worn = self._pipeline.short and self.info.device == "cpu"
-        lost, failures = self._pipeline.lost, max(self._pipeline.failures.values())
-        self._health.note_turn(self._clock(), short=self._pipeline.short)
+        self._worn = self._lifecycle.short and self.info.device == "cpu"
+        lost, failures = self._lifecycle.lost, max(self._lifecycle.failures.values())
+        self._health.note_turn(self._clock(), short=self._lifecycle.short)
         self._report(time.perf_counter() - begin)
-        if self._health.is_suspect(failures, self._pipeline.capacity, lost=lost):
-            self._report_moves(self._pipeline.hand_back_all)
+        if self._health.is_suspect(failures, self._lifecycle.capacity, lost=lost):
+            self._report_moves(self._table.hand_back_all)
             self._prove()
 
     def _report_moves(self, move: Callable[[], object]) -> None:
         """Report what happened to rows outside of any turn."""
-        self._pipeline.clear()
+        self._table.clear()
         move()
         self._report(0.0)
 
     def _prove(self) -> None:
         """Let the device prove itself, alone; tell when that changes whether it takes rows."""
-        if self._pipeline.capacity < FIRST_CAPACITY:
-            self._pipeline.grow(FIRST_CAPACITY)
-        before, enough = self._health.fault, self._pipeline.capacity >= LEAST_CAPACITY
-        error = self._pipeline.prove(self._show_life) if enough else "there is no memory"
+        if self._lifecycle.capacity < FIRST_CAPACITY:
+            self._lifecycle.grow(FIRST_CAPACITY)
+        before, enough = self._health.fault, self._lifecycle.capacity >= LEAST_CAPACITY
+        error = self._lifecycle.prove(self._show_life) if enough else "there is no memory"
         self._worn = error is not None and self.info.device == "cpu"
         self._health.note_proof(self._clock(), error)
         if (error is None) is (before is None):
@@ -190,12 +191,12 @@ class Executor:
 
     def _rest(self, now: float) -> None:
         """Let rows go that came before it was known that none shall, and prove the device again when that is due."""
-        if self._pipeline.row_count:
-            self._report_moves(self._pipeline.hand_back_all)
+        if self._table.rows:
+            self._report_moves(self._table.hand_back_all)
         if now >= self._health.resume:
             self._prove()
 
     def _report(self, seconds: float) -> None:
-        report = self._pipeline.report(self.info.index, self._turns, seconds)
+        report = self._table.report(self.info.index, self._turns, seconds)
         self._shape = report.shape
         self._deliver(report)

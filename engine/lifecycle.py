@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from engine.device import Action, Device, Group, Outcome, OutOfMemoryError, RowT
 from engine.health import Shape
@@ -30,27 +30,34 @@ MOST_SETBACKS = 8
 """Times a prompt is read again for lack of memory: enough to halve a large group down to one row."""
 
 
-class Lifecycle(RowTable[RowT]):
-    """All rows of one device. `next` decides what it does next, `finish` books that it is done; `turn` is both."""
+class Lifecycle(Generic[RowT]):
+    """What one device does with the rows of its table. `next` decides what is next, `finish` books that it is done;
+    `turn` is both."""
 
-    def __init__(self, device: Device[RowT], store: HostStore[RowT], max_prefill_tokens: int) -> None:
-        super().__init__(device, store, max_prefill_tokens)
+    def __init__(self, device: Device[RowT], store: HostStore[RowT] | None = None) -> None:
+        self.device = device
+        self.table = RowTable(device, HostStore() if store is None else store)
         self._reading = False  # whether a chunk of prefill is under way
         self._prefilled = False  # whether the last action was a chunk of prefill
         self._begun: tuple[RowId, ...] = ()  # rows whose prompts begin to be read in the action under way
-        self._launched = Tally()  # what the chunk that was launched last computes, until that is booked
+        self._launched: Tally | None = None  # what the chunk that was launched last computes, until that is booked
         self.entering: list[RowT] = []
         """Rows that enter by shape in the action under way."""
         self.failures = dict.fromkeys(Action, 0)
         """Actions of each kind that failed in a row, for all rows, and not for lack of memory."""
+        self.short = False
+        """Whether the device ran out of memory since `next` was asked last."""
+        self.lost = False
+        """Whether a row ended since then because there was no memory to read its prompt."""
+        self._full_capacity = device.batch.capacity_tokens
         self._failed = Shape()  # of the action that failed last
         self._longest_read = 0  # tokens of the longest prompt that the device has read
 
     def turn(self) -> list[RowUpdate]:
         """One step; returns what it brought to each row, so that no token waits for another step to end."""
-        self.clear()
+        self.table.clear()
         self.finish(self.next())
-        return self.updates
+        return self.table.updates
 
     def prove(self, after_turn: Callable[[], None] = lambda: None) -> str | None:
         """Run rows like those of the action that failed last, while no other is here: as many, with as long prompts.
@@ -59,17 +66,17 @@ class Lifecycle(RowTable[RowT]):
         before, else a client could end the server by one that never fits; nor one that leaves no room in the batch.
         """
         # What is kept of earlier prompts is of other scopes, so that all is read.
-        most = min(self._longest_read, self._device.batch.capacity_tokens // 2)
-        failed, specs = self._failed, self._failed.proof(most, f"proof {self._admitted}")
-        self.admit(specs)
+        most = min(self._longest_read, self.device.batch.capacity_tokens // 2)
+        failed, specs = self._failed, self._failed.proof(most, f"proof {self.table.admitted}")
+        self.table.admit(specs)
         error: str | None = None
-        while self._rows and error is None:
-            self.turn()
+        while self.table.rows and error is None:
+            updates = self.turn()
             after_turn()
-            error = next((update.error for update in self.updates if update.error is not None), None)
+            error = next((update.error for update in updates if update.error is not None), None)
             error = "it runs out of memory" if self.short else error
-        self.cancel([spec.row_id for spec in specs])
-        self.clear()
+        self.table.cancel([spec.row_id for spec in specs])
+        self.table.clear()
         self._failed = Shape() if error is None else failed
         if error is None:
             self.failures = dict.fromkeys(Action, 0)
@@ -77,11 +84,12 @@ class Lifecycle(RowTable[RowT]):
 
     def next(self) -> Action | None:
         """Move rows, and say what the device does next; None when that must be asked again."""
+        self.short = self.lost = False
         if not self._reading:  # prefill and decode alternate where both may go on: neither waits for more than one step
             self._prefilled = self._prefill_is_wanted() and not (self._prefilled and self._may_decode())
             if self._prefilled and not self._launch_chunk():
                 return None
-        if self._reading and (self._device.chunk_done() or not self._may_decode()):
+        if self._reading and (self.device.chunk_done() or not self._may_decode()):
             return Action.PREFILL
         self._refill()
         if self.short or self._give_up_stranded():  # what is left of the memory is to be judged before any row is
@@ -89,14 +97,15 @@ class Lifecycle(RowTable[RowT]):
         self.entering = self._next_to_enter()
         if self.entering:
             return Action.ENTER
-        while self._device.batch.rows and not self._device.batch.can_step():
+        while self.device.batch.rows and not self.device.batch.can_step():
             self._overflow()
-        return Action.DECODE if self._device.batch.rows else None
+        return Action.DECODE if self.device.batch.rows else None
 
     def finish(self, action: Action | None, iterations: int = 1) -> None:
         """Compute what `next` said, or book it: so many iterations, where it is to decode."""
-        self.begun, self._begun = self.begun + self._begun, ()
-        self.tally, self._launched = self.tally + self._launched, Tally()
+        self.table.begun, self._begun = self.table.begun + self._begun, ()
+        if self._launched is not None:
+            self.table.tally, self._launched = self.table.tally + self._launched, None
         match action:
             case Action.PREFILL:
                 self._finish_chunk()
@@ -109,20 +118,13 @@ class Lifecycle(RowTable[RowT]):
         """Decode iterations after which these rules have something to decide, though no row ends."""
         if self._prefill_is_wanted():
             return 1
-        return math.inf if self._closed is None else max(1, self._closed.iterations_left)
+        return math.inf if self.table.closed is None else max(1, self.table.closed.iterations_left)
 
     def _book(self, action: Action, outcome: Outcome[RowT]) -> None:
-        """Note what an action brought. A row with its last token leaves, but in a closed batch keeps its slot."""
+        """Note what an action brought, and whether it failed."""
         faults = [error for _, error in outcome.failures if not is_by_client(error)]
         self._count(action, failed=bool(faults) and not outcome.updates)
-        self.tally += outcome.tally
-        self.updates += outcome.updates
-        for row in [self._rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:
-            if row.group is not self._closed:
-                self._forget(row)
-        self._dissolve()
-        for row, error in outcome.failures:
-            self._fail([row], error)
+        self.table.book(outcome)
 
     def _count(self, action: Action, *, failed: bool) -> None:
         self.failures[action] = self.failures[action] + 1 if failed else 0
@@ -136,7 +138,7 @@ class Lifecycle(RowTable[RowT]):
         except Exception as error:
             self._count(action, failed=True)
             self._failed = Shape.from_rows(action, rows)
-            self._fail(rows, error)
+            self.table.fail(rows, error)
         return None
 
     def _set_back(self, action: Action, rows: list[RowT], error: OutOfMemoryError) -> None:
@@ -154,78 +156,77 @@ class Lifecycle(RowTable[RowT]):
         self.lost = bool(lost)
         if action is Action.PREFILL:
             half = (len(left) + 1) // 2
-            self._queue_unread(left[:half])
-            self._queue_unread(left[half:])
-        self._fail(lost, error)
+            self.table.queue_unread(left[:half])
+            self.table.queue_unread(left[half:])
+        self.table.fail(lost, error)
 
     # Prefill
 
     def _prefill_is_wanted(self) -> bool:
-        return bool(self._device.prefilling) or self._next_to_read() is not None
+        return bool(self.device.prefilling) or self._next_to_read() is not None
 
     def _may_decode(self) -> bool:
         """Whether a decode step can come between two chunks of prefill, and the row to read lets others go on."""
-        reading = self._device.prefilling or self._next_to_read() or ()
+        reading = self.device.prefilling or self._next_to_read() or ()
         if any(row.group.terms.entry is Entry.EMBED_BLOCKING for row in reading):
             return False
-        return bool(self._device.batch.rows) or self._next_to_join() is not None
+        return bool(self.device.batch.rows) or self._next_to_join() is not None
 
     def _next_to_read(self) -> list[RowT] | None:
         """The rows to prefill next. Those of a closed batch wait until the one before it has ended."""
-        return next((rows for rows in self._unread if self._may_read(rows[0])), None)
+        return next((rows for rows in self.table.unread if self._may_read(rows[0])), None)
 
     def _may_read(self, row: RowT) -> bool:
         """Whether no other group runs, and none that waits for a slot comes before this row's, should it be closed."""
         if not row.group.terms.closed:
             return True
-        if any(other.group is not row.group for other in self._device.batch.rows):
+        if any(other.group is not row.group for other in self.device.batch.rows):
             return False
-        return all(one.group is row.group or row.rank < one.rank for one in self._staged[:1])
+        return all(one.group is row.group or row.rank < one.rank for one in self.table.staged[:1])
 
     def _launch_chunk(self) -> bool:
         """Begin the next chunk; False, and its rows are read again or have failed, when it cannot be begun."""
-        rows = list(self._device.prefilling)
+        rows = list(self.device.prefilling)
         if not rows:
             rows = self._next_to_read() or []
-            self._unread.remove(rows)
+            self.table.unread.remove(rows)
             self._begun += tuple(row.row_id for row in rows)
-        launched = self._attempt(Action.PREFILL, rows, partial(self._device.launch_chunk, rows))
-        self._reading = launched is not None
-        self._launched = launched or Tally()
+        self._launched = self._attempt(Action.PREFILL, rows, partial(self.device.launch_chunk, rows))
+        self._reading = self._launched is not None
         return self._reading
 
     def _finish_chunk(self) -> None:
         """Stage the rows whose prompts have been read, with their first tokens."""
         self._reading = False
-        outcome = self._attempt(Action.PREFILL, list(self._device.prefilling), self._device.collect_chunk)
+        outcome = self._attempt(Action.PREFILL, list(self.device.prefilling), self.device.collect_chunk)
         if outcome is not None:
             for row in outcome.read:
                 self._longest_read = max(self._longest_read, row.length)
-                self._stage(row)
+                self.table.stage(row)
             self._book(Action.PREFILL, outcome)
 
     # Steps
 
     def _finish_entry(self) -> None:
-        settled = self._attempt(Action.DECODE, list(self._device.batch.rows), self._device.settle)
+        settled = self._attempt(Action.DECODE, list(self.device.batch.rows), self.device.settle)
         if settled is None:
             return
         self._book(Action.DECODE, settled)
-        rows = [*self.entering, *self._device.batch.rows]
-        outcome = self._attempt(Action.ENTER, rows, partial(self._device.enter, self.entering))
+        rows = [*self.entering, *self.device.batch.rows]
+        outcome = self._attempt(Action.ENTER, rows, partial(self.device.enter, self.entering))
         if outcome is not None:
-            del self._to_enter[: len(self.entering)]
-            self.begun += tuple(row.row_id for row in self.entering)
+            del self.table.to_enter[: len(self.entering)]
+            self.table.begun += tuple(row.row_id for row in self.entering)
             self._book(Action.ENTER, outcome)
 
     def _finish_decode(self, iterations: int) -> None:
-        outcome = self._attempt(Action.DECODE, list(self._device.batch.rows), partial(self._device.step, iterations))
+        outcome = self._attempt(Action.DECODE, list(self.device.batch.rows), partial(self.device.step, iterations))
         if outcome is not None:
             self._book(Action.DECODE, outcome)
-            if self._closed is not None:
-                self._closed.iterations_left -= iterations
-                if self._closed.iterations_left <= 0:
-                    self._hand_back(self._open_rows(self._closed), Cause.SLICE)
+            if (closed := self.table.closed) is not None:
+                closed.iterations_left -= iterations
+                if closed.iterations_left <= 0:
+                    self.table.hand_back(self.table.open_rows(), Cause.SLICE)
 
     # Joining
 
@@ -234,85 +235,79 @@ class Lifecycle(RowTable[RowT]):
         try:
             while (best := self._next_to_join()) is not None:
                 if self._fits(best):
-                    self._join(best)
-                elif (running := list(self._device.batch.rows)) and all(row.ended for row in running):
+                    self.table.join(best)
+                elif (running := list(self.device.batch.rows)) and all(row.ended for row in running):
                     for row in running:
-                        self._forget(row)
+                        self.table.forget(row)
                 else:
-                    self._device.fetch(best)  # it is next, so that its copy need not wait for the slot
+                    self.device.fetch(best)  # it is next, so that its copy need not wait for the slot
                     return
         except OutOfMemoryError as error:
             self._relieve(error)
 
     def _fits(self, row: RowT) -> bool:
         """A closed batch was measured to fit by its scheduler: its rows need no headroom."""
-        return self._device.batch.fits(row.cached_tokens, lasting=not row.group.terms.closed)
-
-    def _join(self, row: RowT) -> None:
-        self._device.insert(row, lasting=not row.group.terms.closed)
-        self._staged.remove(row)
-        self._store.give_back(row.row_id)
-        if row.group.terms.closed:
-            self._closed = row.group
+        return self.device.batch.fits(row.cached_tokens, lasting=not row.group.terms.closed)
 
     def _next_to_join(self) -> RowT | None:
         """The best staged row that may: of a closed batch that runs, or can start to, its own rows alone."""
-        staged = self._staged
-        if self._closed is not None:
-            return next((row for row in staged if row.group is self._closed), None)
-        if staged and staged[0].group.terms.closed and (self._device.batch.rows or self._has_unread(staged[0].group)):
+        staged, closed = self.table.staged, self.table.closed
+        if closed is not None:
+            return next((row for row in staged if row.group is closed), None)
+        if staged and staged[0].group.terms.closed and (self.device.batch.rows or self._has_unread(staged[0].group)):
             return None
         return staged[0] if staged else None
 
     def _has_unread(self, group: Group) -> bool:
         """Whether prompts of a group are still to be read, so that it cannot start to run."""
-        return any(row.group is group for row in chain(self._device.prefilling, *self._unread))
+        return any(row.group is group for row in chain(self.device.prefilling, *self.table.unread))
 
     def _give_up_stranded(self) -> bool:
         """A row that does not fit though the device is empty never will, and must not block those behind it."""
-        if self._device.batch.rows:
+        if self.device.batch.rows:
             return False
         staged = self._next_to_join()
         if staged is not None:
             stranded = [] if self._fits(staged) else [staged]
         else:
-            stranded = [row for row in self._to_enter[:1] if not self._device.batch.admits([row.length])]
-        self._fail(stranded, MemoryError("the row outgrows the device"))
+            stranded = [row for row in self.table.to_enter[:1] if not self.device.batch.admits([row.length])]
+        self.table.fail(stranded, MemoryError("the row outgrows the device"))
         return bool(stranded)
 
     def _next_to_enter(self) -> list[RowT]:
         """The best rows that there is room for now."""
         entering: list[RowT] = []
-        for row in self._to_enter if self._closed is None else ():
-            if not self._device.batch.admits([one.length for one in (*entering, row)]):
+        for row in self.table.to_enter if self.table.closed is None else ():
+            if not self.device.batch.admits([one.length for one in (*entering, row)]):
                 break
             entering.append(row)
         return entering
 
     # Room
 
+    @property
+    def capacity(self) -> float:
+        """Part of the memory for K and V that is left of what the device had at first."""
+        return self.device.batch.capacity_tokens / self._full_capacity
+
     def _overflow(self) -> None:
         """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.3)."""
-        group = self._closed
-        rows = [] if group is None or group.terms.overflow is not Overflow.SPLIT else self._open_rows(group)
+        rows = [row for row in self.table.open_rows() if row.group.terms.overflow is Overflow.SPLIT]
         if len(rows) > 1:
-            self._hand_back(rows, Cause.OVERFLOW)
+            self.table.hand_back(rows, Cause.OVERFLOW)
         else:
             self._swap_out_worst()
 
     def _swap_out_worst(self) -> None:
-        worst = max(self._device.batch.rows, key=lambda row: row.rank)
+        worst = max(self.device.batch.rows, key=lambda row: row.rank)
         if worst.ended:
-            self._forget(worst)
-        elif not self._save(worst):
-            self._hand_back([worst], Cause.OVERFLOW)
+            self.table.forget(worst)
         else:
-            self._stage(worst)
-            self.extracted += (worst.row_id,)
+            self.table.swap_out(worst)
 
     def _relieve(self, error: OutOfMemoryError) -> None:
         """Take every running row out and go on with a smaller budget; the rows come back as they fit."""
-        capacity = self._device.batch.capacity_tokens
+        capacity = self.device.batch.capacity_tokens
         smaller = max(1, int(capacity * RELIEF))
         log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, capacity, error)
         self.short = True
@@ -323,9 +318,6 @@ class Lifecycle(RowTable[RowT]):
         self._resize(max(1, int(self._full_capacity * min(part, 1.0))))
 
     def _resize(self, capacity_tokens: int) -> None:
-        while self._device.batch.rows:
+        while self.device.batch.rows:
             self._overflow()
-        self._device.batch.resize(capacity_tokens)
-
-    def _open_rows(self, group: Group) -> list[RowT]:
-        return [row for row in self._rows.values() if row.group is group and not row.ended]
+        self.device.batch.resize(capacity_tokens)

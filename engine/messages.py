@@ -71,6 +71,9 @@ EVERY_LENGTH = range(sys.maxsize)
 
 NO_LENGTH = range(0)
 
+MOST_PADDING = 0.25
+"""Part of a prefill group's cells that may be padding, where its rows are of similar length."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:

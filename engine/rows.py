@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, groupby
 from typing import Generic
 
-from engine.device import Device, Group, Rank, RowFault, RowT, similar_lengths
+from engine.device import Device, Group, Outcome, Rank, RowFault, RowT, similar_lengths
 from engine.kv.host_store import HostStore
 from engine.messages import (
+    EVERY_LENGTH,
     Admit,
     BatchShape,
     Cancel,
@@ -42,45 +44,31 @@ log = logging.getLogger(__name__)
 class RowTable(Generic[RowT]):
     """Each row is in exactly one place: a queue, the prefill under way, or the running batch."""
 
-    def __init__(self, device: Device[RowT], store: HostStore[RowT], max_prefill_tokens: int) -> None:
+    def __init__(self, device: Device[RowT], store: HostStore[RowT]) -> None:
         self._device = device
         self._store = store
-        self._max_prefill_tokens = max_prefill_tokens
-        self._rows: dict[RowId, RowT] = {}
-        self._unread: list[list[RowT]] = []
+        self.rows: dict[RowId, RowT] = {}
+        """All rows that are here, wherever they are."""
+        self.unread: list[list[RowT]] = []
         """Rows to prefill, those of one list together; the list with the best row first."""
-        self._staged: list[RowT] = []
+        self.staged: list[RowT] = []
         """Rows to embed, best first; their K and V exist."""
-        self._to_enter: list[RowT] = []
+        self.to_enter: list[RowT] = []
         """Rows to enter by shape, best first."""
-        self._closed: Group | None = None  # the group that the batch is running, if no other row may join it
-        self._admitted = 0
+        self.closed: Group | None = None
+        """The group that the batch is running, if no other row may join it."""
+        self.admitted = 0
+        """Rows that were admitted so far."""
         self._handed_back: list[HandedBack] = []
-        self._full_capacity = device.batch.capacity_tokens
         self.clear()
 
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do, nor rows to report that were handed back."""
-        return not (self._rows or self._handed_back)
-
-    @property
-    def capacity(self) -> float:
-        """Part of the memory for K and V that is left of what the device had at first."""
-        return self._device.batch.capacity_tokens / self._full_capacity
-
-    @property
-    def closed(self) -> bool:
-        """Whether a batch runs that no other row may join."""
-        return self._closed is not None
-
-    @property
-    def row_count(self) -> int:
-        """Rows that are here, wherever they are."""
-        return len(self._rows)
+        return not (self.rows or self._handed_back)
 
     def shape(self) -> BatchShape:
-        return self._device.batch.shape(len(self._staged))
+        return self._device.batch.shape(len(self.staged))
 
     def clear(self) -> None:
         """Begin a new report."""
@@ -92,10 +80,6 @@ class RowTable(Generic[RowT]):
         """Rows that were taken out of the batch to host memory."""
         self.tally = Tally()
         """Tokens computed."""
-        self.short = False
-        """Whether the device ran out of memory."""
-        self.lost = False
-        """Whether a row ended because there was no memory to read its prompt."""
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
         """Rows that were let go since the last call."""
@@ -129,17 +113,18 @@ class RowTable(Generic[RowT]):
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
         """Take in rows on the given terms; those that were handed back before go on where they stopped."""
-        group, unread = Group(terms), []
+        group = Group(replace(terms, keep_kv=EVERY_LENGTH) if self._device.keeps_all_kv else terms)
+        unread: list[RowT] = []
         for spec in specs:
             row = self._add(spec, group)
             if row.kv is not None:
-                self._stage(row)
+                self.stage(row)
             elif terms.entry is Entry.SHAPE and not terms.closed and not row.scores_prompt:
-                bisect.insort(self._to_enter, row, key=_rank)
+                bisect.insort(self.to_enter, row, key=_rank)
             else:  # there is nothing to enter into yet; or the prompt is to be scored, which only prefill does
                 unread.append(row)
         for part in self._read_together(unread, terms):
-            self._queue_unread(part)
+            self.queue_unread(part)
 
     def _read_together(self, unread: list[RowT], terms: Terms) -> Iterable[list[RowT]]:
         """Groups of prompts to read: those of a batch that others join start where what is kept of them ends."""
@@ -148,7 +133,7 @@ class RowTable(Generic[RowT]):
         if not terms.closed:
             unread.sort(key=self._copied_prefix)  # stable, so that each group is in order of rank
             return [list(rows) for _, rows in groupby(unread, self._copied_prefix)]
-        return [unread] if terms.prefill_together else similar_lengths(unread, _length, self._max_prefill_tokens)
+        return [unread] if terms.prefill_together else similar_lengths(unread, _length, self._device.max_prefill_tokens)
 
     def _copied_prefix(self, row: RowT) -> int:
         """Tokens of a row that would be copied from earlier prompts, were it read now."""
@@ -157,43 +142,71 @@ class RowTable(Generic[RowT]):
 
     def _add(self, spec: RowSpec, group: Group) -> RowT:
         row = self._store.take(spec.row_id) or self._device.new_row(spec)
-        row.rank, row.group = (spec.priority, self._admitted), group
-        self._admitted += 1
-        self._rows[row.row_id] = row
+        row.rank, row.group = (spec.priority, self.admitted), group
+        self.admitted += 1
+        self.rows[row.row_id] = row
         return row
 
-    def _queue_unread(self, rows: list[RowT]) -> None:
+    def queue_unread(self, rows: list[RowT]) -> None:
         """Let rows wait to be prefilled together."""
         if rows:
-            bisect.insort(self._unread, rows, key=lambda group: group[0].rank)
+            bisect.insort(self.unread, rows, key=lambda group: group[0].rank)
 
-    def _stage(self, row: RowT) -> None:
+    def stage(self, row: RowT) -> None:
         """Let a row whose K and V exist wait for a slot."""
-        bisect.insort(self._staged, row, key=_rank)
+        bisect.insort(self.staged, row, key=_rank)
+
+    def join(self, row: RowT) -> None:
+        """Let a staged row join the batch, which runs its group alone where that is closed."""
+        closed = row.group.terms.closed
+        self._device.insert(row, lasting=not closed)
+        self.staged.remove(row)
+        self._store.give_back(row.row_id)
+        if closed:
+            self.closed = row.group
 
     # Out
+
+    def book(self, outcome: Outcome[RowT]) -> None:
+        """Note what an action brought. A row with its last token leaves, but in a closed batch keeps its slot."""
+        self.tally += outcome.tally
+        self.updates += outcome.updates
+        for row in [self.rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:
+            if row.group is not self.closed:
+                self.forget(row)
+        self._dissolve()
+        for row, error in outcome.failures:
+            self.fail([row], error)
 
     def cancel(self, row_ids: Iterable[RowId]) -> None:
         """Drop rows wherever they are, and free what they held. Rows that are gone already are ignored."""
         for row_id in row_ids:
             self._store.take(row_id)
-            if row_id in self._rows:
-                self._forget(self._rows[row_id])
+            if row_id in self.rows:
+                self.forget(self.rows[row_id])
 
     def pause(self, row_ids: Iterable[RowId]) -> None:
         """Hand rows back in the next report; those that have ended or are gone are ignored."""
-        here = [self._rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self._rows]
-        self._hand_back([row for row in here if not row.ended], Cause.PAUSE)
+        here = [self.rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self.rows]
+        self.hand_back([row for row in here if not row.ended], Cause.PAUSE)
 
     def hand_back_all(self) -> None:
         """Let every row go, to go on elsewhere."""
-        self._hand_back([row for row in self._rows.values() if not row.ended], Cause.FAULT)
+        self.hand_back([row for row in self.rows.values() if not row.ended], Cause.FAULT)
+
+    def swap_out(self, row: RowT) -> None:
+        """Let a running row wait in host memory for another slot; it is handed back where that cannot hold it."""
+        if self._save(row):
+            self.stage(row)
+            self.extracted += (row.row_id,)
+        else:
+            self.hand_back([row], Cause.OVERFLOW)
 
     def salvage(self) -> tuple[RowId, ...]:
         """Put by what can go on elsewhere when this device is lost: rows that have begun and were not running, with
         their K and V where these are in host memory. What runs may have tokens that were never reported.
         """
-        safe = [row for row in self._rows.values() if row.step and row not in self._device.batch.rows]
+        safe = [row for row in self.rows.values() if row.step and row not in self._device.batch.rows]
         for row in safe:
             if row.kv is not None and not row.kv.in_host_memory:
                 row.kv = None
@@ -207,7 +220,7 @@ class RowTable(Generic[RowT]):
         """
         self._store = HostStore()
 
-    def _fail(self, rows: Iterable[RowT], error: Exception) -> None:
+    def fail(self, rows: Iterable[RowT], error: Exception) -> None:
         """End rows that cannot go on; the others never notice."""
         failed, by_client = [row for row in rows if not row.ended], is_by_client(error)
         if failed:
@@ -215,11 +228,11 @@ class RowTable(Generic[RowT]):
                 logging.INFO if by_client else logging.ERROR, "rows failed: %s", error, exc_info=not by_client and error
             )
         for row in failed:
-            self._forget(row, wipe=isinstance(error, RowFault) and error.wipe)
+            self.forget(row, wipe=isinstance(error, RowFault) and error.wipe)
             end, said = FinishReason.ERROR, _describe(error)
             self.updates.append(RowUpdate(row.row_id, finish_reason=end, error=said, by_client=by_client))
 
-    def _hand_back(self, rows: Iterable[RowT], cause: Cause) -> None:
+    def hand_back(self, rows: Iterable[RowT], cause: Cause) -> None:
         """Let rows go before their end; those that run from the last place on, so that none has to be moved."""
         leaving, running = list(rows), list(self._device.batch.rows)
         dropped: set[RowId] = set()
@@ -229,7 +242,7 @@ class RowTable(Generic[RowT]):
                 row.kv = None
                 dropped.add(row.row_id)
             self._store.keep(row)
-            self._forget(row)
+            self.forget(row)
         if leaving:
             row_ids = tuple(row.row_id for row in leaving)
             self._handed_back.append(HandedBack(row_ids, cause, tuple(one for one in row_ids if one in dropped)))
@@ -242,34 +255,37 @@ class RowTable(Generic[RowT]):
             return False
         return self._store.lend(row, self._device.kv_bytes(row)) and self._device.save(row)
 
-    def _forget(self, row: RowT, *, wipe: bool = False) -> None:
+    def forget(self, row: RowT, *, wipe: bool = False) -> None:
         """Nothing is left of a row, and where it was the last that its closed batch waited for, of the batch."""
-        del self._rows[row.row_id]
+        del self.rows[row.row_id]
         self._store.give_back(row.row_id)
         if row in self._device.batch.rows:
             self._device.batch.remove(row, wipe=wipe)
         else:
             self._device.drop(row)
-            self._unread = [left for rows in self._unread if (left := [one for one in rows if one is not row])]
-            self._staged = [one for one in self._staged if one is not row]
-            self._to_enter = [one for one in self._to_enter if one is not row]
+            self.unread = [left for rows in self.unread if (left := [one for one in rows if one is not row])]
+            self.staged = [one for one in self.staged if one is not row]
+            self.to_enter = [one for one in self.to_enter if one is not row]
         self._dissolve()
+
+    def open_rows(self) -> Iterator[RowT]:
+        """Rows of the closed batch that have not ended."""
+        return (row for row in self.rows.values() if row.group is self.closed and not row.ended)
 
     def _dissolve(self) -> None:
         """Once the last row of the closed batch has ended or gone, those that had ended give their slots back."""
-        group = self._closed
-        if group is not None and not any(row.group is group and not row.ended for row in self._rows.values()):
-            self._closed = None
-            for row in [row for row in self._rows.values() if row.group is group]:
-                self._forget(row)
+        if self.closed is not None and not any(self.open_rows()):
+            group, self.closed = self.closed, None
+            for row in [row for row in self.rows.values() if row.group is group]:
+                self.forget(row)
 
     def check(self) -> None:
         """Assert that every row is in exactly one place; for tests."""
         self._device.batch.check()
-        waiting = chain(*self._unread, self._staged, self._to_enter)
+        waiting = chain(*self.unread, self.staged, self.to_enter)
         places = [row.row_id for row in (*self._device.batch.rows, *self._device.prefilling, *waiting)]
-        assert sorted(places) == sorted(self._rows)
-        assert self._closed is None or any(row.group is self._closed and not row.ended for row in self._rows.values())
+        assert sorted(places) == sorted(self.rows)
+        assert self.closed is None or any(self.open_rows())
 
 
 def _length(row: RowT) -> int:

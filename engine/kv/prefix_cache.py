@@ -14,20 +14,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
+
+from engine.device import Kv
 
 CHUNK = 64
 """Tokens of a block, unless said otherwise; a multiple of models.network.attention.QUERY_BLOCK."""
 
 
-class Block(Protocol):
-    """K and V of the tokens of one chunk."""
-
-    @property
-    def bytes(self) -> int: ...
-
-
-BlockT = TypeVar("BlockT", bound=Block)
+BlockT = TypeVar("BlockT", bound=Kv)
+"""K and V of the tokens of one chunk."""
 
 
 @dataclass(eq=False, slots=True)

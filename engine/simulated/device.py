@@ -21,6 +21,8 @@ GLANCE = 32
 class SimulatedDevice:
     """A `Device` of engine.device, and how long its actions take."""
 
+    keeps_all_kv = False
+
     def __init__(
         self,
         batch: SimulatedBatch,
@@ -31,7 +33,7 @@ class SimulatedDevice:
         self.batch = batch
         self._prefixes = PrefixCache[SimulatedKv](0, chunk=1) if prefixes is None else prefixes
         self._cost = cost
-        self._max_prefill_tokens = max_prefill_tokens
+        self.max_prefill_tokens = max_prefill_tokens
         self.prefilling: list[SimulatedRow] = []
         """The rows of the prefill group under way, the longest first; those whose prompts have been read leave it."""
         self._kept = 0  # columns of the group that were copied from earlier prompts
@@ -102,7 +104,7 @@ class SimulatedDevice:
 
     def _chunk_end(self) -> int:
         chunk = self._prefixes.chunk
-        columns = max(chunk, self._max_prefill_tokens // len(self.prefilling) // chunk * chunk)
+        columns = max(chunk, self.max_prefill_tokens // len(self.prefilling) // chunk * chunk)
         return min(self._read + columns, self.prefilling[0].length)
 
     def _chunk_seconds(self) -> float:

@@ -75,11 +75,12 @@ class SimulatedExecutor:
         batch = SimulatedBatch(info.capacity_tokens, info.max_rows, headroom, reads_padding=reads_padding)
         chunk = info.capacity_tokens * info.max_rows if max_prefill_tokens is None else max_prefill_tokens
         self._device = SimulatedDevice(batch, cost, chunk, prefixes)
-        self._lifecycle = Lifecycle(self._device, HostStore() if store is None else store, chunk)
+        self._lifecycle = Lifecycle(self._device, store)
+        self._table = self._lifecycle.table
         self._work: Work | None = None
         self._began = 0.0
         self._turns = 0
-        self._shape = self._lifecycle.shape()  # as it was reported last
+        self._shape = self._table.shape()  # as it was reported last
 
     def post(self, command: Command) -> None:
         """Leave a command; it is taken up before the next turn, and cuts short what is under way if it bears on it."""
@@ -106,11 +107,11 @@ class SimulatedExecutor:
 
     def check(self) -> None:
         """Assert that every row is in one place, and that all fit; for tests."""
-        self._lifecycle.check()
+        self._table.check()
 
     def _can_wait(self, command: Command) -> bool:
         """Whether a command changes nothing before the work under way has ended anyway."""
-        return isinstance(command, Admit) and command.terms.closed and self._lifecycle.closed
+        return isinstance(command, Admit) and command.terms.closed and self._table.closed is not None
 
     def _end(self, work: Work) -> None:
         now = self._now()
@@ -119,14 +120,14 @@ class SimulatedExecutor:
         self._work = None
         self._lifecycle.finish(work.action, work.iterations)
         self._report(work.seconds)
-        self.due = math.inf if self._lifecycle.idle and not self._inbox else now
+        self.due = math.inf if self._table.idle and not self._inbox else now
 
     def _begin(self) -> None:
         for command in self.withdraw():
             if isinstance(command, Stop):
                 self.alive = False
             else:
-                self._lifecycle.carry_out(command)
+                self._table.carry_out(command)
         self._work = self._next_work() if self.alive else None
         self._began = self._now()
         self.due = math.inf if self._work is None else self._began + self._work.seconds
@@ -134,21 +135,20 @@ class SimulatedExecutor:
 
     def _next_work(self) -> Work | None:
         """How long the next action takes; None when there is nothing to do."""
-        for _ in range(4 * self._lifecycle.row_count):  # every time that the rules say nothing, they move a row
+        for _ in range(4 * len(self._table.rows)):  # every time that the rules say nothing, they move a row
             action = self._lifecycle.next()
             if action is not None:
                 work = self._device.work(action, self._lifecycle.entering, self._lifecycle.iterations_to_look())
                 return work if self._pace is keep_pace else work.paced(self._pace, self._now())
-        if self._lifecycle.row_count:
-            raise RuntimeError(f"a simulated device is stuck with {self._lifecycle.row_count} rows: a fault of ours")
+        if self._table.rows:
+            raise RuntimeError(f"a simulated device is stuck with {len(self._table.rows)} rows: a fault of ours")
         return None
 
     def _report(self, seconds: float) -> None:
         """Report the work that has ended, or what rows got before the next begins."""
-        rows = self._lifecycle
-        report = rows.report(self.info.index, self._turns, seconds)
-        emptied = rows.idle and report.shape != self._shape
+        report = self._table.report(self.info.index, self._turns, seconds)
+        emptied = self._table.idle and report.shape != self._shape
         if seconds or report.updates or report.begun or report.handed_back or report.tally != Tally() or emptied:
             self._shape = report.shape
-            rows.clear()
+            self._table.clear()
             self._deliver(report)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from engine.messages import NO_LENGTH, Cause, RowId, Terms
+from engine.messages import MOST_PADDING, NO_LENGTH, Cause, RowId, Terms
 from models.errors import StrategyError
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
@@ -35,7 +35,7 @@ class Limits:
     prefill_ahead: int
     """Rows an executor may hold beyond its slots, prefilled and waiting for one."""
     options: Scheduling = Scheduling()
-    max_padding: float = 0.25
+    max_padding: float = MOST_PADDING
     """Most padding in a prefill group, as a fraction of its cells: what "similar length" means."""
     seconds_per_token: float = Aging().seconds_per_token
     """Seconds of a decode iteration by the device's profile. They stay: keys of a sorted queue must not change unless

@@ -27,12 +27,12 @@ from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
 from engine.measure.probe import probe, probe_invariance
 from engine.messages import Deliver, Entry, ExecutorInfo
-from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Grammars
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.machine import Machine
 from engine.simulated.virtual import VirtualDevice
+from engine.torch_device import TorchDevice
 from models.catalog.catalog import default_cache
 from models.catalog.checkpoint import count_values
 from models.network.decoder.decoder import Decoder
@@ -200,12 +200,10 @@ def build_executor(
         )
     arena = KvArena(model.kv, capacity, max_rows=config.expected_slots)
     batch = RunningBatch(model, arena, graphs=_graphs(config, model, arena))
-    chunk = config.chunk_tokens(model.device.type)
-    pipeline = Pipeline(model, text, batch, max_prefill_tokens=chunk, store=store, grammars=grammars, prefixes=prefixes)
+    device = TorchDevice(model, text, batch, config.chunk_tokens(model.device.type), grammars, prefixes)
     info = ExecutorInfo(index, str(model.device), capacity, arena.max_rows, min(context, capacity))
-    if model.device.type == "cuda":
-        return Executor(info, pipeline, deliver)
-    return Executor(info, pipeline, deliver, threads=devices.torch_threads(config, model))
+    threads = None if model.device.type == "cuda" else devices.torch_threads(config, model)
+    return Executor(info, Lifecycle(device, store), deliver, threads=threads)
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:
@@ -237,7 +235,7 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
         batch = SimulatedBatch(machine.capacity_tokens, machine.max_num_seqs, HEADROOM)
         device = VirtualDevice(config.device, batch, machine.cost, chunk, prefixes)
         info = ExecutorInfo(index, config.device, machine.capacity_tokens, machine.max_num_seqs, machine.longest)
-        executors.append(Executor(info, Lifecycle(device, store, chunk), deliver))
+        executors.append(Executor(info, Lifecycle(device, store), deliver))
     log.warning("%s takes time and computes nothing: all text is filler, and no answer is recorded", config.device)
     return Loaded(
         text=text,

@@ -1,4 +1,4 @@
-"""Short ways to write rows and to run a pipeline to its end."""
+"""Short ways to write rows and to run them to their end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from torch import Tensor
 
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
+from engine.kv.host_store import HostStore
+from engine.lifecycle import Lifecycle
 from engine.messages import RowId, RowSpec, RowUpdate
-from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.params import SamplingParams
+from engine.torch_device import TorchDevice
 from models.network.attention import Mask
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
@@ -38,21 +40,36 @@ def row_of(text: Text, prompt: tuple[int, ...] = (5, 6, 7), **sampling: Any) -> 
     return Row(RowSpec(0, prompt, SamplingParams(**{"max_tokens": 100, **sampling})), text, frozenset({END_TOKEN}))
 
 
-def pipeline_of(
-    model: LoadedModel, text: Text, *, capacity: int = 1000, rows: int = 8, chunk: int = 512, headroom: int = 0
-) -> Pipeline:
+def lifecycle_of(
+    model: LoadedModel,
+    text: Text,
+    *,
+    capacity: int = 1000,
+    rows: int = 8,
+    chunk: int = 512,
+    headroom: int = 0,
+    store: HostStore[Row] | None = None,
+    **others: Any,
+) -> Lifecycle[Row]:
+    """No row yet, on a device of `capacity` tokens; `others` as TorchDevice has them."""
     batch = RunningBatch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
-    return Pipeline(model, text, batch, max_prefill_tokens=chunk)
+    return Lifecycle(TorchDevice(model, text, batch, chunk, **others), store)
 
 
-def finish(pipeline: Pipeline, *, turns: int = 1000) -> list[RowUpdate]:
+def device_of(lifecycle: Lifecycle[Row]) -> TorchDevice:
+    """The device below, of which it knows the protocol alone."""
+    assert isinstance(lifecycle.device, TorchDevice)
+    return lifecycle.device
+
+
+def finish(lifecycle: Lifecycle[Row], *, turns: int = 1000) -> list[RowUpdate]:
     """All updates until nothing is left to do."""
     updates: list[RowUpdate] = []
-    while not pipeline.idle:
-        assert turns > 0, "the pipeline makes no progress"
+    while not lifecycle.table.idle:
+        assert turns > 0, "it makes no progress"
         turns -= 1
-        updates += pipeline.turn()
-        pipeline.check()
+        updates += lifecycle.turn()
+        lifecycle.table.check()
     return updates
 
 

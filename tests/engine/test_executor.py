@@ -1,4 +1,4 @@
-"""The executor's thread, with a scripted pipeline: commands in, one report a turn out, and its last word."""
+"""The executor's thread, over scripted rows: commands in, one report a turn out, and its last word."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from engine.device import Action
 from engine.executor import Executor
+from engine.lifecycle import Lifecycle
 from engine.messages import (
     Admit,
     BatchShape,
@@ -32,7 +33,7 @@ from engine.messages import (
     Tally,
     Terms,
 )
-from engine.pipeline import Pipeline
+from engine.row import Row
 from engine.rows import RowTable
 from tests.engine.rows import spec
 
@@ -40,10 +41,11 @@ PATIENCE = 20.0
 """Seconds after which something that should have happened has not."""
 
 
-class ScriptedPipeline:
+class ScriptedLifecycle:
     """Each admitted row takes as many turns as its prompt has tokens. Notes what is asked of it, in order."""
 
     def __init__(self) -> None:
+        self.table = self
         self.events: queue.Queue[str] = queue.Queue()
         self.left: dict[RowId, int] = {}
         self.handed_back: tuple[HandedBack, ...] = ()
@@ -110,13 +112,13 @@ ENDLESS = 100_000  # tokens
 
 
 class Bench:
-    """An executor on a scripted pipeline, and what it reports."""
+    """An executor over scripted rows, and what it reports."""
 
     def __init__(self) -> None:
-        self.pipeline = ScriptedPipeline()
+        self.lifecycle = ScriptedLifecycle()
         self.reports: queue.Queue[Report] = queue.Queue()
         info = ExecutorInfo(3, "cpu", capacity_tokens=100, max_rows=4, context_length=50)
-        self.executor = Executor(info, cast(Pipeline, self.pipeline), self.reports.put)
+        self.executor = Executor(info, cast(Lifecycle[Row], self.lifecycle), self.reports.put)
 
     def alive(self) -> bool:
         return self.executor.alive
@@ -146,7 +148,7 @@ def test_each_turn_gives_one_report_with_all_rows(bench: Bench) -> None:
     assert [update.row_id for update in second.updates] == [0]
     assert [(report.executor, report.step, report.shape.rows) for report in (first, second)] == [(3, 1, 1), (3, 2, 0)]
     assert first.seconds >= 0
-    assert bench.pipeline.noted() == ["admit 0", "admit 1", "turn", "turn"]
+    assert bench.lifecycle.noted() == ["admit 0", "admit 1", "turn", "turn"]
 
 
 def test_orders_that_come_during_a_turn_are_carried_out_before_the_next(bench: Bench) -> None:
@@ -156,7 +158,7 @@ def test_orders_that_come_during_a_turn_are_carried_out_before_the_next(bench: B
         begun.set()
         assert go_on.wait(PATIENCE)
 
-    bench.pipeline.during_turn = hold
+    bench.lifecycle.during_turn = hold
     bench.executor.post(Admit((spec(0, 9),)))
     assert begun.wait(PATIENCE)
     bench.executor.post(Admit((spec(1, 2),)))
@@ -166,7 +168,7 @@ def test_orders_that_come_during_a_turn_are_carried_out_before_the_next(bench: B
     assert [update.row_id for update in bench.step().updates] == [0]
     assert [update.row_id for update in bench.step().updates] == [1, 2]
     assert [update.row_id for update in bench.step().updates] == [1]
-    assert bench.pipeline.noted() == ["admit 0", "turn", "admit 1", "cancel 0", "admit 2", "turn", "turn"]
+    assert bench.lifecycle.noted() == ["admit 0", "turn", "admit 1", "cancel 0", "admit 2", "turn", "turn"]
 
 
 def test_an_executor_with_nothing_to_do_sleeps_until_an_order_comes(bench: Bench) -> None:
@@ -174,7 +176,7 @@ def test_an_executor_with_nothing_to_do_sleeps_until_an_order_comes(bench: Bench
     bench.step()
     with pytest.raises(queue.Empty):
         for _ in range(10):  # it looks whether it is idle a few times at most, then never again
-            bench.pipeline.events.get(timeout=0.4)
+            bench.lifecycle.events.get(timeout=0.4)
     bench.executor.post(Admit((spec(1, 1),)))
     assert [update.row_id for update in bench.step().updates] == [1]
 
@@ -185,12 +187,12 @@ def test_a_cancelled_last_row_leaves_no_empty_turns(bench: Bench) -> None:
     bench.executor.post(Cancel((0, 1)))
     bench.executor.post(Admit((spec(2, 1),)))
     assert [update.row_id for update in bench.step().updates] == [2]
-    assert bench.pipeline.noted().count("turn") == 2
+    assert bench.lifecycle.noted().count("turn") == 2
 
 
 def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty(bench: Bench) -> None:
     """It said nothing, so that its gauges showed a full batch until the next request."""
-    bench.pipeline.begun, bench.pipeline.tally = (0, 1), Tally(prompt=2000)  # as the turn leaves them
+    bench.lifecycle.begun, bench.lifecycle.tally = (0, 1), Tally(prompt=2000)  # as the turn leaves them
     bench.executor.post(Admit((spec(0, ENDLESS), spec(1, ENDLESS))))
     assert bench.step().shape.rows == 2
     bench.executor.post(Cancel((0, 1)))
@@ -204,7 +206,7 @@ def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty(benc
 def test_gradients_are_off_in_the_thread(bench: Bench) -> None:
     bench.executor.post(Admit((spec(0, 1),)))
     bench.step()
-    assert bench.pipeline.modes == {True}
+    assert bench.lifecycle.modes == {True}
 
 
 def test_stopping_ends_the_thread_after_the_turn_under_way(bench: Bench) -> None:
@@ -214,7 +216,7 @@ def test_stopping_ends_the_thread_after_the_turn_under_way(bench: Bench) -> None
         begun.set()
         assert go_on.wait(PATIENCE)
 
-    bench.pipeline.during_turn = hold
+    bench.lifecycle.during_turn = hold
     bench.executor.post(Admit((spec(0, 1000),)))
     assert begun.wait(PATIENCE)
     bench.executor.stop(timeout=0.05)
@@ -238,10 +240,10 @@ class Ruin(BaseException):
 @pytest.mark.parametrize("fault", [RuntimeError, Ruin])
 def test_a_fault_in_a_turn_is_the_last_word_and_is_said_once(bench: Bench, fault: type[BaseException]) -> None:
     def fail() -> None:
-        if bench.pipeline.left[0] == 2:
+        if bench.lifecycle.left[0] == 2:
             raise fault("out of luck")
 
-    bench.pipeline.during_turn = fail
+    bench.lifecycle.during_turn = fail
     bench.executor.post(Admit((spec(0, 3),)))
     bench.step()
     assert bench.report() == ExecutorDied(3, f"{fault.__name__}: out of luck")
@@ -257,7 +259,7 @@ def test_orders_that_were_not_taken_up_are_given_back(bench: Bench) -> None:
         begun.set()
         assert go_on.wait(PATIENCE)
 
-    bench.pipeline.during_turn = hold
+    bench.lifecycle.during_turn = hold
     bench.executor.post(Admit((spec(0, 9),)))
     assert begun.wait(PATIENCE)
     commands = Admit((spec(1),)), Cancel((0,))
@@ -267,14 +269,14 @@ def test_orders_that_were_not_taken_up_are_given_back(bench: Bench) -> None:
     bench.executor.post(Stop())
     go_on.set()
     bench.executor.stop(PATIENCE)
-    assert bench.pipeline.noted() == ["admit 0", "turn", "leave store", "leave store"]
+    assert bench.lifecycle.noted() == ["admit 0", "turn", "leave store", "leave store"]
 
 
 def test_a_fault_in_an_order_is_told_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(specs: Iterable[RowSpec], terms: Terms) -> None:
         raise KeyError("row")
 
-    monkeypatch.setattr(bench.pipeline, "admit", fail)
+    monkeypatch.setattr(bench.lifecycle, "admit", fail)
     bench.executor.post(Admit((spec(0, 3),)))
     assert bench.report() == ExecutorDied(3, "KeyError: 'row'")
     bench.executor.stop(PATIENCE)
@@ -293,7 +295,7 @@ def test_the_thread_computes_on_its_own_device(bench: Bench, monkeypatch: pytest
     chosen: queue.Queue[tuple[str, str]] = queue.Queue()
     monkeypatch.setattr(torch.cuda, "set_device", lambda name: chosen.put((name, threading.current_thread().name)))
     info = replace(bench.executor.info, index=5, device="cuda:1")
-    executor = Executor(info, cast(Pipeline, ScriptedPipeline()), bench.reports.put)
+    executor = Executor(info, cast(Lifecycle[Row], ScriptedLifecycle()), bench.reports.put)
     executor.start()
     assert chosen.get(timeout=PATIENCE) == ("cuda:1", "executor-5")
     executor.stop(PATIENCE)

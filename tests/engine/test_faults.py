@@ -1,4 +1,4 @@
-"""Who is hit when something goes wrong in a pipeline: the rows concerned, once each, and nobody else."""
+"""Who is hit when something goes wrong in a lifecycle: the rows concerned, once each, and nobody else."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from engine import pipeline as device_module
+from engine import torch_device as device_module
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
+from engine.lifecycle import Lifecycle
 from engine.messages import FinishReason, RowId, RowUpdate
-from engine.pipeline import Pipeline
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.grammar import GrammarTooCostly
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
+from tests.engine.rows import device_of, faulty, finish, lifecycle_of, spec, tokens_of
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 6)]
 
@@ -29,9 +29,9 @@ def alone(tiny_model: LoadedModel, tiny_text: Text) -> dict[RowId, list[int]]:
     """Tokens that each row generates when nothing goes wrong."""
     found: dict[RowId, list[int]] = {}
     for one in (*SPECS, spec(9, 7)):
-        pipeline = pipeline_of(tiny_model, tiny_text)
-        pipeline.admit([one])
-        found |= tokens_of(finish(pipeline))
+        lifecycle = lifecycle_of(tiny_model, tiny_text)
+        lifecycle.table.admit([one])
+        found |= tokens_of(finish(lifecycle))
     return found
 
 
@@ -46,10 +46,10 @@ def assert_untouched(updates: list[RowUpdate], alone: dict[RowId, list[int]], *r
     assert {row_id: found[row_id] for row_id in row_ids} == {row_id: alone[row_id] for row_id in row_ids}
 
 
-def assert_serves(pipeline: Pipeline, alone: dict[RowId, list[int]]) -> None:
+def assert_serves(lifecycle: Lifecycle[Row], alone: dict[RowId, list[int]]) -> None:
     """Whatever happened before, a new row generates what it should."""
-    pipeline.admit([spec(9, 7)])
-    updates = finish(pipeline)
+    lifecycle.table.admit([spec(9, 7)])
+    updates = finish(lifecycle)
     assert errors_of(updates) == [] and tokens_of(updates) == {9: alone[9]}
 
 
@@ -59,7 +59,7 @@ class Poison:
     def __init__(self, *row_ids: RowId, decode: int | None) -> None:
         self.row_ids = row_ids
         self.decode = decode
-        self.pipeline: Pipeline | None = None
+        self.lifecycle: Lifecycle[Row] | None = None
 
     def __call__(self, store: KvStore, logits: Tensor) -> Tensor:
         if isinstance(store, Prefill) and self.decode is None:
@@ -67,8 +67,8 @@ class Poison:
         if isinstance(store, KvArena) and self.decode is not None:
             self.decode -= 1
             if self.decode == -1:
-                assert self.pipeline is not None
-                for place in self.spoil([row.row_id for row in self.pipeline.batch.rows], logits):
+                assert self.lifecycle is not None
+                for place in self.spoil([row.row_id for row in device_of(self.lifecycle).batch.rows], logits):
                     store.keys[:, place, :, store.origins[place] : store.end] = math.nan
                     store.values[:, place, :, store.origins[place] : store.end] = math.nan
         return logits
@@ -89,13 +89,13 @@ def test_a_row_that_computes_nan_fails_alone_and_leaves_no_trace(
     row_ids: tuple[RowId, ...],
 ) -> None:
     poison = Poison(*row_ids, decode=decode)
-    poison.pipeline = pipeline = pipeline_of(faulty(tiny_model, poison), tiny_text)
-    pipeline.admit(SPECS)
-    updates = finish(pipeline)
+    poison.lifecycle = lifecycle = lifecycle_of(faulty(tiny_model, poison), tiny_text)
+    lifecycle.table.admit(SPECS)
+    updates = finish(lifecycle)
     assert errors_of(updates) == sorted(row_ids)
     assert_untouched(updates, alone, *({0, 1, 2, 3} - set(row_ids)))
     poison.row_ids = ()
-    assert_serves(pipeline, alone)
+    assert_serves(lifecycle, alone)
 
 
 def test_a_fault_in_prefill_fails_its_own_group_alone(
@@ -106,13 +106,13 @@ def test_a_fault_in_prefill_fails_its_own_group_alone(
             raise RuntimeError("no kernel for this")
         return logits
 
-    pipeline = pipeline_of(faulty(tiny_model, fault), tiny_text)
+    lifecycle = lifecycle_of(faulty(tiny_model, fault), tiny_text)
     for group in ([0], [1, 2], [3]):
-        pipeline.admit([SPECS[row_id] for row_id in group])
-    updates = finish(pipeline)
+        lifecycle.table.admit([SPECS[row_id] for row_id in group])
+    updates = finish(lifecycle)
     assert errors_of(updates) == [1, 2]
     assert_untouched(updates, alone, 0, 3)
-    assert_serves(pipeline, alone)
+    assert_serves(lifecycle, alone)
 
 
 def test_a_row_for_which_there_is_no_memory_fails_alone(
@@ -127,10 +127,10 @@ def test_a_row_for_which_there_is_no_memory_fails_alone(
             super().__init__(model, rows, *kept)
 
     monkeypatch.setattr(device_module, "Prefill", Hungry)
-    pipeline = pipeline_of(tiny_model, tiny_text)
+    lifecycle = lifecycle_of(tiny_model, tiny_text)
     for group in ([0], [1, 2], [3]):
-        pipeline.admit([SPECS[row_id] for row_id in group])
-    updates = finish(pipeline)
+        lifecycle.table.admit([SPECS[row_id] for row_id in group])
+    updates = finish(lifecycle)
     assert errors_of(updates) == [1]
     assert_untouched(updates, alone, 0, 2, 3)
 
@@ -158,15 +158,15 @@ def test_a_fault_in_any_decode_step_ends_the_running_rows_once_each_and_the_next
             failing.tick()
         return logits
 
-    pipeline = pipeline_of(faulty(tiny_model, fault), tiny_text, rows=3)
-    pipeline.admit(SPECS)  # eight tokens each but row 2, which has five; row 3 is staged until row 2 ends
-    updates = finish(pipeline)
+    lifecycle = lifecycle_of(faulty(tiny_model, fault), tiny_text, rows=3)
+    lifecycle.table.admit(SPECS)  # eight tokens each but row 2, which has five; row 3 is staged until row 2 ends
+    updates = finish(lifecycle)
     failed = [0, 1, 2] if call < 4 else [0, 1, 3]
     assert errors_of(updates) == failed
     assert_untouched(updates, alone, *({0, 1, 2, 3} - set(failed)))
     for row_id, tokens in tokens_of(updates).items():
         assert tokens == alone[row_id][: len(tokens)]
-    assert_serves(pipeline, alone)
+    assert_serves(lifecycle, alone)
 
 
 @pytest.mark.parametrize("call", range(4))
@@ -184,10 +184,10 @@ def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
         return choose(rows, logits, unread)
 
     monkeypatch.setattr(sampling, "choose", choose_or_fail)
-    pipeline = pipeline_of(tiny_model, tiny_text)
-    pipeline.admit(SPECS[:2])
-    assert errors_of(finish(pipeline)) == [0, 1]
-    assert_serves(pipeline, alone)
+    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle.table.admit(SPECS[:2])
+    assert errors_of(finish(lifecycle)) == [0, 1]
+    assert_serves(lifecycle, alone)
 
 
 def test_a_fault_in_reading_a_token_ends_its_row_alone(
@@ -201,9 +201,9 @@ def test_a_fault_in_reading_a_token_ends_its_row_alone(
         return accept(row, choice)
 
     monkeypatch.setattr(Row, "accept", accept_or_fail)
-    pipeline = pipeline_of(tiny_model, tiny_text)
-    pipeline.admit(SPECS)
-    updates = finish(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle.table.admit(SPECS)
+    updates = finish(lifecycle)
     assert errors_of(updates) == [1]
     assert_untouched(updates, alone, 0, 2, 3)
 
@@ -217,11 +217,11 @@ def test_what_a_client_brings_upon_itself_tells_nothing_of_the_device(
         raise GrammarTooCostly("it takes too long")
 
     monkeypatch.setattr(Row, "accept", accept)
-    pipeline = pipeline_of(tiny_model, tiny_text)
-    pipeline.admit(SPECS)
-    updates = finish(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle.table.admit(SPECS)
+    updates = finish(lifecycle)
     assert errors_of(updates) == [0, 1, 2, 3] and all(update.by_client for update in updates)
-    assert not any(pipeline.failures.values())
+    assert not any(lifecycle.failures.values())
     assert not caplog.records
 
 
@@ -229,7 +229,7 @@ def test_a_client_is_told_what_kind_of_fault_it_was_but_no_details(tiny_model: L
     def fault(store: KvStore, logits: Tensor) -> Tensor:
         raise RuntimeError("/secret/path")
 
-    pipeline = pipeline_of(faulty(tiny_model, fault), tiny_text)
-    pipeline.admit(SPECS[:1])
-    (update,) = finish(pipeline)
+    lifecycle = lifecycle_of(faulty(tiny_model, fault), tiny_text)
+    lifecycle.table.admit(SPECS[:1])
+    (update,) = finish(lifecycle)
     assert update.error == "the engine failed on this request (RuntimeError)"

@@ -16,6 +16,7 @@ from engine.executor import Executor
 from engine.forward.prefill import Prefill
 from engine.health import FIRST_CALM, Health, Shape
 from engine.kv.arena import KvArena
+from engine.lifecycle import Lifecycle
 from engine.messages import (
     Admit,
     Cause,
@@ -27,11 +28,11 @@ from engine.messages import (
     RowId,
     StepReport,
 )
-from engine.pipeline import Pipeline
+from engine.row import Row
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import faulty, finish, pipeline_of, row_of, spec, tokens_of
+from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5)]
 TURN = 0.005
@@ -62,26 +63,26 @@ def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(
     tiny_model: LoadedModel, tiny_text: Text, error: Exception
 ) -> None:
     """0.3 s without memory left 2 of 16,384 tokens for K and V, for ever; errors of the CPU's allocator failed rows."""
-    alone = pipeline_of(tiny_model, tiny_text)
-    alone.admit(SPECS)
+    alone = lifecycle_of(tiny_model, tiny_text)
+    alone.table.admit(SPECS)
     expected = tokens_of(finish(alone))
     fault, health, now, found = Fault(error, on=False), Health(), 0.0, []
-    pipeline = pipeline_of(faulty(tiny_model, fault), tiny_text, capacity=16_384)
-    pipeline.admit(SPECS)
-    while not pipeline.idle:
+    lifecycle = lifecycle_of(faulty(tiny_model, fault), tiny_text, capacity=16_384)
+    lifecycle.table.admit(SPECS)
+    while not lifecycle.table.idle:
         fault.on = 0.02 <= now < 0.32
         now = max(now, health.resume) + TURN
-        found += pipeline.turn()
-        pipeline.check()
-        health.note_turn(now, short=pipeline.short)
-        assert not health.is_suspect(max(pipeline.failures.values()), pipeline.capacity, lost=pipeline.lost)
+        found += lifecycle.turn()
+        lifecycle.table.check()
+        health.note_turn(now, short=lifecycle.short)
+        assert not health.is_suspect(max(lifecycle.failures.values()), lifecycle.capacity, lost=lifecycle.lost)
     assert tokens_of(found) == expected
-    assert 0.5 < pipeline.capacity < 1
+    assert 0.5 < lifecycle.capacity < 1
     while health.grow_at is not None:
         now = health.grow_at
-        pipeline.grow(2 * pipeline.capacity)
-        health.note_growth(now, pipeline.capacity)
-    assert pipeline.capacity == 1 and now < 60
+        lifecycle.grow(2 * lifecycle.capacity)
+        health.note_growth(now, lifecycle.capacity)
+    assert lifecycle.capacity == 1 and now < 60
 
 
 def test_memory_that_is_short_again_is_taken_back_ever_more_rarely() -> None:
@@ -98,17 +99,17 @@ def test_memory_that_is_short_again_is_taken_back_ever_more_rarely() -> None:
 
 
 def test_rows_that_run_are_put_by_while_memory_is_taken_back(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    alone = pipeline_of(tiny_model, tiny_text)
-    alone.admit(SPECS)
+    alone = lifecycle_of(tiny_model, tiny_text)
+    alone.table.admit(SPECS)
     expected = tokens_of(finish(alone))
-    pipeline = pipeline_of(tiny_model, tiny_text, capacity=400)
-    pipeline.batch.resize(200)
-    pipeline.admit(SPECS)
-    found = [update for _ in range(4) for update in pipeline.turn()]
-    pipeline.grow(1.0)
-    assert pipeline.shape().capacity_tokens == 400
-    pipeline.check()
-    assert tokens_of([*found, *finish(pipeline)]) == expected
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=400)
+    device_of(lifecycle).batch.resize(200)
+    lifecycle.table.admit(SPECS)
+    found = [update for _ in range(4) for update in lifecycle.turn()]
+    lifecycle.grow(1.0)
+    assert lifecycle.table.shape().capacity_tokens == 400
+    lifecycle.table.check()
+    assert tokens_of([*found, *finish(lifecycle)]) == expected
 
 
 def test_memory_that_is_not_there_is_asked_for_in_halves(
@@ -132,11 +133,11 @@ class Bench:
 
     def __init__(self, model: LoadedModel, text: Text, fault: Fault) -> None:
         self.fault = fault
-        self.pipeline: Pipeline = pipeline_of(faulty(model, fault), text)
+        self.lifecycle: Lifecycle[Row] = lifecycle_of(faulty(model, fault), text)
         self.reports: queue.Queue[Report] = queue.Queue()
         self.now = 0.0
         info = ExecutorInfo(0, "cpu", 1000, 8, 500)
-        self.executor = Executor(info, self.pipeline, self.reports.put, clock=self.look)
+        self.executor = Executor(info, self.lifecycle, self.reports.put, clock=self.look)
 
     def look(self) -> float:
         """The time, of which a millisecond passes with each look at it."""
@@ -200,7 +201,7 @@ def test_where_no_memory_at_all_is_left_for_k_and_v_rows_go_on_when_there_is_som
     told = bench.until(is_health)
     assert told[-1] == ExecutorHealth(0, "there is no memory")
     assert sorted(row_id for back in handed_back(told) for row_id in back.row_ids) == [0, 1] and not ends(told)
-    bench.pipeline.check()
+    bench.lifecycle.table.check()
     short = bench.fault.on = False
     assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
     bench.admit(0, 1)
@@ -250,7 +251,7 @@ def test_rows_that_fail_on_a_sound_device_take_nothing_from_others(
             raise RuntimeError("no kernel for this")
         return logits
 
-    bench.pipeline.device._model = faulty(tiny_model, poison)
+    device_of(bench.lifecycle)._model = faulty(tiny_model, poison)
     bench.admit(*poisoned, 24)
     done: list[Report] = []
     while len(ends(done)) < 5:
@@ -276,12 +277,12 @@ def test_memory_comes_back_to_an_executor_that_is_idle(bench: Bench, monkeypatch
 
 def test_a_device_with_little_memory_left_proves_itself_with_more(bench: Bench) -> None:
     bench.fault.error, bench.fault.on = MemoryError(), True
-    bench.pipeline.batch.resize(120)
+    device_of(bench.lifecycle).batch.resize(120)
     bench.admit(0)
     assert bench.until(is_health)[-1] == ExecutorHealth(0, "it runs out of memory")
     bench.fault.on = False
     assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
-    assert 200 < bench.pipeline.shape().capacity_tokens <= 250
+    assert 200 < bench.lifecycle.table.shape().capacity_tokens <= 250
 
 
 def test_a_device_that_has_no_memory_for_k_and_v_takes_no_rows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +312,7 @@ def unwell_with_long_prompts(bench: Bench, tiny_model: LoadedModel, monkeypatch:
     def fail(store: KvStore, logits: Tensor) -> Tensor:
         return fault(store, logits) if isinstance(store, Prefill) and store.rows[0].length >= 20 else logits
 
-    bench.pipeline.device._model = faulty(tiny_model, fail)
+    device_of(bench.lifecycle)._model = faulty(tiny_model, fail)
     return fault
 
 
@@ -364,7 +365,7 @@ def test_a_lack_of_memory_that_a_thread_keeps_is_left_with_it(bench: Bench, tiny
             raise SHORTAGES[2]
         return logits
 
-    bench.pipeline.device._model = faulty(tiny_model, fail)
+    device_of(bench.lifecycle)._model = faulty(tiny_model, fail)
     bench.fault.on = True
     bench.admit(0, 1, 2)
     told: list[Report] = []
@@ -375,6 +376,6 @@ def test_a_lack_of_memory_that_a_thread_keeps_is_left_with_it(bench: Bench, tiny
 
 
 def test_the_row_of_a_proof_is_no_request(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text)
-    assert pipeline.prove() is None
-    assert pipeline.idle and not pipeline.updates and not pipeline.begun
+    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    assert lifecycle.prove() is None
+    assert lifecycle.table.idle and not lifecycle.table.updates and not lifecycle.table.begun

@@ -11,14 +11,15 @@ from torch import Tensor
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.messages import Entry, FinishReason, RowId, RowUpdate, Terms
-from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling import sampler as sampling
+from engine.torch_device import TorchDevice
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
+from tests.engine.rows import faulty, finish, lifecycle_of, spec, tokens_of
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5), spec(3, 30, prompt_logprobs=1), spec(4, 2)]
 
@@ -38,13 +39,13 @@ class Shortage:
 
 
 def answers(model: LoadedModel, text: Text, shortage: Shortage) -> dict[RowId, list[int]]:
-    return answers_of(pipeline_of(faulty(model, shortage), text, capacity=200, rows=4, chunk=16))
+    return answers_of(lifecycle_of(faulty(model, shortage), text, capacity=200, rows=4, chunk=16))
 
 
-def answers_of(pipeline: Pipeline) -> dict[RowId, list[int]]:
-    pipeline.admit(SPECS[:3])
-    pipeline.admit(SPECS[3:])
-    updates = finish(pipeline)
+def answers_of(lifecycle: Lifecycle[Row]) -> dict[RowId, list[int]]:
+    lifecycle.table.admit(SPECS[:3])
+    lifecycle.table.admit(SPECS[3:])
+    updates = finish(lifecycle)
     ends = [update.row_id for update in updates if update.finish_reason is FinishReason.LENGTH]
     assert sorted(ends) == [row.row_id for row in SPECS], "each request ends once, and well"
     (scored,) = [update.prompt_logprobs for update in updates if update.prompt_logprobs is not None]
@@ -74,7 +75,7 @@ def test_a_shortage_when_a_row_joins_changes_no_answer(tiny_model: LoadedModel, 
         arena = Tight(tiny_model.kv, 200, max_rows=4)
         arena.left = calls
         batch = RunningBatch(tiny_model, arena, headroom=0)
-        return answers_of(Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=16))
+        return answers_of(Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=16)))
 
     expected = run(1000)
     assert all(run(calls) == expected for calls in range(8))
@@ -96,10 +97,10 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
             return choose(rows, logits, unread)
 
         monkeypatch.setattr(sampling, "choose", choose_or_fail)
-        pipeline = pipeline_of(tiny_model, tiny_text, capacity=200, rows=4, chunk=16)
+        lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=200, rows=4, chunk=16)
         for one in SPECS:
-            pipeline.admit([one], Terms(entry=entry))
-        updates = finish(pipeline)
+            lifecycle.table.admit([one], Terms(entry=entry))
+        updates = finish(lifecycle)
         assert all(update.finish_reason is not FinishReason.ERROR for update in updates)
         return tokens_of(updates)
 
@@ -109,10 +110,10 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
 
 def test_a_shortage_in_a_decode_step_lowers_the_budget(tiny_model: LoadedModel, tiny_text: Text) -> None:
     shortage = Shortage(2)
-    pipeline = pipeline_of(faulty(tiny_model, shortage), tiny_text, capacity=200)
-    pipeline.admit(SPECS[:1])
-    finish(pipeline)
-    assert pipeline.shape().capacity_tokens == 180
+    lifecycle = lifecycle_of(faulty(tiny_model, shortage), tiny_text, capacity=200)
+    lifecycle.table.admit(SPECS[:1])
+    finish(lifecycle)
+    assert lifecycle.table.shape().capacity_tokens == 180
 
 
 def test_a_group_too_large_to_prefill_is_halved_until_it_fits(tiny_model: LoadedModel, tiny_text: Text) -> None:
@@ -124,11 +125,11 @@ def test_a_group_too_large_to_prefill_is_halved_until_it_fits(tiny_model: Loaded
             raise torch.OutOfMemoryError("injected")
         return logits
 
-    pipeline = pipeline_of(faulty(tiny_model, at_most_two), tiny_text, rows=1)
-    pipeline.admit([spec(row_id, 5, max_tokens=1) for row_id in range(8)])
-    assert len(tokens_of(finish(pipeline))) == 8
+    lifecycle = lifecycle_of(faulty(tiny_model, at_most_two), tiny_text, rows=1)
+    lifecycle.table.admit([spec(row_id, 5, max_tokens=1) for row_id in range(8)])
+    assert len(tokens_of(finish(lifecycle))) == 8
     assert sizes == [8, 4, 2, 2, 4, 2, 2]
-    assert pipeline.shape().capacity_tokens == 1000
+    assert lifecycle.table.shape().capacity_tokens == 1000
 
 
 def test_what_never_fits_fails_after_a_bounded_number_of_tries(tiny_model: LoadedModel, tiny_text: Text) -> None:
@@ -138,9 +139,9 @@ def test_what_never_fits_fails_after_a_bounded_number_of_tries(tiny_model: Loade
         next(tries)
         raise torch.OutOfMemoryError("injected")
 
-    pipeline = pipeline_of(faulty(tiny_model, never), tiny_text)
-    pipeline.admit([spec(0), spec(1)])
-    ends = [(update.row_id, update.finish_reason) for update in finish(pipeline)]
+    lifecycle = lifecycle_of(faulty(tiny_model, never), tiny_text)
+    lifecycle.table.admit([spec(0), spec(1)])
+    ends = [(update.row_id, update.finish_reason) for update in finish(lifecycle)]
     assert sorted(ends) == [(0, FinishReason.ERROR), (1, FinishReason.ERROR)]
     assert next(tries) < 30
 
@@ -154,11 +155,11 @@ def test_a_row_that_outgrows_what_is_left_fails_and_those_behind_it_go_on(
             raise torch.OutOfMemoryError("injected")
         return logits
 
-    pipeline = pipeline_of(faulty(tiny_model, long_windows), tiny_text, capacity=60)
-    pipeline.admit([spec(0, 40, max_tokens=10)])
+    lifecycle = lifecycle_of(faulty(tiny_model, long_windows), tiny_text, capacity=60)
+    lifecycle.table.admit([spec(0, 40, max_tokens=10)])
     for row_id in range(1, 1 + others):
-        pipeline.admit([spec(row_id, 3, max_tokens=1)])
-    updates = finish(pipeline)
+        lifecycle.table.admit([spec(row_id, 3, max_tokens=1)])
+    updates = finish(lifecycle)
     (failed,) = [update for update in updates if update.finish_reason is FinishReason.ERROR]
     assert failed.row_id == 0
     assert len([update for update in updates if update.finish_reason is FinishReason.LENGTH]) == others
@@ -173,14 +174,14 @@ def test_no_host_memory_at_the_end_of_a_slice_loses_no_row(
         raise RuntimeError("CUDA error: out of memory (pinned host memory; injected)")
 
     rows = [spec(0, 9, max_tokens=7), spec(1, 4, max_tokens=7)]
-    plain = pipeline_of(tiny_model, tiny_text)
-    plain.admit(rows)
+    plain = lifecycle_of(tiny_model, tiny_text)
+    plain.table.admit(rows)
     monkeypatch.setattr("engine.kv.arena.to_host", fail)
-    sliced = pipeline_of(tiny_model, tiny_text)
+    sliced = lifecycle_of(tiny_model, tiny_text)
     found: list[RowUpdate] = []
     for _ in range(3):
-        sliced.admit(rows, Terms(closed=True, iterations=2))
-        while sliced.row_count:
+        sliced.table.admit(rows, Terms(closed=True, iterations=2))
+        while sliced.table.rows:
             found += sliced.turn()
-        assert all(handed_back.dropped == (0, 1) for handed_back in sliced.take_handed_back())
+        assert all(handed_back.dropped == (0, 1) for handed_back in sliced.table.take_handed_back())
     assert tokens_of(found) == tokens_of(finish(plain))

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from engine.device import similar_lengths
-from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
+from engine.lifecycle import Lifecycle
 from engine.messages import (
     NO_LENGTH,
     REPETITION,
@@ -25,70 +25,75 @@ from engine.messages import (
     RowUpdate,
     Terms,
 )
-from engine.pipeline import Pipeline
 from engine.row import LEAST_TOKENS, Row
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import faulty, finish, pipeline_of, row_of, spec, tokens_of
+from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 
 CLOSED = Terms(closed=True)
 SHAPE = Terms(entry=Entry.SHAPE)
 
 
 @pytest.fixture
-def pipeline(tiny_model: LoadedModel, tiny_text: Text) -> Pipeline:
-    return pipeline_of(tiny_model, tiny_text, rows=4)
+def lifecycle(tiny_model: LoadedModel, tiny_text: Text) -> Lifecycle[Row]:
+    return lifecycle_of(tiny_model, tiny_text, rows=4)
 
 
-def turns(pipeline: Pipeline, count: int) -> list[RowUpdate]:
+def turns(lifecycle: Lifecycle[Row], count: int) -> list[RowUpdate]:
     updates: list[RowUpdate] = []
     for _ in range(count):
-        updates += pipeline.turn()
-        pipeline.check()
+        updates += lifecycle.turn()
+        lifecycle.table.check()
     return updates
 
 
-def running(pipeline: Pipeline) -> list[RowId]:
-    return sorted(row.row_id for row in pipeline.batch.rows)
+def running(lifecycle: Lifecycle[Row]) -> list[RowId]:
+    return sorted(row.row_id for row in device_of(lifecycle).batch.rows)
 
 
 # Closed batches
 
 
-def test_rows_of_a_closed_batch_that_have_ended_keep_their_slots_until_the_last_one_has(pipeline: Pipeline) -> None:
-    pipeline.admit([spec(0, max_tokens=2), spec(1, max_tokens=4)], CLOSED)
-    turns(pipeline, 2)
-    assert running(pipeline) == [0, 1] and pipeline.tally.generated == 2
-    turns(pipeline, 1)
-    assert running(pipeline) == [0, 1] and (pipeline.tally.generated, pipeline.tally.invalid) == (1, 1)
-    assert (pipeline.tally.reads, pipeline.tally.pad_reads, pipeline.tally.invalid_reads) == (2 * 5, 0, 5)
-    turns(pipeline, 1)
-    assert running(pipeline) == [] and pipeline.idle
+def test_rows_of_a_closed_batch_that_have_ended_keep_their_slots_until_the_last_one_has(
+    lifecycle: Lifecycle[Row],
+) -> None:
+    lifecycle.table.admit([spec(0, max_tokens=2), spec(1, max_tokens=4)], CLOSED)
+    turns(lifecycle, 2)
+    assert running(lifecycle) == [0, 1] and lifecycle.table.tally.generated == 2
+    turns(lifecycle, 1)
+    assert running(lifecycle) == [0, 1] and (lifecycle.table.tally.generated, lifecycle.table.tally.invalid) == (1, 1)
+    assert (lifecycle.table.tally.reads, lifecycle.table.tally.pad_reads, lifecycle.table.tally.invalid_reads) == (
+        2 * 5,
+        0,
+        5,
+    )
+    turns(lifecycle, 1)
+    assert running(lifecycle) == [] and lifecycle.table.idle
 
 
-def test_nobody_joins_a_closed_batch_and_the_next_is_not_even_read_before_it_ends(pipeline: Pipeline) -> None:
-    pipeline.admit([spec(0, max_tokens=3)], CLOSED)
-    pipeline.admit([spec(1, max_tokens=3)], CLOSED)
-    ended = [update.row_id for update in turns(pipeline, 3) if update.finish_reason]
-    assert ended == [0] and list(pipeline.begun) == []
-    turns(pipeline, 1)
-    assert list(pipeline.begun) == [1]
-    finish(pipeline)
+def test_nobody_joins_a_closed_batch_and_the_next_is_not_even_read_before_it_ends(lifecycle: Lifecycle[Row]) -> None:
+    lifecycle.table.admit([spec(0, max_tokens=3)], CLOSED)
+    lifecycle.table.admit([spec(1, max_tokens=3)], CLOSED)
+    ended = [update.row_id for update in turns(lifecycle, 3) if update.finish_reason]
+    assert ended == [0] and list(lifecycle.table.begun) == []
+    turns(lifecycle, 1)
+    assert list(lifecycle.table.begun) == [1]
+    finish(lifecycle)
 
 
 def test_a_closed_batch_may_be_read_in_groups_of_similar_length_but_starts_as_one(
     tiny_model: LoadedModel, tiny_text: Text
 ) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text, rows=4, chunk=12)
-    pipeline.admit([spec(0, 12), spec(1, 2), spec(2, 10), spec(3, 3)], replace(CLOSED, prefill_together=False))
+    lifecycle = lifecycle_of(tiny_model, tiny_text, rows=4, chunk=12)
+    lifecycle.table.admit([spec(0, 12), spec(1, 2), spec(2, 10), spec(3, 3)], replace(CLOSED, prefill_together=False))
     sizes = []
-    while not pipeline.batch.rows:
-        turns(pipeline, 1)
-        sizes.append(len(pipeline.begun))
+    while not device_of(lifecycle).batch.rows:
+        turns(lifecycle, 1)
+        sizes.append(len(lifecycle.table.begun))
     assert [size for size in sizes if size] == [1, 1, 2]
-    assert running(pipeline) == [0, 1, 2, 3]
-    finish(pipeline)
+    assert running(lifecycle) == [0, 1, 2, 3]
+    finish(lifecycle)
 
 
 def test_groups_of_similar_length_have_few_cells_and_little_padding(tiny_text: Text) -> None:
@@ -104,18 +109,18 @@ def test_a_row_that_fails_does_not_keep_its_batch_from_ending(tiny_model: Loaded
             logits[0] = torch.nan
         return logits
 
-    pipeline = pipeline_of(faulty(tiny_model, poison), tiny_text)
-    pipeline.admit([spec(0, max_tokens=9), spec(1, max_tokens=4)], CLOSED)
-    reasons = {update.row_id: update.finish_reason for update in finish(pipeline)}
-    assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH} and pipeline.batch.arena.live == 0
+    lifecycle = lifecycle_of(faulty(tiny_model, poison), tiny_text)
+    lifecycle.table.admit([spec(0, max_tokens=9), spec(1, max_tokens=4)], CLOSED)
+    reasons = {update.row_id: update.finish_reason for update in finish(lifecycle)}
+    assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH} and device_of(lifecycle).batch.arena.live == 0
 
 
-def test_when_the_last_open_row_is_cancelled_the_batch_is_over(pipeline: Pipeline) -> None:
-    pipeline.admit([spec(0, max_tokens=1), spec(1, max_tokens=2), spec(2, max_tokens=50)], CLOSED)
-    turns(pipeline, 3)
-    assert running(pipeline) == [1, 2]
-    pipeline.cancel([2])
-    assert pipeline.idle
+def test_when_the_last_open_row_is_cancelled_the_batch_is_over(lifecycle: Lifecycle[Row]) -> None:
+    lifecycle.table.admit([spec(0, max_tokens=1), spec(1, max_tokens=2), spec(2, max_tokens=50)], CLOSED)
+    turns(lifecycle, 3)
+    assert running(lifecycle) == [1, 2]
+    lifecycle.table.cancel([2])
+    assert lifecycle.table.idle
 
 
 # Slices
@@ -125,71 +130,66 @@ def test_a_slice_ends_after_so_many_iterations_and_the_rest_goes_on_elsewhere(
     tiny_model: LoadedModel, tiny_text: Text
 ) -> None:
     store: HostStore[Row] = HostStore()
-    here, there = (
-        Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4)),
-                 max_prefill_tokens=64, store=store)
-        for _ in range(2)
-    )  # fmt: skip
+    here, there = (lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store) for _ in range(2))
     specs = [spec(0, max_tokens=3), spec(1, max_tokens=9)]
     sliced = replace(CLOSED, iterations=4)
-    here.admit(specs, sliced)
+    here.table.admit(specs, sliced)
     updates, handed_back = until_handed_back(here)
     assert len(tokens_of(updates)[1]) == 5, "the prefill's token and four more"
     assert handed_back == HandedBack((1,), Cause.SLICE)
-    assert here.idle and len(store) == 1 and store.bytes == 7 * tiny_model.kv.bytes_per_token
-    there.admit([specs[1]], sliced)
+    assert here.table.idle and len(store) == 1 and store.bytes == 7 * tiny_model.kv.bytes_per_token
+    there.table.admit([specs[1]], sliced)
     updates += finish(there)
     whole = finish(all_in_one(tiny_model, tiny_text, specs))
     assert tokens_of(updates) == tokens_of(whole) and len(store) == 0
 
 
-def until_handed_back(pipeline: Pipeline, *, most: int = 200) -> tuple[list[RowUpdate], HandedBack]:
+def until_handed_back(lifecycle: Lifecycle[Row], *, most: int = 200) -> tuple[list[RowUpdate], HandedBack]:
     """All updates until rows are handed back, and those."""
     updates: list[RowUpdate] = []
     for _ in range(most):
-        updates += turns(pipeline, 1)
-        if handed_back := pipeline.take_handed_back():
+        updates += turns(lifecycle, 1)
+        if handed_back := lifecycle.table.take_handed_back():
             return updates, handed_back[0]
     raise AssertionError("nothing was handed back")
 
 
-def all_in_one(model: LoadedModel, text: Text, specs: list[RowSpec]) -> Pipeline:
-    pipeline = pipeline_of(model, text)
-    pipeline.admit(specs)
-    return pipeline
+def all_in_one(model: LoadedModel, text: Text, specs: list[RowSpec]) -> Lifecycle[Row]:
+    lifecycle = lifecycle_of(model, text)
+    lifecycle.table.admit(specs)
+    return lifecycle
 
 
-def test_a_batch_whose_rows_all_end_within_the_slice_hands_nothing_back(pipeline: Pipeline) -> None:
-    pipeline.admit([spec(0, max_tokens=3), spec(1, max_tokens=5)], replace(CLOSED, iterations=4))
-    finish(pipeline)
-    assert pipeline.take_handed_back() == ()
+def test_a_batch_whose_rows_all_end_within_the_slice_hands_nothing_back(lifecycle: Lifecycle[Row]) -> None:
+    lifecycle.table.admit([spec(0, max_tokens=3), spec(1, max_tokens=5)], replace(CLOSED, iterations=4))
+    finish(lifecycle)
+    assert lifecycle.table.take_handed_back() == ()
 
 
 def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, tiny_text: Text) -> None:
     store: HostStore[Row] = HostStore()
-    batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
-    pipeline.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, keep_kv=NO_LENGTH))
-    until_handed_back(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store)
+    lifecycle.table.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, keep_kv=NO_LENGTH))
+    until_handed_back(lifecycle)
     assert len(store) == 1 and store.bytes == 0
-    pipeline.admit([spec(0, 5, max_tokens=9)])
-    turns(pipeline, 1)
-    assert pipeline.tally.prompt == 8, "the prompt and what had been generated"
-    pipeline.cancel([0])
+    lifecycle.table.admit([spec(0, 5, max_tokens=9)])
+    turns(lifecycle, 1)
+    assert lifecycle.table.tally.prompt == 8, "the prompt and what had been generated"
+    lifecycle.table.cancel([0])
     assert len(store) == 0
 
 
 @pytest.mark.parametrize("terms", [replace(CLOSED, iterations=60), replace(CLOSED, iterations=60, keep_kv=NO_LENGTH)])
 def test_a_repetition_is_noticed_across_slices(tiny_model: LoadedModel, tiny_text: Text, terms: Terms) -> None:
     """Whether K and V are kept or recomputed, and while a row beside it takes its time."""
-    pipeline = pipeline_of(tiny_model, tiny_text)
+    lifecycle = lifecycle_of(tiny_model, tiny_text)
     dull = spec(0, max_tokens=400, ignore_eos=False, stop_repetition=True, logit_bias=((9, 100.0),))
     specs, updates = [dull, spec(1, max_tokens=300)], list[RowUpdate]()
-    pipeline.admit(specs, terms)
-    while not pipeline.idle:
-        updates += turns(pipeline, 1)
-        for handed_back in pipeline.take_handed_back():
-            pipeline.admit([one for one in specs if one.row_id in handed_back.row_ids], terms)
+    lifecycle.table.admit(specs, terms)
+    while not lifecycle.table.idle:
+        updates += turns(lifecycle, 1)
+        for handed_back in lifecycle.table.take_handed_back():
+            lifecycle.table.admit([one for one in specs if one.row_id in handed_back.row_ids], terms)
     assert tokens_of(updates)[0] == [9] * LEAST_TOKENS
     ends = {update.row_id: (update.finish_reason, update.stop_reason) for update in updates if update.finish_reason}
     assert ends == {0: (FinishReason.STOP, REPETITION), 1: (FinishReason.LENGTH, None)}
@@ -198,38 +198,33 @@ def test_a_repetition_is_noticed_across_slices(tiny_model: LoadedModel, tiny_tex
 def test_rows_of_some_lengths_keep_their_k_and_v(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """They have 8 and 10 tokens after the slice, K and V of 9 of these."""
     store: HostStore[Row] = HostStore()
-    batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store)
     rows = [spec(0, 5, max_tokens=9), spec(1, 7, max_tokens=9)]
-    pipeline.admit(rows, replace(CLOSED, iterations=2, keep_kv=range(9, 100)))
-    _, handed_back = until_handed_back(pipeline)
+    lifecycle.table.admit(rows, replace(CLOSED, iterations=2, keep_kv=range(9, 100)))
+    _, handed_back = until_handed_back(lifecycle)
     assert handed_back == HandedBack((0, 1), Cause.SLICE, dropped=(0,))
     assert store.bytes == 9 * tiny_model.kv.bytes_per_token
-    pipeline.admit(rows)
-    turns(pipeline, 1)
-    assert pipeline.tally.prompt == 8
+    lifecycle.table.admit(rows)
+    turns(lifecycle, 1)
+    assert lifecycle.table.tally.prompt == 8
 
 
 def test_the_rows_of_a_slice_need_no_room_beyond_it(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """A batch planned to fill the device used to be run without its last rows, for want of headroom."""
-    pipeline = pipeline_of(tiny_model, tiny_text, capacity=4 * 28, rows=4, headroom=32)
-    pipeline.admit([spec(row_id, 20, max_tokens=30) for row_id in range(4)], replace(CLOSED, iterations=8))
-    updates, handed_back = until_handed_back(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=4 * 28, rows=4, headroom=32)
+    lifecycle.table.admit([spec(row_id, 20, max_tokens=30) for row_id in range(4)], replace(CLOSED, iterations=8))
+    updates, handed_back = until_handed_back(lifecycle)
     assert [len(tokens) for tokens in tokens_of(updates).values()] == [9] * 4
     assert len(handed_back.row_ids) == 4
 
 
 def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
     store: HostStore[Row] = HostStore()
-    first, second = (
-        Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=1)),
-                 max_prefill_tokens=64, store=store)
-        for _ in range(2)
-    )  # fmt: skip
-    first.admit([spec(0, max_tokens=9), spec(1, max_tokens=9)])
+    first, second = (lifecycle_of(tiny_model, tiny_text, capacity=500, rows=1, chunk=64, store=store) for _ in range(2))
+    first.table.admit([spec(0, max_tokens=9), spec(1, max_tokens=9)])
     updates = turns(first, 3)
-    assert first.salvage() == (1,)
-    second.admit([spec(1, max_tokens=9)])
+    assert first.table.salvage() == (1,)
+    second.table.admit([spec(1, max_tokens=9)])
     made = tokens_of(updates + finish(second))[1]
     assert made == tokens_of(finish(all_in_one(tiny_model, tiny_text, [spec(1, max_tokens=9)])))[1]
 
@@ -237,85 +232,84 @@ def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tin
 def test_a_row_that_is_read_again_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """It was handed back without K and V, and its device is lost before it has been read, or while it is."""
     store: HostStore[Row] = HostStore()
-    first, second = (
-        Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=1)),
-                 max_prefill_tokens=4, store=store)
-        for _ in range(2)
-    )  # fmt: skip
+    first, second = (lifecycle_of(tiny_model, tiny_text, capacity=500, rows=1, chunk=4, store=store) for _ in range(2))
     rows = [spec(0, 6, max_tokens=9), spec(1, 6, max_tokens=9)]
     updates: list[RowUpdate] = []
     for row in rows:
-        first.admit([row], replace(CLOSED, iterations=2, keep_kv=NO_LENGTH))
+        first.table.admit([row], replace(CLOSED, iterations=2, keep_kv=NO_LENGTH))
         updates += until_handed_back(first)[0]
-        first.take_handed_back()
-    first.admit(rows[:1])
+        first.table.take_handed_back()
+    first.table.admit(rows[:1])
     updates += turns(first, 1)
-    first.admit(rows[1:])
-    assert sorted(first.salvage()) == [0, 1]
-    second.admit(rows)
+    first.table.admit(rows[1:])
+    assert sorted(first.table.salvage()) == [0, 1]
+    second.table.admit(rows)
     made = tokens_of(updates + finish(second))
     assert made == tokens_of(finish(all_in_one(tiny_model, tiny_text, rows)))
 
 
 def test_what_a_device_puts_by_that_was_given_up_is_nobody_s(tiny_model: LoadedModel, tiny_text: Text) -> None:
     store: HostStore[Row] = HostStore()
-    batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=4))
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, store=store)
-    pipeline.admit([spec(0, max_tokens=9)])
-    turns(pipeline, 3)
-    pipeline.leave_store()
-    pipeline.pause([0])
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store)
+    lifecycle.table.admit([spec(0, max_tokens=9)])
+    turns(lifecycle, 3)
+    lifecycle.table.leave_store()
+    lifecycle.table.pause([0])
     assert len(store) == 0
 
 
-def test_slices_of_two_batches_that_wait_one_behind_the_other_both_get_on(pipeline: Pipeline) -> None:
+def test_slices_of_two_batches_that_wait_one_behind_the_other_both_get_on(lifecycle: Lifecycle[Row]) -> None:
     """Each held a row that came back and a new one; neither's new row was read while the other's waited: for ever."""
     sliced = replace(CLOSED, iterations=3)
     for row_id in (0, 1):
-        pipeline.admit([spec(row_id, max_tokens=20)], sliced)
-        until_handed_back(pipeline)
-    pipeline.admit([spec(0, max_tokens=20), spec(2, max_tokens=2)], sliced)
-    pipeline.admit([spec(1, max_tokens=20), spec(3, max_tokens=2)], sliced)
-    assert until_handed_back(pipeline)[1].row_ids == (0,)
-    assert until_handed_back(pipeline)[1].row_ids == (1,)
+        lifecycle.table.admit([spec(row_id, max_tokens=20)], sliced)
+        until_handed_back(lifecycle)
+    lifecycle.table.admit([spec(0, max_tokens=20), spec(2, max_tokens=2)], sliced)
+    lifecycle.table.admit([spec(1, max_tokens=20), spec(3, max_tokens=2)], sliced)
+    assert until_handed_back(lifecycle)[1].row_ids == (0,)
+    assert until_handed_back(lifecycle)[1].row_ids == (1,)
 
 
 def test_a_row_that_was_taken_out_of_its_batch_goes_on_when_only_ended_rows_are_left(
     tiny_model: LoadedModel, tiny_text: Text
 ) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text, capacity=60, rows=3)
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=60, rows=3)
     rows = [spec(0, 20, max_tokens=6), spec(1, 20, max_tokens=6), spec(2, 10, max_tokens=20)]
-    pipeline.admit(rows, CLOSED)
-    assert {row_id: len(tokens) for row_id, tokens in tokens_of(finish(pipeline)).items()} == {0: 6, 1: 6, 2: 20}
+    lifecycle.table.admit(rows, CLOSED)
+    assert {row_id: len(tokens) for row_id, tokens in tokens_of(finish(lifecycle)).items()} == {0: 6, 1: 6, 2: 20}
 
 
-def test_nobody_enters_a_closed_batch_by_shape(pipeline: Pipeline) -> None:
-    pipeline.admit([spec(0, max_tokens=4)], replace(CLOSED, entry=Entry.SHAPE))
-    turns(pipeline, 2)
-    pipeline.admit([spec(1)], SHAPE)
-    turns(pipeline, 1)
-    assert running(pipeline) == [0]
-    finish(pipeline)
+def test_nobody_enters_a_closed_batch_by_shape(lifecycle: Lifecycle[Row]) -> None:
+    lifecycle.table.admit([spec(0, max_tokens=4)], replace(CLOSED, entry=Entry.SHAPE))
+    turns(lifecycle, 2)
+    lifecycle.table.admit([spec(1)], SHAPE)
+    turns(lifecycle, 1)
+    assert running(lifecycle) == [0]
+    finish(lifecycle)
 
 
-def test_a_row_that_is_named_twice_is_paused_once(pipeline: Pipeline) -> None:
-    pipeline.admit([spec(0)])
-    turns(pipeline, 2)
-    pipeline.pause([0, 0])
-    assert pipeline.take_handed_back() == (HandedBack((0,), Cause.PAUSE),)
+def test_a_row_that_is_named_twice_is_paused_once(lifecycle: Lifecycle[Row]) -> None:
+    lifecycle.table.admit([spec(0)])
+    turns(lifecycle, 2)
+    lifecycle.table.pause([0, 0])
+    assert lifecycle.table.take_handed_back() == (HandedBack((0,), Cause.PAUSE),)
 
 
 # Split
 
 
 def test_a_batch_that_outgrows_the_device_is_handed_back_whole(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text, capacity=40, rows=4)
-    pipeline.admit([spec(row_id, 4, max_tokens=30) for row_id in range(4)], replace(CLOSED, overflow=Overflow.SPLIT))
-    updates, handed_back = until_handed_back(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=40, rows=4)
+    lifecycle.table.admit(
+        [spec(row_id, 4, max_tokens=30) for row_id in range(4)], replace(CLOSED, overflow=Overflow.SPLIT)
+    )
+    updates, handed_back = until_handed_back(lifecycle)
     assert handed_back == HandedBack((0, 1, 2, 3), Cause.OVERFLOW)
     assert [len(tokens) for tokens in tokens_of(updates).values()] == [7] * 4
-    pipeline.admit([spec(row_id, 4, max_tokens=30) for row_id in range(1)], replace(CLOSED, overflow=Overflow.SPLIT))
-    assert len(tokens_of(finish(pipeline))[0]) == 23
+    lifecycle.table.admit(
+        [spec(row_id, 4, max_tokens=30) for row_id in range(1)], replace(CLOSED, overflow=Overflow.SPLIT)
+    )
+    assert len(tokens_of(finish(lifecycle))[0]) == 23
 
 
 def test_a_shortage_of_memory_splits_too_and_lowers_the_budget(tiny_model: LoadedModel, tiny_text: Text) -> None:
@@ -324,40 +318,45 @@ def test_a_shortage_of_memory_splits_too_and_lowers_the_budget(tiny_model: Loade
             raise torch.OutOfMemoryError("injected")
         return logits
 
-    pipeline = pipeline_of(faulty(tiny_model, shortage), tiny_text)
-    pipeline.admit([spec(0), spec(1)], replace(CLOSED, overflow=Overflow.SPLIT))
-    _, handed_back = until_handed_back(pipeline)
+    lifecycle = lifecycle_of(faulty(tiny_model, shortage), tiny_text)
+    lifecycle.table.admit([spec(0), spec(1)], replace(CLOSED, overflow=Overflow.SPLIT))
+    _, handed_back = until_handed_back(lifecycle)
     assert handed_back == HandedBack((0, 1), Cause.OVERFLOW)
-    assert pipeline.shape().capacity_tokens == 900
+    assert lifecycle.table.shape().capacity_tokens == 900
 
 
 # Shape
 
 
-def test_rows_enter_by_shape_in_one_step_with_those_that_run(pipeline: Pipeline, tiny_model: LoadedModel) -> None:
-    pipeline.admit([spec(0, 2)], SHAPE)
-    assert [update.row_id for update in pipeline.turn()] == [0]
-    pipeline.admit([spec(1, 5), spec(2, 3)], SHAPE)
-    assert sorted(update.row_id for update in pipeline.turn()) == [0, 1, 2]
-    assert (pipeline.tally.prompt, pipeline.tally.pad, pipeline.tally.generated) == (8, 3 * 5 - 8 - 1, 3)
-    assert pipeline.begun == (1, 2)
-    assert pipeline.batch.arena.lengths == [3, 5, 3] and pipeline.batch.arena.window == 7, "row 0 has holes"
-    pipeline.turn()
+def test_rows_enter_by_shape_in_one_step_with_those_that_run(
+    lifecycle: Lifecycle[Row], tiny_model: LoadedModel
+) -> None:
+    lifecycle.table.admit([spec(0, 2)], SHAPE)
+    assert [update.row_id for update in lifecycle.turn()] == [0]
+    lifecycle.table.admit([spec(1, 5), spec(2, 3)], SHAPE)
+    assert sorted(update.row_id for update in lifecycle.turn()) == [0, 1, 2]
+    tally = lifecycle.table.tally
+    assert (tally.prompt, tally.pad, tally.generated) == (8, 3 * 5 - 8 - 1, 3)
+    assert lifecycle.table.begun == (1, 2)
+    arena = device_of(lifecycle).batch.arena
+    assert arena.lengths == [3, 5, 3] and arena.window == 7, "row 0 has holes"
+    lifecycle.turn()
     reads = 8 + 6 + 4 if tiny_model.batch_invariant else 3 * 8
-    assert (pipeline.tally.reads, pipeline.tally.pad_reads) == (reads, reads - (4 + 6 + 4)), "holes are padding"
-    finish(pipeline)
+    tally = lifecycle.table.tally
+    assert (tally.reads, tally.pad_reads) == (reads, reads - (4 + 6 + 4)), "holes are padding"
+    finish(lifecycle)
 
 
-def test_a_row_that_wants_its_prompt_scored_is_prefilled_instead(pipeline: Pipeline) -> None:
-    pipeline.admit([spec(0, 5, prompt_logprobs=1)], SHAPE)
-    (first, *_) = finish(pipeline)
+def test_a_row_that_wants_its_prompt_scored_is_prefilled_instead(lifecycle: Lifecycle[Row]) -> None:
+    lifecycle.table.admit([spec(0, 5, prompt_logprobs=1)], SHAPE)
+    (first, *_) = finish(lifecycle)
     assert first.prompt_logprobs is not None and len(first.prompt_logprobs) == 5
 
 
 def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text, capacity=20)
-    pipeline.admit([spec(0, 30), spec(1, 3)], SHAPE)
-    reasons = {update.row_id: update.finish_reason for update in finish(pipeline)}
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=20)
+    lifecycle.table.admit([spec(0, 30), spec(1, 3)], SHAPE)
+    reasons = {update.row_id: update.finish_reason for update in finish(lifecycle)}
     assert reasons == {0: FinishReason.ERROR, 1: FinishReason.LENGTH}
 
 
@@ -368,35 +367,37 @@ def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(tiny_model:
 def test_a_better_row_waits_for_a_slot_and_gets_the_next(
     tiny_model: LoadedModel, tiny_text: Text, terms: Terms
 ) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text, rows=1)
-    pipeline.admit([replace(spec(0, max_tokens=6), priority=5)], terms)
-    updates = turns(pipeline, 2)
-    pipeline.admit([replace(spec(1, max_tokens=2), priority=4), replace(spec(2, max_tokens=2), priority=1)], terms)
-    updates += turns(pipeline, 3)
-    assert running(pipeline) == [0]
-    updates += finish(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text, rows=1)
+    lifecycle.table.admit([replace(spec(0, max_tokens=6), priority=5)], terms)
+    updates = turns(lifecycle, 2)
+    lifecycle.table.admit(
+        [replace(spec(1, max_tokens=2), priority=4), replace(spec(2, max_tokens=2), priority=1)], terms
+    )
+    updates += turns(lifecycle, 3)
+    assert running(lifecycle) == [0]
+    updates += finish(lifecycle)
     assert [update.row_id for update in updates if update.finish_reason is not None] == [0, 2, 1]
 
 
 # Pause
 
 
-def test_a_paused_row_is_handed_back_wherever_it_is(pipeline: Pipeline) -> None:
-    pipeline.admit([spec(0), spec(1)])
-    turns(pipeline, 2)
-    pipeline.admit([spec(2)])
-    pipeline.pause([1, 2, 99])
-    assert not pipeline.idle and running(pipeline) == [0]
-    assert pipeline.take_handed_back() == (HandedBack((1, 2), Cause.PAUSE, dropped=(2,)),)
-    made = finish(pipeline)
-    pipeline.admit([spec(1), spec(2)])
-    made += finish(pipeline)
+def test_a_paused_row_is_handed_back_wherever_it_is(lifecycle: Lifecycle[Row]) -> None:
+    lifecycle.table.admit([spec(0), spec(1)])
+    turns(lifecycle, 2)
+    lifecycle.table.admit([spec(2)])
+    lifecycle.table.pause([1, 2, 99])
+    assert not lifecycle.table.idle and running(lifecycle) == [0]
+    assert lifecycle.table.take_handed_back() == (HandedBack((1, 2), Cause.PAUSE, dropped=(2,)),)
+    made = finish(lifecycle)
+    lifecycle.table.admit([spec(1), spec(2)])
+    made += finish(lifecycle)
     assert len(tokens_of(made)[2]) == 8 and len(tokens_of(made)[1]) == 6
 
 
-def test_an_ended_row_cannot_be_paused(pipeline: Pipeline) -> None:
-    pipeline.admit([spec(0, max_tokens=1), spec(1, max_tokens=5)], CLOSED)
-    turns(pipeline, 2)
-    pipeline.pause([0])
-    assert pipeline.take_handed_back() == ()
-    finish(pipeline)
+def test_an_ended_row_cannot_be_paused(lifecycle: Lifecycle[Row]) -> None:
+    lifecycle.table.admit([spec(0, max_tokens=1), spec(1, max_tokens=5)], CLOSED)
+    turns(lifecycle, 2)
+    lifecycle.table.pause([0])
+    assert lifecycle.table.take_handed_back() == ()
+    finish(lifecycle)

@@ -59,7 +59,7 @@ def ended(twin: AnyTwin, count: int = 1) -> tuple[list[RowId], list[list[RowId]]
 def finish(twin: AnyTwin) -> list[RowUpdate]:
     updates: list[RowUpdate] = []
     for _ in range(500):
-        if twin.lifecycle.idle:
+        if twin.table.idle:
             return updates
         updates += twin.step()
     raise AssertionError("it makes no progress")
@@ -79,7 +79,7 @@ def test_a_closed_batch_and_a_scored_prompt_are_prefilled_though_rows_enter_by_s
     twin.admit([spec(0, 5, 3), spec(1, 5, 3)], replace(SHAPE, closed=True))
     twin.admit([spec(2, 5, 3, prompt_logprobs=0)], SHAPE)
     updates = twin.step()
-    assert (twin.running, twin.lifecycle.shape().staged) == ([], 2)
+    assert (twin.running, twin.table.shape().staged) == ([], 2)
     updates += twin.step()
     assert twin.running == [0, 1]
     assert lengths(updates + finish(twin)) == dict.fromkeys(range(3), 3)
@@ -98,9 +98,9 @@ def test_rows_taken_out_of_the_batch_are_reported(make: MakeTwin) -> None:
     twin = make(40, 4, 0)
     twin.admit([spec(0, 8, 20), spec(1, 8, 20)], Terms())
     extracted: list[RowId] = []
-    while not twin.lifecycle.idle:
+    while not twin.table.idle:
         twin.step()
-        extracted += twin.lifecycle.extracted
+        extracted += twin.table.extracted
     assert extracted == [1]
 
 
@@ -153,7 +153,7 @@ def test_a_row_that_is_admitted_again_has_its_new_priority(make: MakeTwin) -> No
     twin.admit([ranked(0, 1, 5, 9)], Terms())
     twin.step()
     twin.step()
-    twin.lifecycle.pause([0])
+    twin.table.pause([0])
     assert twin.handed_back == [HandedBack((0,), Cause.PAUSE)]
     twin.admit([ranked(1, 1, 5, 9)], Terms())
     twin.admit([ranked(0, 0, 5, 9)], Terms())
@@ -171,8 +171,8 @@ def test_rows_decode_while_a_chunk_of_prefill_is_under_way(make: MakeTwin, monke
         patch.setattr(twin.device, "chunk_done", lambda: False)
         for _ in range(3):
             updates += twin.step()
-            assert (twin.running, twin.lifecycle.tally.generated) == ([0], 1)
-            begun.append(twin.lifecycle.begun)
+            assert (twin.running, twin.table.tally.generated) == ([0], 1)
+            begun.append(twin.table.begun)
     assert begun == [(1,), (), ()]
     updates += twin.step()
     assert updates[-1].row_id == 1
@@ -193,8 +193,8 @@ def test_running_rows_wait_while_prompts_are_read_one_by_one(
     pad, steps = 0, []
     for _ in range(3):
         updates = twin.step()
-        pad += twin.lifecycle.tally.pad
-        steps.append((sorted(lengths(updates)), twin.lifecycle.tally.generated, twin.running))
+        pad += twin.table.tally.pad
+        steps.append((sorted(lengths(updates)), twin.table.tally.generated, twin.running))
     assert steps[:2] == [([1], 1, [0]), ([2], 1, [0])]
     assert steps[2][1:] == (3, [0, 1, 2]) and pad == 0
     ends = [update.row_id for update in finish(twin) if update.finish_reason is not None]

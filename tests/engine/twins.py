@@ -13,11 +13,10 @@ from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
 from engine.messages import HandedBack, RowId, RowSpec, RowUpdate, Terms
-from engine.pipeline import TorchDevice
 from engine.row import Row
-from engine.sampling.grammar import Grammars
 from engine.simulated.batch import SimulatedBatch, SimulatedRow
 from engine.simulated.device import SimulatedDevice
+from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.simulated.device import STEADY
@@ -47,17 +46,18 @@ class Twin(Generic[RowT]):
 
     def __init__(self, lifecycle: Lifecycle[RowT], left: Counter[RowId]) -> None:
         self.lifecycle = lifecycle
-        self.device = lifecycle._device
+        self.table = lifecycle.table
+        self.device = lifecycle.device
         self.left = left
         """How often each row has left the batch."""
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
-        self.lifecycle.admit(specs, terms)
+        self.table.admit(specs, terms)
 
     def step(self) -> list[RowUpdate]:
         """A chunk of prefill, or one decode iteration."""
         updates = self.lifecycle.turn()
-        self.lifecycle.check()
+        self.table.check()
         return updates
 
     @property
@@ -67,7 +67,7 @@ class Twin(Generic[RowT]):
     @property
     def handed_back(self) -> list[HandedBack]:
         """Since the last look."""
-        return list(self.lifecycle.take_handed_back())
+        return list(self.table.take_handed_back())
 
 
 def engine_twin(
@@ -75,14 +75,13 @@ def engine_twin(
 ) -> Twin[Row]:
     batch = _Batch(model, KvArena(model.kv, capacity, max_rows=rows), headroom=headroom)
     batch.left = Counter()
-    device = TorchDevice(model, text, batch, CHUNK, Grammars(text.to_json, model.vocab_size, model.end_token_ids))
-    return Twin(Lifecycle(device, HostStore(host_bytes), CHUNK), batch.left)
+    return Twin(Lifecycle(TorchDevice(model, text, batch, CHUNK), HostStore(host_bytes)), batch.left)
 
 
 def simulated_twin(capacity: int, rows: int, headroom: int, host_bytes: float = math.inf) -> Twin[SimulatedRow]:
     batch = _SimulatedBatch(capacity, rows, headroom)
     batch.left = Counter()
-    return Twin(Lifecycle(SimulatedDevice(batch, STEADY, CHUNK), HostStore(host_bytes), CHUNK), batch.left)
+    return Twin(Lifecycle(SimulatedDevice(batch, STEADY, CHUNK), HostStore(host_bytes)), batch.left)
 
 
 AnyTwin: TypeAlias = Twin[Row] | Twin[SimulatedRow]

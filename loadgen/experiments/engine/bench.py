@@ -23,8 +23,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from engine.device import similar_lengths
+from engine.lifecycle import Lifecycle
 from engine.messages import RowId, RowSpec
-from engine.pipeline import Pipeline
+from engine.row import Row
 from engine.sampling.params import SamplingParams
 from loadgen.console import table_console
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Clock, Subject, describe_machine, load_beside, load_subject
@@ -88,36 +89,36 @@ def longest(shapes: Sequence[Shape]) -> int:
 
 @dataclass(slots=True)
 class Lengthwise:
-    """This engine: a pipeline in this thread that `slots` rows run on at a time."""
+    """This engine: a device in this thread that `slots` rows run on at a time."""
 
     subject: Subject
     slots: int
     clock: Clock = time.perf_counter
-    _pipeline: Pipeline | None = None  # made in the first run, whose rows say how large
+    _lifecycle: Lifecycle[Row] | None = None  # made in the first run, whose rows say how large
 
     @torch.inference_mode()
     def run(self, rows: Sequence[RowSpec]) -> Turn:
-        if self._pipeline is None:
-            self._pipeline = self.subject.pipeline(self.slots, longest([shape_of(row) for row in rows]))
+        if self._lifecycle is None:
+            self._lifecycle = self.subject.lifecycle(self.slots, longest([shape_of(row) for row in rows]))
         threads = torch.get_num_threads()
         try:
             if self.subject.model.reads_exactly:
                 torch.set_num_threads(1)  # as the server has it
-            return self._serve(self._pipeline, rows)
+            return self._serve(self._lifecycle, rows)
         finally:
             torch.set_num_threads(threads)
 
-    def _serve(self, pipeline: Pipeline, rows: Sequence[RowSpec]) -> Turn:
+    def _serve(self, lifecycle: Lifecycle[Row], rows: Sequence[RowSpec]) -> Turn:
         waiting, room = deque(rows), self.slots + max(1, self.slots // 8)
         steps, made, begin = list[float](), Counter[RowId](), self.clock()
         last = begin
-        while waiting or not pipeline.idle:
-            free = min(len(waiting), room - pipeline.row_count)
+        while waiting or not lifecycle.table.idle:
+            free = min(len(waiting), room - len(lifecycle.table.rows))
             joining = [waiting.popleft() for _ in range(free)]
             for group in similar_lengths(joining, lambda row: len(row.prompt), CHUNK_TOKENS):
-                pipeline.admit(group)
-            updates, now = pipeline.turn(), self.clock()
-            if pipeline.tally.generated and not pipeline.tally.prompt:
+                lifecycle.table.admit(group)
+            updates, now = lifecycle.turn(), self.clock()
+            if lifecycle.table.tally.generated and not lifecycle.table.tally.prompt:
                 steps.append(now - last)
             last = now
             for update in updates:

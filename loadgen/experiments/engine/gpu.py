@@ -27,9 +27,10 @@ from engine.forward.graphs import Capture, DecodeGraphs, capture_nothing, captur
 from engine.forward.prefill import Prefill
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.messages import RowId, RowSpec
-from engine.pipeline import Pipeline
 from engine.row import Choice, Row
+from engine.torch_device import TorchDevice
 from loadgen.console import format_number
 from loadgen.experiments.engine.bench import OURS, THEIRS, Generate, Lengthwise, Shape, contest, draw_rows
 from loadgen.experiments.engine.host import measure_host
@@ -89,10 +90,10 @@ class Parts:
 
     def _answer(self, specs: Sequence[RowSpec], way: Way) -> dict[RowId, list[int]]:
         batch, found = self._make_batch(4, 1024, way), dict[RowId, list[int]]()
-        pipeline = Pipeline(self.model, self.subject.text, batch, max_prefill_tokens=64)
-        pipeline.admit(specs)
-        while not pipeline.idle:
-            for update in pipeline.turn():
+        lifecycle = Lifecycle(TorchDevice(self.model, self.subject.text, batch, max_prefill_tokens=64))
+        lifecycle.table.admit(specs)
+        while not lifecycle.table.idle:
+            for update in lifecycle.turn():
                 if update.error is not None:
                     raise RuntimeError(update.error)
                 found.setdefault(update.row_id, []).extend(update.token_ids)
@@ -134,9 +135,9 @@ class Parts:
             seconds = self._time(batch.step)
             found |= {f"{name}_ms": 1e3 * seconds, f"{name}_share_of_floor": least / seconds}
             if name == "graph":
-                pipeline = Pipeline(self.model, self.subject.text, batch, max_prefill_tokens=CHUNK_TOKENS)
-                turn = self._time(partial(pipeline.device.step, 1))
-                del pipeline
+                device = TorchDevice(self.model, self.subject.text, batch, max_prefill_tokens=CHUNK_TOKENS)
+                turn = self._time(partial(device.step, 1))
+                del device
                 found |= {"turn_ms": 1e3 * turn, "host_share": 1 - seconds / turn}
             del batch
             gc.collect()  # a step and its body refer to each other, and the next batch wants the memory

@@ -1,4 +1,4 @@
-"""Networks and pipelines to compare: loaded by a model's name, or Llama networks of random weights, made on the device,
+"""Networks and devices to compare: loaded by a model's name, or Llama networks of random weights, made on the device,
 for a machine that nothing shall be downloaded to; and the least time of a decode step on that machine: that of reading
 the weights and the live K and V once. Nothing else here loads.
 """
@@ -24,7 +24,9 @@ from engine.device import HEADROOM
 from engine.forward.batch import RunningBatch
 from engine.forward.graphs import graphs_for
 from engine.kv.arena import KvArena
-from engine.pipeline import Pipeline
+from engine.lifecycle import Lifecycle
+from engine.row import Row
+from engine.torch_device import TorchDevice
 from loadgen.compare.machine import find_versions
 from loadgen.experiments.options import BenchedModel
 from models.native.decoder import NativeDecoder
@@ -135,11 +137,11 @@ class Subject:
         kept = self.model.quantization
         return self.dtype if kept is Quantization.NONE else f"{self.dtype}, weights in {kept}"
 
-    def pipeline(self, slots: int, columns: int) -> Pipeline:
-        """A pipeline whose K and V hold `slots` rows of `columns` tokens, and the headroom that joining wants."""
+    def lifecycle(self, slots: int, columns: int) -> Lifecycle[Row]:
+        """An empty device whose K and V hold `slots` rows of `columns` tokens, and the headroom that joining wants."""
         arena = KvArena(self.model.kv, slots * (columns + HEADROOM + 1), max_rows=slots)
         batch = RunningBatch(self.model, arena, graphs=graphs_for(self.model, arena))
-        return Pipeline(self.model, self.text, batch, max_prefill_tokens=CHUNK_TOKENS)
+        return Lifecycle(TorchDevice(self.model, self.text, batch, max_prefill_tokens=CHUNK_TOKENS))
 
 
 def load_subject(asked: BenchedModel) -> Subject:

@@ -15,10 +15,11 @@ from engine.forward.prefill import Prefill, Prefilled
 from engine.kv.arena import KvArena
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.measure.probe import probe_invariance
 from engine.messages import NO_LENGTH, RowId, RowSpec, Terms
-from engine.pipeline import Pipeline
 from engine.row import Choice, Row
+from engine.torch_device import TorchDevice
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.native.library import find_library
 from models.network.attention import Mask
@@ -148,9 +149,9 @@ def test_each_row_of_a_random_schedule_generates_the_tokens_that_it_generates_al
     schedule.run(rows=25)
     assert prefixes.hits > 0 or not cached
     for row_id, one in schedule.specs.items():
-        pipeline = Pipeline(model, tiny_text, new_batch(model), max_prefill_tokens=random.choice([64, 512]))
-        pipeline.admit([one])
-        found, alone = schedule.tokens[row_id], tokens_of(finish(pipeline)).get(row_id, [])
+        lifecycle = Lifecycle(TorchDevice(model, tiny_text, new_batch(model), random.choice([64, 512])))
+        lifecycle.table.admit([one])
+        found, alone = schedule.tokens[row_id], tokens_of(finish(lifecycle)).get(row_id, [])
         assert found == (alone[: len(found)] if row_id in schedule.cancelled else alone), f"row {row_id}"
 
 
@@ -206,10 +207,10 @@ def test_32_answers_of_the_default_model_are_those_alone() -> None:
     answers = []
     for groups in ([specs[:20], specs[20:]], [[one] for one in specs]):
         found: dict[RowId, list[int]] = {}
-        pipeline = Pipeline(model, text, new_batch(model, capacity), max_prefill_tokens=512)
+        lifecycle = Lifecycle(TorchDevice(model, text, new_batch(model, capacity), max_prefill_tokens=512))
         for group in groups:
-            pipeline.admit(group)
+            lifecycle.table.admit(group)
             if len(group) == 1:
-                found |= tokens_of(finish(pipeline))
-        answers.append(found | tokens_of(finish(pipeline)))
+                found |= tokens_of(finish(lifecycle))
+        answers.append(found | tokens_of(finish(lifecycle)))
     assert answers[0] == answers[1]

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from engine.forward.batch import RunningBatch
 from engine.forward.graphs import Capture, DecodeGraphs, capture_nothing, capture_on
 from engine.kv.arena import KvArena
+from engine.lifecycle import Lifecycle
 from engine.messages import Terms
-from engine.pipeline import Pipeline
+from engine.torch_device import TorchDevice
 from models.network.attention import Runs, flash_attention, gather_attention, masked_attention
 from models.network.decoder.decoder import Decoder
 from models.network.decoder.layer import turn
@@ -44,9 +45,10 @@ def answers(model: LoadedModel, text: Text, capture: Callable[[torch.device], Ca
     made = DecodeGraphs(model, arena, gather_attention, capture) if capture else None
     if made is not None:
         made.prepare()
-    pipeline = Pipeline(model, text, RunningBatch(model, arena, headroom=0, graphs=made), max_prefill_tokens=64)
-    pipeline.admit(SPECS, Terms())
-    return tokens_of(finish(pipeline))
+    batch = RunningBatch(model, arena, headroom=0, graphs=made)
+    lifecycle = Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=64))
+    lifecycle.table.admit(SPECS, Terms())
+    return tokens_of(finish(lifecycle))
 
 
 def test_rotation_and_gated_product_are_compiled(cuda_model: LoadedModel) -> None:
@@ -80,10 +82,10 @@ def test_nothing_in_a_captured_step_waits_for_the_device(tiny_folder: Path, tiny
     graphs = DecodeGraphs(model, arena)
     graphs.prepare()
     batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
-    pipeline = Pipeline(model, tiny_text, batch, max_prefill_tokens=512)
-    pipeline.admit(SPECS)
+    lifecycle = Lifecycle(TorchDevice(model, tiny_text, batch, max_prefill_tokens=512))
+    lifecycle.table.admit(SPECS)
     for _ in range(4):
-        pipeline.turn()
+        lifecycle.turn()
     torch.cuda.set_sync_debug_mode("error")
     try:
         batch.step()
@@ -105,11 +107,12 @@ def test_memory_is_given_back_after_a_shortage_with_graphs(cuda_model: LoadedMod
     size = 2 * arena.keys.nbytes
     graphs = DecodeGraphs(model, arena, gather_attention)
     graphs.prepare()
-    pipeline = Pipeline(model, tiny_text, RunningBatch(model, arena, headroom=0, graphs=graphs), max_prefill_tokens=64)
+    batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
+    lifecycle = Lifecycle(TorchDevice(model, tiny_text, batch, max_prefill_tokens=64))
     before = torch.cuda.memory_allocated(device)
-    pipeline.admit([replace(SPECS[0], row_id=9)])
+    lifecycle.table.admit([replace(SPECS[0], row_id=9)])
     torch.cuda.reset_peak_memory_stats(device)
-    finish(pipeline)
+    finish(lifecycle)
     assert torch.cuda.memory_allocated(device) < before + size / 2
 
 

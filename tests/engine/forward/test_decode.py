@@ -25,19 +25,20 @@ from engine.forward.graphs import DecodeGraphs, capture_nothing
 from engine.kv.arena import KvArena
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.messages import Entry, FinishReason, Overflow, RowId, RowSpec, RowUpdate, Terms
-from engine.pipeline import Pipeline
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.params import Grammar, GrammarKind
 from engine.sampling.sampler import Unread, choose, sample
+from engine.torch_device import TorchDevice
 from engine.transfer import Fetch
 from models.network.attention import gather_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
-from tests.engine.rows import faulty, finish, row_of, spec, tokens_of
+from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 
 WISHES: list[dict[str, Any]] = [
     {},
@@ -71,25 +72,24 @@ def play(
     capacity: int = 400,
 ) -> dict[RowId, list[RowUpdate]]:
     """The updates of each row; jobs come, are cancelled and paused at the turns that `events` tell."""
-    batch = RunningBatch(model, KvArena(model.kv, capacity, max_rows=4), headroom=0)
     prefixes = PrefixCache[RowKv](1 << 24, chunk=8)
-    pipeline = Pipeline(model, text, batch, max_prefill_tokens=16, prefixes=prefixes, ahead=ahead)
+    lifecycle = lifecycle_of(model, text, capacity=capacity, rows=4, chunk=16, prefixes=prefixes, ahead=ahead)
     updates: list[RowUpdate] = []
     for turn in range(1000):
         for at, what, row_id in events:
             if at == turn and what == "admit":
-                pipeline.admit([jobs[row_id]], terms[row_id])
+                lifecycle.table.admit([jobs[row_id]], terms[row_id])
             elif at == turn and what == "cancel":
-                pipeline.cancel([row_id])
+                lifecycle.table.cancel([row_id])
             elif at == turn:
-                pipeline.pause([row_id])
-        updates += pipeline.turn()
-        pipeline.check()
-        for handed_back in pipeline.take_handed_back():
-            pipeline.admit([jobs[row_id] for row_id in handed_back.row_ids], terms[handed_back.row_ids[0]])
-        if pipeline.idle and turn > max(at for at, *_ in events):
+                lifecycle.table.pause([row_id])
+        updates += lifecycle.turn()
+        lifecycle.table.check()
+        for handed_back in lifecycle.table.take_handed_back():
+            lifecycle.table.admit([jobs[row_id] for row_id in handed_back.row_ids], terms[handed_back.row_ids[0]])
+        if lifecycle.table.idle and turn > max(at for at, *_ in events):
             break
-    assert pipeline.idle
+    assert lifecycle.table.idle
     return {one.row_id: [update for update in updates if update.row_id == one.row_id] for one in jobs}
 
 
@@ -142,15 +142,14 @@ def test_batches_of_closed_slices_go_on_as_they_do_one_after_another(tiny_model:
     terms = Terms(closed=True, iterations=5)
 
     def run(*, ahead: bool) -> dict[RowId, list[int]]:
-        batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 400, max_rows=4), headroom=0)
-        pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, ahead=ahead)
-        pipeline.admit(jobs, terms)
+        lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=400, rows=4, chunk=64, ahead=ahead)
+        lifecycle.table.admit(jobs, terms)
         updates: list[RowUpdate] = []
-        while not pipeline.idle:
-            updates += pipeline.turn()
-            pipeline.check()
-            for handed_back in pipeline.take_handed_back():
-                pipeline.admit([jobs[row_id] for row_id in handed_back.row_ids], terms)
+        while not lifecycle.table.idle:
+            updates += lifecycle.turn()
+            lifecycle.table.check()
+            for handed_back in lifecycle.table.take_handed_back():
+                lifecycle.table.admit([jobs[row_id] for row_id in handed_back.row_ids], terms)
         return tokens_of(updates)
 
     assert run(ahead=True) == run(ahead=False)
@@ -159,12 +158,12 @@ def test_batches_of_closed_slices_go_on_as_they_do_one_after_another(tiny_model:
 # What is under way when
 
 
-Watched = Callable[..., tuple[Pipeline, list[str]]]
+Watched = Callable[..., tuple[Lifecycle[Row], list[str]]]
 
 
 @pytest.fixture
 def watched(tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Makes a pipeline whose launches and reads are noted."""
+    """Makes a lifecycle whose launches and reads are noted."""
     log: list[str] = []
     init, read = sampling.Chosen.__init__, sampling.Chosen.read
 
@@ -179,38 +178,37 @@ def watched(tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sampling.Chosen, "__init__", noted_init)
     monkeypatch.setattr(sampling.Chosen, "read", noted_read)
 
-    def make(*specs: RowSpec, model: LoadedModel = tiny_model) -> tuple[Pipeline, list[str]]:
-        batch = RunningBatch(model, KvArena(model.kv, 400, max_rows=4), headroom=0)
-        pipeline = Pipeline(model, tiny_text, batch, max_prefill_tokens=64, ahead=True)
-        pipeline.admit(specs)
-        pipeline.turn()  # the prompts are read
+    def make(*specs: RowSpec, model: LoadedModel = tiny_model) -> tuple[Lifecycle[Row], list[str]]:
+        lifecycle = lifecycle_of(model, tiny_text, capacity=400, rows=4, chunk=64, ahead=True)
+        lifecycle.table.admit(specs)
+        lifecycle.turn()  # the prompts are read
         log.clear()
-        return pipeline, log
+        return lifecycle, log
 
     return make
 
 
 def test_a_step_is_launched_before_the_one_before_it_is_read(watched: Watched) -> None:
-    pipeline, log = watched(spec(0, max_tokens=5))
-    finish(pipeline)
+    lifecycle, log = watched(spec(0, max_tokens=5))
+    finish(lifecycle)
     assert log == ["launch 1", *["launch 1", "read"] * 3, "read"]  # none after that of the last token
 
 
 def test_a_row_that_ends_late_costs_one_row_step(watched: Watched, tiny_model: LoadedModel, tiny_text: Text) -> None:
     (tokens,) = tokens_of(finish(watched(spec(0, max_tokens=12))[0])).values()
     stop = next(token for place, token in enumerate(tokens) if place >= 3 and token not in tokens[:place])
-    pipeline, _ = watched(spec(0, max_tokens=12, stop_token_ids=(stop,)), spec(1, max_tokens=12))
+    lifecycle, _ = watched(spec(0, max_tokens=12, stop_token_ids=(stop,)), spec(1, max_tokens=12))
     wasted, updates = 0, 0
-    while not pipeline.idle:
-        updates += len(pipeline.turn())
-        wasted += pipeline.tally.invalid
+    while not lifecycle.table.idle:
+        updates += len(lifecycle.turn())
+        wasted += lifecycle.table.tally.invalid
     assert wasted == 1 and updates == tokens.index(stop) + 12
 
 
 def test_a_row_with_a_grammar_is_read_before_the_next_step(watched: Watched) -> None:
     grammar = Grammar(GrammarKind.REGEX, "[a-z]{20}")
-    pipeline, log = watched(spec(0, max_tokens=4, grammar=grammar), spec(1, max_tokens=4))
-    finish(pipeline)
+    lifecycle, log = watched(spec(0, max_tokens=4, grammar=grammar), spec(1, max_tokens=4))
+    finish(lifecycle)
     assert log == ["launch 2", "read"] * 3
 
 
@@ -224,36 +222,36 @@ def test_a_step_ahead_for_which_there_is_no_memory_loses_no_token(
             raise torch.OutOfMemoryError("injected")
         return logits
 
-    pipeline, log = watched(spec(0, max_tokens=8), spec(1, max_tokens=8), model=faulty(tiny_model, fault))
+    lifecycle, log = watched(spec(0, max_tokens=8), spec(1, max_tokens=8), model=faulty(tiny_model, fault))
     expected = tokens_of(finish(watched(spec(0, max_tokens=8), spec(1, max_tokens=8))[0]))
     log.clear()
-    assert tokens_of(finish(pipeline)) == expected
+    assert tokens_of(finish(lifecycle)) == expected
     assert log[:6] == ["launch 2", "launch 2", "read", "launch 2", "read", "read"]
-    assert not pipeline.short
+    assert not lifecycle.short
 
 
 def test_a_row_that_computes_nan_fails_alone_and_none_of_it_stays(watched: Watched, tiny_model: LoadedModel) -> None:
     """Also where it leaves before that is read: K and V are finite whenever rows come and go."""
-    holder: list[Pipeline] = []
+    holder: list[Lifecycle[Row]] = []
 
     def fault(store: KvStore, logits: Tensor) -> Tensor:
         if isinstance(store, KvArena):
-            for place, row in enumerate(holder[0].batch.rows if holder else ()):
+            for place, row in enumerate(holder[0].device.batch.rows if holder else ()):
                 if row.row_id == 1 and store.lengths[place] == 8:
                     store.keys[:, place, :, store.end - 1] = math.nan
                     logits[place] = math.nan
         return logits
 
     for cancels in (False, True):
-        pipeline, _ = watched(*(spec(row_id) for row_id in range(3)), model=faulty(tiny_model, fault))
-        holder[:] = [pipeline]
+        lifecycle, _ = watched(*(spec(row_id) for row_id in range(3)), model=faulty(tiny_model, fault))
+        holder[:] = [lifecycle]
         updates: list[RowUpdate] = []
-        while pipeline.batch.arena.lengths[1:2] != [8] and not pipeline.idle:
-            updates += pipeline.turn()
-            pipeline.check()
+        while device_of(lifecycle).batch.arena.lengths[1:2] != [8] and not lifecycle.table.idle:
+            updates += lifecycle.turn()
+            lifecycle.table.check()
         if cancels:
-            pipeline.cancel([1])
-        updates += finish(pipeline)
+            lifecycle.table.cancel([1])
+        updates += finish(lifecycle)
         failed = [one.row_id for one in updates if one.finish_reason is FinishReason.ERROR]
         assert failed == ([] if cancels else [1])
         expected = tokens_of(finish(watched(*(spec(row_id) for row_id in range(3)))[0]))
@@ -405,8 +403,8 @@ def test_graphs_are_fed_from_the_device(torch_model: LoadedModel, tiny_text: Tex
         arena = KvArena(torch_model.kv, 400, max_rows=4, by_token=graphs)
         steps = DecodeGraphs(torch_model, arena, gather_attention, capture_nothing) if graphs else None
         batch = RunningBatch(torch_model, arena, headroom=0, graphs=steps)
-        pipeline = Pipeline(torch_model, tiny_text, batch, max_prefill_tokens=16, ahead=graphs)
-        pipeline.admit(jobs)
-        return tokens_of(finish(pipeline))
+        lifecycle = Lifecycle(TorchDevice(torch_model, tiny_text, batch, max_prefill_tokens=16, ahead=graphs))
+        lifecycle.table.admit(jobs)
+        return tokens_of(finish(lifecycle))
 
     assert run(graphs=True) == run(graphs=False)

@@ -23,8 +23,10 @@ from engine.forward import graphs as decode
 from engine.forward.batch import RunningBatch
 from engine.forward.graphs import WARMUPS, Capture, DecodeGraphs, DecodeStep, capture_nothing, capture_on
 from engine.kv.arena import KvArena
+from engine.lifecycle import Lifecycle
 from engine.messages import Entry, Terms
-from engine.pipeline import Pipeline
+from engine.row import Row
+from engine.torch_device import TorchDevice
 from models.network.attention import gather_attention
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
@@ -32,7 +34,7 @@ from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.forward.recorded import Recorder
 from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone
-from tests.engine.rows import faulty, finish, pipeline_of, spec, tokens_of
+from tests.engine.rows import device_of, faulty, finish, lifecycle_of, spec, tokens_of
 from tests.reference import Reference
 
 SPECS = [
@@ -46,11 +48,13 @@ def graphs_of(model: LoadedModel, capacity: int, rows: int, capture: Make) -> tu
     return arena, DecodeGraphs(model, arena, gather_attention, capture)
 
 
-def with_graphs(model: LoadedModel, text: Text, capacity: int, rows: int, capture: Make = capture_nothing) -> Pipeline:
+def with_graphs(
+    model: LoadedModel, text: Text, capacity: int, rows: int, capture: Make = capture_nothing
+) -> Lifecycle[Row]:
     arena, graphs = graphs_of(model, capacity, rows, capture)
     graphs.prepare()
     batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
-    return Pipeline(model, text, batch, max_prefill_tokens=64)
+    return Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=64))
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +75,10 @@ def test_answers_are_the_same_with_graphs(
     tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder, terms: Terms, capacity: int
 ) -> None:
     """With 600 tokens the arena is viewed in other proportions while rows run, which were steps without graphs."""
-    plain = pipeline_of(tiny_model, tiny_text, capacity=capacity, rows=8)
+    plain = lifecycle_of(tiny_model, tiny_text, capacity=capacity, rows=8)
     graphed = with_graphs(tiny_model, tiny_text, capacity, 8, recorder)
-    for pipeline in (plain, graphed):
-        pipeline.admit(SPECS, terms)
+    for lifecycle in (plain, graphed):
+        lifecycle.table.admit(SPECS, terms)
     expected, before = tokens_of(finish(plain)), recorder.replays
     assert tokens_of(finish(graphed)) == expected and all(len(tokens) == 40 for tokens in expected.values())
     assert len(recorder.graphs) == 4, "1, 2, 4 and 8 rows, each captured once"
@@ -86,8 +90,8 @@ class GraphedSchedule(Schedule):
 
     def __init__(self, seed: int, model: LoadedModel, text: Text, capture: Make) -> None:
         super().__init__(seed, model, text)
-        old = self.pipeline.batch.arena
-        self.pipeline = with_graphs(model, text, old.capacity_tokens, old.max_rows, capture)
+        old = device_of(self.lifecycle).batch.arena
+        self.lifecycle = with_graphs(model, text, old.capacity_tokens, old.max_rows, capture)
 
 
 @torch.inference_mode()
@@ -108,13 +112,13 @@ def test_a_graph_holds_in_every_view_of_the_memory(
     tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder
 ) -> None:
     """Steps ran without graphs from the first time on that the arena had other rows and columns."""
-    pipeline = with_graphs(tiny_model, tiny_text, 600, 8, recorder)
-    arena, before = pipeline.batch.arena, recorder.replays
-    pipeline.admit([spec(0, 200, max_tokens=5)])
+    lifecycle = with_graphs(tiny_model, tiny_text, 600, 8, recorder)
+    arena, before = device_of(lifecycle).batch.arena, recorder.replays
+    lifecycle.table.admit([spec(0, 200, max_tokens=5)])
     for _ in range(6):
-        pipeline.turn()
+        lifecycle.turn()
     assert (arena.rows, arena.columns) == (1, 600)
-    finish(pipeline)
+    finish(lifecycle)
     assert recorder.replays - before == 4, "the first token is prefill's"
 
 
@@ -132,12 +136,12 @@ def test_graphs_are_captured_anew_once_the_memory_has_moved(
         return logits
 
     gone: list[int] = []
-    plain = pipeline_of(tiny_model, tiny_text)
+    plain = lifecycle_of(tiny_model, tiny_text)
     made = with_graphs(faulty(tiny_model, shortage), tiny_text, 1024, 4, partial(pass_on, recorder))
-    for pipeline in (plain, made):
-        pipeline.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
+    for lifecycle in (plain, made):
+        lifecycle.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
     assert tokens_of(finish(made)) == tokens_of(finish(plain))
-    assert made.shape().capacity_tokens < 1024 and gone == [3]
+    assert made.table.shape().capacity_tokens < 1024 and gone == [3]
     assert len(recorder.graphs) == 4, "of the bucket that was used again"
     assert recorder.graphs[-1].replays > 10
 
@@ -154,17 +158,17 @@ def pass_on(recorder: Recorder, device: torch.device) -> Capture:
 
 @torch.inference_mode()
 def test_rows_with_holes_are_stepped_under_a_mask(tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder) -> None:
-    pipeline = with_graphs(tiny_model, tiny_text, 1024, 4, recorder)
-    pipeline.admit([spec(0, max_tokens=30)], Terms(entry=Entry.SHAPE))
+    lifecycle = with_graphs(tiny_model, tiny_text, 1024, 4, recorder)
+    lifecycle.table.admit([spec(0, max_tokens=30)], Terms(entry=Entry.SHAPE))
     for _ in range(4):
-        pipeline.turn()
+        lifecycle.turn()
     before = recorder.replays
     assert before > 3
-    pipeline.admit([spec(1, 9, max_tokens=4)], Terms(entry=Entry.SHAPE))
+    lifecycle.table.admit([spec(1, 9, max_tokens=4)], Terms(entry=Entry.SHAPE))
     for _ in range(3):
-        pipeline.turn()
-    assert pipeline.batch.arena.has_holes and recorder.replays == before
-    finish(pipeline)
+        lifecycle.turn()
+    assert device_of(lifecycle).batch.arena.has_holes and recorder.replays == before
+    finish(lifecycle)
 
 
 @pytest.mark.parametrize("replayed", [None, 1.5], ids=["nothing", "something else"])
@@ -189,9 +193,9 @@ def test_a_replay_that_computes_something_else_is_found_and_not_used(
     with caplog.at_level(logging.WARNING):
         graphed = with_graphs(tiny_model, tiny_text, 1024, 2, wrong)
     assert caplog.text.count("without a CUDA graph") == 2 and "replay differs" in caplog.text
-    plain = pipeline_of(tiny_model, tiny_text)
-    for pipeline in (plain, graphed):
-        pipeline.admit(SPECS[2:4])
+    plain = lifecycle_of(tiny_model, tiny_text)
+    for lifecycle in (plain, graphed):
+        lifecycle.table.admit(SPECS[2:4])
     assert tokens_of(finish(graphed)) == tokens_of(finish(plain))
 
 
@@ -226,10 +230,10 @@ def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(
 ) -> None:
     arena, graphs = graphs_of(tiny_model, 1024, 4, capture_nothing)
     batch = RunningBatch(tiny_model, arena, headroom=0, graphs=graphs)
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64)
-    pipeline.admit(SPECS[2:4])
+    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=64))
+    lifecycle.table.admit(SPECS[2:4])
     while not batch.rows:
-        pipeline.turn()
+        lifecycle.turn()
     graphs.release()
     counts = []
     for _ in range(3):
@@ -240,9 +244,9 @@ def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(
 
 
 def test_preparing_leaves_nothing_that_a_row_could_read(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    pipeline = with_graphs(tiny_model, tiny_text, 1024, 4)
-    pipeline.check()
-    arena = pipeline.batch.arena
+    lifecycle = with_graphs(tiny_model, tiny_text, 1024, 4)
+    lifecycle.table.check()
+    arena = device_of(lifecycle).batch.arena
     assert not arena.valid.any() and not arena.keys.any() and not arena.values.any()
 
 
@@ -255,12 +259,12 @@ def test_a_step_that_fails_leaves_the_batch_as_it_was(tiny_model: LoadedModel, t
         return logits
 
     model = faulty(tiny_model, shortage)
-    pipeline = with_graphs(model, tiny_text, 1024, 4)
-    pipeline.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
-    plain = pipeline_of(tiny_model, tiny_text)
-    plain.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
-    assert tokens_of(finish(pipeline)) == tokens_of(finish(plain))
-    assert pipeline.shape().capacity_tokens < 1024
+    lifecycle = with_graphs(model, tiny_text, 1024, 4)
+    lifecycle.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
+    plain = lifecycle_of(tiny_model, tiny_text)
+    plain.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
+    assert tokens_of(finish(lifecycle)) == tokens_of(finish(plain))
+    assert lifecycle.table.shape().capacity_tokens < 1024
 
 
 def test_memory_is_given_back_before_other_is_taken_after_a_shortage(
@@ -287,11 +291,11 @@ def test_memory_is_given_back_before_other_is_taken_after_a_shortage(
             raise torch.OutOfMemoryError(f"injected beside {len(kept)} views")
         return logits
 
-    pipeline = with_graphs(faulty(tiny_model, shortage), tiny_text, 1024, 4)
-    pipeline.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
+    lifecycle = with_graphs(faulty(tiny_model, shortage), tiny_text, 1024, 4)
+    lifecycle.table.admit([spec(0, max_tokens=20), spec(1, max_tokens=20)])
     gc.disable()
     try:
-        finish(pipeline)
+        finish(lifecycle)
     finally:
         gc.enable()
     assert alive == [0, 1, 0, 1], "keys, then values; then both anew, with nothing left of the old ones"

@@ -10,11 +10,13 @@ import pytest
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.messages import NO_LENGTH, Cause, Entry, FinishReason, Overflow, RowId, RowSpec, Terms
-from engine.pipeline import Pipeline
 from engine.sampling.params import SamplingParams
+from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.engine.rows import device_of
 from tests.reference import Reference
 
 
@@ -26,7 +28,7 @@ class Schedule:
         self.model = model
         capacity, rows = [(300, 12), (1500, 8), (4000, 32)][seed % 3]
         batch = RunningBatch(model, arena(model.kv, capacity, max_rows=rows), headroom=self.rng.choice([0, 32]))
-        self.pipeline = Pipeline(model, text, batch, max_prefill_tokens=self.rng.choice([8, 64, 512]))
+        self.lifecycle = Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=self.rng.choice([8, 64, 512])))
         self.terms: list[Terms] = [Terms()]
         self.returned: list[RowId] = []
         self.causes: set[Cause] = set()
@@ -36,7 +38,7 @@ class Schedule:
         self.cancelled: set[RowId] = set()
 
     def run(self, rows: int) -> None:
-        while len(self.specs) < rows or not self.pipeline.idle or self.returned:
+        while len(self.specs) < rows or not self.lifecycle.table.idle or self.returned:
             if len(self.specs) < rows and self.rng.random() < 0.4:
                 self.admit([self.arrive() for _ in range(self.rng.randint(1, 4))])
             if self.returned and self.rng.random() < 0.5:
@@ -48,7 +50,7 @@ class Schedule:
             self.turn()
 
     def admit(self, specs: list[RowSpec]) -> None:
-        self.pipeline.admit(specs, self.rng.choice(self.terms))
+        self.lifecycle.table.admit(specs, self.rng.choice(self.terms))
 
     def arrive(self) -> RowSpec:
         rng, row_id = self.rng, len(self.specs)
@@ -76,22 +78,22 @@ class Schedule:
         if row_id not in self.ended:
             self.cancelled.add(row_id)
             self.returned = [other for other in self.returned if other != row_id]
-        self.pipeline.cancel([row_id])
+        self.lifecycle.table.cancel([row_id])
 
     def turn(self) -> None:
-        for update in self.pipeline.turn():
+        for update in self.lifecycle.turn():
             assert update.error is None and update.row_id not in self.cancelled | self.ended.keys()
             self.tokens[update.row_id] += update.token_ids
             if update.finish_reason is not None:
                 self.ended[update.row_id] = update.finish_reason
-        self.pipeline.check()
-        for handed_back in self.pipeline.take_handed_back():
+        self.lifecycle.table.check()
+        for handed_back in self.lifecycle.table.take_handed_back():
             self.causes.add(handed_back.cause)
             assert not set(handed_back.row_ids) & (self.ended.keys() | self.cancelled | set(self.returned))
             self.returned += handed_back.row_ids
         left = sorted(self.specs.keys() - self.ended)
         if left and len(self.terms) > 1 and self.rng.random() < 0.1:
-            self.pipeline.pause(self.rng.sample(left, 1))
+            self.lifecycle.table.pause(self.rng.sample(left, 1))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -124,7 +126,7 @@ def test_the_same_on_whatever_terms_rows_are_admitted_handed_back_and_admitted_a
     schedule.run(rows=25)
     assert_as_if_alone(schedule, tiny_reference)
     assert schedule.causes, "rows came back"
-    assert schedule.pipeline.batch.arena.live == 0
+    assert device_of(schedule.lifecycle).batch.arena.live == 0
 
 
 def assert_as_if_alone(schedule: Schedule, tiny_reference: Reference) -> None:

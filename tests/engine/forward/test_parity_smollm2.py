@@ -10,9 +10,10 @@ import pytest
 
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
+from engine.lifecycle import Lifecycle
 from engine.messages import RowSpec
-from engine.pipeline import Pipeline
 from engine.sampling.params import SamplingParams
+from engine.torch_device import TorchDevice
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.loader import load
 from models.text import Text
@@ -51,12 +52,12 @@ def test_32_real_prompts_at_once_each_get_the_answer_they_would_get_alone() -> N
     params = SamplingParams(max_tokens=TOKENS, temperature=0)
     specs = [RowSpec(row_id, prompt, params) for row_id, prompt in enumerate(prompts(text))]
     batch = RunningBatch(model, KvArena(model.kv, 24 * (LONGEST + TOKENS), max_rows=ROWS))
-    pipeline = Pipeline(model, text, batch, max_prefill_tokens=256)
+    lifecycle = Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=256))
     for first in range(0, ROWS, 5):
-        pipeline.admit(specs[first : first + 5])
+        lifecycle.table.admit(specs[first : first + 5])
     answers: dict[int, list[int]] = {spec.row_id: [] for spec in specs}
-    while not pipeline.idle:
-        for update in pipeline.turn():
+    while not lifecycle.table.idle:
+        for update in lifecycle.turn():
             answers[update.row_id] += update.token_ids
     reference = Reference(folder)
     for spec in specs:

@@ -10,15 +10,12 @@ from typing import cast
 import pytest
 import torch
 
-from engine.forward.batch import RunningBatch
 from engine.forward.prefill_stream import PrefillStream
-from engine.kv.arena import KvArena
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
-from engine.pipeline import Pipeline
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import pipeline_of, spec
+from tests.engine.rows import device_of, lifecycle_of, spec
 
 
 @dataclass
@@ -88,12 +85,12 @@ def test_a_row_is_taken_out_of_its_group_in_the_stream_that_reads_on(tiny_model:
             yield
             log.append(f"out with {[row.row_id for row in device.prefilling]}")
 
-    pipeline = pipeline_of(tiny_model, tiny_text, chunk=8)
-    device = pipeline.device
-    pipeline.admit([spec(0, 30), spec(1, 30)])
-    pipeline.turn()
+    lifecycle = lifecycle_of(tiny_model, tiny_text, chunk=8)
+    device = device_of(lifecycle)
+    lifecycle.table.admit([spec(0, 30), spec(1, 30)])
+    lifecycle.turn()
     device._stream = Recording(torch.device("cpu"))
-    pipeline.cancel([0])
+    lifecycle.table.cancel([0])
     assert log == ["wait", "in", "out with [1]"]
 
 
@@ -109,8 +106,7 @@ def test_blocks_are_copied_in_a_stream_of_their_own_and_awaited_by_who_reads_the
     """Prefill reads a block that may still be on its way, also to another device's prefill."""
     log: list[str] = []
     blocks = PrefixCache[RowKv](1 << 20, chunk=4)
-    batch = RunningBatch(tiny_model, KvArena(tiny_model.kv, 100, max_rows=2), headroom=0)
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64, prefixes=blocks)
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=100, rows=2, chunk=64, prefixes=blocks)
 
     class Recording(PrefillStream):
         @contextmanager
@@ -119,15 +115,15 @@ def test_blocks_are_copied_in_a_stream_of_their_own_and_awaited_by_who_reads_the
             yield
             log.append(f"out with {len(blocks)} blocks")
 
-    pipeline.device._stream = Recording(torch.device("cpu"))
-    pipeline.admit([spec(0, 9)])
-    pipeline.turn()
+    device_of(lifecycle)._stream = Recording(torch.device("cpu"))
+    lifecycle.table.admit([spec(0, 9)])
+    lifecycle.turn()
     assert log == ["in", "out with 2 blocks"]
     for node in blocks._nodes:
         node.block = replace(node.block, copied=cast("torch.cuda.Event", "a copy"))
     reader = Stream(log, "reader")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: reader)
-    pipeline.admit([replace(spec(0, 9), row_id=1)])
-    pipeline.turn()
-    pipeline.turn()
+    lifecycle.table.admit([replace(spec(0, 9), row_id=1)])
+    lifecycle.turn()
+    lifecycle.turn()
     assert log[2:4] == ["reader waits for a copy"] * 2

@@ -11,26 +11,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.forward.batch import RunningBatch
 from engine.forward.prefill import Prefill
-from engine.kv.arena import KvArena
 from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.messages import NO_LENGTH, RowSpec, Terms
-from engine.pipeline import Pipeline
 from engine.row import Row
+from engine.torch_device import TorchDevice
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.forward.test_parity import Schedule, assert_as_if_alone
-from tests.engine.rows import faulty, finish, greedy, pipeline_of, spec, tokens_of
+from tests.engine.rows import device_of, faulty, finish, greedy, lifecycle_of, spec, tokens_of
 from tests.reference import Reference
 
 
-def pipeline_with(prefixes: PrefixCache[RowKv], model: LoadedModel, text: Text, chunk: int = 64) -> Pipeline:
-    batch = RunningBatch(model, KvArena(model.kv, 1500, max_rows=6))
-    return Pipeline(model, text, batch, max_prefill_tokens=chunk, prefixes=prefixes)
+def lifecycle_with(prefixes: PrefixCache[RowKv], model: LoadedModel, text: Text, chunk: int = 64) -> Lifecycle[Row]:
+    return lifecycle_of(model, text, capacity=1500, rows=6, chunk=chunk, headroom=32, prefixes=prefixes)
 
 
 def read(
@@ -78,15 +76,15 @@ def test_a_hit_on_blocks_that_stayed_on_the_device_copies_none_from_the_host_and
         return RowKv(block.keys.clone(), block.values.clone())
 
     monkeypatch.setattr(RowKv, "to", copy)
-    pipeline = pipeline_with(PrefixCache[RowKv](2**30), tiny_model, tiny_text)
-    pipeline.device._blocks = DeviceBlocks(torch.device("cpu"), room * tiny_model.kv.bytes_per_token)
+    lifecycle = lifecycle_with(PrefixCache[RowKv](2**30), tiny_model, tiny_text)
+    device_of(lifecycle)._blocks = DeviceBlocks(torch.device("cpu"), room * tiny_model.kv.bytes_per_token)
     answers = []
     for row_id in range(2):
-        pipeline.admit([replace(spec(0, 330), row_id=row_id)])
-        answers.append(tokens_of(finish(pipeline))[row_id])
+        lifecycle.table.admit([replace(spec(0, 330), row_id=row_id)])
+        answers.append(tokens_of(finish(lifecycle))[row_id])
     assert answers[0] == answers[1] and len(copied_in) == copies
     missed = read(tiny_model, tiny_text, spec(0, 330), PrefixCache[RowKv](0))
-    prefixes, blocks = pipeline.device._prefixes, pipeline.device._blocks
+    prefixes, blocks = device_of(lifecycle)._prefixes, device_of(lifecycle)._blocks
     hit, kv, logits = read(tiny_model, tiny_text, spec(0, 330), prefixes, blocks)
     assert hit.cached_prompt == 320
     assert torch.equal(kv.keys, missed[1].keys) and torch.equal(kv.values, missed[1].values)
@@ -95,14 +93,14 @@ def test_a_hit_on_blocks_that_stayed_on_the_device_copies_none_from_the_host_and
 
 def test_blocks_on_the_device_give_way_where_its_memory_runs_short(tiny_model: LoadedModel, tiny_text: Text) -> None:
     prefixes: PrefixCache[RowKv] = PrefixCache(2**30, chunk=4)
-    pipeline = pipeline_with(prefixes, faulty(tiny_model, fail_once()), tiny_text)
-    blocks = pipeline.device._blocks = DeviceBlocks(torch.device("cpu"), 2**30)
-    pipeline.admit([spec(0, 30)])
-    pipeline.turn()
+    lifecycle = lifecycle_with(prefixes, faulty(tiny_model, fail_once()), tiny_text)
+    blocks = device_of(lifecycle)._blocks = DeviceBlocks(torch.device("cpu"), 2**30)
+    lifecycle.table.admit([spec(0, 30)])
+    lifecycle.turn()
     assert blocks.bytes > 0
-    expected = pipeline_of(tiny_model, tiny_text)
-    expected.admit([spec(0, 30)])
-    updates = finish(pipeline)
+    expected = lifecycle_of(tiny_model, tiny_text)
+    expected.table.admit([spec(0, 30)])
+    updates = finish(lifecycle)
     assert blocks.bytes == 0
     assert tokens_of(updates)[0] == tokens_of(finish(expected))[0][1:]
 
@@ -129,38 +127,38 @@ def test_a_prompt_whose_log_probabilities_are_wanted_is_read_whole(tiny_model: L
 def test_what_is_dearer_to_copy_than_to_read_is_read(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """It was counted as a hit all the same."""
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
-    pipeline, cached = pipeline_with(prefixes, tiny_model, tiny_text), []
+    lifecycle, cached = lifecycle_with(prefixes, tiny_model, tiny_text), []
     for row_id, terms in enumerate([Terms(), Terms(keep_kv=NO_LENGTH), Terms()]):
-        pipeline.admit([replace(spec(0, 30), row_id=row_id)], terms)
-        cached.append(sum(update.cached_prompt for update in finish(pipeline)))
+        lifecycle.table.admit([replace(spec(0, 30), row_id=row_id)], terms)
+        cached.append(sum(update.cached_prompt for update in finish(lifecycle)))
     assert cached == [0, 0, 28] and prefixes.hits == 28
 
 
 def test_a_prompt_that_is_read_whole_keeps_no_other_from_a_hit(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """Both were read in one group, which begins where the least kept prompt does."""
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
-    pipeline = pipeline_with(prefixes, tiny_model, tiny_text)
-    pipeline.admit([spec(0, 30)])
-    finish(pipeline)
-    pipeline.admit([replace(spec(0, 30), row_id=1), replace(spec(0, 30, prompt_logprobs=0), row_id=2)])
-    assert {update.row_id: update.cached_prompt for update in finish(pipeline) if update.cached_prompt} == {1: 28}
+    lifecycle = lifecycle_with(prefixes, tiny_model, tiny_text)
+    lifecycle.table.admit([spec(0, 30)])
+    finish(lifecycle)
+    lifecycle.table.admit([replace(spec(0, 30), row_id=1), replace(spec(0, 30, prompt_logprobs=0), row_id=2)])
+    assert {update.row_id: update.cached_prompt for update in finish(lifecycle) if update.cached_prompt} == {1: 28}
 
 
 def test_prompts_admitted_together_are_read_from_where_each_ones_kept_prefix_ends(
     tiny_model: LoadedModel, tiny_text: Text
 ) -> None:
-    pipeline = pipeline_with(PrefixCache[RowKv](2**20, chunk=4), tiny_model, tiny_text)
+    lifecycle = lifecycle_with(PrefixCache[RowKv](2**20, chunk=4), tiny_model, tiny_text)
     first = spec(0, 20)
-    pipeline.admit([first])
-    finish(pipeline)
+    lifecycle.table.admit([first])
+    finish(lifecycle)
     specs = [
         replace(first, row_id=1, prompt=(*first.prompt, 5, 6)),
         spec(2, 22),
         replace(first, row_id=3, prompt=(*first.prompt[:12], 7)),
         replace(first, row_id=4, prompt=(*first.prompt, 9), cache_scope="another's"),
     ]
-    pipeline.admit(specs)
-    cached = {update.row_id: update.cached_prompt for update in finish(pipeline) if update.cached_prompt}
+    lifecycle.table.admit(specs)
+    cached = {update.row_id: update.cached_prompt for update in finish(lifecycle) if update.cached_prompt}
     assert cached == {1: 20, 3: 12}
 
 
@@ -171,7 +169,7 @@ class Conversations(Schedule):
         super().__init__(seed, model, text)
         self.prefixes = prefixes
         chunk = self.rng.choice([8, 64, 512])
-        self.pipeline = Pipeline(model, text, self.pipeline.batch, max_prefill_tokens=chunk, prefixes=prefixes)
+        self.lifecycle = Lifecycle(TorchDevice(model, text, device_of(self.lifecycle).batch, chunk, prefixes=prefixes))
         self.cached = 0
 
     def arrive(self) -> RowSpec:
@@ -209,11 +207,11 @@ def test_bfloat16_conversations_answer_alike_with_and_without_a_cache(tiny_folde
     model = load(tiny_folder, dtype="bfloat16")
 
     def converse(prefixes: PrefixCache[RowKv]) -> list[list[int]]:
-        pipeline, history, answers = pipeline_with(prefixes, model, tiny_text, 128), tuple[int, ...](), []
+        lifecycle, history, answers = lifecycle_with(prefixes, model, tiny_text, 128), tuple[int, ...](), []
         for turn in range(4):
             history += spec(turn, 50).prompt
-            pipeline.admit([RowSpec(turn, history, greedy(30))])
-            answers.append(tokens_of(finish(pipeline))[turn])
+            lifecycle.table.admit([RowSpec(turn, history, greedy(30))])
+            answers.append(tokens_of(finish(lifecycle))[turn])
             history += tuple(answers[-1])
         return answers
 

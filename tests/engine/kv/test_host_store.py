@@ -12,12 +12,13 @@ from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.messages import Cause, Entry, Overflow, RowId, RowSpec, RowUpdate, Terms
-from engine.pipeline import Pipeline
 from engine.row import Row
+from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import finish, pipeline_of, row_of, spec, tokens_of
+from tests.engine.rows import finish, lifecycle_of, row_of, spec, tokens_of
 
 CLOSED = Terms(closed=True)
 SPECS = [replace(spec(row_id, 4 + 3 * row_id, max_tokens=12), priority=row_id % 2) for row_id in range(5)]
@@ -71,23 +72,25 @@ class Scant(KvArena):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory (injected)")
 
 
-def answers(pipeline: Pipeline, store: HostStore[Row], terms: Terms) -> tuple[dict[RowId, list[int]], list[Cause]]:
+def answers(
+    lifecycle: Lifecycle[Row], store: HostStore[Row], terms: Terms
+) -> tuple[dict[RowId, list[int]], list[Cause]]:
     """All tokens, rows that are handed back being admitted again at once, and why they were."""
-    pipeline.admit(SPECS, terms)
+    lifecycle.table.admit(SPECS, terms)
     specs: dict[RowId, RowSpec] = {one.row_id: one for one in SPECS}
     updates: list[RowUpdate] = []
     causes: list[Cause] = []
     for _ in range(2000):
-        if pipeline.idle:
+        if lifecycle.table.idle:
             break
-        updates += pipeline.turn()
-        pipeline.check()
+        updates += lifecycle.turn()
+        lifecycle.table.check()
         assert store.bytes <= store._capacity
-        for one in pipeline.take_handed_back():
+        for one in lifecycle.table.take_handed_back():
             causes.append(one.cause)
             for row_id in one.row_ids:
-                pipeline.admit([specs[row_id]], terms)
-    assert pipeline.idle and len(store) == 0 and store.bytes == 0
+                lifecycle.table.admit([specs[row_id]], terms)
+    assert lifecycle.table.idle and len(store) == 0 and store.bytes == 0
     return tokens_of(updates), causes
 
 
@@ -109,10 +112,10 @@ def test_no_lack_of_host_memory_changes_an_answer(
 ) -> None:
     store: HostStore[Row] = HostStore(tokens * tiny_model.kv.bytes_per_token)
     batch = RunningBatch(tiny_model, arena(tiny_model.kv, 64, max_rows=4), headroom=0)
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=32, store=store)
-    made, causes = answers(pipeline, store, terms)
-    alone = pipeline_of(tiny_model, tiny_text)
-    alone.admit(SPECS)
+    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=32), store)
+    made, causes = answers(lifecycle, store, terms)
+    alone = lifecycle_of(tiny_model, tiny_text)
+    alone.table.admit(SPECS)
     assert made == tokens_of(finish(alone))
     if arena is Scant or tokens == 0:
         assert causes, "what found no host memory was handed back"
@@ -120,12 +123,12 @@ def test_no_lack_of_host_memory_changes_an_answer(
 
 def test_a_paused_row_that_cannot_be_copied_is_read_again(tiny_model: LoadedModel, tiny_text: Text) -> None:
     batch = RunningBatch(tiny_model, Scant(tiny_model.kv, 200, max_rows=4))
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=32)
-    pipeline.admit(SPECS[:2])
+    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=32))
+    lifecycle.table.admit(SPECS[:2])
     for _ in range(3):
-        pipeline.turn()
-    pipeline.pause([0])
-    (handed_back,) = pipeline.take_handed_back()
+        lifecycle.turn()
+    lifecycle.table.pause([0])
+    (handed_back,) = lifecycle.table.take_handed_back()
     assert (handed_back.row_ids, handed_back.dropped) == ((0,), (0,))
     assert [row.row_id for row in batch.rows] == [1]
-    pipeline.check()
+    lifecycle.table.check()

@@ -18,6 +18,7 @@ class Kept:
     prompt: tuple[int, ...]
     place: slice
     bytes: int = CHUNK
+    in_host_memory: bool = True
 
 
 def keep(cache: PrefixCache[Kept], prompt: tuple[int, ...], scope: str = "") -> list[slice]:

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from engine.kv.host_store import HostStore
+from engine.lifecycle import Lifecycle
 from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Entry, FinishReason, RowId, RowSpec, RowUpdate, Terms
-from engine.pipeline import Pipeline
 from engine.row import Row
 from engine.sampling.grammar import Compiled, Grammars
 from engine.sampling.params import Grammar, GrammarKind
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.loader import LoadedModel, load
 from models.text import Text
-from tests.engine.rows import finish, greedy, pipeline_of, spec, tokens_of
+from tests.engine.rows import finish, greedy, lifecycle_of, spec, tokens_of
 from tests.engine.sampling.grammars import LARK, PERSON, REGEX, SCHEMAS, check_answer, schema
 from tests.reference import Reference
 
@@ -43,16 +43,16 @@ def reasons_of(updates: list[RowUpdate]) -> dict[RowId, FinishReason]:
 
 
 def alone(model: LoadedModel, text: Text, one: RowSpec) -> list[int]:
-    pipeline = pipeline_of(model, text)
-    pipeline.admit([one])
-    return tokens_of(finish(pipeline))[one.row_id]
+    lifecycle = lifecycle_of(model, text)
+    lifecycle.table.admit([one])
+    return tokens_of(finish(lifecycle))[one.row_id]
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=[*SCHEMAS, "regex", "lark"])
 def test_whatever_is_sampled_matches_the_grammar(tiny_model: LoadedModel, tiny_text: Text, grammar: Grammar) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text, capacity=10_000, rows=16)
-    pipeline.admit([constrained(row_id, grammar) for row_id in range(16)])
-    updates = finish(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=10_000, rows=16)
+    lifecycle.table.admit([constrained(row_id, grammar) for row_id in range(16)])
+    updates = finish(lifecycle)
     assert set(reasons_of(updates).values()) == {FinishReason.STOP}
     answers = texts_of(updates)
     assert len(answers) == 16
@@ -81,9 +81,9 @@ def test_no_other_parameter_leads_out_of_the_grammar(
     tiny_model: LoadedModel, tiny_text: Text, sampling: dict[str, Any]
 ) -> None:
     grammars = [schema(SCHEMAS["person"]), schema(SCHEMAS["enum"]), REGEX]
-    pipeline = pipeline_of(tiny_model, tiny_text, capacity=10_000, rows=9)
-    pipeline.admit([constrained(row_id, grammars[row_id % 3], **sampling) for row_id in range(9)])
-    updates = finish(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=10_000, rows=9)
+    lifecycle.table.admit([constrained(row_id, grammars[row_id % 3], **sampling) for row_id in range(9)])
+    updates = finish(lifecycle)
     answers, reasons = texts_of(updates), reasons_of(updates)
     for row_id, answer in answers.items():
         if "stop_token_ids" in sampling:
@@ -95,9 +95,9 @@ def test_no_other_parameter_leads_out_of_the_grammar(
 
 def test_a_row_ends_with_the_last_token_that_its_grammar_allows(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """No step is spent on an end token that is the only choice."""
-    pipeline = pipeline_of(tiny_model, tiny_text)
-    pipeline.admit([constrained(0, Grammar(GrammarKind.REGEX, "abc"))])
-    updates = finish(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle.table.admit([constrained(0, Grammar(GrammarKind.REGEX, "abc"))])
+    updates = finish(lifecycle)
     tokens = tokens_of(updates)[0]
     assert tiny_text.decode(tokens) == "abc"
     assert 2 not in tokens
@@ -105,9 +105,9 @@ def test_a_row_ends_with_the_last_token_that_its_grammar_allows(tiny_model: Load
 
 
 def test_an_answer_that_is_cut_short_says_so(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text)
-    pipeline.admit([constrained(0, PERSON, max_tokens=3), constrained(1, PERSON, stop=("na",))])
-    updates = finish(pipeline)
+    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle.table.admit([constrained(0, PERSON, max_tokens=3), constrained(1, PERSON, stop=("na",))])
+    updates = finish(lifecycle)
     assert reasons_of(updates) == {0: FinishReason.LENGTH, 1: FinishReason.STOP}
     assert texts_of(updates)[1] in ('{"', '{\n"', '{ "') or texts_of(updates)[1].strip(' \t\n{"') == ""
 
@@ -117,9 +117,9 @@ def test_plain_rows_beside_constrained_ones_say_what_they_say_alone(
 ) -> None:
     plain = [spec(row_id, 4 + row_id, max_tokens=30, temperature=row_id % 2, seed=row_id) for row_id in range(6)]
     bound = [constrained(row_id, GRAMMARS[row_id % len(GRAMMARS)]) for row_id in range(6, 12)]
-    pipeline = pipeline_of(tiny_model, tiny_text, capacity=10_000, rows=12)
-    pipeline.admit([one for pair in zip(plain, bound, strict=True) for one in pair])
-    tokens = tokens_of(finish(pipeline))
+    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=10_000, rows=12)
+    lifecycle.table.admit([one for pair in zip(plain, bound, strict=True) for one in pair])
+    tokens = tokens_of(finish(lifecycle))
     for one in plain:
         assert tokens[one.row_id] == tiny_reference.generate(one)
     for one in bound:
@@ -138,23 +138,23 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
     devices = [shared(tiny_model, tiny_text, store, grammars) for _ in range(2)]
     terms = [Terms(entry=entry, keep_kv=keep_kv) for entry in Entry]
     for row_id, one in specs.items():
-        devices[row_id % 2].admit([one], rng.choice(terms))
+        devices[row_id % 2].table.admit([one], rng.choice(terms))
     tokens: dict[RowId, list[int]] = {row_id: [] for row_id in specs}
     reasons: dict[RowId, FinishReason] = {}
     causes: set[Cause] = set()
-    while not all(device.idle for device in devices):
+    while not all(device.table.idle for device in devices):
         for place, device in enumerate(devices):
             if rng.random() < 0.1:
-                device.pause(rng.sample(sorted(specs), 2))
+                device.table.pause(rng.sample(sorted(specs), 2))
             updates = device.turn()
-            device.check()
+            device.table.check()
             reasons |= reasons_of(updates)
             for update in updates:
                 tokens[update.row_id] += update.token_ids
-            for handed_back in device.take_handed_back():
+            for handed_back in device.table.take_handed_back():
                 causes.add(handed_back.cause)
                 other = devices[(place + rng.randint(0, 1)) % 2]
-                other.admit([specs[row_id] for row_id in handed_back.row_ids], rng.choice(terms))
+                other.table.admit([specs[row_id] for row_id in handed_back.row_ids], rng.choice(terms))
     assert causes == {Cause.PAUSE}
     assert set(reasons.values()) == {FinishReason.STOP}
     for row_id, one in specs.items():
@@ -163,10 +163,9 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
         check_answer(tiny_text.decode(tokens[row_id]), one.sampling.grammar)
 
 
-def shared(model: LoadedModel, text: Text, store: HostStore[Row], grammars: Grammars) -> Pipeline:
+def shared(model: LoadedModel, text: Text, store: HostStore[Row], grammars: Grammars) -> Lifecycle[Row]:
     """A device that others share rows and grammars with."""
-    own = pipeline_of(model, text, capacity=300, rows=3)
-    return Pipeline(model, text, own.batch, max_prefill_tokens=64, store=store, grammars=grammars)
+    return lifecycle_of(model, text, capacity=300, rows=3, chunk=64, store=store, grammars=grammars)
 
 
 class Broken(Grammars):
@@ -185,11 +184,10 @@ def test_a_fault_in_a_matcher_ends_its_row_alone(
     tiny_model: LoadedModel, tiny_text: Text, caplog: pytest.LogCaptureFixture
 ) -> None:
     def tokens_with(grammars: Callable[..., Grammars]) -> tuple[dict[RowId, list[int]], list[RowUpdate]]:
-        own = pipeline_of(tiny_model, tiny_text, capacity=5000)
         made = grammars(tiny_text.to_json, tiny_model.vocab_size, tiny_model.end_token_ids)
-        pipeline = Pipeline(tiny_model, tiny_text, own.batch, max_prefill_tokens=64, grammars=made)
-        pipeline.admit([spec(0, max_tokens=20), constrained(1, REGEX), constrained(2, PERSON)])
-        updates = finish(pipeline)
+        lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=5000, chunk=64, grammars=made)
+        lifecycle.table.admit([spec(0, max_tokens=20), constrained(1, REGEX), constrained(2, PERSON)])
+        updates = finish(lifecycle)
         return tokens_of(updates), updates
 
     sound, _ = tokens_with(Grammars)
@@ -204,9 +202,9 @@ def test_a_fault_in_a_matcher_ends_its_row_alone(
 def test_a_grammar_that_nobody_compiled_before_and_that_is_wrong_ends_its_row_alone(
     tiny_model: LoadedModel, tiny_text: Text
 ) -> None:
-    pipeline = pipeline_of(tiny_model, tiny_text)
-    pipeline.admit([spec(0), constrained(1, Grammar(GrammarKind.REGEX, "("))])
-    assert reasons_of(finish(pipeline)) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR}
+    lifecycle = lifecycle_of(tiny_model, tiny_text)
+    lifecycle.table.admit([spec(0), constrained(1, Grammar(GrammarKind.REGEX, "("))])
+    assert reasons_of(finish(lifecycle)) == {0: FinishReason.LENGTH, 1: FinishReason.ERROR}
 
 
 def is_cached(name: str) -> bool:
@@ -222,9 +220,9 @@ def test_a_real_model_s_answers_match_their_schemas() -> None:
     prompt = tuple(text.encode_chat([{"role": "user", "content": "Invent something and describe it as JSON."}]))
     short = [schema(SCHEMAS[name]) for name in ("person", "enum", "list")]
     specs = [replace(constrained(place, one, max_tokens=100), prompt=prompt) for place, one in enumerate(short)]
-    pipeline = pipeline_of(model, text, capacity=800, rows=len(specs), chunk=256)
-    pipeline.admit(specs)
-    updates = [update for _ in iter(lambda: pipeline.idle, True) for update in pipeline.turn()]
+    lifecycle = lifecycle_of(model, text, capacity=800, rows=len(specs), chunk=256)
+    lifecycle.table.admit(specs)
+    updates = [update for _ in iter(lambda: lifecycle.table.idle, True) for update in lifecycle.turn()]
     assert set(reasons_of(updates).values()) == {FinishReason.STOP}
     for row_id, answer in texts_of(updates).items():
         grammar = specs[row_id].sampling.grammar

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from engine.device import HEADROOM
-from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
 from engine.messages import (
     Admit,
@@ -60,18 +59,18 @@ class Virtual:
     def __post_init__(self) -> None:
         batch = SimulatedBatch(100_000, self.rows, HEADROOM)
         device = VirtualDevice("virtual:x", batch, self.cost, CHUNK, clock=self.clock.now, sleep=self.clock.sleep)
-        self.lifecycle: Lifecycle[SimulatedRow] = Lifecycle(device, HostStore(), CHUNK)
+        self.lifecycle: Lifecycle[SimulatedRow] = Lifecycle(device)
 
     def finish(self) -> Iterator[tuple[float, RowUpdate]]:
         """Each update until nothing is left, and when it came."""
-        while not self.lifecycle.idle:
+        while not self.lifecycle.table.idle:
             for update in self.lifecycle.turn():
                 yield self.clock.time, update
 
 
 def test_steps_take_what_the_cost_says_and_bring_a_token_each() -> None:
     virtual = Virtual()
-    virtual.lifecycle.admit([spec(0, 10, 4)])
+    virtual.lifecycle.table.admit([spec(0, 10, 4)])
     told = list(virtual.finish())
     assert [time for time, _ in told] == pytest.approx([0.03, 0.039, 0.048, 0.057])
     assert all(len(update.token_ids) == 1 for _, update in told)
@@ -80,7 +79,7 @@ def test_steps_take_what_the_cost_says_and_bring_a_token_each() -> None:
 
 def test_the_text_names_the_device_from_its_first_token_on() -> None:
     virtual = Virtual()
-    virtual.lifecycle.admit([spec(0, 10, 12)])
+    virtual.lifecycle.table.admit([spec(0, 10, 12)])
     text = "".join(update.text for _, update in virtual.finish())
     words = "virtual:x takes time and computes nothing: this text is filler. virtual:x takes "
     assert text == words and len(text.split()) == 12
@@ -88,7 +87,7 @@ def test_the_text_names_the_device_from_its_first_token_on() -> None:
 
 def test_host_work_between_two_steps_delays_the_next_only_where_it_takes_longer_than_one() -> None:
     virtual = Virtual()
-    virtual.lifecycle.admit([spec(0, 10, 9)])
+    virtual.lifecycle.table.admit([spec(0, 10, 9)])
     ends = []
     for work in (0.5, 0.004, 0.02, 0.0):
         virtual.lifecycle.turn()
@@ -102,10 +101,10 @@ def test_host_work_between_two_steps_delays_the_next_only_where_it_takes_longer_
 
 def test_a_row_that_joins_is_in_the_step_after_the_one_under_way() -> None:
     virtual = Virtual()
-    virtual.lifecycle.admit([spec(0, 10, 9)])
+    virtual.lifecycle.table.admit([spec(0, 10, 9)])
     virtual.lifecycle.turn()
     virtual.lifecycle.turn()
-    virtual.lifecycle.admit([spec(1, 10, 9)])
+    virtual.lifecycle.table.admit([spec(1, 10, 9)])
     turns = [[update.row_id for update in virtual.lifecycle.turn()] for _ in range(3)]
     assert turns == [[1], [0], [0, 1]]
     assert virtual.clock.time == pytest.approx(0.03 + 0.009 + 0.03 + 2 * 0.009)
@@ -114,34 +113,34 @@ def test_a_row_that_joins_is_in_the_step_after_the_one_under_way() -> None:
 def test_rows_by_shape_get_all_tokens_of_the_step_under_way() -> None:
     virtual = Virtual()
     terms = Terms(entry=Entry.SHAPE)
-    virtual.lifecycle.admit([spec(0, 10, 20)], terms)
+    virtual.lifecycle.table.admit([spec(0, 10, 20)], terms)
     virtual.lifecycle.turn()
     virtual.lifecycle.turn()
-    virtual.lifecycle.admit([spec(1, 30, 5)], terms)
+    virtual.lifecycle.table.admit([spec(1, 30, 5)], terms)
     counts = [{one.row_id: len(one.token_ids) for one in virtual.lifecycle.turn()} for _ in range(2)]
     assert counts == [{1: 1, 0: 2}, {0: 1, 1: 1}]
 
 
 def test_rows_of_a_closed_batch_get_nothing_after_their_end() -> None:
     virtual = Virtual()
-    virtual.lifecycle.admit([spec(0, 10, 2), spec(1, 10, 5)], Terms(closed=True))
+    virtual.lifecycle.table.admit([spec(0, 10, 2), spec(1, 10, 5)], Terms(closed=True))
     told = [update.row_id for _, update in virtual.finish()]
     assert (told.count(0), told.count(1)) == (2, 5)
 
 
 def test_a_row_that_is_cancelled_while_its_prompt_is_read_leaves_the_others_as_they_were() -> None:
     virtual = Virtual()
-    virtual.lifecycle.admit([spec(0, 10, 3)])
+    virtual.lifecycle.table.admit([spec(0, 10, 3)])
     assert virtual.lifecycle.next() is not None
-    virtual.lifecycle.cancel([0])
-    virtual.lifecycle.admit([spec(1, 10, 3)])
+    virtual.lifecycle.table.cancel([0])
+    virtual.lifecycle.table.admit([spec(1, 10, 3)])
     assert [update.row_id for _, update in virtual.finish()] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("wanted", ["logprobs", "prompt_logprobs"])
 def test_numbers_that_only_a_network_computes_are_refused_and_others_go_on(wanted: str) -> None:
     virtual = Virtual()
-    virtual.lifecycle.admit([spec(0, 10, 3, **{wanted: 1}), spec(1, 10, 3)])
+    virtual.lifecycle.table.admit([spec(0, 10, 3, **{wanted: 1}), spec(1, 10, 3)])
     updates = [update for _, update in virtual.finish()]
     (refused,) = [update for update in updates if update.row_id == 0]
     assert refused.error == "a virtual device has no log-probabilities" and refused.by_client
@@ -168,11 +167,11 @@ def judge(arrivals: Sequence[tuple[float, RowSpec]], came: dict[RowId, list[floa
 
 def play_virtual(arrivals: Sequence[tuple[float, RowSpec]], cost: Bilinear) -> Times:
     virtual, came, left = Virtual(cost, ROWS), defaultdict[RowId, list[float]](list), list(arrivals)
-    while left or not virtual.lifecycle.idle:
-        if virtual.lifecycle.idle:
+    while left or not virtual.lifecycle.table.idle:
+        if virtual.lifecycle.table.idle:
             virtual.clock.time = max(virtual.clock.time, left[0][0])
         while left and left[0][0] <= virtual.clock.time:
-            virtual.lifecycle.admit([left.pop(0)[1]])
+            virtual.lifecycle.table.admit([left.pop(0)[1]])
         for update in virtual.lifecycle.turn():
             came[update.row_id] += [virtual.clock.time] * len(update.token_ids)
     return judge(arrivals, came)

@@ -10,7 +10,7 @@ import torch
 
 from engine.forward.graphs import DecodeGraphs
 from engine.kv.host_store import HostStore
-from engine.pipeline import Pipeline
+from engine.lifecycle import Lifecycle
 from models.network.attention import gather_attention
 from models.network.loader import LoadedModel, LoadError, load
 from models.network.quantization import Kernels
@@ -18,7 +18,7 @@ from models.text import Text
 from server.cli.config import ServeConfig
 from server.composition.loading import build_executor, load_models
 from tests.engine.forward.recorded import Recorder
-from tests.engine.rows import finish, spec
+from tests.engine.rows import device_of, finish, spec
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def test_decode_steps_are_prepared_where_flash_attention_reads_the_arena(
     config = ServeConfig(model="tiny", max_num_seqs=32, enforce_eager=eager, device="cpu")
     executor = build_executor(config, 0, model, tiny_text, HostStore(), lambda _: None)
     assert len(recorder.graphs) == captures
-    pipeline, before = executor._pipeline, recorder.replays
-    assert isinstance(pipeline, Pipeline)
-    pipeline.admit([spec(0, 9, max_tokens=5)])
+    lifecycle, before = executor._lifecycle, recorder.replays
+    assert isinstance(lifecycle, Lifecycle)
+    lifecycle.table.admit([spec(0, 9, max_tokens=5)])
     with torch.inference_mode():
-        finish(pipeline)
+        finish(lifecycle)
     assert recorder.replays - before == (0 if eager else 4)
 
 
 def test_decode_steps_go_by_a_mask_elsewhere(tiny_model: LoadedModel, tiny_text: Text) -> None:
     config = ServeConfig(model="tiny", max_num_seqs=4, device="cpu")
     executor = build_executor(config, 0, tiny_model, tiny_text, HostStore(), lambda _: None)
-    assert isinstance(executor._pipeline, Pipeline) and executor._pipeline.batch._graphs is None
+    assert device_of(executor._lifecycle).batch._graphs is None

@@ -13,6 +13,7 @@ from typing import cast
 
 from engine.device import Action
 from engine.executor import Executor
+from engine.lifecycle import Lifecycle
 from engine.messages import (
     BatchShape,
     ExecutorInfo,
@@ -24,7 +25,7 @@ from engine.messages import (
     StepReport,
     Terms,
 )
-from engine.pipeline import Pipeline
+from engine.row import Row
 from engine.rows import RowTable
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits as BatchLimits
@@ -39,13 +40,14 @@ TOKENS = 3
 """Tokens of each answer."""
 
 
-class FragilePipeline:
+class FragileLifecycle:
     """Makes a letter a row and turn. What `fault` does to a turn, after the first, the whole device suffers."""
 
     updates: tuple[RowUpdate, ...] = ()
     short, lost, capacity, failures = False, False, 1.0, MappingProxyType({Action.DECODE: 0})
 
     def __init__(self) -> None:
+        self.table = self
         self.made: dict[RowId, int] = {}
         self.turns = 0
         self.fault: threading.Event | Exception | None = None
@@ -102,7 +104,7 @@ class Machine:
     """Executors and who watches over them."""
 
     dispatcher: Dispatcher
-    pipelines: list[FragilePipeline]
+    lifecycles: list[FragileLifecycle]
     watched: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the watchdog shall begin to look."""
     reports: list[Report] = field(default_factory=list)
@@ -115,7 +117,7 @@ class Machine:
 
 @asynccontextmanager
 async def machine(executors: int) -> AsyncIterator[Machine]:
-    loop, pipelines = asyncio.get_running_loop(), [FragilePipeline() for _ in range(executors)]
+    loop, lifecycles = asyncio.get_running_loop(), [FragileLifecycle() for _ in range(executors)]
 
     def deliver(report: Report) -> None:
         loop.call_soon_threadsafe(receive, report)
@@ -130,11 +132,11 @@ async def machine(executors: int) -> AsyncIterator[Machine]:
         await watchdog.run()
 
     infos = [ExecutorInfo(index, "cpu", 10_000, 1, 256) for index in range(executors)]
-    threads = [Executor(*pair, deliver) for pair in zip(infos, cast(list[Pipeline], pipelines), strict=True)]
+    threads = [Executor(*pair, deliver) for pair in zip(infos, cast(list[Lifecycle[Row]], lifecycles), strict=True)]
     parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=1000, prefill_ahead=0))
     dispatcher = Dispatcher(parts, threads, MonotonicClock())
     watchdog = Watchdog(threads, dispatcher, 0.4, interval=0.05)
-    made = Machine(dispatcher, pipelines)
+    made = Machine(dispatcher, lifecycles)
     with _running(threads):
         dispatching = asyncio.create_task(dispatcher.run())
         async with background(watch(), "watchdog"):
@@ -173,7 +175,7 @@ async def test_with_the_only_executor_standing_still_all_get_one_error_and_readi
     go = threading.Event()
     async with machine(1) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
         assert await ready(live) == (200, None)
-        made.pipelines[0].fault = go
+        made.lifecycles[0].fault = go
         try:
             ended = asyncio.create_task(codes(live, 3))
             await made.until_taken(3)
@@ -190,7 +192,7 @@ async def test_with_the_only_executor_standing_still_all_get_one_error_and_readi
 async def test_what_the_one_had_not_begun_another_executor_serves(pool: ThreadPoolExecutor) -> None:
     go = threading.Event()
     async with machine(2) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
-        made.pipelines[0].fault = go
+        made.lifecycles[0].fault = go
         try:
             made.watched.set()
             found = await codes(live, 6)
@@ -203,7 +205,7 @@ async def test_what_the_one_had_not_begun_another_executor_serves(pool: ThreadPo
 async def test_what_a_woken_executor_says_changes_no_answer(pool: ThreadPoolExecutor) -> None:
     go = threading.Event()
     async with machine(2) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
-        made.pipelines[0].fault = go
+        made.lifecycles[0].fault = go
         try:
             made.watched.set()
             found = await codes(live, 2)
@@ -217,10 +219,10 @@ async def test_what_a_woken_executor_says_changes_no_answer(pool: ThreadPoolExec
 
 async def test_a_dead_executor_fails_its_requests_once(pool: ThreadPoolExecutor) -> None:
     async with machine(1) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
-        made.pipelines[0].fault = RuntimeError("the device is lost")
-        made.pipelines[0].go.clear()
+        made.lifecycles[0].fault = RuntimeError("the device is lost")
+        made.lifecycles[0].go.clear()
         ended = asyncio.create_task(codes(live, 3))
         await made.until_taken(3)
-        made.pipelines[0].go.set()
+        made.lifecycles[0].go.set()
         assert await ended == ["executor_failed"] * 3
         assert await ready(live) == (503, "no_executor")

@@ -17,7 +17,7 @@ from models.network.loader import LoadedModel
 from models.network.packing import pack
 from models.network.quantization import Quantization
 from models.text import Text
-from tests.engine.rows import pipeline_of
+from tests.engine.rows import lifecycle_of
 from tests.loadgen.experiments.engine.parts import subject_of, ticking
 
 TWO_ROWS = draw_rows(random.Random(0), 50, [(2, 3), (3, 5)])
@@ -131,6 +131,6 @@ def test_steps_of_this_engine_are_turns_in_which_nothing_is_read(engines: dict[s
 
 
 def test_a_row_that_no_memory_holds_is_told(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    small = Lengthwise(subject_of(tiny_model, tiny_text), 1, _pipeline=pipeline_of(tiny_model, tiny_text, capacity=6))
+    small = Lengthwise(subject_of(tiny_model, tiny_text), 1, _lifecycle=lifecycle_of(tiny_model, tiny_text, capacity=6))
     with pytest.raises(UserError, match="a row failed: "):
         small.run(ROWS)

@@ -1,13 +1,12 @@
-"""One device of the engine: what computes there with torch, chunks of prefill in a stream of their own, decode steps
-and sampled tokens, under the rules of engine.lifecycle.
+"""What computes on one device of the engine, with torch: chunks of prefill in a stream of their own, decode steps and
+sampled tokens, under the rules of engine.lifecycle.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import torch
 
@@ -18,11 +17,9 @@ from engine.forward.prefill import Prefill
 from engine.forward.prefill_stream import PrefillStream
 from engine.forward.shortage import refusing
 from engine.kv.device_blocks import DeviceBlocks
-from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
-from engine.lifecycle import Lifecycle
-from engine.messages import EVERY_LENGTH, RowSpec, RowUpdate, Tally, Terms
+from engine.messages import RowSpec, RowUpdate, Tally
 from engine.row import Row
 from engine.sampling import sampler as sampling
 from engine.sampling.grammar import Grammars, Matcher
@@ -41,7 +38,7 @@ class TorchDevice:
         text: Text,
         batch: RunningBatch,
         max_prefill_tokens: int,
-        grammars: Grammars,
+        grammars: Grammars | None = None,
         prefixes: PrefixCache[RowKv] | None = None,
         *,
         ahead: bool | None = None,
@@ -49,8 +46,11 @@ class TorchDevice:
         """`ahead`: whether a step is launched before the tokens of the one before it are read; None: on CUDA."""
         self._model = model
         self._text = text
-        self._max_prefill_tokens = max_prefill_tokens
-        self._grammars = grammars
+        self.max_prefill_tokens = max_prefill_tokens
+        # What steps computed, prefill would compute again with other bits: where these must be the same, it is kept.
+        self.keeps_all_kv = model.batch_invariant and not model.reads_exactly
+        made = Grammars(text.to_json, model.vocab_size, model.end_token_ids) if grammars is None else grammars
+        self._grammars = made
         self._prefixes = prefixes
         self._blocks = DeviceBlocks(model.device)
         self._stream = PrefillStream(model.device)
@@ -123,7 +123,7 @@ class TorchDevice:
             with self._refusing(), self._stream.working():
                 if self.prefill is None:
                     self.prefill = Prefill(self._model, rows, self._prefixes, self._blocks)
-                self.prefill.launch(self._max_prefill_tokens)
+                self.prefill.launch(self.max_prefill_tokens)
         except Exception:
             self.prefill = None
             raise
@@ -165,30 +165,3 @@ class TorchDevice:
         """One decode iteration, whatever was asked for: each one's tokens are told at once."""
         with self._refusing():
             return self._decode.step()
-
-
-class Pipeline(Lifecycle[Row]):
-    """All rows of one device of the engine."""
-
-    def __init__(
-        self,
-        model: LoadedModel,
-        text: Text,
-        batch: RunningBatch,
-        *,
-        max_prefill_tokens: int,
-        store: HostStore[Row] | None = None,
-        grammars: Grammars | None = None,
-        prefixes: PrefixCache[RowKv] | None = None,
-        ahead: bool | None = None,
-    ) -> None:
-        made = Grammars(text.to_json, model.vocab_size, model.end_token_ids) if grammars is None else grammars
-        self.device = TorchDevice(model, text, batch, max_prefill_tokens, made, prefixes, ahead=ahead)
-        self.batch = batch
-        super().__init__(self.device, HostStore() if store is None else store, max_prefill_tokens)
-        self._keeps_all = model.batch_invariant and not model.reads_exactly
-
-    def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
-        """Take in rows on the given terms; where their numbers must not tell, K and V of all that are handed back stay:
-        what a step has computed, prefill would compute again with other bits."""
-        super().admit(specs, replace(terms, keep_kv=EVERY_LENGTH) if self._keeps_all else terms)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.messages import RowSpec
-from engine.pipeline import Pipeline
 from engine.row import Row
+from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
-from tests.engine.rows import finish, pipeline_of, spec, tokens_of
+from tests.engine.rows import device_of, finish, lifecycle_of, spec, tokens_of
 
-Run = Callable[..., Pipeline]
+Run = Callable[..., Lifecycle[Row]]
 
 
 class WatchedBatch(RunningBatch):
@@ -38,25 +40,25 @@ class WatchedBatch(RunningBatch):
 
 @pytest.fixture
 def run(tiny_model: LoadedModel, tiny_text: Text) -> Run:
-    """Makes a pipeline, of the tiny model unless another is given."""
+    """Makes a lifecycle, of the tiny model unless another is given."""
 
-    def make(model: LoadedModel = tiny_model, **sizes: int) -> Pipeline:
-        return pipeline_of(model, tiny_text, **sizes)
+    def make(model: LoadedModel = tiny_model, **sizes: Any) -> Lifecycle[Row]:
+        return lifecycle_of(model, tiny_text, **sizes)
 
     return make
 
 
 def alone(run: Run, one: RowSpec) -> list[int]:
     """Tokens that a row generates when nothing happens around it."""
-    pipeline = run()
-    pipeline.admit([one])
-    return tokens_of(finish(pipeline))[one.row_id]
+    lifecycle = run()
+    lifecycle.table.admit([one])
+    return tokens_of(finish(lifecycle))[one.row_id]
 
 
-def serves(pipeline: Pipeline, run: Run, one: RowSpec) -> None:
+def serves(lifecycle: Lifecycle[Row], run: Run, one: RowSpec) -> None:
     """Whatever happened before, a new row generates what it should."""
-    pipeline.admit([one])
-    assert tokens_of(finish(pipeline)) == {one.row_id: alone(run, one)}
+    lifecycle.table.admit([one])
+    assert tokens_of(finish(lifecycle)) == {one.row_id: alone(run, one)}
 
 
 # Stages
@@ -64,28 +66,28 @@ def serves(pipeline: Pipeline, run: Run, one: RowSpec) -> None:
 
 def test_a_row_that_ends_with_its_first_token_never_enters_the_batch(tiny_model: LoadedModel, tiny_text: Text) -> None:
     batch = WatchedBatch(tiny_model, 100, rows=4)
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64)
-    pipeline.admit([spec(0, max_tokens=1), spec(1, max_tokens=2)])
-    updates = finish(pipeline)
+    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=64))
+    lifecycle.table.admit([spec(0, max_tokens=1), spec(1, max_tokens=2)])
+    updates = finish(lifecycle)
     assert batch.log == ["in 1"]
     assert [len(tokens) for tokens in tokens_of(updates).values()] == [1, 2]
 
 
 def test_running_rows_go_on_while_a_long_prompt_is_prefilled(run: Run) -> None:
-    pipeline = run(chunk=5)
-    pipeline.admit([spec(0, max_tokens=20)])
-    pipeline.turn()
-    pipeline.admit([spec(1, length=30)])
-    turns = [[update.row_id for update in pipeline.turn()] for _ in range(13)]
+    lifecycle = run(chunk=5)
+    lifecycle.table.admit([spec(0, max_tokens=20)])
+    lifecycle.turn()
+    lifecycle.table.admit([spec(1, length=30)])
+    turns = [[update.row_id for update in lifecycle.turn()] for _ in range(13)]
     assert turns == [[0], []] * 5 + [[0], [1], [0, 1]]
 
 
 def test_rows_join_in_the_order_of_their_admission(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """Also when the prefill, which works longest first, ended a later one earlier."""
     batch = WatchedBatch(tiny_model, 400, rows=2)
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=1000)
-    pipeline.admit([spec(0, length=4), spec(1, length=9), spec(2, length=2), spec(3, length=30)])
-    finish(pipeline)
+    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=1000))
+    lifecycle.table.admit([spec(0, length=4), spec(1, length=9), spec(2, length=2), spec(3, length=30)])
+    finish(lifecycle)
     assert batch.log == ["in 0", "in 1", "in 2", "in 3"]
 
 
@@ -94,105 +96,105 @@ def test_the_worst_ranked_row_leaves_for_lack_of_memory_and_returns_when_there_i
 ) -> None:
     """60 tokens hold three rows of 20 or two of 30. Row 3 has moved to the first place when it must leave."""
     batch = WatchedBatch(tiny_model, 60, rows=3)
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=1000)
+    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=1000))
     specs = [spec(0, 5, max_tokens=2), spec(1, 5, max_tokens=40), spec(2, 5, max_tokens=30), spec(3, 5, max_tokens=30)]
-    pipeline.admit(specs)
-    updates = finish(pipeline)
+    lifecycle.table.admit(specs)
+    updates = finish(lifecycle)
     assert batch.log == ["in 0", "in 1", "in 2", "in 3", "out 3", "out 2", "in 2", "in 3"]
     ended = [update.row_id for update in updates if update.finish_reason is not None]
     assert ended == [0, 1, 2, 3]
 
 
 def test_log_probabilities_of_the_prompt_come_with_the_first_update_alone(run: Run) -> None:
-    pipeline = run()
-    pipeline.admit([spec(0, 4, max_tokens=3, prompt_logprobs=1)])
-    assert [update.prompt_logprobs is None for update in finish(pipeline)] == [False, True, True]
+    lifecycle = run()
+    lifecycle.table.admit([spec(0, 4, max_tokens=3, prompt_logprobs=1)])
+    assert [update.prompt_logprobs is None for update in finish(lifecycle)] == [False, True, True]
 
 
 # Cancellation
 
 
 def test_a_row_that_is_cancelled_while_it_waits_is_never_computed(run: Run) -> None:
-    pipeline = run()
-    pipeline.admit([spec(0), spec(1)])
-    pipeline.admit([spec(2)])
-    pipeline.cancel([0, 2, 99])
-    pipeline.check()
-    assert tokens_of(finish(pipeline)).keys() == {1}
+    lifecycle = run()
+    lifecycle.table.admit([spec(0), spec(1)])
+    lifecycle.table.admit([spec(2)])
+    lifecycle.table.cancel([0, 2, 99])
+    lifecycle.table.check()
+    assert tokens_of(finish(lifecycle)).keys() == {1}
 
 
 def test_a_row_that_is_cancelled_in_prefill_gives_its_memory_back(run: Run) -> None:
-    pipeline = run(chunk=8)
-    pipeline.admit([spec(0, 40), spec(1, 30)])
-    assert pipeline.turn() == []
-    group = pipeline.device.prefill
+    lifecycle = run(chunk=8)
+    lifecycle.table.admit([spec(0, 40), spec(1, 30)])
+    assert lifecycle.turn() == []
+    group = device_of(lifecycle).prefill
     assert group is not None and group._keys.shape[1] * group._keys.shape[3] == 80
-    pipeline.cancel([1])
+    lifecycle.table.cancel([1])
     assert group._keys.shape[1] * group._keys.shape[3] == 40
     gone = weakref.ref(group._keys)
     del group
-    pipeline.cancel([0])
-    assert pipeline.idle and gone() is None
-    serves(pipeline, run, spec(2, 20))
+    lifecycle.table.cancel([0])
+    assert lifecycle.table.idle and gone() is None
+    serves(lifecycle, run, spec(2, 20))
 
 
 def test_a_row_that_is_cancelled_while_staged_gives_its_memory_back(run: Run) -> None:
-    pipeline = run(rows=1)
-    pipeline.admit([spec(0), spec(1)])
-    pipeline.turn()
-    pipeline.turn()
-    assert (pipeline.shape().rows, pipeline.shape().staged) == (1, 1)
-    (staged,) = pipeline._staged
+    lifecycle = run(rows=1)
+    lifecycle.table.admit([spec(0), spec(1)])
+    lifecycle.turn()
+    lifecycle.turn()
+    assert (lifecycle.table.shape().rows, lifecycle.table.shape().staged) == (1, 1)
+    (staged,) = lifecycle.table.staged
     assert staged.kv is not None
     gone = weakref.ref(staged.kv.keys)
     del staged
-    pipeline.cancel([1])
-    assert gone() is None and pipeline.shape().staged == 0
-    assert tokens_of(finish(pipeline)).keys() == {0}
+    lifecycle.table.cancel([1])
+    assert gone() is None and lifecycle.table.shape().staged == 0
+    assert tokens_of(finish(lifecycle)).keys() == {0}
 
 
 def test_a_row_that_is_cancelled_while_it_runs_leaves_its_slot_and_its_mates_alone(run: Run) -> None:
-    pipeline = run(rows=2)
+    lifecycle = run(rows=2)
     specs = [spec(0, 12), spec(1, 5), spec(2, 3)]
-    pipeline.admit(specs)
-    begun = pipeline.turn() + pipeline.turn()
-    pipeline.cancel([0])
-    assert (pipeline.batch.arena.live, pipeline.batch.arena.window) == (1, 6)
-    rest = finish(pipeline)
+    lifecycle.table.admit(specs)
+    begun = lifecycle.turn() + lifecycle.turn()
+    lifecycle.table.cancel([0])
+    assert (device_of(lifecycle).batch.arena.live, device_of(lifecycle).batch.arena.window) == (1, 6)
+    rest = finish(lifecycle)
     assert 0 not in tokens_of(rest)
     found = tokens_of(begun + rest)
     assert [found[1], found[2]] == [alone(run, specs[1]), alone(run, specs[2])]
 
 
 def test_rows_of_every_stage_can_be_cancelled_at_once(run: Run) -> None:
-    pipeline = run(rows=1, chunk=8)
-    pipeline.admit([spec(0), spec(1)])
-    pipeline.turn()
-    pipeline.admit([spec(2, 40)])
-    pipeline.turn()
-    pipeline.admit([spec(3)])
-    pipeline.cancel([0, 1, 2, 3])
-    assert pipeline.idle
-    serves(pipeline, run, spec(4))
+    lifecycle = run(rows=1, chunk=8)
+    lifecycle.table.admit([spec(0), spec(1)])
+    lifecycle.turn()
+    lifecycle.table.admit([spec(2, 40)])
+    lifecycle.turn()
+    lifecycle.table.admit([spec(3)])
+    lifecycle.table.cancel([0, 1, 2, 3])
+    assert lifecycle.table.idle
+    serves(lifecycle, run, spec(4))
 
 
 def test_a_first_token_does_not_wait_for_a_decode_step(run: Run) -> None:
     """It used to be reported together with the second, a whole step of the batch later."""
-    pipeline = run()
-    pipeline.admit([spec(0)])
-    assert [len(update.token_ids) for update in pipeline.turn()] == [1]
-    assert pipeline.shape().rows == 0
+    lifecycle = run()
+    lifecycle.table.admit([spec(0)])
+    assert [len(update.token_ids) for update in lifecycle.turn()] == [1]
+    assert lifecycle.table.shape().rows == 0
 
 
 def test_a_row_that_is_taken_out_is_told_in_the_turn_in_which_it_leaves(
     tiny_model: LoadedModel, tiny_text: Text
 ) -> None:
     batch = WatchedBatch(tiny_model, 40, rows=4)
-    pipeline = Pipeline(tiny_model, tiny_text, batch, max_prefill_tokens=64)
-    pipeline.admit([spec(0, length=8, max_tokens=20), spec(1, length=8, max_tokens=20)])
+    lifecycle = Lifecycle(TorchDevice(tiny_model, tiny_text, batch, max_prefill_tokens=64))
+    lifecycle.table.admit([spec(0, length=8, max_tokens=20), spec(1, length=8, max_tokens=20)])
     told = []
-    while not pipeline.idle:
-        pipeline.turn()
-        told += [f"out {row_id}" for row_id in pipeline.extracted]
+    while not lifecycle.table.idle:
+        lifecycle.turn()
+        told += [f"out {row_id}" for row_id in lifecycle.table.extracted]
     assert told == [event for event in batch.log if event.startswith("out")]
     assert told
