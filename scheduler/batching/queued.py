@@ -18,7 +18,9 @@ from scheduler.clock import earliest
 from scheduler.plan import Plan, Worker
 from scheduler.request import BACKGROUND, Request
 from scheduler.waiting.by_length import Arrived
+from scheduler.waiting.fair import Fair
 from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.returning import Returning
 
 
 class ContinuousBatcher(Batcher):
@@ -34,6 +36,22 @@ class ContinuousBatcher(Batcher):
         # Rows that make running ones wait neither wait in the executor nor are read as a padded group.
         embeds = kit.terms.entry is Entry.EMBED
         self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
+        # Where rows wait in the executor, one of them has the slot before anybody is asked.
+        self._returning = Returning() if isinstance(self.waiting.order, Fair) and not self._ahead else None
+
+    def add(self, request: Request, now: float) -> None:
+        super().add(request, now)
+        if self._returning is not None:
+            self._returning.come(request)
+
+    def discard(self, request: Request) -> bool:
+        waited = super().discard(request)
+        if waited and self._returning is not None:
+            self._returning.leave(request)
+        return waited
+
+    def wake_at(self, now: float) -> float | None:
+        return None if self._returning is None or not self.waiting else self._returning.next_end(now)
 
     def take(self, worker: Worker, now: float) -> Plan | None:
         if not self.waiting:
@@ -42,9 +60,14 @@ class ContinuousBatcher(Batcher):
         # Of several priorities none waits on an executor: the worse would have the slots while the better are read.
         ahead = self._ahead if all(held.priority == best for held in worker.requests.values()) else 0
         slots = worker.info.max_rows - worker.rows + ahead
+        if self._returning is not None:
+            slots -= self._returning.kept(worker.info.index, now)
         if slots < self._fewest() or not self._kit.memory(worker, 1, 1):  # none could join, so none need be ranked
             return None
-        return self._serve(similar_group(self._ranked_for(worker, now, slots), worker, self._kit, slots, self._padding))
+        taken = similar_group(self._ranked_for(worker, now, slots), worker, self._kit, slots, self._padding)
+        if self._returning is not None:
+            self._returning.run(taken, worker.info.index)
+        return self._serve(taken)
 
     def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
         rules, best = self._preemptions, self.waiting.best_priority if self.waiting else inf

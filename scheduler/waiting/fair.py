@@ -106,7 +106,7 @@ class Fair(Order):
         name: Callable[[Request], str] = attrgetter("client"),
     ) -> None:
         """`new_order` makes the order of one client's requests, which `name` names."""
-        self._new_queue = lambda: RankedQueue(new_order(), aging)
+        self._new_queue: Callable[[], RankedQueue] = lambda: RankedQueue(new_order(), aging)
         self._name = name
         self._shares = shares
         self._clients: dict[str, _Client] = {}
