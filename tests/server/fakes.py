@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from ctypes import PyDLL
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -46,7 +47,8 @@ from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig
 from server.grammars import GrammarCompiler, Outcome, Trial, try_grammars
 from server.http.service import Service
-from server.process import watchdog
+from server.process import life
+from server.process.watchdog import watch_loop
 
 ANSWER = "Grüße, 世界 😀!"
 REFUSED = "{{refused}}"
@@ -339,7 +341,7 @@ async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
             case "mortal":
                 dispatcher.script = die
             case "standing still":
-                watchdog.LIMIT, watchdog.LOOP_INTERVAL = 0.5, 0.05
+                vars(life).update(watch_loop=partial(watch_loop, limit=0.5, interval=0.05))
                 dispatcher.script = stand_still
         with ThreadPoolExecutor(1) as pool:
             yield fake_service(pool, dispatcher, Limits())
