@@ -219,13 +219,16 @@ def test_the_rows_of_a_slice_need_no_room_beyond_it(tiny_model: LoadedModel, tin
     assert len(handed_back.row_ids) == 4
 
 
-def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def sharing_a_store(model: LoadedModel, text: Text, *, max_prefill_tokens: int) -> tuple[Pipeline, Pipeline]:
+    """Two devices of one row each."""
     store: HostStore[Row] = HostStore()
-    first, second = (
-        Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=1)),
-                 max_prefill_tokens=64, store=store)
-        for _ in range(2)
-    )  # fmt: skip
+    batches = (RunningBatch(model, KvArena(model.kv, 500, max_rows=1)) for _ in range(2))
+    first, second = (Pipeline(model, text, one, max_prefill_tokens=max_prefill_tokens, store=store) for one in batches)
+    return first, second
+
+
+def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    first, second = sharing_a_store(tiny_model, tiny_text, max_prefill_tokens=64)
     first.admit([spec(0, max_tokens=9), spec(1, max_tokens=9)])
     updates = turns(first, 3)
     assert first.salvage() == (1,)
@@ -236,12 +239,7 @@ def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tin
 
 def test_a_row_that_is_read_again_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """It was handed back without K and V, and its device is lost before it has been read, or while it is."""
-    store: HostStore[Row] = HostStore()
-    first, second = (
-        Pipeline(tiny_model, tiny_text, RunningBatch(tiny_model, KvArena(tiny_model.kv, 500, max_rows=1)),
-                 max_prefill_tokens=4, store=store)
-        for _ in range(2)
-    )  # fmt: skip
+    first, second = sharing_a_store(tiny_model, tiny_text, max_prefill_tokens=4)
     rows = [spec(0, 6, max_tokens=9), spec(1, 6, max_tokens=9)]
     updates: list[RowUpdate] = []
     for row in rows:
