@@ -6,7 +6,6 @@ import gc
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,13 +115,6 @@ async def many(url: str) -> AsyncIterator[AsyncOpenAI]:
 
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         yield client
-
-
-@pytest.fixture(scope="session")
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """A thread, where servers compute what would hold up their event loop."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import aiohttp
 import pytest
 
 from engine.messages import ExecutorDied, FinishReason
-from server.api.limits import Limits
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
 from server.http.access import Access
@@ -58,9 +56,9 @@ class Played:
 
 
 @pytest.fixture
-async def played(browser: str, pool: ThreadPoolExecutor) -> AsyncIterator[Played]:
+async def played(browser: str) -> AsyncIterator[Played]:
     theatre = Theatre("fake")
-    async with live_server(pool, Limits(), feed=theatre.feed) as live, opened_page(browser) as page:
+    async with live_server(feed=theatre.feed) as live, opened_page(browser) as page:
         await page.open(live.url)
         await page.until(LIVE)
         yield Played(page, live, theatre)
@@ -100,9 +98,9 @@ async def test_rows_are_also_told_in_words(played: Played) -> None:
     await page.until("document.querySelector('.lanes canvas').getAttribute('aria-label').includes('2 rows decode')")
 
 
-async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str, pool: ThreadPoolExecutor) -> None:
+async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str) -> None:
     feed = Feed()
-    async with live_server(pool, Limits(), feed=feed) as live, opened_page(browser) as page:
+    async with live_server(feed=feed) as live, opened_page(browser) as page:
         dispatcher = live.dispatcher
         feed.show(Scene(dispatcher, "fake", "baton-pd", 256))
         dispatcher.pause = 0
@@ -131,7 +129,7 @@ async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str, pool: T
         assert page.problems == []
 
 
-async def test_a_page_that_is_opened_sees_what_has_been(browser: str, pool: ThreadPoolExecutor) -> None:
+async def test_a_page_that_is_opened_sees_what_has_been(browser: str) -> None:
     """Its lanes, sparklines and figures began with the page."""
     theatre = Theatre("fake")
     row = theatre.submit().row_id
@@ -139,7 +137,7 @@ async def test_a_page_that_is_opened_sees_what_has_been(browser: str, pool: Thre
     theatre.step(row, begun=(row,))
     for _ in range(8):
         theatre.step(row)
-    async with live_server(pool, Limits(), feed=theatre.feed) as live, opened_page(browser) as page:
+    async with live_server(feed=theatre.feed) as live, opened_page(browser) as page:
         await page.open(live.url)
         await page.until(LIVE)
         await page.until(f"{DECODING} > 1000")
@@ -266,9 +264,9 @@ async def test_a_lost_connection_is_told_and_comes_back(played: Played) -> None:
     await page.until("window.seen.join() === 'connection lost,connecting,live'")
 
 
-async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str, pool: ThreadPoolExecutor) -> None:
+async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str) -> None:
     front, feed = Front(access=Access(Keyring(["a-key-of-this-server"]))), Theatre().feed
-    async with live_server(pool, Limits(), front=front, feed=feed) as live, opened_page(browser) as page:
+    async with live_server(front=front, feed=feed) as live, opened_page(browser) as page:
         # The page itself comes only to a browser whose user has typed the key into the browser's own dialog.
         await page.open(live.url, headers={"Authorization": "Bearer a-key-of-this-server"})
         await page.until(LIVE)

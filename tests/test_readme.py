@@ -33,7 +33,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         'make serve ARGS="~/models/Qwen2.5-0.5B-Instruct"': "the checkpoint is the reader's",
         'make serve ARGS="~/models/SmolLM2-360M-Q8_0.gguf"': "the file is the reader's",
         'make serve ARGS="Qwen/Qwen2.5-0.5B-Instruct"': "asks a model hub",
-        "lengthwise arena": "takes minutes; test_arena.py plays one of its loads",
+        "lengthwise arena": "takes minutes; test_grid.py plays one of its loads",
         "lengthwise arena --strategies my_order.py:MY_ORDER": "the same",
         "lengthwise whatif": "wants a day's journal; test_whatif.py writes one",
         "lengthwise bench grid": "takes minutes; test_grid.py plays some of its cells",
@@ -49,6 +49,8 @@ SMALLER: Mapping[str, str] = MappingProxyType(
             "--num-prompts 4 --max-input-len 100 --max-output-len 4"
         ),
         "lengthwise simulate --strategies scls,lengthwise": "--duration 20",
+        "lengthwise simulate --cost cpu-smollm2-135m --max-num-seqs 8 --sweep rate=0.5:1.5:0.25 --sweep noise=0,0.7 "
+        "--strategies baton-pd,lengthwise --csv sweep.csv --report sweep.html": "--duration 20",
         "lengthwise compare --strategies baton-pd,my_order.py:MY_ORDER --num-prompts 60 --request-rates inf "
         "--max-output-len 128 --replay-lengths --serve-args='--max-num-seqs 8'": (
             "TINY --num-prompts 4 --max-input-len 100 --max-output-len 4"

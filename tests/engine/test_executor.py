@@ -131,6 +131,19 @@ class Bench:
         assert isinstance(report, StepReport)
         return report
 
+    def hold_turn(self, tokens: int) -> threading.Event:
+        """Admit a row, and wait until its first turn has begun, which then waits for the event."""
+        begun, go_on = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            begun.set()
+            assert go_on.wait(PATIENCE)
+
+        self.lifecycle.during_turn = hold
+        self.executor.post(Admit((spec(0, tokens),)))
+        assert begun.wait(PATIENCE)
+        return go_on
+
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
@@ -152,15 +165,7 @@ def test_each_turn_gives_one_report_with_all_rows(bench: Bench) -> None:
 
 
 def test_orders_that_come_during_a_turn_are_carried_out_before_the_next(bench: Bench) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        assert go_on.wait(PATIENCE)
-
-    bench.lifecycle.during_turn = hold
-    bench.executor.post(Admit((spec(0, 9),)))
-    assert begun.wait(PATIENCE)
+    go_on = bench.hold_turn(9)
     bench.executor.post(Admit((spec(1, 2),)))
     bench.executor.post(Cancel((0,)))
     bench.executor.post(Admit((spec(2, 1),)))
@@ -210,15 +215,7 @@ def test_gradients_are_off_in_the_thread(bench: Bench) -> None:
 
 
 def test_stopping_ends_the_thread_after_the_turn_under_way(bench: Bench) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        assert go_on.wait(PATIENCE)
-
-    bench.lifecycle.during_turn = hold
-    bench.executor.post(Admit((spec(0, 1000),)))
-    assert begun.wait(PATIENCE)
+    go_on = bench.hold_turn(1000)
     bench.executor.stop(timeout=0.05)
     assert bench.alive()
     go_on.set()
@@ -253,15 +250,7 @@ def test_a_fault_in_a_turn_is_the_last_word_and_is_said_once(bench: Bench, fault
 
 
 def test_orders_that_were_not_taken_up_are_given_back(bench: Bench) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        assert go_on.wait(PATIENCE)
-
-    bench.lifecycle.during_turn = hold
-    bench.executor.post(Admit((spec(0, 9),)))
-    assert begun.wait(PATIENCE)
+    go_on = bench.hold_turn(9)
     commands = Admit((spec(1),)), Cancel((0,))
     for command in commands:
         bench.executor.post(command)

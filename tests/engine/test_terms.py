@@ -218,9 +218,15 @@ def test_the_rows_of_a_slice_need_no_room_beyond_it(tiny_model: LoadedModel, tin
     assert len(handed_back.row_ids) == 4
 
 
-def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
+def sharing_a_store(model: LoadedModel, text: Text, *, chunk: int) -> tuple[Lifecycle[Row], Lifecycle[Row]]:
+    """Two devices of one row each."""
     store: HostStore[Row] = HostStore()
-    first, second = (lifecycle_of(tiny_model, tiny_text, capacity=500, rows=1, chunk=64, store=store) for _ in range(2))
+    first, second = (lifecycle_of(model, text, capacity=500, rows=1, chunk=chunk, store=store) for _ in range(2))
+    return first, second
+
+
+def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
+    first, second = sharing_a_store(tiny_model, tiny_text, chunk=64)
     first.table.admit([spec(0, max_tokens=9), spec(1, max_tokens=9)])
     updates = turns(first, 3)
     assert first.table.salvage() == (1,)
@@ -231,8 +237,7 @@ def test_what_is_in_host_memory_outlives_its_device(tiny_model: LoadedModel, tin
 
 def test_a_row_that_is_read_again_outlives_its_device(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """It was handed back without K and V, and its device is lost before it has been read, or while it is."""
-    store: HostStore[Row] = HostStore()
-    first, second = (lifecycle_of(tiny_model, tiny_text, capacity=500, rows=1, chunk=4, store=store) for _ in range(2))
+    first, second = sharing_a_store(tiny_model, tiny_text, chunk=4)
     rows = [spec(0, 6, max_tokens=9), spec(1, 6, max_tokens=9)]
     updates: list[RowUpdate] = []
     for row in rows:

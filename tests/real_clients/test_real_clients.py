@@ -17,7 +17,6 @@ import tomllib
 import venv
 from asyncio.subprocess import PIPE, create_subprocess_exec
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,6 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.input.tools import OPEN
-from server.api.limits import Limits
 from server.cli.config import GatewayConfig
 from server.composition.gateway import open_gateway
 from server.process.life import listen
@@ -198,9 +196,9 @@ def table() -> Iterator[dict[str, list[str]]]:
 
 
 @pytest.fixture
-async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+async def live() -> AsyncIterator[Live]:
     """With a context that the words about tools fit into."""
-    async with live_server(pool, Limits(), context_length=4096) as live:
+    async with live_server(context_length=4096) as live:
         yield live
 
 
@@ -225,8 +223,8 @@ class Crowd:
 
 
 @pytest.fixture
-async def crowd(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Crowd]:
-    async with live_server(pool, Limits(max_num_queued_reqs=1), context_length=4096) as live:
+async def crowd(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Crowd]:
+    async with live_server(max_num_queued_reqs=1, context_length=4096) as live:
         crowd = Crowd(live)
         live.dispatcher.crowd(1)
         monkeypatch.setattr(live.dispatcher.waits, "retry_after", crowd.refuse)

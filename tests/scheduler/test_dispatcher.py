@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import Admit, Command, ExecutorDied, ExecutorHealth, FinishReason, RowUpdate
+from engine.messages import Admit, ExecutorDied, ExecutorHealth, FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
@@ -187,35 +187,6 @@ async def test_when_the_last_executor_dies_all_fail_and_new_requests_are_refused
     assert not stage.dispatcher.alive and stage.counts() == (0, 0)
     with pytest.raises(Refused, match="no executor"):
         stage.submit()
-
-
-class BreakingPort(FakePort):
-    """Takes no command once it is broken."""
-
-    broken = False
-
-    def post(self, command: Command) -> None:
-        if self.broken:
-            raise RuntimeError("its letterbox is gone")
-        super().post(command)
-
-
-@pytest.mark.parametrize("moment", ["a plan", "a cancellation"])
-async def test_an_executor_that_takes_no_command_is_lost_and_no_other(moment: str) -> None:
-    """An error of one port used to end the whole dispatcher, and with it all requests."""
-    breaking, good = BreakingPort(port(0).info), port(1, rows=1)
-    stage = Stage(breaking, good)
-    breaking.broken = moment == "a plan"
-    cancelled, other = stage.submit(), stage.submit()
-    if moment == "a cancellation":
-        stage.dispatcher.dispatch()
-        breaking.broken = True
-    stage.dispatcher.cancel(cancelled)
-    stage.dispatcher.dispatch()
-    assert stage.dispatcher.alive and [one.lost for one in stage.dispatcher.workers] == [True, False]
-    assert admitted(good.take()) == [[other.row_id]]
-    stage.report(token(other.row_id, 5, end=STOP), executor=1)
-    assert (other.state, stage.counts()) == (State.FINISHED, (0, 0))
 
 
 def test_requests_are_refused_while_no_executor_lives() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,6 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def live(pool: ThreadPoolExecutor, limits: Limits) -> AsyncIterator[Live]:
-    async with live_server(pool, limits) as live:
+async def live(limits: Limits) -> AsyncIterator[Live]:
+    async with live_server(limits) as live:
         yield live

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from ctypes import PyDLL
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -41,12 +42,12 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.plan import Worker
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
-from server.api.limits import Limits
 from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig
 from server.grammars import GrammarCompiler, Outcome, Trial, try_grammars
 from server.http.service import Service
-from server.process import watchdog
+from server.process import life
+from server.process.watchdog import watch_loop
 
 ANSWER = "Grüße, 世界 😀!"
 REFUSED = "{{refused}}"
@@ -303,7 +304,7 @@ class InThread:
         pass
 
 
-def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limits) -> Service:
+def fake_service(dispatcher: Dispatcher) -> Service:
     """A service with nothing behind it."""
     text = FakeText()
     grammars = Grammars(text.to_json, FakeText.VOCAB, {END})
@@ -313,11 +314,11 @@ def fake_service(pool: ThreadPoolExecutor, dispatcher: Dispatcher, limits: Limit
         context_length=256,
         vocab_size=FakeText.VOCAB,
         text=cast(Any, text),
-        tokenizer_pool=pool,
+        tokenizer_pool=ThreadPoolExecutor(1),
         grammars=GrammarCompiler(grammars, cast(Any, InThread(grammars))),
         defaults=AnswerDefaults(SamplingDefaults(temperature=0.7, top_k=40)),
     )
-    return Service(dispatcher, model, limits=limits)
+    return Service(dispatcher, model)
 
 
 def hold_the_interpreter() -> None:
@@ -349,10 +350,11 @@ async def open_fake_service(config: ServeConfig) -> AsyncIterator[Service]:
             case "mortal":
                 dispatcher.script = die
             case "standing still":
-                watchdog.LIMIT, watchdog.LOOP_INTERVAL = 0.5, 0.05
+                vars(life).update(watch_loop=partial(watch_loop, limit=0.5, interval=0.05))
                 dispatcher.script = stand_still
-        with ThreadPoolExecutor(1) as pool:
-            yield fake_service(pool, dispatcher, Limits())
+        service = fake_service(dispatcher)
+        with service.model.tokenizer_pool as pool:
+            yield service
             if config.model in AT_THE_END:
                 print("leaving", flush=True)
                 pool.submit(AT_THE_END[config.model])

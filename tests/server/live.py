@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -13,12 +12,29 @@ from typing import Any
 import aiohttp
 import orjson
 from aiohttp import web
+from multidict import CIMultiDictProxy
 
 from server.api.limits import Limits
+from server.cli.config import Admission
+from server.http.access import Access, Quota
 from server.http.front import OPEN, Front
+from server.http.keys import Keyring
 from server.http.service import Service
 from server.process.life import listen
 from tests.server.fakes import PlayedDispatcher, fake_service, played_dispatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +51,20 @@ class Live:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def post(self, path: str, body: object) -> tuple[int, Any]:
-        """Status and JSON of a whole answer; `body` is sent as it is when it is bytes."""
-        data = body if isinstance(body, bytes) else orjson.dumps(body)
-        async with self.session.post(self.url + path, data=data) as response:
-            return response.status, orjson.loads(await response.read())
+    async def ask(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+        """A whole answer. What is no JSON object or list is sent as it is; a header's name may have `_` for `-`."""
+        data = orjson.dumps(body) if isinstance(body, dict | list) else body
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.request(method, self.url + path, data=data, headers=named) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    async def get(self, path: str, **headers: str) -> Reply:
+        return await self.ask("GET", path, **headers)
+
+    async def post(self, path: str, body: object, **headers: str) -> tuple[int, Any]:
+        """Status and JSON of a whole answer."""
+        reply = await self.ask("POST", path, body, **headers)
+        return reply.status, reply.json
 
     async def chat(self, **fields: object) -> Any:
         """A whole chat answer that must succeed."""
@@ -89,28 +114,42 @@ class Live:
                 await writer.wait_closed()
 
 
+def bearer(key: str) -> dict[str, str]:
+    """The header that a key comes in."""
+    return {"Authorization": f"Bearer {key}"}
+
+
 @asynccontextmanager
 async def live_server(
-    pool: ThreadPoolExecutor, limits: Limits, *, front: Front = OPEN, **service_fields: Any
+    limits: Limits | None = None,
+    *,
+    front: Front = OPEN,
+    keys: Sequence[str] = (),
+    admission: Admission | None = None,
+    **fields: Any,
 ) -> AsyncIterator[Live]:
-    """A server on a free port, with the process's own settings for connections."""
+    """A server on a free port, with the process's own settings for connections; `fields` as `changed` has them."""
     port = socket.create_server(("127.0.0.1", 0))
+    if keys or admission is not None:
+        front = replace(front, access=Access(Keyring(keys), Quota(admission or Admission())))
     async with played_dispatcher() as dispatcher:
-        service = changed(fake_service(pool, dispatcher, limits), service_fields)
-        async with listen(service, port, front) as app, aiohttp.ClientSession() as session:
-            yield Live(port.getsockname()[1], service, dispatcher, session, app)
+        service = changed(fake_service(dispatcher), fields if limits is None else {"limits": limits, **fields})
+        with service.model.tokenizer_pool:
+            async with listen(service, port, front) as app, aiohttp.ClientSession() as session:
+                yield Live(port.getsockname()[1], service, dispatcher, session, app)
 
 
 def changed(service: Service, values: dict[str, Any]) -> Service:
-    """A service with other fields, which may be its own, its model's or those of answers' defaults."""
+    """A service with other fields, which may be its own, its limits', its model's or those of answers' defaults."""
     values = dict(values)
 
     def replaced(part: Any, **more: Any) -> Any:
         own = {one.name: values.pop(one.name) for one in fields(part) if one.name in values}
         return replace(part, **more, **own)
 
+    limits = values.pop("limits", service.limits)
     model = replaced(service.model, defaults=replaced(service.model.defaults))
-    service = replaced(service, served_model=model)
+    service = replaced(service, served_model=model, limits=replaced(limits))
     assert not values, f"no part of a service has {', '.join(values)}"
     return service
 

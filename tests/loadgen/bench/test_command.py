@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from loadgen.result_file import PROGRAM
-from server.cli import main as cli
 from tests.loadgen.scripted import HEAD, Answer, chunk, finish, plain, said, scripted, stream, usage
 
 ROOT = Path(__file__).parents[3]
@@ -150,28 +149,3 @@ async def test_ctrl_c_leaves_a_result_of_what_ran(tmp_path: Path) -> None:
     assert shown(out.decode())["Successful requests:"] == "1"
     assert "interrupted: these are the 1 of 3 requests that had ended" in err.decode()
     assert "Traceback" not in err.decode()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--base-url", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1/v1/models: start one with"),
-        (["--base-url", "nowhere"], "must begin with http://"),
-        (["--dataset-name", "jsonl"], "needs a file"),
-        (["--dataset-name", "jsonl", "--dataset-path", "/no/such/file"], "/no/such/file"),
-        (["--base-url", "http://127.0.0.1:1", "--model", "m"], "every warm-up request failed"),
-        (["--result-dir", "/proc/no"], "/proc/no: cannot be written"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", *flags]) == 1
-    out, err = capsys.readouterr()
-    *_, last = err.splitlines()
-    assert out == ""
-    assert last.startswith("lengthwise: error: ") and message in last
-
-
-def test_wrong_flags_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["bench", "--goodput", "speed:1"])
-    assert "'speed:1' is not NAME:MILLISECONDS" in capsys.readouterr().err

@@ -1,16 +1,16 @@
-"""The flags of `lengthwise bench`: their meanings, and which are refused."""
+"""The flags of `lengthwise bench`: their meanings, which are refused, and what they need of the system."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import resource
 
 import pytest
 
-from loadgen.bench.run import run_bench as start_bench
+from loadgen.bench.run import SPARE_FILES, allow_open_files
 from loadgen.commands import add_bench, run_bench
 from loadgen.options import BenchFlags
-from models.errors import UserError
 from models.options import Subparsers, add_groups, groups_of, read_options
 
 
@@ -66,11 +66,6 @@ def test_result_flags() -> None:
     assert read("--metric-percentiles", "25,99.9").metric_percentiles == (25, 99.9)
 
 
-def test_a_server_must_be_named_with_its_scheme() -> None:
-    with pytest.raises(UserError, match="must begin with http://"):
-        start_bench(read("--base-url", "localhost:8000"))
-
-
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
@@ -95,3 +90,26 @@ def test_a_server_must_be_named_with_its_scheme() -> None:
 def test_values_that_are_refused(flag: str, value: str, message: str) -> None:
     with pytest.raises(argparse.ArgumentError, match=message):
         parse(flag, value)
+
+
+FOREVER = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("limits", "connections", "expected"),
+    [
+        ((1024, 8192), 2000, (2000 + SPARE_FILES, 8192)),
+        ((1024, FOREVER), 2000, (2000 + SPARE_FILES, FOREVER)),
+        ((1024, 1500), 2000, (1500, 1500)),
+        ((1024, 8192), 10, None),
+        ((FOREVER, FOREVER), 10**6, None),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_needed_and_allowed(
+    limits: tuple[int, int], connections: int, expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_to: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: set_to.append(both))
+    allow_open_files(connections)
+    assert set_to == ([] if expected is None else [expected])

@@ -1,4 +1,4 @@
-"""`lengthwise compare` as a program: servers that it starts, servers that it finds, and Ctrl-C."""
+"""`lengthwise compare` as a program: servers that it starts, servers that it finds and asks, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
+from loadgen.client.client import Target
+from loadgen.compare.run import read_batch_rows
 from loadgen.result_file import PROGRAM
 from scheduler.journal.file import read
-from server.cli import main as cli
 from tests.loadgen.scripted import HEAD, Answer, finish, plain, said, scripted, stream, usage
 
 ROOT = Path(__file__).parents[3]
@@ -153,15 +154,24 @@ async def test_without_the_extra_there_is_no_page_and_the_start_says_so(tmp_path
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.json", "logs"}
 
 
-def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "report.json").touch()
-    strategies = ("--strategies", "vs,baton")
-    for flags, message in (
-        (["--strategies", "vs"], "nothing to compare"),
-        ([*strategies, "--output", str(tmp_path)], "exists already: choose another folder with --output"),
-        ([*strategies, "--output", "/proc/no"], "/proc/no: cannot be written"),
-        ([*strategies, "--dataset-name", "jsonl"], "needs a file"),
-    ):
-        assert cli.main(["compare", *flags]) == 1
-        out, err = capsys.readouterr()
-        assert out == "" and err.startswith("lengthwise: error: ") and message in err and err.count("\n") == 1
+METRICS = b"""\
+# TYPE lengthwise:batch_rows histogram
+lengthwise:batch_rows_bucket{executor="0",le="+Inf"} 2
+lengthwise:batch_rows_sum{executor="0"} 10
+lengthwise:batch_rows_count{executor="0"} 2
+lengthwise:batch_rows_bucket{executor="1",le="+Inf"} 3
+lengthwise:batch_rows_sum{executor="1"} 4
+lengthwise:batch_rows_count{executor="1"} 3
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running 3
+"""
+
+
+async def test_a_server_is_asked_and_may_have_nothing_to_tell() -> None:
+    async with scripted(plain("200 OK", METRICS)) as server:
+        assert await read_batch_rows(Target(f"{server.url}/v1")) == (14.0, 5.0)
+        assert server.requests[0][0].startswith(b"GET /metrics ")
+    for answer in (plain("404 Not Found", b"none"), plain("200 OK", b"<html>{")):
+        async with scripted(answer) as server:
+            assert await read_batch_rows(Target(server.url)) == (0, 0)
+    assert await read_batch_rows(Target("http://127.0.0.1:1")) == (0, 0)

@@ -73,20 +73,3 @@ def test_every_rate_meets_every_burstiness_but_all_at_once_knows_none() -> None:
 def test_flags_that_do_not_go_together(flags: list[str], message: str) -> None:
     with pytest.raises(UserError, match="(?s).*" + message.replace(".", r"\.").replace("(", r"\(")):
         plan(*flags)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--rounds", "2"],
-        ["--request-rates", "1,0"],
-        ["--request-rates", "fast"],
-        ["--urls", "a=gpu:8000"],
-        ["--urls", "http://a"],
-        ["--extra-body", "[]"],
-    ],
-)
-def test_wrong_values_end_with_2(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        parse(*flags)
-    assert f"argument {flags[0]}:" in capsys.readouterr().err

@@ -61,10 +61,10 @@ def test_an_unknown_dtype_is_refused_with_those_that_are_known(folder: Path) -> 
         load(folder, dtype="int3")
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model_type": "nonsense"}'])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"model_type": "nonsense"}', '{"a": ' * 100_000], ids=range(5))
 def test_a_config_that_says_no_known_model_is_refused(folder: Path, content: str) -> None:
     (folder / "config.json").write_text(content)
-    with pytest.raises(LoadError, match=r"config\.json"):
+    with pytest.raises(LoadError, match=r"config\.json is not that of a known model"):
         load(folder)
 
 
@@ -284,10 +284,4 @@ def test_a_config_that_makes_no_network_is_refused_with_a_remedy(folder: Path, c
     edit(folder / "config.json", **changes)
     (folder / "generation_config.json").unlink()
     with pytest.raises(LoadError, match=r"tiny.*(Download|Copy|choose)|correct it"):
-        load(folder)
-
-
-def test_a_config_nested_without_end_is_refused(folder: Path) -> None:
-    (folder / "config.json").write_text('{"a": ' * 100_000)
-    with pytest.raises(LoadError, match=r"config\.json is not that of a known model"):
         load(folder)

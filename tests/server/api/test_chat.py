@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
-from server.api.limits import Limits
 from server.api.output.reply import FINGERPRINT
 from tests.server.fakes import ANSWER, FakeText
 from tests.server.live import Live, live_server, text_of
@@ -156,8 +153,8 @@ async def test_an_answer_may_take_the_rest_of_the_context_unless_told_otherwise(
     assert [request.sampling.max_tokens for request in live.dispatcher.submitted] == [room, 9, 5]
 
 
-async def test_the_servers_default_bounds_answers_whose_request_names_no_limit(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), max_tokens=2) as live:
+async def test_the_servers_default_bounds_answers_whose_request_names_no_limit() -> None:
+    async with live_server(max_tokens=2) as live:
         reply = await live.chat()
         assert (reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]) == ("length", 2)
         assert (await live.stream_chat())[-1]["choices"][0]["finish_reason"] == "length"

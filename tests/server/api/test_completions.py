@@ -8,17 +8,17 @@ from tests.server.fakes import ANSWER, END
 from tests.server.live import Live
 
 
+def usage_of(prompt: int, completion: int) -> dict[str, object]:
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
+
+
 async def test_a_completion_is_sixteen_tokens_long_unless_told_otherwise(live: Live) -> None:
     reply = await live.complete(prompt="Hi")
     assert reply["object"] == "text_completion"
     assert reply["id"].startswith("cmpl-")
     assert reply["choices"][0]["finish_reason"] == "length"
-    assert reply["usage"] == {
-        "prompt_tokens": 2,
-        "completion_tokens": 16,
-        "total_tokens": 18,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    }
+    assert reply["usage"] == usage_of(2, 16)
     assert reply["choices"][0]["text"] == ANSWER.encode()[:16].decode(errors="ignore")
 
 
@@ -44,12 +44,7 @@ async def test_n_answers_to_each_of_several_prompts_are_numbered_prompt_by_promp
     reply = await live.complete(prompt=["a", "b"], n=2, best_of=2, seed=7, echo=True, max_tokens=1)
     assert [choice["text"] for choice in reply["choices"]] == ["aG", "aG", "bG", "bG"]
     assert [request.sampling.seed for request in live.dispatcher.submitted] == [7, 8, 7, 8]
-    assert reply["usage"] == {
-        "prompt_tokens": 2,
-        "completion_tokens": 4,
-        "total_tokens": 6,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    }
+    assert reply["usage"] == usage_of(2, 4)
 
 
 async def test_a_stream_tells_the_same_as_the_whole_completion(live: Live) -> None:
@@ -107,12 +102,7 @@ async def test_echo_without_tokens_only_scores_the_prompt(live: Live, stream: bo
     assert choice["text"] == "Hi"
     assert choice["finish_reason"] == "length"
     assert choice["logprobs"]["tokens"] == ["H", "i"]
-    assert usage == {
-        "prompt_tokens": 2,
-        "completion_tokens": 0,
-        "total_tokens": 2,
-        "prompt_tokens_details": {"cached_tokens": 0},
-    }
+    assert usage == usage_of(2, 0)
 
 
 async def test_prompt_logprobs_come_with_each_choice(live: Live) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import orjson
 import pytest
 
 from engine.sampling.params import SamplingParams
@@ -15,25 +13,19 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.learning import LengthHistory
 from scheduler.length.prediction import Prediction, Source
 from scheduler.request import Request
-from server.api.limits import Limits
 from server.api.served_model import Revise
-from server.http.access import Access
-from server.http.front import Front
 from server.http.keys import Keyring
-from tests.server.live import Live, chat_body, live_server
+from tests.server.live import Live, bearer, chat_body, live_server
 
 KEY = "a key of one client"
-CHAT, COMPLETIONS, RESPONSES, ESTIMATE = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/estimate"
+CHAT, ESTIMATE = "/v1/chat/completions", "/v1/estimate"
 SHORT = ("x-lengthwise-place", "x-lengthwise-expected-wait-ms")
 
 
-async def ask(live: Live, path: str, body: dict[str, Any], **headers: str) -> tuple[int, Any, dict[str, str]]:
+async def ask(live: Live, path: str, body: dict[str, Any], **headers: str) -> tuple[int, Any, Mapping[str, str]]:
     """Status, text or JSON, and headers of an answer."""
-    data, named = orjson.dumps(body), {name.replace("_", "-"): value for name, value in headers.items()}
-    async with live.session.post(live.url + path, data=data, headers=named) as response:
-        raw = await response.read()
-        told = {name.lower(): value for name, value in response.headers.items()}
-        return response.status, raw.decode() if body.get("stream") else orjson.loads(raw), told
+    reply = await live.ask("POST", path, body, **headers)
+    return reply.status, reply.body.decode() if body.get("stream") else reply.json, reply.headers
 
 
 async def measured(live: Live) -> None:
@@ -68,8 +60,8 @@ async def test_an_estimate_counts_what_waits_and_all_answers_that_are_asked_for(
     live.dispatcher.release()
 
 
-async def test_an_estimate_is_given_while_the_queue_is_full(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(max_num_queued_reqs=0)) as live:
+async def test_an_estimate_is_given_while_the_queue_is_full() -> None:
+    async with live_server(max_num_queued_reqs=0) as live:
         live.dispatcher.crowd(waiting=2)
         assert (await ask(live, CHAT, chat_body()))[0] == 429
         assert (await ask(live, ESTIMATE, chat_body()))[0] == 200
@@ -87,22 +79,22 @@ async def test_what_the_call_would_be_refused_for_the_estimate_is_too(
     assert (status, told["error"]["param"]) == (400, param)
 
 
-async def test_an_estimate_draws_no_seed(pool: ThreadPoolExecutor) -> None:
+async def test_an_estimate_draws_no_seed() -> None:
     seeds = iter(range(100))
-    async with live_server(pool, Limits(), next_seed=lambda: next(seeds)) as live:
+    async with live_server(next_seed=lambda: next(seeds)) as live:
         await ask(live, ESTIMATE, chat_body(n=3))
         assert next(seeds) == 0
 
 
 @pytest.fixture
-async def locked(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
-    async with live_server(pool, Limits(), front=Front(access=Access(Keyring([KEY])))) as live:
+async def locked() -> AsyncIterator[Live]:
+    async with live_server(keys=[KEY]) as live:
         yield live
 
 
 async def test_an_estimate_needs_a_key_like_all_else(locked: Live) -> None:
     assert (await ask(locked, ESTIMATE, chat_body()))[0] == 401
-    assert (await ask(locked, ESTIMATE, chat_body(), Authorization=f"Bearer {KEY}"))[0] == 200
+    assert (await ask(locked, ESTIMATE, chat_body(), **bearer(KEY)))[0] == 200
 
 
 class AskedHistory:
@@ -119,19 +111,18 @@ class AskedHistory:
         self.history.add(query.scope, query.instruction, 91)
 
 
-async def test_a_key_or_a_salt_is_told_nothing_of_the_answers_that_others_had(pool: ThreadPoolExecutor) -> None:
+async def test_a_key_or_a_salt_is_told_nothing_of_the_answers_that_others_had() -> None:
     """With one table of medians for all keys, whoever guessed a system prompt saw that it had been sent: 91 for 20."""
     lengths, other = AskedHistory(), "a key of another client"
     secret = chat_body(max_tokens=200)
     secret["messages"] = [{"role": "system", "content": "The secret."}, {"role": "user", "content": "Hi"}]
-    front = Front(access=Access(Keyring([KEY, other])))
-    async with live_server(pool, Limits(), front=front, lengths=lengths) as live:
+    async with live_server(keys=[KEY, other], lengths=lengths) as live:
 
         async def told(body: dict[str, Any], key: str) -> float | None:
-            found = (await ask(live, ESTIMATE, body, Authorization=f"Bearer {key}"))[1]["predicted_tokens"]
+            found = (await live.post(ESTIMATE, body, **bearer(key)))[1]["predicted_tokens"]
             return None if found is None else float(found["median"])
 
-        await ask(live, CHAT, secret, Authorization=f"Bearer {KEY}")
+        await ask(live, CHAT, secret, **bearer(KEY))
         assert await told(secret, KEY) == 91
         assert await told(secret, other) == await told(chat_body(max_tokens=200), other) == 128
         assert await told(secret | {"cache_salt": "pepper"}, KEY) == 128
@@ -142,7 +133,7 @@ async def test_answers_tell_what_was_expected_to_those_who_ask(live: Live) -> No
     _, plain, headers = await ask(live, CHAT, chat_body())
     assert "estimate" not in plain["metrics"]
     assert headers["x-lengthwise-place"] == "1" and headers["x-lengthwise-expected-wait-ms"] == "0"
-    _, told, _ = await ask(live, CHAT, chat_body(), x_lengthwise_estimate="1")
+    _, told = await live.post(CHAT, chat_body(), x_lengthwise_estimate="1")
     assert told["metrics"]["estimate"]["expected_completion_s"]["median"] > 0
     options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     _, text, headers = await ask(live, CHAT, chat_body(**options), x_lengthwise_estimate="1")
@@ -156,27 +147,9 @@ async def test_a_request_under_way_tells_what_was_expected_when_it_came(live: Li
     live.dispatcher.crowd(waiting=2)
     call = asyncio.create_task(ask(live, CHAT, chat_body(), X_Request_Id="mine"))
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 4)
-    async with live.session.get(f"{live.url}/v1/requests/mine") as response:
-        assert orjson.loads(await response.read())["estimate"]["place"] == 3
+    assert (await live.get("/v1/requests/mine")).json["estimate"]["place"] == 3
     live.dispatcher.release()
     await call
-
-
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
-async def test_clients_that_did_not_ask_see_no_progress(pool: ThreadPoolExecutor, path: str) -> None:
-    """Clients lose events behind comments, so a stream that waits holds none unless its client asks for them."""
-    bodies: dict[str, dict[str, Any]] = {CHAT: chat_body(), COMPLETIONS: {"prompt": "Hi"}, RESPONSES: {"input": "Hi"}}
-    body = bodies[path] | {"stream": True}
-    async with live_server(pool, Limits(place_interval=0.01)) as live:
-        live.dispatcher.crowd(waiting=2)
-        plain = asyncio.create_task(ask(live, path, body))
-        asking = asyncio.create_task(ask(live, path, body, x_lengthwise_progress="1"))
-        await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
-        loop = asyncio.get_running_loop()
-        loop.call_later(0.2, live.dispatcher.release)
-        texts = (await plain)[1], (await asking)[1]
-        assert not any(line.startswith(":") for line in texts[0].splitlines())
-        assert ": queued place=" in texts[1]
 
 
 async def test_a_client_is_its_key_or_its_address_and_who_it_says_it_is(live: Live, locked: Live) -> None:
@@ -185,12 +158,12 @@ async def test_a_client_is_its_key_or_its_address_and_who_it_says_it_is(live: Li
     address, ann, bob = (request.client for request in live.dispatcher.submitted)
     assert address.startswith("address-") and ann.startswith(f"{address}/user-") and ann != bob
     assert "ann" not in ann and "127.0.0.1" not in address
-    await ask(locked, CHAT, chat_body(user="ann"), Authorization=f"Bearer {KEY}")
+    await ask(locked, CHAT, chat_body(user="ann"), **bearer(KEY))
     assert [locked.dispatcher.submitted[0].client] == list(Keyring([KEY]).shares)
 
 
-async def test_a_large_body_is_bounded_and_told_of_as_that_of_the_call(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(max_body_bytes=2**22)) as live:
+async def test_a_large_body_is_bounded_and_told_of_as_that_of_the_call() -> None:
+    async with live_server(max_body_bytes=2**22) as live:
         many = {**chat_body(), "more": [[] for _ in range(2**17)]}
         for path in (CHAT, ESTIMATE):
             status, reply, _ = await ask(live, path, many)

@@ -8,7 +8,6 @@ import logging
 import socket
 import zlib
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -36,18 +35,15 @@ def limits() -> Limits:
 
 
 async def test_an_unknown_path_is_404_in_openai_shape(live: Live) -> None:
-    async with live.session.get(live.url + "/v1/nothing%0Ahere") as response:
-        assert response.status == 404
-        error = (await response.json())["error"]
-    assert (error["type"], error["code"]) == ("NotFoundError", "not_found")
+    reply = await live.get("/v1/nothing%0Ahere")
+    error = reply.json["error"]
+    assert (reply.status, error["type"], error["code"]) == (404, "NotFoundError", "not_found")
     assert "/v1/nothing%0Ahere" in error["message"]
 
 
 async def test_a_wrong_method_is_405_and_names_the_right_one(live: Live) -> None:
-    async with live.session.get(live.url + CHAT) as response:
-        assert response.status == 405
-        assert response.headers["Allow"] == "POST"
-        assert (await response.json())["error"]["code"] == "method_not_allowed"
+    reply = await live.get(CHAT)
+    assert (reply.status, reply.headers["Allow"], reply.json["error"]["code"]) == (405, "POST", "method_not_allowed")
 
 
 async def _chunks(size: int) -> AsyncIterator[bytes]:
@@ -58,44 +54,33 @@ async def _chunks(size: int) -> AsyncIterator[bytes]:
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_over_the_limit_is_413(live: Live, chunked: bool) -> None:
     data = _chunks(20_000) if chunked else b" " * 20_000
-    async with live.session.post(live.url + CHAT, data=data) as response:
-        assert response.status == 413
-        error = (await response.json())["error"]
-    assert (error["type"], error["code"]) == ("PayloadTooLargeError", "body_too_large")
-    assert "10000 bytes" in error["message"]
+    status, reply = await live.post(CHAT, data)
+    assert (status, reply["error"]["type"], reply["error"]["code"]) == (413, "PayloadTooLargeError", "body_too_large")
+    assert "10000 bytes" in reply["error"]["message"]
 
 
 async def test_a_small_body_that_unpacks_to_a_large_one_is_413(live: Live) -> None:
     bomb = gzip.compress(b" " * 10_000_000)
     assert len(bomb) < 10_000
-    async with live.session.post(live.url + CHAT, data=bomb, headers={"Content-Encoding": "gzip"}) as response:
-        assert response.status == 413
+    assert (await live.post(CHAT, bomb, content_encoding="gzip"))[0] == 413
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 async def test_a_packed_body_is_unpacked(live: Live, encoding: str, pack: Callable[[bytes], bytes]) -> None:
-    data = pack(orjson.dumps(chat_body()))
-    async with live.session.post(live.url + CHAT, data=data, headers={"Content-Encoding": encoding}) as response:
-        assert response.status == 200, await response.text()
+    status, reply = await live.post(CHAT, pack(orjson.dumps(chat_body())), content_encoding=encoding)
+    assert status == 200, reply
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/files"])
-async def test_a_body_in_an_encoding_that_is_not_read_is_415(
-    tmp_path: Path, pool: ThreadPoolExecutor, path: str
-) -> None:
-    async with (
-        live_server(pool, Limits(), files=FilesPlace(tmp_path, 10_000)) as live,
-        live.session.post(live.url + path, data=b"x", headers={"Content-Encoding": "br"}) as response,
-    ):
-        assert response.status == 415
-        assert (await response.json())["error"]["code"] == "unsupported_encoding"
+async def test_a_body_in_an_encoding_that_is_not_read_is_415(tmp_path: Path, path: str) -> None:
+    async with live_server(files=FilesPlace(tmp_path, 10_000)) as live:
+        status, reply = await live.post(path, b"x", content_encoding="br")
+        assert (status, reply["error"]["code"]) == (415, "unsupported_encoding")
 
 
 async def test_a_body_with_a_broken_encoding_is_400(live: Live) -> None:
-    headers = {"Content-Encoding": "gzip"}
-    async with live.session.post(live.url + CHAT, data=b"this is no gzip", headers=headers) as response:
-        assert response.status == 400
-        assert (await response.json())["error"]["type"] == "BadRequestError"
+    status, reply = await live.post(CHAT, b"this is no gzip", content_encoding="gzip")
+    assert (status, reply["error"]["type"]) == (400, "BadRequestError")
 
 
 async def test_a_large_body_within_the_limit_is_parsed(live: Live) -> None:
@@ -116,8 +101,8 @@ async def test_all_else_runs_between_calls_that_come_in_one_instant(live: Live) 
     assert max(after - before for before, after in pairwise(counts)) <= AT_ONCE
 
 
-async def test_a_body_that_never_ends_is_408_and_its_connection_ends(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(body_timeout=0.2)) as live, live.connect() as (reader, writer):
+async def test_a_body_that_never_ends_is_408_and_its_connection_ends() -> None:
+    async with live_server(body_timeout=0.2) as live, live.connect() as (reader, writer):
         writer.write(b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{" % CHAT.encode())
         answer = await reader.readuntil(b"}}")
         assert answer.startswith(b"HTTP/1.1 408 ")
@@ -205,16 +190,10 @@ async def test_a_request_id_comes_back_as_far_as_it_can_be_printed(live: Live, s
 
 
 async def test_every_response_has_a_request_id_and_our_name(live: Live) -> None:
-    ids = set()
-    for path in ("/", "/nothing", "/v1/models", "/health/live"):
-        async with live.session.get(live.url + path) as response:
-            assert response.headers["Server"] == "Lengthwise"
-            ids.add(response.headers["x-request-id"])
-    async with live.session.post(live.url + CHAT, data=orjson.dumps(chat_body(stream=True))) as response:
-        assert response.headers["Server"] == "Lengthwise"
-        ids.add(response.headers["x-request-id"])
-        await response.read()
-    assert len(ids) == 5
+    replies = [await live.get(path) for path in ("/", "/nothing", "/v1/models", "/health/live")]
+    replies.append(await live.ask("POST", CHAT, chat_body(stream=True)))
+    assert {reply.headers["Server"] for reply in replies} == {"Lengthwise"}
+    assert len({reply.headers["x-request-id"] for reply in replies}) == 5
 
 
 async def test_an_unforeseen_failure_is_500_and_tells_its_cause_only_to_the_log(
@@ -232,8 +211,7 @@ async def test_an_unforeseen_failure_is_500_and_tells_its_cause_only_to_the_log(
 
 
 async def test_models_are_listed_under_each_name(live: Live) -> None:
-    async with live.session.get(live.url + "/v1/models") as response:
-        listed = await response.json()
+    listed = (await live.get("/v1/models")).json
     assert listed["object"] == "list"
     assert [card["id"] for card in listed["data"]] == ["fake", "org/alias"]
     card = listed["data"][0]
@@ -243,15 +221,13 @@ async def test_models_are_listed_under_each_name(live: Live) -> None:
 
 @pytest.mark.parametrize(("name", "status"), [("fake", 200), ("org/alias", 200), ("other", 404)])
 async def test_a_model_is_found_by_its_name(live: Live, name: str, status: int) -> None:
-    async with live.session.get(f"{live.url}/v1/models/{name}") as response:
-        assert response.status == status
-        reply = await response.json()
-    assert reply["id"] == name if status == 200 else reply["error"]["code"] == "model_not_found"
+    reply = await live.get(f"/v1/models/{name}")
+    assert reply.status == status
+    assert reply.json["id"] == name if status == 200 else reply.json["error"]["code"] == "model_not_found"
 
 
 async def test_the_front_page_names_the_endpoints(live: Live) -> None:
-    async with live.session.get(live.url) as response:
-        page = await response.json()
+    page = (await live.get("/")).json
     assert (page["name"], page["version"], page["model"]) == ("Lengthwise", VERSION, "fake")
     assert "POST /v1/chat/completions" in page["endpoints"]
 
@@ -260,17 +236,15 @@ async def test_a_server_without_executors_is_alive_but_not_ready(live: Live) -> 
     for alive, status in ((True, 200), (False, 503)):
         live.dispatcher.executor.alive = alive
         for path, expected in (("/health/live", 200), ("/health/ready", status), ("/health", status)):
-            async with live.session.get(live.url + path) as response:
-                assert response.status == expected
-                assert ("error" in await response.json()) is (expected == 503)
+            reply = await live.get(path)
+            assert (reply.status, "error" in reply.json) == (expected, expected == 503)
 
 
 async def test_head_answers_where_get_does_without_a_body(live: Live) -> None:
     for path in ("/", "/chat", "/health/live", "/health/ready", "/v1/models", "/metrics", "/dashboard/events"):
         async with live.session.get(live.url + path) as wanted, live.session.head(live.url + path) as response:
             assert (response.status, await response.read()) == (wanted.status, b""), path
-    async with live.session.head(live.url + CHAT) as response:
-        assert response.status == 405
+    assert (await live.ask("HEAD", CHAT)).status == 405
 
 
 def test_an_application_starts_out_taking_requests(live: Live) -> None:
@@ -286,8 +260,7 @@ async def test_a_draining_dispatcher_makes_new_requests_503(live: Live) -> None:
 
 async def test_requests_are_logged_in_one_line_each(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "server.http.service"):
-        async with live.session.get(live.url + "/v1/models/a%0D%0Ab") as response:
-            await response.read()
+        await live.get("/v1/models/a%0D%0Ab")
         await asyncio.sleep(0)
     lines = [record.getMessage() for record in caplog.records if record.name == "server.http.service"]
     assert len(lines) == 1

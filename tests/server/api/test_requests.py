@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import orjson
@@ -16,38 +15,26 @@ from scheduler.clock import background
 from scheduler.request import Request
 from scheduler.wait_estimate.places import Explanation
 from server.api import register as requests
-from server.api.limits import Limits
 from server.api.register import Register
 from server.api.request_status import RequestStatus
-from server.http.access import Access
-from server.http.front import Front
-from server.http.keys import Keyring
 from tests.server.fakes import ANSWER
-from tests.server.live import Live, chat_body, live_server, parse_events, text_of
+from tests.server.live import Live, bearer, chat_body, live_server, parse_events, text_of
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 
 
 async def get(live: Live, path: str, key: str | None = None) -> tuple[int, Any]:
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    async with live.session.get(live.url + path, headers=headers) as response:
-        return response.status, orjson.loads(await response.read())
+    reply = await live.get(path, **({} if key is None else bearer(key)))
+    return reply.status, reply.json
 
 
 async def cancel(live: Live, name: str, key: str | None = None) -> tuple[int, Any]:
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    async with live.session.post(f"{live.url}/v1/requests/{name}/cancel", headers=headers) as response:
-        return response.status, orjson.loads(await response.read())
+    return await live.post(f"/v1/requests/{name}/cancel", None, **({} if key is None else bearer(key)))
 
 
-def begin(live: Live, path: str, body: dict[str, object], **headers: str) -> asyncio.Task[tuple[int, bytes]]:
+def begin(live: Live, path: str, body: dict[str, object], **headers: str) -> asyncio.Task[tuple[int, Any]]:
     """A call under way, in a task of its own."""
-
-    async def send() -> tuple[int, bytes]:
-        async with live.session.post(live.url + path, data=orjson.dumps(body), headers=headers) as response:
-            return response.status, await response.read()
-
-    return asyncio.create_task(send())
+    return asyncio.create_task(live.post(path, body, **headers))
 
 
 def endless(request: RowSpec) -> Iterable[RowUpdate]:
@@ -58,7 +45,7 @@ def endless(request: RowSpec) -> Iterable[RowUpdate]:
 async def test_a_request_that_waits_tells_its_place_and_how_long_it_is_expected_to_take(live: Live) -> None:
     live.dispatcher.crowd(waiting=2)
     live.dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
-    task = begin(live, CHAT, chat_body(n=2, max_tokens=30), **{"X-Request-Id": "mine"})
+    task = begin(live, CHAT, chat_body(n=2, max_tokens=30), x_request_id="mine")
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 2)
     _, status = await get(live, "/v1/requests/mine")
     for request in live.dispatcher.submitted:
@@ -107,9 +94,9 @@ async def test_a_cancelled_request_frees_its_rows_and_its_client_is_told(live: L
     status, reply = await cancel(live, under_way[by])
     assert (status, reply["state"]) == (200, "cancelled")
     assert live.dispatcher.table.requests_running == 0
-    status, body = await task
+    status, reply = await task
     assert status == 499
-    assert orjson.loads(body)["error"] == {
+    assert reply["error"] == {
         "message": "the request was cancelled by its id",
         "type": "RequestCancelledError",
         "param": None,
@@ -141,7 +128,7 @@ async def test_a_cancelled_response_ends_with_its_failed_event(live: Live) -> No
     assert event["response"]["error"]["code"] == "request_cancelled"
 
 
-async def test_a_request_can_be_cancelled_before_it_is_in_line(live: Live, pool: ThreadPoolExecutor) -> None:
+async def test_a_request_can_be_cancelled_before_it_is_in_line(live: Live) -> None:
     class Slow:
         """Predicts when it is told to."""
 
@@ -156,8 +143,8 @@ async def test_a_request_can_be_cancelled_before_it_is_in_line(live: Live, pool:
             pass
 
     slow = Slow()
-    async with live_server(pool, Limits(), lengths=slow) as server:
-        task = begin(server, CHAT, chat_body(), **{"X-Request-Id": "early"})
+    async with live_server(lengths=slow) as server:
+        task = begin(server, CHAT, chat_body(), x_request_id="early")
         await slow.asked.wait()
         assert (await get(server, "/v1/requests/early"))[1]["state"] == "arrived"
         assert (await cancel(server, "early"))[1]["state"] == "cancelled"
@@ -174,7 +161,7 @@ async def test_cancelling_what_has_ended_changes_nothing(live: Live) -> None:
 
 async def test_a_client_that_leaves_has_cancelled_its_request(live: Live) -> None:
     live.dispatcher.pause = 1
-    task = begin(live, CHAT, chat_body(), **{"X-Request-Id": "gone"})
+    task = begin(live, CHAT, chat_body(), x_request_id="gone")
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
     task.cancel()
     await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) == 1)
@@ -189,9 +176,9 @@ async def test_calls_that_are_refused_leave_no_trace(live: Live) -> None:
 async def test_a_refused_call_leaves_the_name_to_one_that_is_under_way(live: Live) -> None:
     """A refused call of the same X-Request-Id took the name away: the running one could not be found by it."""
     live.dispatcher.pause = 1
-    task = begin(live, CHAT, chat_body(), **{"X-Request-Id": "same"})
+    task = begin(live, CHAT, chat_body(), x_request_id="same")
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
-    assert (await begin(live, CHAT, chat_body(min_tokens=1000), **{"X-Request-Id": "same"}))[0] == 400
+    assert (await begin(live, CHAT, chat_body(min_tokens=1000), x_request_id="same"))[0] == 400
     assert (await cancel(live, "same"))[1]["state"] == "cancelled"
     assert (await task)[0] == 499
 
@@ -241,15 +228,14 @@ ONE, OTHER = "one-key-of-ours-0123456789", "other-key-of-ours-0123456789"
 
 
 @pytest.fixture
-async def locked(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
-    async with live_server(pool, Limits(), front=Front(Access(Keyring([ONE, OTHER])))) as live:
+async def locked() -> AsyncIterator[Live]:
+    async with live_server(keys=[ONE, OTHER]) as live:
         yield live
 
 
 async def test_a_key_neither_sees_nor_cancels_the_requests_of_another(locked: Live) -> None:
     locked.dispatcher.pause = 1
-    headers = {"X-Request-Id": "secret", "Authorization": f"Bearer {ONE}"}
-    task = begin(locked, CHAT, chat_body(), **headers)
+    task = begin(locked, CHAT, chat_body(), x_request_id="secret", **bearer(ONE))
     await locked.dispatcher.until(lambda: len(locked.dispatcher.submitted) == 1)
     (own,) = (await get(locked, "/v1/requests", ONE))[1]["data"]
     assert (await get(locked, "/v1/requests", OTHER))[1]["data"] == []
@@ -258,8 +244,8 @@ async def test_a_key_neither_sees_nor_cancels_the_requests_of_another(locked: Li
         assert (await cancel(locked, name, OTHER))[0] == 404
     assert locked.dispatcher.cancelled == []
     locked.dispatcher.release()
-    status, body = await task
-    assert (status, orjson.loads(body)["choices"][0]["message"]["content"]) == (200, ANSWER)
+    status, reply = await task
+    assert (status, reply["choices"][0]["message"]["content"]) == (200, ANSWER)
     assert (await get(locked, f"/v1/requests/{own['id']}", OTHER))[0] == 404
     assert (await get(locked, f"/v1/requests/{own['id']}", ONE))[1]["state"] == "finished"
 
@@ -273,8 +259,7 @@ async def test_a_request_that_waits_is_told_why_and_of_others_only_their_number(
         ("last", ONE, {}),
         ("urgent", OTHER, {"priority": -1}),
     ):
-        headers = {"X-Request-Id": name, "Authorization": f"Bearer {key}"}
-        tasks.append(begin(locked, CHAT, chat_body(**fields), **headers))
+        tasks.append(begin(locked, CHAT, chat_body(**fields), x_request_id=name, **bearer(key)))
         waiting += fields.get("n", 1)
         await locked.dispatcher.until(lambda: len(locked.dispatcher.submitted) == waiting)  # noqa: B023
     (first,) = [one for one in (await get(locked, "/v1/requests", ONE))[1]["data"] if one["request_id"] == "first"]
@@ -311,8 +296,8 @@ async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_expl
 ) -> None:
     """With 15 calls of 256 prompts in line, a list held the loop for 185 ms, and an explanation for 281."""
     live.dispatcher.pause = 0
-    tasks = [begin(live, COMPLETIONS, {"prompt": ["x"] * 30, "max_tokens": 1}, **{"X-Request-Id": "many"})]
-    tasks.append(begin(live, COMPLETIONS, {"prompt": ["x"] * 30, "max_tokens": 1}, **{"X-Request-Id": "more"}))
+    tasks = [begin(live, COMPLETIONS, {"prompt": ["x"] * 30, "max_tokens": 1}, x_request_id="many")]
+    tasks.append(begin(live, COMPLETIONS, {"prompt": ["x"] * 30, "max_tokens": 1}, x_request_id="more"))
     await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 60)
     explained, turns, counted = list[Request](), list[int](), itertools.count()
     explain, iterate = live.dispatcher.waits.explain, Register.iter_latest
@@ -344,6 +329,6 @@ async def test_others_go_on_between_calls_of_many_answers_and_one_answer_is_expl
 
 async def test_two_clients_may_call_their_requests_the_same(locked: Live) -> None:
     for key in (ONE, OTHER):
-        await begin(locked, CHAT, chat_body(), **{"X-Request-Id": "1", "Authorization": f"Bearer {key}"})
+        await begin(locked, CHAT, chat_body(), x_request_id="1", **bearer(key))
     found = [(await get(locked, "/v1/requests/1", key))[1]["id"] for key in (ONE, OTHER)]
     assert len(set(found)) == 2

@@ -1,4 +1,4 @@
-"""Batches without HTTP: what breaks them off, when, and what is counted."""
+"""Batches and the folder of their files, without HTTP: what breaks them off, when, and what is counted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from server.batches.asker import ModelAsker
 from server.batches.batch import BatchRecord, LineReply, ResultLine, append, read_answered
 from server.batches.batches import Batches, TooManyBatches
-from server.batches.files import FileStore, NoSuchFile, RecordFolder, StoredFile
+from server.batches.files import FileStore, NoSuchFile, RecordFolder, StoredFile, hold_folder
 from server.cli.config import Admission
 from server.http.access import Quota, Share
 
@@ -256,3 +256,18 @@ async def test_a_batch_begins_only_where_there_is_room_for_it(tmp_path: Path, mo
             await batches.create(name, "/x", None, {})
         assert not batches.all_of(None)
     assert not [*(tmp_path / "batches").iterdir()]
+
+
+def test_a_folder_is_held_by_one_server_at_a_time(tmp_path: Path) -> None:
+    with hold_folder(tmp_path / "batches" / "tiny") as first, hold_folder(tmp_path / "batches" / "tiny") as second:
+        assert first is None
+        assert second == "is held by another server"
+    with hold_folder(tmp_path / "batches" / "tiny") as again:
+        assert again is None
+
+
+def test_a_folder_that_cannot_be_made_is_told_and_is_no_error(tmp_path: Path) -> None:
+    """Below a cache folder that is read-only the server ended with a traceback."""
+    (tmp_path / "batches").write_text("a file where the folder should be")
+    with hold_folder(tmp_path / "batches" / "tiny") as obstacle:
+        assert obstacle == "cannot be written: Not a directory"

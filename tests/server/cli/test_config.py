@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from models.options import options_of
+from models.options import Option, options_of
 from server.cli.config import ConfigError, ServeConfig, load_config
 
 
@@ -46,95 +47,33 @@ def test_nothing_given_is_the_defaults() -> None:
     assert load_config({}, {}, None) == ServeConfig()
 
 
+CHECKED: Mapping[str, object] = {
+    "strategy": "baton-pd",
+    "device": "cpu",
+    "uds_mode": "0660",
+    "override_generation_config": {"temperature": 0.5, "top_k": 7},
+}
+"""Values of settings that a function of their own checks."""
+
+
+def another_value(setting: Option) -> object:
+    """A value that is not the default."""
+    listed = [str(one) for one in setting.listed if one != setting.default]
+    if setting.name in CHECKED:
+        return CHECKED[setting.name]
+    if setting.many:
+        return tuple(listed[:2]) or ("a", "b")
+    if listed:
+        return listed[-1]
+    if setting.kind in (int, float):
+        part = 0.25 if setting.kind is float else 1
+        return part if setting.bounds.le == 1 else (setting.default or setting.bounds.ge or 0) + part
+    return True if setting.kind is bool else setting.kind(setting.name)
+
+
 def test_every_field_can_be_set_from_each_source(tmp_path: Path) -> None:
-    values = {
-        "model": "m",
-        "host": "::1",
-        "port": 1,
-        "served_model_name": ("a", "b"),
-        "dtype": "float32",
-        "quantization": "int8",
-        "kernels": "torch",
-        "device": "cpu",
-        "executors": 2,
-        "max_model_len": 64,
-        "max_num_seqs": 3,
-        "max_num_batched_tokens": 4,
-        "kv_cache_memory": 0.5,
-        "swap_space": 1.25,
-        "prefix_cache_memory": 0.375,
-        "batch_invariant": True,
-        "gpu_memory_utilization": 0.25,
-        "strategy": "baton-pd",
-        "prefill_ahead": 5,
-        "max_batch_size": 7,
-        "batch_wait_timeout": 0.0625,
-        "aging_factor": 11.5,
-        "out_of_turn": 0.25,
-        "batch_slowdown": 0.125,
-        "boost_gamma": 0.375,
-        "wma_threshold": 25_000,
-        "slice_length": 8,
-        "min_interval": 0.75,
-        "interval_factor": 0.125,
-        "recompute": True,
-        "length_predictor": "forest",
-        "embedder": "e",
-        "embedder_max_tokens": 9,
-        "instruction_split": "first-line",
-        "prediction_timeout": 0.125,
-        "length_cache_size": 10,
-        "learning_interval": 4.5,
-        "journal": Path("j.sqlite3"),
-        "no_journal": True,
-        "journal_max_age": 30.5,
-        "journal_max_size": 0.5,
-        "journal_sync": True,
-        "journal_prompts": True,
-        "default_max_tokens": 77,
-        "override_generation_config": {"temperature": 0.5, "top_k": 7},
-        "stop_repetition": True,
-        "chat_template": Path("t.jinja"),
-        "seed": 6,
-        "enforce_eager": True,
-        "allow_replay": True,
-        "embedding_model": "all-minilm-l6-v2",
-        "no_structured_outputs": True,
-        "close_schemas": True,
-        "accept_any_model": True,
-        "max_file_bytes": 2048,
-        "files_size": 0.5,
-        "stored_response_bytes": 1000,
-        "max_num_queued_reqs": 11,
-        "max_num_queued_tokens": 12,
-        "api_key": ("k", "l"),
-        "api_key_file": Path("keys"),
-        "prefix_cache_shared": True,
-        "requests_per_minute": 13,
-        "fair": True,
-        "tokens_per_minute": 16,
-        "max_concurrent_requests": 14,
-        "allowed_origins": ("https://a.example",),
-        "allowed_hosts": ("llm.example",),
-        "allowed_methods": ("GET", "POST"),
-        "allowed_headers": ("Authorization",),
-        "allow_credentials": True,
-        "ssl_certfile": Path("c.pem"),
-        "ssl_keyfile": Path("k.pem"),
-        "uds": Path("s.sock"),
-        "uds_mode": "0660",
-        "max_connections": 15,
-        "send_timeout": 5.5,
-        "stall_timeout": 6.5,
-        "max_body_bytes": 2048,
-        "body_timeout": 1.5,
-        "shutdown_timeout": 2.5,
-        "sse_keep_alive_interval": 3.5,
-        "log_level": "debug",
-        "log_format": "json",
-        "otlp_traces_endpoint": "http://collector:4318/v1/traces",
-    }
-    assert set(values) == {field.name for field in fields(ServeConfig)}
+    values = {setting.name: another_value(setting) for setting in options_of(ServeConfig)}
+    assert all(values[name] != one for name, one in asdict(ServeConfig()).items())
     environ = {f"LENGTHWISE_{name.upper()}": variable_value(value) for name, value in values.items()}
     toml = "\n".join(f"{name} = {toml_value(value)}" for name, value in values.items())
     for config in (load_config({}, environ, None), load_config({}, {}, write(tmp_path, toml))):

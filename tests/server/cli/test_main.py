@@ -1,4 +1,4 @@
-"""The program's commands, flags and exit codes."""
+"""The program's commands, flags and exit codes, in a wheel without experiments too."""
 
 from __future__ import annotations
 
@@ -271,3 +271,20 @@ def test_all_wrong_values_of_a_command_line_are_told_at_once(capsys: pytest.Capt
     told = capsys.readouterr().err
     assert caught.value.code == 2
     assert all(word in told for word in ("'x'", "'int3'", "nope is none of", "--prot", "did you mean --port?"))
+
+
+@pytest.mark.parametrize("words", [("paper", "scls"), ("bench", "engine"), ("simulate", "--validate")])
+def test_experiments_need_a_checkout(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_experiments", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    assert words[-1] in capsys.readouterr().err or words[0] == "paper"
+
+
+def test_the_other_commands_do_not_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_experiments", lambda: None)
+    args = cli.build_parser().parse_args(["bench", "--num-prompts", "3"])
+    assert args.num_prompts == 3

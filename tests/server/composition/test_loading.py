@@ -1,4 +1,4 @@
-"""Settings that are refused before a model is loaded, and executors as they are built."""
+"""Settings that are refused before a model is loaded, executors as they are built, and where things are kept."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from models.network.loader import LoadedModel, LoadError, load
 from models.network.quantization import Kernels
 from models.text import Text
 from server.cli.config import ServeConfig
+from server.composition.cache_paths import forest_path, model_key, proxy_path
 from server.composition.loading import build_executor, load_models
 from tests.engine.forward.recorded import Recorder
 from tests.engine.rows import device_of, finish, spec
@@ -57,3 +58,10 @@ def test_decode_steps_go_by_a_mask_elsewhere(tiny_model: LoadedModel, tiny_text:
     config = ServeConfig(model="tiny", max_num_seqs=4, device="cpu")
     executor = build_executor(config, 0, tiny_model, tiny_text, HostStore(), lambda _: None)
     assert device_of(executor._lifecycle).batch._graphs is None
+
+
+def test_every_model_has_a_forest_and_a_proxy_of_its_own_inside_the_folders(tmp_path: Path) -> None:
+    assert forest_path(tmp_path, "smollm2-135m-instruct").name == "smollm2-135m-instruct.forest"
+    assert forest_path(tmp_path, "/models/a b") == tmp_path / "forests" / "a_b.forest"
+    assert proxy_path(tmp_path, "/models/a b") == tmp_path / "proxies" / "a_b"
+    assert model_key("org/model") == model_key("/somewhere/model") == "model"

@@ -1,19 +1,29 @@
-"""The flags of `lengthwise serve` that parts of a strategy obey reach those parts."""
+"""Flags of `lengthwise serve` that reach parts of a strategy, and prices of steps that a server keeps in its cache."""
 
 from __future__ import annotations
 
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.messages import ExecutorInfo
+from engine.measure.timing import Timing, Timings
+from engine.messages import BatchShape, ExecutorInfo, RowUpdate, StepReport, Tally
+from models.errors import UserError
 from scheduler.batching.batcher import Batcher
 from scheduler.learner import inline
 from scheduler.request import State
-from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.bilinear import Bilinear, FitErrors
+from scheduler.serving_time.machine import StepLearning
+from scheduler.serving_time.profile_file import VERSION, Conditions, Profile, load_profile, write_profile
 from scheduler.waiting.fair import Fair
 from server.cli.config import ServeConfig
-from server.composition.scheduling import parts_for
+from server.composition import scheduling
+from server.composition.scheduling import learn_steps, parts_for
 from tests.scheduler.fakes import request, worker
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
@@ -94,3 +104,105 @@ def test_the_shortest_passes_until_others_have_waited_the_aging_factor_times_the
             waiting.add(one, one.times.arrival)
         plan = waiting.take(worker(), 8.0)
         assert plan is not None and [one.row_id for one in plan.requests] == [first]
+
+
+CONDITIONS = Conditions("tiny", "float32", "none", "a processor", 2, 512)
+MODEL = Bilinear(1, 2, 3, 4, 5, 6, 7, 8)
+TIMINGS = Timings((Timing(1, 10, 0.5),), (Timing(2, 20, 0.25),))
+PROFILE = Profile(CONDITIONS, "2026-01-01T00:00:00+00:00", "0", MODEL, FitErrors(0, 0, None), TIMINGS)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def serve(learning: StepLearning, seconds: float) -> None:
+    """A prefill and ten decode steps a second."""
+    for second in range(round(seconds)):
+        prefill = Tally(prompt=50 + second % 7, generated=1)
+        update = (RowUpdate(second, (1,)),)
+        report = StepReport(0, 11 * second + 1, update, BatchShape(), 0.1, begun=(second,), tally=prefill)
+        learning.receive(report, second)
+        for step in range(10):
+            decode = Tally(generated=2, reads=2 * (60 + step))
+            learning.receive(StepReport(0, 11 * second + 2 + step, (), BatchShape(), 0.05, tally=decode), second)
+
+
+def test_a_server_begins_with_what_an_earlier_one_has_learned_up_to_its_end(cache: Path) -> None:
+    """Up to a minute of it was lost."""
+    learning = learn_steps(CONDITIONS, inline)
+    serve(learning, 45)
+    early = load_profile(cache, CONDITIONS, learned=True)
+    learning.close()
+    kept = load_profile(cache, CONDITIONS, learned=True)
+    assert early is not None and kept is not None and kept.model == learning.machine.model
+    assert len(kept.timings.decode) >= len(early.timings.decode) and kept != early
+    assert learn_steps(CONDITIONS, inline).machine.model == kept.model
+
+
+def test_one_that_has_served_nothing_keeps_nothing(cache: Path) -> None:
+    learn_steps(CONDITIONS, inline).close()
+    assert load_profile(cache, CONDITIONS, learned=True) is None
+
+
+def test_what_was_measured_stays_and_counts_where_it_is_newer(cache: Path) -> None:
+    """Learned prices took the place of those that `lengthwise profile` had measured."""
+    write_profile(cache, PROFILE)
+    learning = learn_steps(CONDITIONS, inline)
+    serve(learning, 30)
+    learning.close()
+    assert load_profile(cache, CONDITIONS) == PROFILE
+    assert learn_steps(CONDITIONS, inline).machine.model == learning.machine.model != MODEL
+    write_profile(cache, replace(PROFILE, measured_at="2999-01-01T00:00:00+00:00"))
+    assert learn_steps(CONDITIONS, inline).machine.model == MODEL
+
+
+def test_it_is_written_once_a_minute_at_most(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Profile] = []
+    monkeypatch.setattr(scheduling, "write_profile", lambda cache, profile, learned: written.append(profile))
+    learning = learn_steps(CONDITIONS, inline)
+    serve(learning, 150)
+    assert len(written) == 3 and learning.learner.changes > 10
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda text: text[: len(text) // 2], "is not a profile"),
+        (
+            lambda text: text.replace('"version": 2', '"version": 1'),
+            f"version 1 and this program reads version {VERSION}",
+        ),
+        (lambda text: text.replace('"p1": 1,', '"p1": -1,'), "must be finite and not negative"),
+        (lambda text: text.replace('"p1": 1,', '"p1": NaN,'), "is not a profile"),
+        (lambda text: text.replace('"seconds": 0.5', '"seconds": -0.5'), "a timing is of one row or more"),
+        (lambda text: json.dumps({**json.loads(text), "conditions": None}), "is not a profile"),
+        (lambda text: text.replace("a processor", "another processor"), "is a profile of"),
+        (lambda text: text.replace("float32", "bfloat16"), "is a profile of"),
+        (lambda text: text.replace("tiny", "other"), "is a profile of"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_a_warning_and_prices_are_learned_anew(
+    cache: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[str], str], reason: str
+) -> None:
+    path = write_profile(cache, PROFILE)
+    spoilt = spoil(path.read_text())
+    assert spoilt != path.read_text()
+    path.write_text(spoilt)
+    learning = learn_steps(CONDITIONS, inline)
+    assert learning.machine.model is None
+    assert "prices are learned anew" in caplog.text and reason in caplog.text
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(cache: Path, profile: Profile, learned: bool) -> Path:
+        raise UserError("cannot write: No space left on device")
+
+    monkeypatch.setattr(scheduling, "write_profile", fail)
+    with caplog.at_level(logging.WARNING):
+        serve(learn_steps(CONDITIONS, inline), 10)
+    assert "are not kept: cannot write: No space left" in caplog.text

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from server.api.limits import Limits
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
@@ -58,9 +56,9 @@ SHOWN = (
 
 
 @pytest.fixture
-async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+async def live() -> AsyncIterator[Live]:
     """With a context that the words about tools fit into."""
-    async with live_server(pool, Limits(), context_length=4096) as live:
+    async with live_server(context_length=4096) as live:
         yield live
 
 
@@ -241,9 +239,9 @@ async def test_nothing_is_wider_than_the_window(page: Page, live: Live, width: i
     assert await page.value("document.documentElement.scrollHeight") == 700
 
 
-async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str, pool: ThreadPoolExecutor) -> None:
+async def test_a_key_is_asked_for_when_the_server_wants_one(browser: str) -> None:
     front = Front(access=Access(Keyring(["a-key-of-this-server"])))
-    async with live_server(pool, Limits(), front=front) as live, opened_page(browser) as page:
+    async with live_server(front=front) as live, opened_page(browser) as page:
         await page.open(f"{live.url}/chat", headers={"Authorization": "Bearer a-key-of-this-server"})
         await page.until("document.getElementById('model')?.textContent === 'fake'")
         await page.send_headers({})

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import orjson
@@ -19,7 +17,6 @@ from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
 from server.api.errors import ApiError
-from server.api.limits import Limits
 from server.dashboard.feed import MOST_VIEWERS, Feed
 from server.dashboard.scene import Scene
 from server.dashboard.snapshot import Stage
@@ -227,14 +224,8 @@ async def test_only_so_many_may_look(theatre: Theatre) -> None:
             await anext(theatre.feed.frames())
 
 
-@asynccontextmanager
-async def served(pool: ThreadPoolExecutor, feed: Feed | None) -> AsyncIterator[Live]:
-    async with live_server(pool, Limits(), feed=feed) as live:
-        yield live
-
-
-async def test_it_is_served_as_events_until_the_reader_leaves(pool: ThreadPoolExecutor, theatre: Theatre) -> None:
-    async with asyncio.timeout(20), served(pool, theatre.feed) as live:
+async def test_it_is_served_as_events_until_the_reader_leaves(theatre: Theatre) -> None:
+    async with asyncio.timeout(20), live_server(feed=theatre.feed) as live:
         async with live.session.get(live.url + "/dashboard/events") as response:
             assert response.headers["Content-Type"].startswith("text/event-stream")
             lines = [await response.content.readuntil(b"\n\n") for _ in range(2)]
@@ -243,17 +234,15 @@ async def test_it_is_served_as_events_until_the_reader_leaves(pool: ThreadPoolEx
             await asyncio.sleep(SOON)
 
 
-async def test_a_server_that_goes_does_not_wait_for_viewers(pool: ThreadPoolExecutor, theatre: Theatre) -> None:
+async def test_a_server_that_goes_does_not_wait_for_viewers(theatre: Theatre) -> None:
     async with asyncio.timeout(20):
-        async with served(pool, theatre.feed) as live:
+        async with live_server(feed=theatre.feed) as live:
             response = await live.session.get(live.url + "/dashboard/events")
             await response.content.readuntil(b"\n\n")
             theatre.feed.close()
             assert (await response.read()).count(b"event: hello") == 0
-            async with live.session.get(live.url + "/dashboard/events") as refused:
-                assert refused.status == 503
+            assert (await live.get("/dashboard/events")).status == 503
 
 
 async def test_a_server_without_a_feed_has_none(live: Live) -> None:
-    async with live.session.get(live.url + "/dashboard/events") as response:
-        assert response.status == 404
+    assert (await live.get("/dashboard/events")).status == 404

@@ -26,8 +26,12 @@ class Watched:
         self.requests: dict[RowId, Request] = {one.row_id: one for one in held}
         self.now = 0.0
 
-    def hold(self, *row_ids: RowId) -> None:
-        self.requests |= {row_id: request(row_id) for row_id in row_ids}
+    @classmethod
+    def holding(cls, *row_ids: RowId) -> Watched:
+        """Of requests that have not begun."""
+        watched = cls()
+        watched.requests = {row_id: request(row_id) for row_id in row_ids}
+        return watched
 
     def turn(
         self,
@@ -66,8 +70,7 @@ def change(at: float, lane: int, row: int, stage: Stage) -> Moved:
 
 
 def test_a_row_is_read_waits_for_a_slot_and_decodes() -> None:
-    watched = Watched()
-    watched.hold(7)
+    watched = Watched.holding(7)
     assert watched.turn(begun=(7,), tally=READ, rows=0) == [change(0.0, 0, 7, Stage.PREFILL)]
     first = watched.turn(token(7, 1), tally=Tally(prompt=8, generated=1), rows=0, staged=1)
     assert first == [change(2.0, 0, 7, Stage.STAGED)]
@@ -78,8 +81,7 @@ def test_a_row_is_read_waits_for_a_slot_and_decodes() -> None:
 
 
 def test_a_row_that_enters_by_shape_is_in_the_batch_with_its_first_token() -> None:
-    watched = Watched()
-    watched.hold(1, 2)
+    watched = Watched.holding(1, 2)
     watched.turn(token(1, 5), begun=(1,), tally=Tally(prompt=4, generated=1))
     assert watched.stages == {0: (1, Stage.DECODE)}
     watched.turn(token(1, 5), token(2, 5), begun=(2,), tally=Tally(prompt=4, generated=2), rows=2)
@@ -87,8 +89,7 @@ def test_a_row_that_enters_by_shape_is_in_the_batch_with_its_first_token() -> No
 
 
 def test_lanes_are_used_again_the_lowest_first() -> None:
-    watched = Watched()
-    watched.hold(0, 1, 2, 3)
+    watched = Watched.holding(0, 1, 2, 3)
     watched.turn(begun=(0, 1, 2), tally=READ, rows=0)
     watched.turn(back=(1,), tally=READ, rows=0)
     watched.turn(back=(0,), tally=READ, rows=0)
@@ -97,16 +98,14 @@ def test_lanes_are_used_again_the_lowest_first() -> None:
 
 
 def test_a_row_that_is_taken_out_is_paused_until_it_has_another_token() -> None:
-    watched = Watched()
-    watched.hold(1, 2)
+    watched = Watched.holding(1, 2)
     watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
     assert watched.turn(token(1, 5), extracted=(2,), staged=1) == [change(1.0, 1, 2, Stage.PAUSED)]
     assert watched.turn(token(1, 5), token(2, 5), rows=2) == [change(2.0, 1, 2, Stage.DECODE)]
 
 
 def test_rows_of_a_closed_batch_are_invalid_from_their_end_to_the_batchs() -> None:
-    watched = Watched()
-    watched.hold(1, 2)
+    watched = Watched.holding(1, 2)
     watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
     assert watched.turn(token(1, 5, end=END), token(2, 5), rows=2) == [change(2.0, 0, 1, Stage.GONE)]
     invalid = Tally(generated=1, invalid=1)
@@ -118,8 +117,7 @@ def test_rows_of_a_closed_batch_are_invalid_from_their_end_to_the_batchs() -> No
 
 
 def test_an_ended_row_without_a_slot_gives_its_lane_back_with_the_next_step() -> None:
-    watched = Watched()
-    watched.hold(1, 2, 3)
+    watched = Watched.holding(1, 2, 3)
     watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
     watched.turn(token(1, 5, end=END), token(2, 5))
     assert watched.turn(token(2, 5)) == []
@@ -128,8 +126,7 @@ def test_an_ended_row_without_a_slot_gives_its_lane_back_with_the_next_step() ->
 
 
 def test_rows_that_nobody_holds_any_more_are_gone() -> None:
-    watched = Watched()
-    watched.hold(1, 2)
+    watched = Watched.holding(1, 2)
     watched.turn(begun=(1, 2), tally=READ, rows=0)
     watched.lanes.prune({2}, 4.0)
     assert watched.take() == [change(4.0, 0, 1, Stage.GONE)]
@@ -154,8 +151,7 @@ def test_who_comes_later_sees_what_runs_already() -> None:
 
 
 def test_changes_are_told_to_newcomers_for_five_minutes_and_the_last_of_each_lane_for_longer() -> None:
-    watched = Watched()
-    watched.hold(1, 2)
+    watched = Watched.holding(1, 2)
     watched.turn(token(1, 5), begun=(1,), tally=Tally(prompt=4, generated=1))
     watched.now = 200.0
     watched.turn(token(2, 5), begun=(2,), tally=Tally(prompt=4, generated=1))

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import aiohttp
 import pytest
 import yaml
 
-from server.api.limits import Limits
 from server.cli.main import build_parser
 from server.http.access import Access
 from server.http.front import Front
@@ -151,9 +149,9 @@ class Prometheus:
 
 
 @pytest.fixture
-async def prometheus(tmp_path: Path, pool: ThreadPoolExecutor) -> AsyncIterator[Prometheus]:
+async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
     front, metrics = Front(access=Access(Keyring([KEY]))), (await counted()).metrics
-    async with live_server(pool, Limits(), front=front, metrics=metrics) as live:
+    async with live_server(front=front, metrics=metrics) as live:
         config = (MONITORING / "prometheus.yml").read_text("utf-8").replace("lengthwise:8000", f"127.0.0.1:{live.port}")
         config = config.replace("/run/secrets/api-keys", str(tmp_path / "key")).replace("scrape_interval: 5s", "")
         (tmp_path / "prometheus.yml").write_text(config.replace("global:", "global:\n  scrape_interval: 500ms"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,8 @@ class Backend:
     """First come, first served in its slots; an answer's tokens behind the first wait for `go_on`."""
 
     slots: int = 2
+    waits: bool = True
+    """Whether tokens behind the first wait; else `go_on` is set from the beginning."""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     running: int = 0
     most: int = 0
@@ -49,6 +51,8 @@ class Backend:
 
     def __post_init__(self) -> None:
         self._room = asyncio.Semaphore(self.slots)
+        if not self.waits:
+            self.go_on.set()
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -130,21 +134,21 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def served(backend: Backend) -> AsyncIterator[TestServer]:
-    server = TestServer(backend.app(), handler_cancellation=True)
-    async with server:
-        yield server
-
-
-@asynccontextmanager
-async def gateway(*backends: TestServer | str, **settings: Any) -> AsyncIterator[Gateway]:
+async def gateway(*backends: Backend | str, **settings: Any) -> AsyncIterator[Gateway]:
     """A gateway before these backends, which keeps no journal."""
-    urls = tuple(one if isinstance(one, str) else str(one.make_url("/v1")) for one in backends)
-    config = GatewayConfig(backend=urls, no_journal=True, **settings)
-    async with open_gateway(config) as service, TestServer(build_app(service), handler_cancellation=True) as server:
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(server.make_url("/"), connector=connector) as client:
-            yield Gateway(service, client)
+    async with AsyncExitStack() as stack:
+        urls = [one if isinstance(one, str) else await _serve(one.app(), stack) + "v1" for one in backends]
+        service = await stack.enter_async_context(
+            open_gateway(GatewayConfig(backend=(*urls,), no_journal=True, **settings))
+        )
+        url, connector = await _serve(build_app(service), stack), aiohttp.TCPConnector(limit=0)
+        yield Gateway(service, await stack.enter_async_context(aiohttp.ClientSession(url, connector=connector)))
+
+
+async def _serve(app: web.Application, stack: AsyncExitStack) -> str:
+    """The URL of an application that is served until the context is left."""
+    server = await stack.enter_async_context(TestServer(app, handler_cancellation=True))
+    return str(server.make_url("/"))
 
 
 async def until(condition: Any) -> None:

@@ -13,16 +13,15 @@ from models.errors import UserError
 from server.cli.config import GatewayConfig
 from server.composition.gateway import check_backends
 from server.gateway.passing import MOST_LOST
-from tests.server.gateway.backends import Backend, chat, event, gateway, served, until
+from tests.server.gateway.backends import Backend, chat, event, gateway, until
 from tests.server.gateway.fake_backend import Engine, listening
 
 WHOLE = b"".join(map(event, range(5))) + b"data: [DONE]\n\n"
 
 
 async def test_bytes_are_passed_on_as_they_came_both_ways() -> None:
-    backend = Backend()
-    backend.go_on.set()
-    async with served(backend) as server, gateway(server) as gate:
+    backend = Backend(waits=False)
+    async with gateway(backend) as gate:
         body = b'{"messages":  [{"content": "\\u00e9"}], "max_tokens": 5, "stream": true, "their_own": [1.0]}'
         async with gate.client.post("/v1/chat/completions?x=%20", data=body, headers={"x-mine": "1"}) as answer:
             assert (answer.status, await answer.read()) == (200, WHOLE)
@@ -37,7 +36,7 @@ async def test_bytes_are_passed_on_as_they_came_both_ways() -> None:
 async def test_errors_of_the_backend_are_its_own() -> None:
     """A refusal of a call whose answer was asked for as a stream used to be asked again at once, against its will."""
     backend = Backend()
-    async with served(backend) as server, gateway(server) as gate:
+    async with gateway(backend) as gate:
         assert await gate.ask(bad=422) == (422, b'{"error": {"message": "theirs"}}')
         assert await gate.ask(seed=429, stream=False) == (429, b'{"error": {"message": "theirs"}}')
         assert len(backend.bodies) == 2
@@ -46,7 +45,7 @@ async def test_errors_of_the_backend_are_its_own() -> None:
 
 
 async def test_other_paths_are_passed_on_and_the_gateway_tells_of_itself() -> None:
-    async with served(Backend()) as server, gateway(server) as gate:
+    async with gateway(Backend()) as gate:
         assert await gate.get("/v1/models") == {"data": [{"id": "their-model"}]}
         assert (await gate.get("/health"))["requests_waiting"] == 0
         assert (await gate.get("/"))["model"] == gate.service.name
@@ -57,9 +56,8 @@ async def test_other_paths_are_passed_on_and_the_gateway_tells_of_itself() -> No
 
 
 async def test_a_key_of_the_backend_takes_the_place_of_the_clients() -> None:
-    backend = Backend()
-    backend.go_on.set()
-    async with served(backend) as server, gateway(server, backend_api_key="theirs") as gate:
+    backend = Backend(waits=False)
+    async with gateway(backend, backend_api_key="theirs") as gate:
         await gate.client.post(
             "/v1/chat/completions", json={"max_tokens": 1, "stream": True}, headers={"x-api-key": "o"}
         )
@@ -68,7 +66,7 @@ async def test_a_key_of_the_backend_takes_the_place_of_the_clients() -> None:
 
 async def test_no_more_are_sent_than_the_backend_answers_and_one() -> None:
     backend = Backend(slots=3)
-    async with served(backend) as server, gateway(server) as gate:
+    async with gateway(backend) as gate:
         asked = [asyncio.ensure_future(gate.ask()) for _ in range(30)]
         await until(lambda: backend.running == 3)
         backend.go_on.set()
@@ -114,7 +112,7 @@ async def test_slots_are_within_one_of_the_truth_within_a_second_of_steps(truth:
 
 async def test_a_client_that_leaves_frees_its_place_everywhere() -> None:
     backend = Backend(slots=1)
-    async with served(backend) as server, gateway(server, slots=1) as gate:
+    async with gateway(backend, slots=1) as gate:
         asked = [asyncio.ensure_future(gate.ask()) for _ in range(3)]
         await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_waiting == 2)
         for call in asked:
@@ -130,7 +128,7 @@ async def test_a_client_that_leaves_frees_its_place_everywhere() -> None:
 async def test_a_first_token_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.gateway.backend.PERIOD", 1000.0)
     backend = Backend()
-    async with served(backend) as server, gateway(server) as gate:
+    async with gateway(backend) as gate:
         asked = asyncio.ensure_future(gate.ask())
         await until(lambda: backend.running == 1)
         (worker,) = gate.service.dispatcher.workers
@@ -141,9 +139,8 @@ async def test_a_first_token_is_told_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_client_that_reads_nothing_holds_its_backend_back() -> None:
-    backend = Backend(padding=b":" + b"x" * 100_000 + b"\n\n")
-    backend.go_on.set()
-    async with served(backend) as server, gateway(server) as gate:
+    backend = Backend(padding=b":" + b"x" * 100_000 + b"\n\n", waits=False)
+    async with gateway(backend) as gate:
         answer = await gate.client.post("/v1/chat/completions", json=chat(max_tokens=400))
         before = -1
         while backend.made > before:
@@ -155,18 +152,16 @@ async def test_a_client_that_reads_nothing_holds_its_backend_back() -> None:
 
 
 async def test_a_call_without_a_byte_goes_to_another_backend() -> None:
-    down, up = Backend(refuses=True), Backend()
-    up.go_on.set()
-    async with served(down) as first, served(up) as second, gateway(first, second) as gate:
+    down, up = Backend(refuses=True), Backend(waits=False)
+    async with gateway(down, up) as gate:
         answers = await asyncio.gather(*(gate.ask() for _ in range(6)))
         assert [answer for _, answer in answers] == [WHOLE] * 6
         assert down.bodies and len(up.bodies) == 6
 
 
 async def test_a_call_waits_until_its_only_backend_is_there_again() -> None:
-    backend = Backend(refuses=True)
-    backend.go_on.set()
-    async with served(backend) as server, gateway(server) as gate:
+    backend = Backend(refuses=True, waits=False)
+    async with gateway(backend) as gate:
         asked = asyncio.ensure_future(gate.ask())
         await until(lambda: backend.bodies and not gate.service.dispatcher.alive)
         assert gate.service.dispatcher.table.requests_waiting == 1
@@ -176,7 +171,7 @@ async def test_a_call_waits_until_its_only_backend_is_there_again() -> None:
 
 async def test_a_stream_that_breaks_ends_with_an_error() -> None:
     backend = Backend(break_off=True)
-    async with served(backend) as server, gateway(server) as gate:
+    async with gateway(backend) as gate:
         status, told = await gate.ask()
         assert status == 200 and told.startswith(event(0)) and told.endswith(b"data: [DONE]\n\n")
         assert b"backend_failed" in told
@@ -185,7 +180,7 @@ async def test_a_stream_that_breaks_ends_with_an_error() -> None:
 
 async def test_a_deadline_ends_a_call_that_waits() -> None:
     backend = Backend(slots=1)
-    async with served(backend) as server, gateway(server, slots=1) as gate:
+    async with gateway(backend, slots=1) as gate:
         first = asyncio.ensure_future(gate.ask())
         await until(lambda: backend.running == 1)
         status, told = await gate.ask(deadline_ms=50)
@@ -196,7 +191,7 @@ async def test_a_deadline_ends_a_call_that_waits() -> None:
 
 async def test_a_call_can_be_cancelled_by_its_id() -> None:
     backend = Backend(slots=1)
-    async with served(backend) as server, gateway(server, slots=1) as gate:
+    async with gateway(backend, slots=1) as gate:
         running, waiting = (asyncio.ensure_future(gate.ask()) for _ in range(2))
         await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_waiting == 1)
         for call in (await gate.get("/v1/requests"))["data"]:
@@ -207,7 +202,7 @@ async def test_a_call_can_be_cancelled_by_its_id() -> None:
 
 async def test_a_whole_answer_can_be_cancelled_before_it_comes() -> None:
     backend = Backend()
-    async with served(backend) as server, gateway(server) as gate:
+    async with gateway(backend) as gate:
         asked = asyncio.ensure_future(gate.ask(stream=False))
         await until(lambda: backend.running == 1)
         (call,) = (await gate.get("/v1/requests"))["data"]
@@ -218,7 +213,7 @@ async def test_a_whole_answer_can_be_cancelled_before_it_comes() -> None:
 
 async def test_a_call_that_kills_every_backend_is_given_up() -> None:
     backend = Backend(refuses=True)
-    async with served(backend) as server, gateway(server) as gate:
+    async with gateway(backend) as gate:
         asked = asyncio.ensure_future(gate.ask())
         (worker,) = gate.service.dispatcher.workers
         for _ in range(MOST_LOST):
@@ -230,7 +225,7 @@ async def test_a_call_that_kills_every_backend_is_given_up() -> None:
 
 async def test_bodies_of_calls_that_wait_have_a_bound() -> None:
     backend = Backend(slots=1)
-    async with served(backend) as server, gateway(server, slots=1, max_body_bytes=1024) as gate:
+    async with gateway(backend, slots=1, max_body_bytes=1024) as gate:
         asked = [asyncio.ensure_future(gate.ask(filler="x" * 800)) for _ in range(19)]
         await until(lambda: gate.service.dispatcher.table.requests_waiting >= 16)
         assert (await gate.ask(filler="x" * 800))[0] == 429
@@ -245,7 +240,7 @@ async def test_where_no_backend_answers_a_call_is_told_so() -> None:
 
 async def test_what_ends_the_gateway_ends_its_calls() -> None:
     backend = Backend(slots=1)
-    async with served(backend) as server, gateway(server, slots=1) as gate:
+    async with gateway(backend, slots=1) as gate:
         asked = [asyncio.ensure_future(gate.ask()) for _ in range(2)]
         await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_waiting == 1)
         gate.service.dispatcher.abort_all("the server is shutting down")
@@ -269,9 +264,8 @@ def test_what_no_gateway_can_do_is_refused_at_the_start(settings: dict[str, obje
 
 
 async def test_lengths_are_learned_from_what_is_served() -> None:
-    backend = Backend()
-    backend.go_on.set()
-    async with served(backend) as server, gateway(server, strategy="fair") as gate:
+    backend = Backend(waits=False)
+    async with gateway(backend, strategy="fair") as gate:
         for tokens in (3, 9, 3):
             await gate.ask(max_tokens=tokens)
         listed = (await gate.get("/v1/requests"))["data"]
@@ -282,7 +276,7 @@ async def test_lengths_are_learned_from_what_is_served() -> None:
 
 async def test_a_whole_answer_is_asked_as_a_stream_and_counts_as_a_slot() -> None:
     backend = Backend(slots=1, usage=True)
-    async with served(backend) as server, gateway(server) as gate:
+    async with gateway(backend) as gate:
         asked = [asyncio.ensure_future(gate.ask(stream=False)) for _ in range(3)]
         await until(lambda: backend.running == 1 and gate.service.dispatcher.table.requests_running == 1)
         (worker,) = gate.service.dispatcher.workers
@@ -297,17 +291,15 @@ async def test_a_whole_answer_is_asked_as_a_stream_and_counts_as_a_slot() -> Non
 
 
 async def test_a_backend_that_tells_no_usage_in_streams_is_asked_for_whole_answers() -> None:
-    backend = Backend()
-    backend.go_on.set()
-    async with served(backend) as server, gateway(server) as gate:
+    backend = Backend(waits=False)
+    async with gateway(backend) as gate:
         for _ in range(3):
             assert (await gate.ask(stream=False))[1] == b'{"id": "theirs", "usage": {"completion_tokens": 5}}'
         assert [orjson.loads(body)["stream"] for body in backend.bodies] == [True, False, False, False]
 
 
 async def test_a_whole_answer_that_broke_off_is_asked_of_another_backend() -> None:
-    breaks, good = Backend(break_off=True), Backend(usage=True)
-    good.go_on.set()
-    async with served(breaks) as first, served(good) as second, gateway(first, second) as gate:
+    breaks, good = Backend(break_off=True), Backend(usage=True, waits=False)
+    async with gateway(breaks, good) as gate:
         answers = await asyncio.gather(*(gate.ask(stream=False) for _ in range(4)))
         assert {status for status, _ in answers} == {200} and len(good.bodies) == 4 and breaks.bodies

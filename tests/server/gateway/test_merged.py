@@ -1,4 +1,4 @@
-"""Whole answers that are made of streams have what the backend's own whole answers have."""
+"""What a gateway reads of bodies, and whole answers that are made of streams."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from server.api.errors import ApiError
 from server.gateway.merged import Merged, as_stream
-from server.gateway.meta import read_meta
+from server.gateway.meta import MOST_WORDS, TABLE, read_deadline, read_meta, read_priority
 
 CHAT = "/v1/chat/completions"
 
@@ -151,3 +152,42 @@ def test_a_call_is_asked_as_a_stream_where_nothing_can_be_lost() -> None:
 def test_any_other_call_is_passed_as_it_is(path: str, fields: dict[str, Any]) -> None:
     body = json.dumps(fields).encode()
     assert as_stream(path, read_meta(body), body) is None
+
+
+def test_the_texts_of_messages_parts_and_prompts_are_read_in_order() -> None:
+    chat = read_meta(
+        b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "fix this"}]}, {"content": "now"}]}'
+    )
+    plain = read_meta(b'{"prompt": "fix this now"}')
+    assert chat.words() == plain.words() and len(plain.words()) == 3
+    assert all(0 <= word < TABLE for word in plain.words())
+    assert len(read_meta(b'{"input": "%s"}' % (b"a b " * 9000)).words()) == MOST_WORDS
+
+
+def test_the_longest_answer_is_that_of_any_api() -> None:
+    assert read_meta(b'{"max_tokens": 7}').most == 7
+    assert read_meta(b'{"max_completion_tokens": 8}').most == 8
+    assert read_meta(b'{"max_output_tokens": 9}').most == 9
+    assert read_meta(b'{"max_tokens": "many"}').most is None
+    assert read_meta(b'{"n": 3}').choices == 3 and read_meta(b'{"n": -3}').choices == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"nonsense", b'{"model": "\xff"}'])
+def test_what_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(ApiError, match="not a JSON object"):
+        read_meta(body)
+
+
+def test_pictures_do_not_make_a_prompt_endless() -> None:
+    assert read_meta(b'{"messages": [{"content": "%s"}]}' % (b"x" * 400_000)).prompt_tokens == 2**15
+    assert read_meta(b'{"prompt": "%s"}' % (b"x" * 398)).prompt_tokens == 100
+
+
+def test_a_deadline_and_a_priority_are_checked() -> None:
+    assert read_deadline(read_meta(b'{"deadline_ms": 1500}'), 10.0) == 11.5
+    assert read_deadline(read_meta(b"{}"), 10.0) is None
+    assert read_priority(read_meta(b'{"priority": -2}')) == -2 and read_priority(read_meta(b"{}")) == 0
+    with pytest.raises(ApiError, match="deadline_ms"):
+        read_deadline(read_meta(b'{"deadline_ms": "soon"}'), 10.0)
+    with pytest.raises(ApiError, match="priority"):
+        read_priority(read_meta(b'{"priority": 1.5}'))

@@ -1,11 +1,10 @@
-"""Keys: which routes want one, what else opens them, how they are told apart, and that nothing shows them."""
+"""Keys: which routes want one, what else opens them, that nothing shows them, and the quota of each."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
@@ -13,24 +12,18 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from server.api.limits import Limits
+from server.api.errors import ApiError
 from server.cli.config import Admission, ServeConfig, load_config
 from server.cli.settings import ConfigError
-from server.http.access import Access, Quota
-from server.http.front import Front
-from server.http.keys import Keyring, load_keys
+from server.http.access import Quota
+from server.http.keys import load_keys
 from server.http.service import build_app
 from server.observe.logs import fields_of
 from tests.server.fakes import ANSWER
-from tests.server.live import Live, chat_body, live_server, text_of
+from tests.server.live import Live, bearer, chat_body, live_server, text_of
 
-KEY, OTHER = "a-long-key-for-the-tests", "another-key-for-the-tests"
+KEYS = KEY, OTHER = "a-long-key-for-the-tests", "another-key-for-the-tests"
 CHAT = "/v1/chat/completions"
-BEARER = {"Authorization": f"Bearer {KEY}"}
-
-
-def front(quota: Quota | None = None) -> Front:
-    return Front(Access(Keyring([KEY, OTHER]), quota or Quota(Admission())))
 
 
 def routes(live: Live) -> list[tuple[str, str]]:
@@ -41,57 +34,47 @@ def routes(live: Live) -> list[tuple[str, str]]:
     return [(method, path.replace("{", "").replace("}", "")) for method, path in paths] + [("GET", "/nothing")]
 
 
-async def test_every_route_but_the_probes_wants_a_key(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), front=front()) as live:
+async def test_every_route_but_the_probes_wants_a_key() -> None:
+    async with live_server(keys=KEYS) as live:
         assert len(routes(live)) > 5
         for method, path in routes(live):
-            async with live.session.request(method, live.url + path) as response:
-                if path in ("/health/live", "/health/ready"):
-                    assert response.status == 200 and await response.read() in (b'{"status":"ok"}', b"")
-                    continue
-                assert response.status == 401, path
-                assert response.headers["WWW-Authenticate"] == 'Bearer realm="Lengthwise"'
-                if method != "HEAD":
-                    error = (await response.json())["error"]
-                    words = (
-                        ("authentication_error", None)
-                        if "/messages" in path
-                        else ("AuthenticationError", "invalid_api_key")
-                    )
-                    assert (error["type"], error.get("code")) == words
+            reply = await live.ask(method, path)
+            if path in ("/health/live", "/health/ready"):
+                assert reply.status == 200 and reply.body in (b'{"status":"ok"}', b"")
+                continue
+            assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, 'Bearer realm="Lengthwise"'), path
+            if method != "HEAD":
+                error, anthropics = reply.json["error"], ("authentication_error", None)
+                words = anthropics if "/messages" in path else ("AuthenticationError", "invalid_api_key")
+                assert (error["type"], error.get("code")) == words
         assert live.dispatcher.submitted == []
 
 
 @pytest.mark.parametrize("key", [KEY, OTHER])
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic"])
-async def test_each_key_opens_as_a_token_or_as_a_browsers_password(
-    pool: ThreadPoolExecutor, key: str, scheme: str
-) -> None:
+async def test_each_key_opens_as_a_token_or_as_a_browsers_password(key: str, scheme: str) -> None:
     sent = base64.b64encode(f"anybody:{key}".encode()).decode() if scheme == "Basic" else key
-    headers = {"Authorization": f"{scheme} {sent}"}
-    async with (
-        live_server(pool, Limits(), front=front()) as live,
-        live.session.post(live.url + CHAT, json=chat_body(), headers=headers) as response,
-    ):
-        assert (await response.json())["choices"][0]["message"]["content"] == ANSWER
+    async with live_server(keys=KEYS) as live:
+        _, reply = await live.post(CHAT, chat_body(), Authorization=f"{scheme} {sent}")
+        assert reply["choices"][0]["message"]["content"] == ANSWER
 
 
 @pytest.mark.parametrize(
     "value",
     ["", "Bearer", "Bearer wrong", f"Bearer {KEY}x", KEY, f"Token {KEY}", "Basic %%%", "Basic \xff", "Basic YQ=="],
 )
-async def test_anything_else_does_not(pool: ThreadPoolExecutor, value: str) -> None:
-    async with live_server(pool, Limits(), front=front()) as live, live.connect() as (reader, writer):
+async def test_anything_else_does_not(value: str) -> None:
+    async with live_server(keys=KEYS) as live, live.connect() as (reader, writer):
         head = f"GET /v1/models HTTP/1.1\r\nHost: test\r\nAuthorization: {value}\r\n\r\n"
         writer.write(head.encode("latin-1"))
         assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
 
 
-async def test_no_host_header_and_no_path_gets_around_the_key(pool: ThreadPoolExecutor) -> None:
+async def test_no_host_header_and_no_path_gets_around_the_key() -> None:
     """A server that rebuilt the URL from the Host header could be told that it was asked for liveness."""
     hosts = ["a/health/live?", "a/health/live#", "health", "[::1]/health/live", "a:80/health/live?x="]
     paths = ["/v1/models", "/v1/../health/live/../../v1/models", "//v1/models", "/health/live/../../v1/models"]
-    async with live_server(pool, Limits(), front=front()) as live:
+    async with live_server(keys=KEYS) as live:
         for host in hosts:
             for path in paths:
                 async with live.connect() as (reader, writer):
@@ -100,40 +83,30 @@ async def test_no_host_header_and_no_path_gets_around_the_key(pool: ThreadPoolEx
                     assert status in (b"400", b"401"), (host, path, status)
 
 
-async def test_a_browser_that_asks_for_a_page_is_told_to_ask_its_user(pool: ThreadPoolExecutor) -> None:
-    async with (
-        live_server(pool, Limits(), front=front()) as live,
-        live.session.get(live.url, headers={"Accept": "text/html,*/*;q=0.8"}) as response,
-    ):
-        assert response.status == 401
-        assert response.headers["WWW-Authenticate"].startswith("Basic ")
+async def test_a_browser_that_asks_for_a_page_is_told_to_ask_its_user() -> None:
+    async with live_server(keys=KEYS) as live:
+        reply = await live.get("/", accept="text/html,*/*;q=0.8")
+        assert reply.status == 401 and reply.headers["WWW-Authenticate"].startswith("Basic ")
 
 
-async def test_each_key_has_its_own_share_and_is_told_when_it_has_used_it(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), front=front(Quota(Admission(requests_per_minute=1)))) as live:
-        for key, status in ((KEY, 200), (KEY, 429), (OTHER, 200)):
-            headers = {"Authorization": f"Bearer {key}"}
-            async with live.session.post(live.url + CHAT, json=chat_body(), headers=headers) as response:
-                assert response.status == status
-                if status == 429:
-                    assert (await response.json())["error"]["code"] == "rate_limit_exceeded"
-                    assert 1 <= int(response.headers["Retry-After"]) <= 60
-        async with live.session.get(live.url + "/v1/models", headers=BEARER) as response:
-            assert response.status == 200
+async def test_each_key_has_its_own_share_and_is_told_when_it_has_used_it() -> None:
+    async with live_server(keys=KEYS, admission=Admission(requests_per_minute=1)) as live:
+        first, again, others = [await live.ask("POST", CHAT, chat_body(), **bearer(key)) for key in (KEY, KEY, OTHER)]
+        assert (first.status, again.status, others.status) == (200, 429, 200)
+        assert again.json["error"]["code"] == "rate_limit_exceeded" and 1 <= int(again.headers["Retry-After"]) <= 60
+        assert (await live.get("/v1/models", **bearer(KEY))).status == 200
 
 
 async def test_the_log_and_the_list_of_requests_name_a_caller_by_its_keys_digest(
-    pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "server.http.service")
     digest = sha256(KEY.encode()).hexdigest()[:8]
-    async with live_server(pool, Limits(), front=front()) as live:
-        async with live.session.post(live.url + CHAT, json=chat_body(), headers=BEARER) as response:
-            assert response.status == 200
-        async with live.session.get(live.url + "/v1/requests", headers=BEARER) as response:
-            assert [status["caller"] for status in (await response.json())["data"]] == [digest]
-        async with live.session.get(live.url + "/v1/models") as response:
-            assert response.status == 401
+    async with live_server(keys=KEYS) as live:
+        assert (await live.post(CHAT, chat_body(), **bearer(KEY)))[0] == 200
+        listed = (await live.get("/v1/requests", **bearer(KEY))).json["data"]
+        assert [status["caller"] for status in listed] == [digest]
+        assert (await live.get("/v1/models")).status == 401
     assert [fields_of(record)["caller"] for record in caplog.records] == [digest, digest, None]
     assert caplog.messages[0].endswith(f" by {digest}") and " by " not in caplog.messages[2]
     assert KEY not in caplog.text
@@ -141,14 +114,11 @@ async def test_the_log_and_the_list_of_requests_name_a_caller_by_its_keys_digest
 
 async def test_without_keys_a_caller_has_no_name(live: Live) -> None:
     await live.chat()
-    async with live.session.get(live.url + "/v1/requests") as response:
-        assert [status["caller"] for status in (await response.json())["data"]] == [None]
+    assert [status["caller"] for status in (await live.get("/v1/requests")).json["data"]] == [None]
 
 
-async def test_a_request_that_ends_makes_room_for_the_keys_next(pool: ThreadPoolExecutor) -> None:
-    async with live_server(
-        pool, Limits(), front=Front(Access(quota=Quota(Admission(max_concurrent_requests=1))))
-    ) as live:
+async def test_a_request_that_ends_makes_room_for_the_keys_next() -> None:
+    async with live_server(admission=Admission(max_concurrent_requests=1)) as live:
         live.dispatcher.pause = 1
         stream = asyncio.create_task(live.stream_chat())
         await live.dispatcher.until(lambda: bool(live.dispatcher.submitted))
@@ -159,9 +129,8 @@ async def test_a_request_that_ends_makes_room_for_the_keys_next(pool: ThreadPool
         await live.chat()
 
 
-async def test_a_key_gets_no_more_answers_and_tokens_than_its_share(pool: ThreadPoolExecutor) -> None:
-    quota = Quota(Admission(max_concurrent_requests=2, tokens_per_minute=25))
-    async with live_server(pool, Limits(), front=Front(Access(quota=quota))) as live:
+async def test_a_key_gets_no_more_answers_and_tokens_than_its_share() -> None:
+    async with live_server(admission=Admission(max_concurrent_requests=2, tokens_per_minute=25)) as live:
         status, reply = await live.post(CHAT, chat_body(n=3))
         assert (status, reply["error"]["param"]) == (400, "n")
         await live.chat(n=2, max_tokens=5)  # its prompt has some twenty tokens
@@ -181,10 +150,10 @@ COUNTING = (
 @pytest.mark.parametrize(("path", "body"), COUNTING)
 @pytest.mark.parametrize("quota", [{"requests_per_minute": 1}, {"tokens_per_minute": 5}])
 async def test_calls_that_count_tokens_have_as_large_a_quota_of_their_own(
-    pool: ThreadPoolExecutor, path: str, body: dict[str, object], quota: dict[str, int]
+    path: str, body: dict[str, object], quota: dict[str, int]
 ) -> None:
     """They had none: a key could keep the tokenizer from all others."""
-    async with live_server(pool, Limits(), front=Front(Access(quota=Quota(Admission(**quota))))) as live:
+    async with live_server(admission=Admission(**quota)) as live:
         assert [(await live.post(path, body))[0] for _ in range(2)] == [200, 429]
         assert await live.chat()
 
@@ -252,3 +221,83 @@ def test_the_environment_holds_several_keys_and_no_configuration_shows_them() ->
     assert config.api_key == (KEY, OTHER)
     assert KEY not in repr(config) and KEY not in str(config)
     assert "api_key" in {one.name for one in fields(ServeConfig)}
+
+
+def test_no_minute_sees_more_requests_than_allowed() -> None:
+    quota = Quota(Admission(requests_per_minute=3))
+    for now in (0.0, 10.0, 20.0):
+        quota.enter("a", now)
+    with pytest.raises(ApiError) as refused:
+        quota.enter("a", 45.0)
+    assert refused.value.headers["Retry-After"] == "15"
+    quota.enter("a", 60.0)
+    with pytest.raises(ApiError) as refused:
+        quota.enter("a", 61.0)
+    assert refused.value.headers["Retry-After"] == "9"
+
+
+def test_a_key_has_only_so_many_requests_at_a_time_and_refused_ones_count_for_nothing() -> None:
+    quota = Quota(Admission(requests_per_minute=3, max_concurrent_requests=2))
+    share = quota.enter("a", 0.0)
+    quota.enter("a", 0.0)
+    for _ in range(5):
+        with pytest.raises(ApiError, match="at a time"):
+            quota.enter("a", 1.0)
+    quota.leave(share)
+    quota.enter("a", 2.0)
+
+
+def test_answers_count_and_not_the_requests_that_ask_for_them() -> None:
+    """One request with n = 64 took all slots of a server whose keys may have one at a time."""
+    quota = Quota(Admission(max_concurrent_requests=4))
+    share, other = quota.enter("a", 0.0), quota.enter("a", 0.0)
+    quota.count_answers(share, 3)
+    with pytest.raises(ApiError, match="3 answers of this key are under way, and 4 may be"):
+        quota.count_answers(other, 2)
+    quota.leave(other)
+    with pytest.raises(ApiError, match="5 answers are more than the 4"):
+        quota.count_answers(share, 5)
+    quota.leave(share)
+    quota.count_answers(quota.enter("a", 0.0), 4)
+
+
+def test_no_request_begins_in_a_minute_that_has_seen_its_tokens() -> None:
+    quota = Quota(Admission(tokens_per_minute=100))
+    quota.enter("a", 0.0)
+    quota.spend("a", 60, 0.0)
+    quota.enter("a", 10.0)
+    quota.spend("a", 70, 10.0)
+    with pytest.raises(ApiError, match="130 tokens in a minute, and may use 100") as refused:
+        quota.enter("a", 20.0)
+    assert refused.value.headers["Retry-After"] == "40"
+    quota.enter("b", 20.0)
+    quota.enter("a", 60.0)
+
+
+def test_a_request_in_the_background_leaves_half_of_everything_to_others() -> None:
+    """Lines of a batch counted for nothing."""
+    quota = Quota(Admission(requests_per_minute=6, max_concurrent_requests=4, tokens_per_minute=100))
+    shares = [quota.enter("a", 0.0, quota.background) for _ in range(2)]
+    with pytest.raises(ApiError, match="2 answers of this key are under way, and 2 may be"):
+        quota.enter("a", 0.0, quota.background)
+    shares.append(quota.enter("a", 0.0))
+    for share in shares:
+        quota.leave(share)
+    with pytest.raises(ApiError, match="3 requests in a minute"):
+        quota.enter("a", 1.0, quota.background)
+    quota.spend("a", 50, 2.0)
+    quota.leave(quota.enter("a", 3.0))
+    with pytest.raises(ApiError, match="50 tokens in a minute, and may use 50"):
+        quota.enter("a", 61.0, quota.background)
+
+
+def test_background_requests_for_many_answers_do_not_wait_for_each_other_for_ever() -> None:
+    quota = Quota(Admission(max_concurrent_requests=4))
+    first, second = (quota.enter("a", 0.0, quota.background) for _ in range(2))
+    with pytest.raises(ApiError):
+        quota.count_answers(first, 4)
+    quota.count_answers(second, 4)
+    with pytest.raises(ApiError):
+        quota.count_answers(first, 1)
+    quota.leave(second)
+    quota.count_answers(first, 4)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import aiohttp
@@ -19,7 +18,6 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from models.errors import UserError
-from server.api.limits import Limits
 from server.cli.config import FrontConfig
 from server.cli.settings import ConfigError
 from server.http import listener
@@ -35,10 +33,8 @@ CHAT = "/v1/chat/completions"
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
-async def test_a_connection_too_many_is_told_so_and_the_next_after_one_has_gone_is_served(
-    pool: ThreadPoolExecutor,
-) -> None:
-    async with live_server(pool, Limits(), front=Front(settings=FrontConfig(max_connections=2))) as live:
+async def test_a_connection_too_many_is_told_so_and_the_next_after_one_has_gone_is_served() -> None:
+    async with live_server(front=Front(settings=FrontConfig(max_connections=2))) as live:
         async with live.connect() as (first, writer), live.connect():
             writer.write(LIVE)
             assert (await first.readline()).startswith(b"HTTP/1.1 200 ")
@@ -49,9 +45,9 @@ async def test_a_connection_too_many_is_told_so_and_the_next_after_one_has_gone_
         await live.chat()
 
 
-async def test_half_a_header_is_cut_off(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_a_header_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "IDLE_TIMEOUT", 0.1)
-    async with live_server(pool, Limits()) as live:
+    async with live_server() as live:
         for sent in (b"", b"GET /health/live HTTP/1.1\r\nHo", LIVE + LIVE[:9]):
             async with live.connect() as (reader, writer):
                 writer.write(sent)
@@ -67,7 +63,7 @@ def huge(request: RowSpec) -> Iterable[RowUpdate]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
-    pool: ThreadPoolExecutor, stream: bool, monkeypatch: pytest.MonkeyPatch
+    stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = asyncio.Event()
 
@@ -78,7 +74,7 @@ async def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
 
     monkeypatch.setattr(listener, "Connection", Noted)
     settings = FrontConfig(send_timeout=0.2)
-    async with live_server(pool, Limits(), front=Front(settings=settings)) as live:
+    async with live_server(front=Front(settings=settings)) as live:
         live.dispatcher.script = huge
         async with live.connect() as (_, writer):
             writer.write(raw_post(CHAT, chat_body(stream=stream)))
@@ -107,12 +103,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-async def test_with_a_certificate_the_server_speaks_https_only(
-    pool: ThreadPoolExecutor, certificate: tuple[Path, Path]
-) -> None:
+async def test_with_a_certificate_the_server_speaks_https_only(certificate: tuple[Path, Path]) -> None:
     front = Front(tls=tls_context(*certificate))
     trust = ssl.create_default_context(cafile=certificate[0])
-    async with live_server(pool, Limits(), front=front) as live:
+    async with live_server(front=front) as live:
         url = live.url.replace("http:", "https:") + CHAT
         async with live.session.post(url, json=chat_body(), ssl=trust) as response:
             assert (await response.json())["choices"][0]["message"]["content"] == ANSWER
@@ -145,14 +139,12 @@ def test_a_key_alone_is_no_certificate() -> None:
         tls_context(None, Path("key.pem"))
 
 
-async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(
-    pool: ThreadPoolExecutor, tmp_path: Path
-) -> None:
+async def test_a_unix_socket_serves_from_when_it_listens_and_is_gone_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
     async with played_dispatcher() as dispatcher:
         with take_path(path) as taken:
             assert not path.exists()
-            service = fake_service(pool, dispatcher, Limits())
+            service = fake_service(dispatcher)
             async with listen(service, taken, uds=path) as app:
                 with pytest.raises(UserError, match="already in use"), take_path(path):
                     pass
@@ -184,7 +176,7 @@ async def connects_as(user: int, path: Path) -> bool:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try to connect as another user")
 @pytest.mark.parametrize(("mode", "reached"), [(None, False), ("0660", False), ("0666", True)])
 async def test_another_user_reaches_a_socket_whose_mode_lets_it_whatever_the_umask(
-    pool: ThreadPoolExecutor, mode: str | None, reached: bool
+    mode: str | None, reached: bool
 ) -> None:
     """Below the unit's UMask=0077 nginx could not connect to the socket that the documents name."""
     before = os.umask(0o077)
@@ -194,14 +186,14 @@ async def test_another_user_reaches_a_socket_whose_mode_lets_it_whatever_the_uma
             os.chmod(folder, 0o755)  # as systemd makes a RuntimeDirectory
             async with played_dispatcher() as dispatcher:
                 with take_path(path) as taken:
-                    service = fake_service(pool, dispatcher, Limits())
+                    service = fake_service(dispatcher)
                     async with listen(service, taken, uds=path, uds_mode=mode):
                         assert await connects_as(65534, path) is reached
     finally:
         os.umask(before)
 
 
-def test_a_socket_that_was_left_behind_is_replaced(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
@@ -223,11 +215,9 @@ def test_a_path_that_cannot_be_taken_is_said(tmp_path: Path) -> None:
             pass
 
 
-async def test_two_servers_that_load_at_once_do_not_take_each_others_socket(
-    pool: ThreadPoolExecutor, tmp_path: Path
-) -> None:
+async def test_two_servers_that_load_at_once_do_not_take_each_others_socket(tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
-    service = fake_service(pool, PlayedDispatcher(), Limits())
+    service = fake_service(PlayedDispatcher())
     with take_path(path) as taken, socket.socket(socket.AF_UNIX) as late:
         late.bind(str(tmp_path / "late"))
         async with listen(service, taken, uds=path):

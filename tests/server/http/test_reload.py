@@ -6,12 +6,10 @@ import asyncio
 import os
 import signal
 import ssl
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from server.api.limits import Limits
 from server.cli.config import ServeConfig
 from server.http.front import build_front, reload_on_hangup
 from tests.certificates import make_certificate
@@ -35,22 +33,16 @@ async def hang_up(caplog: pytest.LogCaptureFixture) -> str:
     return said[0]
 
 
-async def test_a_key_is_withdrawn_and_another_let_in(
-    pool: ThreadPoolExecutor, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_key_is_withdrawn_and_another_let_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "keys"
     file.write_text(OLD)
     config = ServeConfig(api_key_file=file)
     front = build_front(config, {})
 
-    async with live_server(pool, Limits(), front=front) as live:
+    async with live_server(front=front) as live:
 
         async def statuses() -> list[int]:
-            found = []
-            for key in (OLD, NEW):
-                async with live.session.get(live.url + "/v1/models", headers={"x-api-key": key}) as response:
-                    found.append(response.status)
-            return found
+            return [(await live.get("/v1/models", x_api_key=key)).status for key in (OLD, NEW)]
 
         with reload_on_hangup(front, config, {}):
             assert await statuses() == [200, 401]
@@ -62,16 +54,14 @@ async def test_a_key_is_withdrawn_and_another_let_in(
             assert await statuses() == [401, 200]
 
 
-async def test_new_connections_get_the_new_certificate(
-    pool: ThreadPoolExecutor, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_new_connections_get_the_new_certificate(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     certificate, key = make_certificate(tmp_path, "first")
     config = ServeConfig(ssl_certfile=certificate, ssl_keyfile=key)
     front = build_front(config, {})
     anyone = ssl.create_default_context()
     anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
 
-    async with live_server(pool, Limits(), front=front) as live:
+    async with live_server(front=front) as live:
 
         async def shown() -> str:
             _, writer = await asyncio.open_connection("127.0.0.1", live.port, ssl=anyone)

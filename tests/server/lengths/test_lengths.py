@@ -1,22 +1,31 @@
-"""Predictions in handlers: which texts are asked about, what reaches the dispatcher, and what clients see."""
+"""Lengths in a server: what is asked about and reaches the dispatcher, estimates that come late, and records."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from engine.messages import REPETITION, FinishReason
 from engine.sampling.params import SamplingParams
+from scheduler.journal.file import RequestEntry, read
+from scheduler.journal.writer import Journal
 from scheduler.length.features import LengthQuery
+from scheduler.length.learning import ServedRow
 from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Answer, LengthDistribution, Prediction, Source
-from scheduler.request import Request
-from server.api.limits import Limits
+from scheduler.length.prediction import Answer, Estimate, LengthDistribution, Prediction, Source
+from scheduler.request import Request, Times
 from server.api.served_model import Revise
+from server.cli.config import FrontConfig
 from server.lengths.instruction import InstructionSplit
+from server.lengths.lengths import Lengths
+from tests.scheduler.fakes import request
 from tests.server.live import Live, chat_body, live_server
 
 LIKELY = LengthDistribution.certain(7.25)
@@ -72,8 +81,8 @@ async def lengths() -> FakeLengths:
 
 
 @pytest.fixture
-async def predicting(pool: ThreadPoolExecutor, lengths: FakeLengths) -> AsyncIterator[Live]:
-    async with live_server(pool, Limits(), lengths=lengths) as live:
+async def predicting(lengths: FakeLengths) -> AsyncIterator[Live]:
+    async with live_server(lengths=lengths) as live:
         yield live
 
 
@@ -124,9 +133,9 @@ async def test_a_client_that_leaves_while_it_is_predicted_costs_nothing(predicti
     assert predicting.dispatcher.submitted == []
 
 
-async def test_what_is_foreseen_too_late_for_a_call_is_forgotten_with_it(pool: ThreadPoolExecutor) -> None:
+async def test_what_is_foreseen_too_late_for_a_call_is_forgotten_with_it() -> None:
     lengths = Late()
-    async with live_server(pool, Limits(max_num_queued_tokens=100), lengths=lengths) as live:
+    async with live_server(max_num_queued_tokens=100, lengths=lengths) as live:
         await live.complete(prompt=["one", "two"], n=2, max_tokens=3)
         assert [one.cancelled() for one in lengths.late] == [True, True]
         live.dispatcher.crowd(waiting=1)
@@ -134,12 +143,10 @@ async def test_what_is_foreseen_too_late_for_a_call_is_forgotten_with_it(pool: T
         assert (status, lengths.late[2].cancelled()) == (429, True)
 
 
-async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothing_behind(
-    pool: ThreadPoolExecutor,
-) -> None:
+async def test_who_leaves_while_one_of_several_prompts_is_predicted_leaves_nothing_behind() -> None:
     lengths = Late()
     lengths.may.clear()
-    async with live_server(pool, Limits(), lengths=lengths) as live:
+    async with live_server(lengths=lengths) as live:
         call = asyncio.create_task(live.complete(prompt=["one", "slow"], max_tokens=3))
         await lengths.asked.wait()
         call.cancel()
@@ -178,19 +185,257 @@ async def test_a_wrong_instruction_is_refused(predicting: Live, fields: dict[str
     assert (status, reply["error"]["param"]) == (400, next(iter(fields)))
 
 
-async def test_the_servers_own_split_holds_where_a_request_says_nothing(
-    pool: ThreadPoolExecutor, lengths: FakeLengths
-) -> None:
+async def test_the_servers_own_split_holds_where_a_request_says_nothing(lengths: FakeLengths) -> None:
     split = InstructionSplit.FIRST_LINE
-    async with live_server(pool, Limits(), lengths=lengths, instruction_split=split) as live:
+    async with live_server(lengths=lengths, instruction_split=split) as live:
         await live.chat(messages=[{"role": "user", "content": "Do.\nHi"}])
     assert [(one.instruction, one.user_input) for one in lengths.queries] == [("Do.", "Hi")]
 
 
-async def test_an_oracle_wants_to_be_told(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), allow_replay=True, lengths=Oracle()) as live:
+async def test_an_oracle_wants_to_be_told() -> None:
+    async with live_server(allow_replay=True, lengths=Oracle()) as live:
         status, reply = await live.post("/v1/completions", {"prompt": "Hi"})
         assert (status, reply["error"]["param"]) == (400, "replay_tokens")
         assert "replay_tokens" in reply["error"]["message"] and live.dispatcher.submitted == []
         reply = await live.complete(prompt="Hi", replay_tokens=5)
         assert reply["metrics"]["predicted_tokens"] == 5
+
+
+LATE_QUERY = LengthQuery("Translate.", "Hello", 3, 8)
+ESTIMATE = Estimate((1.0,), LengthDistribution.certain(5.0))
+
+
+class LateStage:
+    """Lengths, and what is told of estimates that come late."""
+
+    def __init__(self) -> None:
+        self.delays: list[float] = []
+        self.heard: list[tuple[int, float | None]] = []
+        self.rows: list[ServedRow] = []
+        self.lengths = Lengths(FrontConfig(), "m", learning=cast(Any, self), observe_late=self.delays.append)
+
+    def add(self, row: ServedRow) -> None:
+        """Learn from an answer."""
+        self.rows.append(row)
+
+    def note(self, row_id: int, late: Answer) -> Request:
+        """A request that has gone on with a guess."""
+        one = request(row_id)
+        self.lengths.note(one, LATE_QUERY, Prediction(7.0, Source.HISTORY, late=late), self.revise)
+        return one
+
+    def revise(self, request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
+        self.heard.append((request.row_id, length))
+
+    def end(self, one: Request) -> None:
+        one.generated = 4
+        self.lengths.on_end(one, FinishReason.STOP, 1.0)
+
+
+@pytest.fixture
+def stage() -> LateStage:
+    return LateStage()
+
+
+def answer() -> Answer:
+    return asyncio.get_running_loop().create_future()
+
+
+async def test_all_requests_of_one_prompt_hear_of_its_estimate_once(stage: LateStage) -> None:
+    shared, other = answer(), answer()
+    for row_id, awaited in enumerate((shared, shared, other)):
+        stage.note(row_id, awaited)
+    shared.set_result(ESTIMATE)
+    await asyncio.sleep(0)
+    assert stage.heard == [(0, 5.0), (1, 5.0)]
+    assert len(stage.delays) == 2 and all(0 < delay < 60 for delay in stage.delays)
+    assert not other.cancelled()
+
+
+async def test_who_has_ended_hears_nothing_and_what_nobody_expects_is_cancelled(stage: LateStage) -> None:
+    shared = answer()
+    first, second = stage.note(0, shared), stage.note(1, shared)
+    stage.end(first)
+    stage.end(first)
+    assert not shared.cancelled()
+    stage.end(second)
+    assert shared.cancelled()
+    await asyncio.sleep(0)
+    assert (stage.heard, stage.delays) == ([], [])
+
+
+async def test_of_those_that_share_an_estimate_the_others_still_hear_of_it(stage: LateStage) -> None:
+    shared = answer()
+    first, second = stage.note(0, shared), stage.note(1, shared)
+    stage.end(first)
+    shared.set_result(ESTIMATE)
+    await asyncio.sleep(0)
+    stage.end(second)
+    assert stage.heard == [(1, 5.0)]
+
+
+async def test_who_ends_just_when_it_comes_hears_nothing(stage: LateStage) -> None:
+    came = answer()
+    one = stage.note(0, came)
+    came.set_result(ESTIMATE)
+    stage.end(one)
+    await asyncio.sleep(0)
+    assert stage.heard == []
+
+
+async def test_an_estimate_that_tells_no_length_is_still_good_to_learn_from(stage: LateStage) -> None:
+    came = answer()
+    one = stage.note(0, came)
+    came.set_result(Estimate((1.0,), None))
+    await asyncio.sleep(0)
+    stage.end(one)
+    assert (stage.heard, stage.delays) == ([], [])
+    assert [(row.features, row.predicted) for row in stage.rows] == [((1.0,), 7.0)]
+
+
+async def test_a_failed_prediction_tells_nobody_anything(stage: LateStage) -> None:
+    came = answer()
+    one = stage.note(0, came)
+    came.set_result(None)
+    await asyncio.sleep(0)
+    stage.end(one)
+    assert (stage.heard, stage.delays, stage.rows) == ([], [], [])
+
+
+CONFIG = FrontConfig(strategy="magnus")
+QUERY = LengthQuery("Translate.", "Hello", 3, 8)
+FORESEEN = Prediction(6.5, Source.FOREST, (1.0, 2.0))
+
+
+def ended_request(generated: int = 5, *, replay: int | None = None) -> Request:
+    sampling = SamplingParams(max_tokens=8, replay_tokens=replay)
+    times = Times(100.0, assigned=100.5, started=101.0, first_token=102.0, end=104.0)
+    return Request(7, (1, 2, 3, 4), sampling, times, generated=generated, runs=2)
+
+
+def never(request: Request, length: float | None, distribution: LengthDistribution | None) -> None:
+    raise AssertionError("nothing comes late")
+
+
+class Learned:
+    """What is learned from."""
+
+    def __init__(self) -> None:
+        self.rows: list[ServedRow] = []
+
+    def add(self, row: ServedRow) -> None:
+        self.rows.append(row)
+
+
+def learned(length: int, *, whole: bool) -> ServedRow:
+    return ServedRow((1.0, 2.0), 6.5, length, cut=not whole)
+
+
+class Stage:
+    """Records over a journal in a file."""
+
+    def __init__(self, path: Path, config: FrontConfig = CONFIG) -> None:
+        self.journal = Journal(path)
+        self.journal.start()
+        self.learning = Learned()
+        self.lengths = Lengths(config, "tiny", self.journal, learning=cast(Any, self.learning))
+
+    def end(self, request: Request, reason: FinishReason | None, prediction: Prediction | None = FORESEEN) -> None:
+        self.lengths.note(request, QUERY, prediction, revise=never)
+        self.lengths.on_end(request, reason, 104.0)
+
+    def requests(self) -> list[RequestEntry]:
+        self.journal.close()
+        return list(read(self.journal.path))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_the_reader_of_an_answer_waits_for_its_record_where_that_is_promised(path: Path, sync: bool) -> None:
+    stage, request = Stage(path, replace(CONFIG, journal_sync=sync)), ended_request()
+    stage.end(request, FinishReason.STOP)
+    assert (request.recorded is not None) is sync
+    if request.recorded is not None:
+        assert request.recorded.result(20) and len(list(read(path))) == 1
+    stage.journal.close()
+
+
+def test_a_finished_request_is_recorded_without_its_texts(path: Path) -> None:
+    stage, before = Stage(path), time.time()
+    stage.end(ended_request(), FinishReason.STOP)
+    (entry,) = stage.requests()
+    assert before <= entry.finished_at <= time.time()
+    assert entry == RequestEntry(
+        finished_at=entry.finished_at,
+        model="tiny",
+        strategy="magnus",
+        outcome="stop",
+        input_length=4,
+        user_input_length=3,
+        max_tokens=8,
+        generated=5,
+        predicted=6.5,
+        source="forest",
+        assigned=0.5,
+        started=1.0,
+        first_token=2.0,
+        latency=4.0,
+        runs=2,
+        features=(1.0, 2.0),
+    )
+
+
+def test_texts_are_recorded_where_the_operator_allows_it(path: Path) -> None:
+    stage = Stage(path, replace(CONFIG, journal_prompts=True))
+    stage.end(ended_request(replay=5), FinishReason.LENGTH, None)
+    (entry,) = stage.requests()
+    assert (entry.instruction, entry.user_input, entry.replayed) == ("Translate.", "Hello", True)
+    assert (entry.predicted, entry.source, entry.features) == (None, None, ())
+
+
+@pytest.mark.parametrize(("stop", "outcome", "whole"), [((), "repetition", False), (("repetition",), "stop", True)])
+def test_an_answer_that_repeated_itself_is_not_whole(
+    path: Path, stop: tuple[str, ...], outcome: str, whole: bool
+) -> None:
+    stage, request = Stage(path), ended_request()
+    request.sampling, request.stop_reason = replace(request.sampling, stop=stop), REPETITION
+    stage.end(request, FinishReason.STOP)
+    assert stage.learning.rows == [learned(5, whole=whole)]
+    assert [entry.outcome for entry in stage.requests()] == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("reason", "generated", "replay", "outcome", "row"),
+    [
+        (FinishReason.STOP, 5, None, "stop", learned(5, whole=True)),
+        (FinishReason.LENGTH, 8, None, "length", learned(8, whole=False)),
+        (FinishReason.LENGTH, 5, 5, "length", learned(5, whole=True)),
+        (FinishReason.ERROR, 5, None, "error", None),
+        (None, 5, None, "cancelled", None),
+    ],
+)
+def test_only_answers_that_nobody_broke_off_are_heard_of(
+    path: Path,
+    reason: FinishReason | None,
+    generated: int,
+    replay: int | None,
+    outcome: str,
+    row: ServedRow | None,
+) -> None:
+    stage = Stage(path)
+    stage.end(ended_request(generated, replay=replay), reason)
+    assert stage.learning.rows == ([] if row is None else [row])
+    assert [entry.outcome for entry in stage.requests()] == [outcome]
+
+
+def test_a_request_is_recorded_once_and_not_kept() -> None:
+    learning, request = Learned(), ended_request()
+    lengths = Lengths(CONFIG, "tiny", learning=cast(Any, learning))
+    lengths.note(request, QUERY, FORESEEN, revise=never)
+    for _ in range(2):
+        lengths.on_end(request, FinishReason.STOP, 104.0)
+    assert len(learning.rows) == 1

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from models.embedder import Embedder
-from scheduler.length.features import FEATURES, LengthQuery
+from scheduler.length.features import LengthQuery
 from scheduler.length.forest import Examples, Growth, Manifest, grow, read, save
 from scheduler.length.learning import ServedRow
 from scheduler.length.online import fit
@@ -64,22 +64,13 @@ def test_with_a_forest_the_worker_answers_with_distributions(setup: Setup) -> No
     assert [one.features[-1] for one in estimates] == [40, 5]
 
 
-def test_without_a_forest_it_answers_with_features(setup: Setup) -> None:
-    estimates = worker(setup).estimate(QUERIES)
-    assert [one.distribution for one in estimates] == [None, None]
-    assert [len(one.features) for one in estimates] == [FEATURES, FEATURES]
-
-
 async def test_a_forest_for_another_embedder_is_told_and_not_used(
     setup: Setup, caplog: pytest.LogCaptureFixture
 ) -> None:
     keep_forest(setup, linear(), embedder="labse")
     assert [estimate.distribution for estimate in worker(setup).estimate(QUERIES)] == [None, None]
-    process = PredictorProcess(setup, light_predictor.predict)
-    try:
+    with closing(PredictorProcess(setup, light_predictor.predict)) as process:
         assert await process.training() is None
-    finally:
-        process.close()
     assert "made for the embedder labse with 32 tokens, not for tiny" in caplog.text
 
 
@@ -93,29 +84,23 @@ def test_a_new_forest_takes_the_old_ones_place(setup: Setup) -> None:
 
 
 async def test_what_goes_wrong_in_a_batch_is_its_answer(setup: Setup) -> None:
-    process = PredictorProcess(setup, light_predictor.stumble)
-    try:
+    with closing(PredictorProcess(setup, light_predictor.stumble)) as process:
         for _ in range(2):  # the process goes on
             with pytest.raises(ProcessFailed, match="^ZeroDivisionError: division by zero$"):
                 await process.estimate(QUERIES)
-    finally:
-        process.close()
 
 
 async def test_a_real_embedder_works_in_the_process_and_gives_way(
     setup: Setup, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
-    process = PredictorProcess(replace(setup, folder=folder))
-    try:
+    with closing(PredictorProcess(replace(setup, folder=folder))) as process:
         await process.start()
         (child,) = (one for one in multiprocessing.active_children() if one.name == "length predictor")
         assert child.pid is not None
         own, its = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, child.pid))
         assert its == min(19, own + PREDICTOR_NICENESS)
         features = [one.features for one in await process.estimate(QUERIES)]
-    finally:
-        process.close()
     assert np.array(features) == pytest.approx(embed(Embedder.load(folder, max_tokens=32), QUERIES), abs=1e-5)
 
 
@@ -167,19 +152,15 @@ async def test_a_forest_that_is_worse_than_the_present_one_is_not_put_in_place(
     features, lengths = linear().features, linear().lengths
     rows = zip(features.tolist(), lengths.tolist(), strict=True)
     judges = [ServedRow(tuple(one), 0.0, int(length)) for one, length in rows]
-    process = PredictorProcess(setup, light_predictor.predict)
-    try:
+    with closing(PredictorProcess(setup, light_predictor.predict)) as process:
         await process.train(Examples(features, np.full(len(features), 8155, dtype=np.float32)), judges)
         assert setup.forest.read_bytes() == kept
         assert f"worse on {len(judges)} answers held out" in caplog.text
-    finally:
-        process.close()
 
 
 @pytest.mark.timeout(400)
 async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup) -> None:
-    process = PredictorProcess(setup, light_predictor.predict)
-    try:
+    with closing(PredictorProcess(setup, light_predictor.predict)) as process:
         await process.start()
         assert (await process.estimate(QUERIES))[0].distribution is None
         await process.train(linear())
@@ -194,8 +175,6 @@ async def test_the_process_learns_comes_back_after_a_kill_and_ends(setup: Setup)
             while True:  # it may still have answered one
                 await process.estimate(QUERIES)
         assert (await process.estimate(QUERIES))[0].distribution is not None
-    finally:
-        process.close()
     assert multiprocessing.active_children() == []
 
 
@@ -209,8 +188,7 @@ def stop_predictor() -> int:
 
 async def test_a_process_that_stands_still_is_replaced(setup: Setup) -> None:
     """It was waited for without an end, and nothing was predicted any more."""
-    process = PredictorProcess(setup, light_predictor.predict, timeout=1)
-    try:
+    with closing(PredictorProcess(setup, light_predictor.predict, timeout=1)) as process:
         await process.start()
         stopped = stop_predictor()
         with pytest.raises(ProcessFailed, match="stands still"):
@@ -218,8 +196,6 @@ async def test_a_process_that_stands_still_is_replaced(setup: Setup) -> None:
         assert len(await process.estimate(QUERIES)) == 2
         with pytest.raises(ProcessLookupError):
             os.kill(stopped, 0)
-    finally:
-        process.close()
 
 
 async def test_the_end_does_not_wait_for_a_process_that_stands_still(
@@ -240,21 +216,9 @@ async def test_the_end_does_not_wait_for_a_process_that_stands_still(
 
 
 async def test_examples_that_nothing_can_be_learned_from_are_told(setup: Setup) -> None:
-    process = PredictorProcess(setup, light_predictor.predict)
-    try:
-        with pytest.raises(ProcessFailed, match="no forest could be grown: ValueError: there are no examples"):
-            await process.train(linear(0))
-    finally:
-        process.close()
-
-
-async def test_a_process_that_cannot_work_says_why(setup: Setup) -> None:
-    process = PredictorProcess(setup, light_predictor.fail)
-    try:
-        with pytest.raises(ProcessFailed, match="is empty"):
-            await process.start()
-    finally:
-        process.close()
+    said = "no forest could be grown: ValueError: there are no examples"
+    with closing(PredictorProcess(setup, light_predictor.predict)) as process, pytest.raises(ProcessFailed, match=said):
+        await process.train(linear(0))
 
 
 def test_the_trainers_process_starts_without_torch() -> None:

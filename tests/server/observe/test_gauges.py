@@ -1,16 +1,23 @@
-"""The gauges of /metrics, which are read when they are asked for."""
+"""The gauges of /metrics, read when they are asked for; the loop's lag, and the log's line that tells what runs."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import pytest
 
-from engine.messages import BatchShape, ExecutorDied, StepReport
+from engine.messages import BatchShape, ExecutorDied, StepReport, Tally
 from engine.sampling.params import SamplingParams
-from server.observe.logs import QueuedLines
+from scheduler.clock import background
+from server.observe import gauges
+from server.observe.gauges import LAG_INTERVAL, log_load, log_throughput, measure_lag
+from server.observe.logs import QueuedLines, fields_of
+from server.observe.metrics import Metrics
 from server.version import VERSION
 from tests.server.counted import Counted, counted
 
@@ -118,3 +125,60 @@ async def test_memory_and_predictions_are_told(watched: Counted, monkeypatch: py
     assert watched.read("lengthwise:serving_time_lessons_total") == 2
     assert watched.read("lengthwise:serving_time_rmse_seconds") == 0.75
     assert watched.metrics.registry.get_sample_value("process_resident_memory_bytes")
+
+
+async def test_what_blocks_the_event_loop_is_measured() -> None:
+    seen: asyncio.Queue[float] = asyncio.Queue()
+    async with asyncio.timeout(20), background(measure_lag(seen.put_nowait), "lag"):
+        await asyncio.sleep(0)  # the first look begins
+        time.sleep(LAG_INTERVAL + 0.2)
+        assert await seen.get() >= 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A dispatcher's load."""
+
+    requests_running: int = 0
+    requests_waiting: int = 0
+    kv_usage: float = 0.0
+
+
+def step(prompt: int, generated: int) -> StepReport:
+    return StepReport(0, 1, (), BatchShape(1, capacity_tokens=10), 0.1, tally=Tally(prompt=prompt, generated=generated))
+
+
+def test_a_line_tells_what_runs_and_how_fast(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_load(cast(Any, Busy(3, 2, 0.124)), 10.0, 3.2)
+    log_load(cast(Any, Busy(1)), 0.0, 0.0)
+    assert caplog.messages == [
+        "3 running, 2 waiting; tokens/s: 3.2 generated, 10.0 of prompts; K/V 12 % full",
+        "1 running, 0 waiting; tokens/s: 0.0 generated, 0.0 of prompts; K/V 0 % full",
+    ]
+    assert fields_of(caplog.records[0])["generated_tokens_per_s"] == 3.2
+
+
+def test_a_server_at_rest_says_nothing_but_what_ended_in_between_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_load(cast(Any, Busy()), 0.0, 0.0)
+    assert caplog.messages == []
+    log_load(cast(Any, Busy()), 0.5, 0.5)
+    assert len(caplog.messages) == 1
+
+
+async def test_each_line_tells_what_came_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauges, "INTERVAL", 0.001)
+    told: asyncio.Queue[tuple[float, float]] = asyncio.Queue()
+    monkeypatch.setattr(gauges, "log_load", lambda load, read, generated: told.put_nowait((read, generated)))
+    metrics = Metrics("m")
+    metrics.receive(step(1000, 1000))
+    async with asyncio.timeout(20), background(log_throughput(metrics, cast(Any, Busy(1))), "throughput"):
+        assert await told.get() == (0.0, 0.0)
+        for report in (step(100, 2), step(0, 30), ExecutorDied(0, "it died")):
+            metrics.receive(report)
+        while not any(speeds := await told.get()):
+            pass
+        read, generated = speeds
+        assert read / generated == pytest.approx(100 / 32)
+        assert await told.get() == (0.0, 0.0)

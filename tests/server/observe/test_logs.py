@@ -7,14 +7,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import orjson
 import pytest
 
-from server.api.limits import Limits
 from server.observe.logs import MOST_LINES, JsonLines, Prioritised, QueuedLines, configure, in_journal, with_fields
 from server.observe.metrics import Metrics
 from tests.server.live import Live, live_server
@@ -94,8 +92,7 @@ async def test_lines_that_are_written_while_a_request_is_served_tell_its_id(
     live: Live, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with configured("json"):
-        async with live.session.get(live.url + "/nothing", headers={"x-request-id": "abc"}) as response:
-            assert response.status == 404
+        assert (await live.get("/nothing", x_request_id="abc")).status == 404
     line = capfd.readouterr().err.splitlines()[-1]
     entry = orjson.loads(line)
     assert entry["request_id"] == "abc"
@@ -129,11 +126,10 @@ def logger_of(name: str, handler: logging.Handler) -> Iterator[None]:
     logger.removeHandler(handler)
 
 
-async def test_monitoring_does_not_fill_the_log(pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture) -> None:
+async def test_monitoring_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "server.http.service")
-    async with live_server(pool, Limits(), metrics=Metrics("m")) as live:
+    async with live_server(metrics=Metrics("m")) as live:
         for path in ("/metrics", "/health", "/health/live", "/health/ready", "/v1/models"):
-            async with live.session.get(live.url + path) as response:
-                assert response.status == 200
+            assert (await live.get(path)).status == 200
     levels = [record.levelno for record in caplog.records if record.name == "server.http.service"]
     assert levels == [logging.DEBUG] * 4 + [logging.INFO]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Expected
 from scheduler.waiting.fair import service_had
-from server.api.limits import Limits
 from server.observe.metrics import FORGOTTEN, MOST_CLIENTS, REASONS, Metrics
 from tests.scheduler.fakes import VirtualClock, request, token
 from tests.server.counted import counted
@@ -207,18 +205,16 @@ async def test_moments_of_making_are_left_out() -> None:
     assert len(names) > 50 and not [name for name in names if name.endswith("_created")]
 
 
-async def test_responses_are_counted_by_route_and_refusals_by_reason(pool: ThreadPoolExecutor) -> None:
+async def test_responses_are_counted_by_route_and_refusals_by_reason() -> None:
     metrics = Metrics("m")
-    async with live_server(pool, Limits(), metrics=metrics) as live:
+    async with live_server(metrics=metrics) as live:
         for path in ("/health/live", "/v1/models/a", "/v1/models/b", "/x", "/y"):
-            async with live.session.get(live.url + path) as response:
-                await response.read()
+            await live.get(path)
         live.dispatcher.abort_all("the server is shutting down")
         status, reply = await live.post("/v1/chat/completions", chat_body())
         assert status == 503 and reply["error"]["code"] in REASONS
         live.dispatcher.executor.alive = False
-        async with live.session.get(live.url + "/health/ready") as response:  # a probe is no call that was refused
-            assert response.status == 503
+        assert (await live.get("/health/ready")).status == 503  # a probe is no call that was refused
     counted = [
         read(metrics, "lengthwise:http_responses_total", method="GET", route=route, status=status)
         for route, status in (("/health/live", "200"), ("/v1/models/{model}", "404"), ("unknown", "404"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from server.api.limits import Limits
 from server.cli.settings import ConfigError
 from server.http.front import OPEN
 from server.observe.tracing import tracing_to
@@ -24,23 +24,21 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 HEADERS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "x-request-id": "abc"}
 
 
-async def spans_of(pool: ThreadPoolExecutor, *calls: dict[str, object]) -> tuple[ReadableSpan, ...]:
+async def spans_of(*calls: dict[str, object]) -> tuple[ReadableSpan, ...]:
     """The spans of some chat calls."""
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
-    async with live_server(pool, Limits(), front=replace(OPEN, tracing=provider)) as live:
+    async with live_server(front=replace(OPEN, tracing=provider)) as live:
         for path in ("/v1/models", "/health/live"):
-            await (await live.session.get(live.url + path)).read()
+            await live.get(path)
         for body in calls:
-            url = live.url + "/v1/chat/completions"
-            async with live.session.post(url, json=body, headers=HEADERS) as response:
-                await response.read()
+            await live.ask("POST", "/v1/chat/completions", body, **HEADERS)
     return kept.get_finished_spans()
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_is_a_span_below_its_clients_own(pool: ThreadPoolExecutor, stream: bool) -> None:
-    (span,) = await spans_of(pool, chat_body(max_tokens=5, stream=stream))
+async def test_a_call_is_a_span_below_its_clients_own(stream: bool) -> None:
+    (span,) = await spans_of(chat_body(max_tokens=5, stream=stream))
     assert span.name == "POST /v1/chat/completions"
     assert span.parent is not None and span.parent.span_id == 0xB7AD6B7169203331
     assert span.context is not None and span.context.trace_id == 0x0AF7651916CD43DD8448EB211C80319C
@@ -52,26 +50,24 @@ async def test_a_call_is_a_span_below_its_clients_own(pool: ThreadPoolExecutor, 
     assert isinstance(told["gen_ai.latency.time_to_first_token"], float)
 
 
-async def test_a_refused_call_tells_its_error(pool: ThreadPoolExecutor) -> None:
-    (span,) = await spans_of(pool, {"messages": []})
+async def test_a_refused_call_tells_its_error() -> None:
+    (span,) = await spans_of({"messages": []})
     told = dict(span.attributes or {})
     assert told["http.response.status_code"] == 400
     assert told["error.type"]
     assert "gen_ai.usage.output_tokens" not in told
 
 
-async def test_calls_of_the_same_request_id_at_once_keep_their_spans_apart(pool: ThreadPoolExecutor) -> None:
+async def test_calls_of_the_same_request_id_at_once_keep_their_spans_apart() -> None:
     """The span of each told of the latest call of that name, also where it was refused and had none."""
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
 
-    async with live_server(pool, Limits(), front=replace(OPEN, tracing=provider)) as live:
+    async with live_server(front=replace(OPEN, tracing=provider)) as live:
         live.dispatcher.pause = 1
 
-        async def ask(body: dict[str, object]) -> None:
-            url = live.url + "/v1/chat/completions"
-            async with live.session.post(url, json=body, headers=HEADERS) as response:
-                await response.read()
+        def ask(body: object) -> Coroutine[Any, Any, object]:
+            return live.post("/v1/chat/completions", body, **HEADERS)
 
         first = asyncio.create_task(ask(chat_body(max_tokens=5)))
         await live.dispatcher.until(lambda: len(live.dispatcher.submitted) == 1)
@@ -86,7 +82,7 @@ async def test_calls_of_the_same_request_id_at_once_keep_their_spans_apart(pool:
     assert {one["gen_ai.request.id"] for one in told} == {"abc"}
 
 
-async def test_spans_reach_a_collector_before_the_server_has_gone(pool: ThreadPoolExecutor) -> None:
+async def test_spans_reach_a_collector_before_the_server_has_gone() -> None:
     received: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def collect(request: web.Request) -> web.Response:
@@ -100,7 +96,7 @@ async def test_spans_reach_a_collector_before_the_server_has_gone(pool: ThreadPo
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/traces"
-    async with live_server(pool, Limits(), front=replace(OPEN, tracing=tracing_to(endpoint))) as live:
+    async with live_server(front=replace(OPEN, tracing=tracing_to(endpoint))) as live:
         await live.chat()
     assert b"gen_ai.request.model" in received.get_nowait()
     await runner.cleanup()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -32,7 +31,6 @@ from scheduler.batching.batcher import Limits as BatchLimits
 from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.strategy import STRATEGIES
-from server.api.limits import Limits
 from server.process.watchdog import Watchdog
 from tests.server.live import Live, chat_body, live_server, text_of
 
@@ -137,7 +135,7 @@ async def machine(executors: int) -> AsyncIterator[Machine]:
     dispatcher = Dispatcher(parts, threads, MonotonicClock())
     watchdog = Watchdog(threads, dispatcher, 0.4, interval=0.05)
     made = Machine(dispatcher, lifecycles)
-    with _running(threads):
+    with _running(threads, lifecycles):
         dispatching = asyncio.create_task(dispatcher.run())
         async with background(watch(), "watchdog"):
             yield made
@@ -145,20 +143,22 @@ async def machine(executors: int) -> AsyncIterator[Machine]:
 
 
 @contextmanager
-def _running(threads: list[Executor]) -> Iterator[None]:
+def _running(threads: list[Executor], lifecycles: list[FragileLifecycle]) -> Iterator[None]:
     for one in threads:
         one.start()
     try:
         yield
     finally:
+        for fault in [one.fault for one in lifecycles if isinstance(one.fault, threading.Event)]:
+            fault.set()  # it wakes up, and finds that it is to end
         for one in threads:
             one.stop(20)
             assert not one.alive
 
 
 async def ready(live: Live) -> tuple[int, str | None]:
-    async with live.session.get(live.url + "/health/ready") as response:
-        return response.status, (await response.json()).get("error", {}).get("code")
+    reply = await live.get("/health/ready")
+    return reply.status, reply.json.get("error", {}).get("code")
 
 
 async def codes(live: Live, calls: int) -> list[str | None]:
@@ -169,56 +169,43 @@ async def codes(live: Live, calls: int) -> list[str | None]:
     return [one[0] if one else None for one in errors]
 
 
-async def test_with_the_only_executor_standing_still_all_get_one_error_and_readiness_turns(
-    pool: ThreadPoolExecutor,
-) -> None:
-    go = threading.Event()
-    async with machine(1) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
+async def test_with_the_only_executor_standing_still_all_get_one_error_and_readiness_turns() -> None:
+    async with machine(1) as made, live_server(dispatcher=made.dispatcher) as live:
         assert await ready(live) == (200, None)
-        made.lifecycles[0].fault = go
-        try:
-            ended = asyncio.create_task(codes(live, 3))
-            await made.until_taken(3)
-            made.watched.set()
-            assert await ended == ["executor_failed"] * 3
-            assert await ready(live) == (503, "no_executor")
-            await asyncio.wait_for(made.dispatcher.death(), 20)
-            status, reply = await live.post("/v1/chat/completions", chat_body())
-            assert (status, reply["error"]["code"]) == (503, "executor_failed")
-        finally:
-            go.set()  # it wakes up, and finds that it is to end
+        made.lifecycles[0].fault = threading.Event()
+        ended = asyncio.create_task(codes(live, 3))
+        await made.until_taken(3)
+        made.watched.set()
+        assert await ended == ["executor_failed"] * 3
+        assert await ready(live) == (503, "no_executor")
+        await asyncio.wait_for(made.dispatcher.death(), 20)
+        status, reply = await live.post("/v1/chat/completions", chat_body())
+        assert (status, reply["error"]["code"]) == (503, "executor_failed")
 
 
-async def test_what_the_one_had_not_begun_another_executor_serves(pool: ThreadPoolExecutor) -> None:
-    go = threading.Event()
-    async with machine(2) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
-        made.lifecycles[0].fault = go
-        try:
-            made.watched.set()
-            found = await codes(live, 6)
-            assert sorted(one or "" for one in found) == [""] * 5 + ["executor_failed"]
-            assert await ready(live) == (200, None)
-        finally:
-            go.set()
+async def test_what_the_one_had_not_begun_another_executor_serves() -> None:
+    async with machine(2) as made, live_server(dispatcher=made.dispatcher) as live:
+        made.lifecycles[0].fault = threading.Event()
+        made.watched.set()
+        found = await codes(live, 6)
+        assert sorted(one or "" for one in found) == [""] * 5 + ["executor_failed"]
+        assert await ready(live) == (200, None)
 
 
-async def test_what_a_woken_executor_says_changes_no_answer(pool: ThreadPoolExecutor) -> None:
-    go = threading.Event()
-    async with machine(2) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
-        made.lifecycles[0].fault = go
-        try:
-            made.watched.set()
-            found = await codes(live, 2)
-        finally:
-            go.set()
+async def test_what_a_woken_executor_says_changes_no_answer() -> None:
+    async with machine(2) as made, live_server(dispatcher=made.dispatcher) as live:
+        made.lifecycles[0].fault = go = threading.Event()
+        made.watched.set()
+        found = await codes(live, 2)
+        go.set()
         assert sorted(one or "" for one in found) == ["", "executor_failed"]
         while not any(isinstance(one, StepReport) and one.executor == 0 and one.step > 1 for one in made.reports):
             await asyncio.sleep(0)
         assert text_of(await live.stream_chat(max_tokens=TOKENS)) == "A" * TOKENS
 
 
-async def test_a_dead_executor_fails_its_requests_once(pool: ThreadPoolExecutor) -> None:
-    async with machine(1) as made, live_server(pool, Limits(), dispatcher=made.dispatcher) as live:
+async def test_a_dead_executor_fails_its_requests_once() -> None:
+    async with machine(1) as made, live_server(dispatcher=made.dispatcher) as live:
         made.lifecycles[0].fault = RuntimeError("the device is lost")
         made.lifecycles[0].go.clear()
         ended = asyncio.create_task(codes(live, 3))

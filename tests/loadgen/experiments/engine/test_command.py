@@ -1,15 +1,21 @@
-"""`lengthwise bench engine` from its arguments to its table and its file, on a tiny model."""
+"""`lengthwise bench engine`, `bench gpu` and `bench quality` from their flags to tables and files, on tiny networks."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from loadgen.experiments.engine import setup
+from loadgen.experiments.engine import gpu, setup
+from loadgen.experiments.engine.gpu import Parts
+from loadgen.experiments.engine.quality import perplexity, table
+from models.network.kv_adapter import PassingStore
+from models.network.loader import LoadedModel
 from server.cli import main as cli
 
 SHORT = ("--input-len", "6", "--output-len", "4", "--rounds", "1", "--dtype", "float32")
@@ -19,6 +25,7 @@ NAMES = ["lengthwise", "generate"]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "BUFFER_BYTES", 2**20)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
 
 
@@ -48,7 +55,7 @@ def test_every_contestant_has_a_line_for_every_number_of_rows(
     assert saved["floor"]["bandwidth"] > 0
 
 
-def test_other_ways_to_keep_weights_stand_beside_it(quick: None, tiny_folder: Path, tmp_path: Path) -> None:
+def test_other_ways_to_keep_weights_stand_beside_it(tiny_folder: Path, tmp_path: Path) -> None:
     saved = tmp_path / "found.json"
     assert bench(tiny_folder, *SHORT, "--rows", "2", "--beside", "int8", "none", "--save-result", str(saved)) == 0
     names = [one["name"] for one in read(saved)["parts"][0]["standings"]]
@@ -64,38 +71,96 @@ def test_ragged_requests_stand_alone_unless_rows_are_named(tiny_folder: Path, tm
     assert [(one["name"], one["trouble"]) for one in part["standings"]] == [(name, None) for name in NAMES]
 
 
-@pytest.mark.parametrize(
-    ("flags", "remedy"),
-    [
-        (("--input-len", "600"), "ask for shorter ones"),
-        (("--ragged", "--num-requests", "500"), "--num-requests"),
-        (("--device", "cuda"), "--device cuda"),
-        (("--save-result", "/proc/nowhere/result.json"), "choose another"),
-        (("--save-result", "/tmp"), "name a file in it"),
-    ],
-)
-def test_what_cannot_be_done_is_said_before_anything_takes_long(
-    tiny_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    flags: tuple[str, ...], remedy: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert cli.main(["bench", "engine", str(tiny_folder), *flags]) == 1
-    captured = capsys.readouterr()
-    assert captured.err.splitlines()[-1].startswith("lengthwise: error: ") and remedy in captured.err
-    assert captured.out == ""
-
-
-def test_numbers_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for flags in (["--rows", "0"], ["--output-len", "1"], ["--rounds", "x"]):
-        with pytest.raises(SystemExit):
-            cli.main(["bench", "engine", *flags])
-    err = capsys.readouterr().err
-    for text, least in (("0", 1), ("1", 2), ("x", 1)):
-        assert f"'{text}' is not a whole number of at least {least}" in err
-
-
 def test_threads_that_wait_spin_briefly(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT")
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     bench(tiny_folder, "--input-len", "600")
     assert os.environ["GOMP_SPINCOUNT"] == "10000"
+
+
+def run(file: Path) -> tuple[int, Any]:
+    code = cli.main(["bench", "gpu", "--rows", "1", "3", "--length", "24", "--save-result", str(file)])
+    return code, json.loads(file.read_text())
+
+
+def test_a_dry_run_goes_through_all_parts_and_says_that_it_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = run(tmp_path / "gpu.json")
+    assert code == 0 and capsys.readouterr().out.startswith("no CUDA device: a dry run of a tiny network")
+    assert found["setting"]["dry"] and found["setting"]["dtype"] == "torch.float32"
+    assert found["parity"] == {"graph": "5 of 5", "eager": "5 of 5", "mask": "5 of 5"}
+    host = found["host"]
+    assert host["streams"] == 8 and host["tokens_s"] == pytest.approx(8e3 / host["step_ms"], rel=0.1)
+    assert host["step_ms"] > 0.9 * host["cost_ms"] > 0 and host["server_us"] > 0 and host["events_a_read"] >= 1
+    assert max(found["rounding"].values()) < 1e-4 and found["graphs"]["count"] == 3
+    for rows in (1, 3):
+        step = found[f"step {rows}"]
+        assert {f"{way}_ms" for way in ("graph", "eager", "mask", "turn", "floor")} <= step.keys()
+        assert step["graph_share_of_floor"] == pytest.approx(step["floor_ms"] / step["graph_ms"])
+        assert found[f"attention {rows}"]["error"] < 1e-5
+        assert found[f"generate {rows}"]["ratio"] > 0
+    assert len(found["prefill 512"]["new_ms"]) == 4 and found["prefill 2048"]["tokens_s"] > 0
+    assert len(found["copies"]["out_ms"]) == 3
+
+
+def test_a_part_that_fails_is_told_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Parts, "step", fail)
+    monkeypatch.setattr(gpu, "measure_host", dict)
+    code, found = run(tmp_path / "gpu.json")
+    assert code == 1 and found["step 1"] == {"failed": "OutOfMemoryError: CUDA out of memory"}
+    assert "failed OutOfMemoryError" in capsys.readouterr().out and found["copies"]["out_ms"]
+
+
+def test_no_part_begins_when_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "LIMIT", 0.0)
+    code, found = run(tmp_path / "gpu.json")
+    assert code == 0 and found["parity"] == found["copies"] == {"left out": "no time"}
+
+
+@pytest.mark.parametrize(("free", "layers"), [(80e9, 32), (24e9, 11), (1e9, 1)])
+def test_the_network_has_as_many_layers_as_fit(free: float, layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (int(free), int(free)))
+    assert gpu._count_layers(torch.device("cuda:0")) == layers
+
+
+def test_perplexity_is_what_transformers_own_loss_says(tiny_model: LoadedModel) -> None:
+    texts = [[5, 6, 7, 8, 9], [11, 12], [3] * 30]
+    losses = []
+    for text in texts:
+        tokens = torch.tensor([text])
+        logits = tiny_model.forward(tokens, torch.arange(len(text))[None], None, PassingStore())
+        losses += [-logits[0].log_softmax(-1)[place, token].item() for place, token in enumerate(text[1:])]
+    assert perplexity(tiny_model, texts) == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
+
+
+def test_each_text_is_told(tiny_model: LoadedModel) -> None:
+    told: list[None] = []
+    perplexity(tiny_model, [[1, 2], [3, 4]], lambda: told.append(None))
+    assert len(told) == 2
+
+
+def test_a_change_is_a_share_of_what_was() -> None:
+    found = {"float32": (10.0, 4 * 2**20), "int8": (10.3, 2**20)}
+    assert [line.split() for line in table(found).splitlines()[1:]] == [
+        ["float32", "4", "10.000", "+0.00%"],
+        ["int8", "1", "10.300", "+3.00%"],
+    ]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_command_compares_what_was_asked_for(
+    named: bool, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("\n".join(json.dumps({"instruction": f"Count to {n}.", "input": "now"}) for n in range(4)))
+    files = ["--dataset-path", str(texts)] if named else []
+    flags = ["--quantization", "int8", "--num-texts", "3", "--max-len", "20"]
+    assert cli.main(["bench", "quality", str(tiny_folder), *flags, *files]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["weights", "float32", "int8"]

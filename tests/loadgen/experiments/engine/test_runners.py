@@ -1,24 +1,46 @@
-"""The engines that are compared, their rounds, and the floor of a step."""
+"""The engines that are compared, the rows that they are compared on, their rounds, and the floor of a step."""
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.messages import RowSpec
-from loadgen.experiments.engine.bench import Generate, Lengthwise, Run, Turn, contest, draw_rows
-from loadgen.experiments.engine.setup import Floor, load_plain, measure_bandwidth, weight_bytes
+from loadgen.experiments.engine.bench import (
+    Generate,
+    Lengthwise,
+    Run,
+    Turn,
+    contest,
+    draw_ragged_shapes,
+    draw_rows,
+    longest,
+    shape_of,
+)
+from loadgen.experiments.engine.setup import Floor, Subject, load_plain, measure_bandwidth, weight_bytes
 from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.network.packing import pack
 from models.network.quantization import Quantization
 from models.text import Text
 from tests.engine.rows import lifecycle_of
-from tests.loadgen.experiments.engine.parts import subject_of, ticking
+
+
+def ticking() -> Callable[[], float]:
+    """Seconds: 0, 1, 2, and so on."""
+    count = itertools.count()
+    return lambda: float(next(count))
+
+
+def subject_of(model: LoadedModel, text: Text) -> Subject:
+    return Subject(model, text, partial(load_plain, model))
+
 
 TWO_ROWS = draw_rows(random.Random(0), 50, [(2, 3), (3, 5)])
 
@@ -134,3 +156,19 @@ def test_a_row_that_no_memory_holds_is_told(tiny_model: LoadedModel, tiny_text: 
     small = Lengthwise(subject_of(tiny_model, tiny_text), 1, _lifecycle=lifecycle_of(tiny_model, tiny_text, capacity=6))
     with pytest.raises(UserError, match="a row failed: "):
         small.run(ROWS)
+
+
+def test_ragged_shapes_differ_in_every_length_and_use_the_whole_range() -> None:
+    inputs, outputs = zip(*draw_ragged_shapes(random.Random(0), 11, 5, 15), strict=True)
+    assert sorted(inputs) == sorted(outputs) == list(range(5, 16))
+    assert inputs != outputs
+
+
+def test_even_rows_have_prompts_of_their_own() -> None:
+    rows = draw_rows(random.Random(0), 300, [(6, 3)] * 8)
+    assert {shape_of(row) for row in rows} == {(6, 3)}
+    assert len({row.prompt for row in rows}) == 8
+
+
+def test_columns_hold_the_longest_prompt_with_the_longest_output() -> None:
+    assert longest([(9, 2), (3, 7)]) == 16

@@ -106,34 +106,6 @@ def test_ctrl_c_leaves_tables_and_file(
     assert "interrupted" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("scls", "--experiments", "main,nonsense"), "nonsense is none of main, ablation"),
-        (("baton", "--trace", "some.csv"), "leave --trace and"),
-        (("ssjf", "--tasks", "folder"), "--tasks is for magnus: leave it out"),
-        (("magnus", "--aging-factor", "0"), "--aging-factor is for ssjf: leave it out"),
-        (("magnus", "--tasks", "folder", "--trace", "a.csv"), "--tasks and --trace both tell the lengths"),
-        (("magnus", "--answers", "reference"), "name them with --tasks"),
-        (("magnus", "--tasks", "missing"), "missing has no file *.jsonl"),
-        (("scls", "--trace", "missing.csv"), "missing.csv"),
-    ],
-)
-def test_mistakes_are_told_with_their_remedy(
-    flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    args = parse(*flags)
-    assert run_command(args) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("lengthwise: error: ") and message in error
-
-
-@pytest.mark.parametrize("flags", [("nobody",), ("scls", "--scale=0"), ("scls", "--rates=,"), ("scls", "--seed=-1")])
-def test_values_out_of_range_are_refused(flags: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit):
-        parse(*flags)
-
-
 def test_every_experiment_has_the_time_that_it_takes() -> None:
     timed = {(paper, name) for paper, name, _ in PUBLISHED["seconds"]}
     plain = {

@@ -1,5 +1,5 @@
-"""From a simulation to the figures that papers ask for, how an experiment is carried out, and rows where the golden
-files have no case: figures that are missing, and parts of a set of queries.
+"""From a simulation to the figures that papers ask for, how an experiment is carried out, verdicts on rows, and rows
+where the golden files have no case: figures that are missing, and parts of a set of queries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine.sampling.params import SamplingParams
 from loadgen.experiments.paper.baton import TARGET_2, table_rows
 from loadgen.experiments.paper.experiment import Experiment
 from loadgen.experiments.paper.load import Load, chat_pool
-from loadgen.experiments.paper.row import PUBLISHED, Row, Runs
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, SECONDS, TIMES, Row, Runs
 from loadgen.experiments.paper.scls import PAPER, main_rows, slice_rows
 from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
 from loadgen.experiments.paper.trial import Figures, Point, SliceCount, make_trial, pool_trials
@@ -25,6 +25,7 @@ from loadgen.simulate.simulation import Served, Simulation, Watch
 from models.errors import UserError
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request, Times
+from server.cli.main import main
 from tests.loadgen.experiments.paper.parts import line, point_at, stage_of, trial_of
 
 ONE = Served(0.0, 0.0, 1.0, 4.0, 10, 20, 1, None)
@@ -177,3 +178,34 @@ def test_seconds_of_a_part_of_batons_queries_say_nothing() -> None:
     assert [row.measured for row in rows] == ["100.0 s", "25.0 s", "4.00×"]
     assert [row.published for row in rows] == ["50.1 s", "31.1 s", "1.61×"]
     assert [row.what for row in table_rows(Runs(lines), TARGET_2, published, whole=False)] == [rows[2].what]
+
+
+def row_of(low: float, high: float, unit: str, *measured: float) -> Row:
+    return Row.beside("a over b", {str(one): one for one in measured}, low, high, unit, "IV, Fig. 1")
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (row_of(60, 70, PERCENT, 10, 55), "as published"),  # 10 % of 70 below 60
+        (row_of(60, 70, PERCENT, 10, 52), "less"),
+        (row_of(60, 70, PERCENT, 78, 90), "more"),
+        (row_of(60, 70, PERCENT, 20, 90), "less"),  # on both sides, and nowhere near
+        (row_of(60, 70, PERCENT, -5, 0), "the opposite"),
+        (row_of(1.7, 2.2, TIMES, 0.7, 1.0), "the opposite"),
+        (row_of(1.7, 2.2, TIMES, 1.2), "less"),
+        (row_of(242, 242, SECONDS, 241.7), "as published"),
+        (row_of(242, 242, SECONDS, 0.5), "less"),
+        (Row.claim("it rises", True, "1, 2", "IV"), "holds"),
+        (Row.claim("it rises", False, "2, 1", "IV"), "does not hold"),
+        (Row.skip("it", "there is no GPU"), ""),
+        (Row.find("it", {"it": 1.0}, SECONDS), ""),
+    ],
+)
+def test_a_row_is_judged_by_the_published_range_and_a_tenth_of_it(row: Row, verdict: str) -> None:
+    assert row.verdict == verdict
+
+
+def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["paper", "baton", "--experiments", "table-2"]) == 0
+    assert "7 more, 5 less, 3 as published; 15 rows" in capsys.readouterr().out

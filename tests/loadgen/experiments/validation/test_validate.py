@@ -1,7 +1,8 @@
-"""`lengthwise simulate --validate` on a tiny checkpoint: the plumbing, not the figures."""
+"""`lengthwise simulate --validate` on a tiny checkpoint: its load, its plumbing, and how far apart is too far."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,28 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from engine.measure.timing import Timings
+from loadgen.commands import add_simulate
 from loadgen.experiments.validation import validate
+from loadgen.experiments.validation.validate import (
+    FULL,
+    PROBE,
+    QUICK,
+    Quantity,
+    Size,
+    Verdict,
+    compare,
+    lengths,
+    paced,
+    table,
+    verdict_json,
+)
+from loadgen.simulate.flags import ValidateFlags
+from loadgen.simulate.simulation import Served, measure_latencies
 from models.network.loader import LoadedModel
+from models.options import read_options
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Profile, write_profile
 from server.cli import main as cli
@@ -104,18 +123,118 @@ def test_ctrl_c_leaves_the_verdicts_until_then(
     assert "baton-pd" in capsys.readouterr().out
 
 
+def parse(*flags: str) -> ValidateFlags:
+    parser = argparse.ArgumentParser()
+    add_simulate(parser.add_subparsers(), Path, lambda asked: 0)
+    args = parser.parse_args(["simulate", "--validate", "--dataset-name", "random", *flags])
+    return read_options(args, ValidateFlags)
+
+
+@pytest.mark.parametrize(("flags", "size"), [((), FULL), (("--quick",), QUICK)])
+def test_without_a_rate_all_requests_are_there_to_probe(flags: tuple[str, ...], size: Size) -> None:
+    made = lengths(parse(*flags), context_length=10_000)
+    assert len(made) == PROBE and {one.arrival for one in made} == {0.0}
+    assert max(one.input_length for one in made) == size.max_input
+
+
+def test_a_small_context_clips_them() -> None:
+    made = lengths(parse("--random-output-len", "900"), context_length=100)
+    assert max(one.input_length + one.output_length for one in made) <= 100
+
+
+def test_a_rate_is_kept_for_as_long_as_was_asked_for_but_not_longer() -> None:
+    assert len(lengths(parse("--rate", "2", "--duration", "5"), 4096)) == 10
+    assert len(lengths(parse("--rate", "2", "--quick"), 4096)) == 2 * QUICK.duration
+
+
+def test_requests_come_at_the_rate() -> None:
+    args = parse("--duration", "50", "--seed", "3")
+    probe = lengths(args, 4096)
+    made = paced(args, probe, 2.8)
+    assert len(made) == round(2.8 * 50)
+    assert made[-1].arrival == pytest.approx(50.0)
+    assert [one.input_length for one in made[:5]] == [one.input_length for one in probe[:5]]
+    assert paced(args, probe, 2.8) == made
+
+
+def test_a_slow_machine_serves_a_few_all_the_same() -> None:
+    args = parse("--quick")
+    assert len(paced(args, lengths(args, 4096), 0.001)) == QUICK.least
+
+
 @pytest.mark.parametrize(
-    ("flags", "message"),
-    [((), "run `lengthwise profile "), (("--strategies", "nonsense"), "nonsense is none of")],
+    ("flags", "strategies"),
+    [((), ("vs", "magnus", "scls", "baton-pd", "lengthwise")), (("--strategies", "so"), ("so",))],
 )
-def test_what_is_missing_is_told_with_its_remedy(
-    tiny_folder: Path, flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["simulate", "--validate", str(tiny_folder), *flags]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("lengthwise: error: ") and message in error
+def test_the_command_hands_over_to_the_validator(flags: tuple[str, ...], strategies: tuple[str, ...]) -> None:
+    seen: list[ValidateFlags] = []
+
+    def validator(asked: ValidateFlags) -> int:
+        seen.append(asked)
+        return 7
+
+    parser = argparse.ArgumentParser()
+    add_simulate(parser.add_subparsers(), Path, validator)
+    args = parser.parse_args(["simulate", "--validate", "some-model", *flags])
+    assert args.run(args) == 7
+    assert (seen[0].validate, seen[0].strategies) == ("some-model", strategies)
 
 
-def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["simulate", "--validate", "/nowhere/at/all"]) == 1
-    assert capsys.readouterr().err.startswith("lengthwise: error: ")
+def test_a_number_of_requests_makes_a_check_short() -> None:
+    args = parse("--num-requests", "12")
+    assert len(paced(args, lengths(args, 4096), 5.0)) == 12
+
+
+@pytest.mark.parametrize(("simulated", "holds"), [(9.51, True), (10.49, True), (9.4, False), (10.6, False)])
+def test_five_percent_of_what_was_measured_at_the_speed_of_the_run(simulated: float, holds: bool) -> None:
+    one = Quantity(real=10.0, profiled=5.0, simulated=simulated)
+    assert one.holds is holds
+    assert Verdict("vs", 1.0, 9, 1.0, {"mean": one, "p99": Quantity(1.0, 1.0, 1.0)}).holds is holds
+
+
+def test_next_to_nothing_is_nothing() -> None:
+    assert Quantity(1e-6, 0.0, 0.0).holds
+    assert not Quantity(0.01, 0.0, 0.0).holds
+
+
+def served(*ends: float) -> list[Served]:
+    """Requests of 11 tokens that came at 0 and began their answers after 1 s."""
+    return [Served(0.0, 0.5, 1.0, end, 10, 11, 1, None) for end in ends]
+
+
+def test_all_quantities_are_compared() -> None:
+    real, slow = measure_latencies(served(2.0, 4.0)), measure_latencies(served(2.0, 8.0))
+    found = compare(real, real, [slow, measure_latencies(served(2.0, 6.0))])
+    parts = ("mean TTFT (s)", "mean TPOT (s)", "mean JCT (s)", "p99 TTFT (s)", "p99 TPOT (s)", "p99 JCT (s)")
+    assert list(found) == [*parts, "throughput (req/s)"]
+    assert found["mean JCT (s)"] == Quantity(3.0, 3.0, 4.5, spread=0.5), "the mean of both simulations"
+    assert found["p99 JCT (s)"] == Quantity(4.0, 4.0, 7.0, 0.10, spread=1.0)
+    assert found["mean TPOT (s)"].real == pytest.approx((0.1 + 0.3) / 2)
+    assert found["mean TTFT (s)"].deviation == 0.0
+    assert found["throughput (req/s)"].simulated == pytest.approx((2 / 8 + 2 / 6) / 2)
+
+
+def test_it_is_told_in_figures() -> None:
+    one = Verdict("vs", 0.9, 40, 1.25, {"mean JCT (s)": Quantity(10.0, 8.0, 12.0)})
+    assert verdict_json(one) == {
+        "strategy": "vs",
+        "rho": 0.9,
+        "requests": 40,
+        "holds": False,
+        "slowdown": 1.25,
+        "quantities": {
+            "mean JCT (s)": {
+                "real": 10.0,
+                "profiled": 8.0,
+                "profile_deviation": pytest.approx(-0.2),
+                "simulated": 12.0,
+                "bound": 0.05,
+                "spread": 0.0,
+                "deviation": pytest.approx(0.2),
+            }
+        },
+    }
+    console = Console(width=180)
+    with console.capture() as shown:
+        console.print(table([one]))
+    assert all(part in shown.get() for part in ("-20.0%", "1.25", "+20.0%", "0.9", "no"))

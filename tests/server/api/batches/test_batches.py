@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -18,30 +16,26 @@ import pytest
 
 from engine.messages import RowSpec, RowUpdate
 from scheduler.request import BACKGROUND
-from server.api.limits import Limits
 from server.cli.config import Admission, FrontConfig
-from server.http.access import ALL, Access, Quota
-from server.http.front import OPEN, Front
-from server.http.keys import Keyring
+from server.http.access import ACCESS, ALL
+from server.http.front import Front
 from server.http.service import FilesPlace
 from server.observe.logs import quiet_broken_requests
 from tests.server.fakes import ANSWER, answer
-from tests.server.live import Live, live_server
+from tests.server.live import Live, bearer, chat_body, live_server
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
 
 @asynccontextmanager
-async def server(
-    folder: Path, pool: ThreadPoolExecutor, *, capacity: int = 10**6, front: Front = OPEN, **limits: Any
-) -> AsyncIterator[Live]:
-    async with live_server(pool, Limits(**limits), front=front, files=FilesPlace(folder, capacity)) as live:
+async def server(folder: Path, *, capacity: int = 10**6, **fields: Any) -> AsyncIterator[Live]:
+    async with live_server(files=FilesPlace(folder, capacity), **fields) as live:
         yield live
 
 
 @pytest.fixture
-async def live(tmp_path: Path, pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
-    async with server(tmp_path, pool) as live:
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    async with server(tmp_path) as live:
         yield live
 
 
@@ -57,13 +51,7 @@ async def upload(
     if purpose is not None:
         fields.add_field("purpose", purpose)
     fields.add_field("file", content, filename="in.jsonl")
-    async with live.session.post(f"{live.url}/v1/files", data=fields, headers=headers) as response:
-        return response.status, orjson.loads(await response.read())
-
-
-async def get(live: Live, path: str, **headers: str) -> tuple[int, bytes]:
-    async with live.session.get(live.url + path, headers=headers) as response:
-        return response.status, await response.read()
+    return await live.post("/v1/files", fields, **headers)
 
 
 async def begin(live: Live, content: bytes, endpoint: str = CHAT) -> str:
@@ -82,18 +70,24 @@ def body(file_id: str, endpoint: str = CHAT, **fields: object) -> dict[str, obje
 async def until(live: Live, name: str, *statuses: str) -> Any:
     """A batch once it has come to one of these statuses."""
     while True:
-        batch = orjson.loads((await get(live, f"/v1/batches/{name}"))[1])
+        batch = (await live.get(f"/v1/batches/{name}")).json
         if batch["status"] in statuses:
             return batch
+
+
+async def until_completed(live: Live, name: str, lines: int) -> None:
+    """Return when so many lines of a batch have their answers."""
+    while (await live.get(f"/v1/batches/{name}")).json["request_counts"]["completed"] < lines:
+        pass
 
 
 async def results(live: Live, file_id: str | None) -> dict[str, Any]:
     """The lines of an output or error file, by their custom_id; there is one for each."""
     if file_id is None:
         return {}
-    status, content = await get(live, f"/v1/files/{file_id}/content")
-    assert status == 200
-    lines = [orjson.loads(one) for one in content.splitlines()]
+    reply = await live.get(f"/v1/files/{file_id}/content")
+    assert reply.status == 200
+    lines = [orjson.loads(one) for one in reply.body.splitlines()]
     found = {one["custom_id"]: one for one in lines}
     assert len(found) == len(lines)
     return found
@@ -135,9 +129,9 @@ async def test_lines_go_below_all_others_in_their_order_twice_as_many_as_slots(l
     assert sorted(asked) == sorted(lengths.values())
 
 
-async def test_lines_that_wait_turn_no_other_request_away(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+async def test_lines_that_wait_turn_no_other_request_away(tmp_path: Path) -> None:
     """Lines in the queue filled it, so that others were refused with 429."""
-    async with server(tmp_path, pool, max_num_queued_reqs=0) as live:
+    async with server(tmp_path, max_num_queued_reqs=0) as live:
         submitted = live.dispatcher.submitted
         live.dispatcher.pause = 1
         first = asyncio.create_task(live.chat())
@@ -156,8 +150,7 @@ async def test_a_cancelled_batch_keeps_what_it_has(live: Live) -> None:
     live.dispatcher.script = first_answers("a")
     live.dispatcher.pause = None
     name = await begin(live, line("a", max_tokens=100) + line("b", max_tokens=50))
-    while (orjson.loads((await get(live, f"/v1/batches/{name}"))[1]))["request_counts"]["completed"] == 0:
-        pass
+    await until_completed(live, name, 1)
     status, batch = await live.post(f"/v1/batches/{name}/cancel", {})
     assert (status, batch["status"]) == (200, "cancelling")
     batch = await until(live, name, "cancelled")
@@ -181,23 +174,22 @@ def first_answers(name: str) -> Any:
     return script
 
 
-async def test_the_next_server_asks_only_for_what_has_no_answer(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+async def test_the_next_server_asks_only_for_what_has_no_answer(tmp_path: Path) -> None:
     names = [f"line {place}" for place in range(6)]
-    async with server(tmp_path, pool) as live:
+    async with server(tmp_path) as live:
         live.dispatcher.script = first_answers(names[2])
         batch_id = await begin(live, b"".join(map(line, names)))
-        while (orjson.loads((await get(live, f"/v1/batches/{batch_id}"))[1]))["request_counts"]["completed"] == 0:
-            pass
+        await until_completed(live, batch_id, 1)
     (output,) = (path for path in (tmp_path / "files").glob("*.data") if b"chat.completion" in path.read_bytes())
     with output.open("ab") as half:  # as a kill may leave it
         half.write(b'{"id": "x", "custom_id": "line 3", "resp')
     (tmp_path / "files" / "file-rest.data").write_bytes(b"of an upload")
-    async with server(tmp_path, pool) as live:
+    async with server(tmp_path) as live:
         batch = await until(live, batch_id, "completed")
         assert len(live.dispatcher.submitted) == 5
         assert set(await results(live, batch["output_file_id"])) == set(names)
-    async with server(tmp_path, pool) as live:
-        assert orjson.loads((await get(live, f"/v1/batches/{batch_id}"))[1]) == batch
+    async with server(tmp_path) as live:
+        assert (await live.get(f"/v1/batches/{batch_id}")).json == batch
     assert not (tmp_path / "files" / "file-rest.data").exists()
 
 
@@ -263,14 +255,11 @@ async def test_bad_calls_are_refused(live: Live) -> None:
         found, reply = await upload(live, b"x", purpose=purpose)
         assert (found, reply["error"]["param"]) == (400, param), reply
     for path in ("/v1/files/x", "/v1/files/x/content", "/v1/batches/x", "/v1/files/..%2F..%2Fbatches%2Fx/content"):
-        assert (await get(live, path))[0] == 404
+        assert (await live.get(path)).status == 404
     for query in ("limit=0", "limit=x", "after=x"):
-        assert (await get(live, f"/v1/files?{query}"))[0] == 400
-    async with live.session.post(f"{live.url}/v1/files", data=b"{}") as response:
-        assert response.status == 400
-    broken = {"Content-Type": "multipart/form-data; boundary=x"}
-    async with live.session.post(f"{live.url}/v1/files", data=b"--y\r\n", headers=broken) as response:
-        assert response.status == 400, await response.text()
+        assert (await live.get(f"/v1/files?{query}")).status == 400
+    assert (await live.post("/v1/files", b"{}"))[0] == 400
+    assert (await live.post("/v1/files", b"--y\r\n", content_type="multipart/form-data; boundary=x"))[0] == 400
 
 
 @pytest.mark.parametrize("size", [3, 200_000])
@@ -324,31 +313,31 @@ async def test_forms_made_to_break_their_reader_are_refused_at_once(live: Live, 
     """Some were answered 500, and one of 1.5 MB held the event loop for 10 s."""
     boundary = b"y" * 60 if "longer" in case else b"x"
     content, said = FORMS[case]
-    headers = {"Content-Type": f"multipart/form-data; boundary={boundary.decode()}"}
-    data = BytesIO(content.replace(b"--x", b"--" + boundary))
-    async with live.session.post(f"{live.url}/v1/files", data=data, headers=headers) as response:
-        assert response.status == 400 and said in (await response.json())["error"]["message"]
-    assert not (await get(live, "/v1/files"))[1].count(b"file-")
+    kind, data = (
+        f"multipart/form-data; boundary={boundary.decode()}",
+        BytesIO(content.replace(b"--x", b"--" + boundary)),
+    )
+    status, reply = await live.post("/v1/files", data, content_type=kind)
+    assert status == 400 and said in reply["error"]["message"]
+    assert b"file-" not in (await live.get("/v1/files")).body
 
 
 @pytest.mark.parametrize(("name", "kept"), [(b"\xff\xfe", "??"), (b"../../etc/passwd", "../../etc/passwd")])
 async def test_a_files_name_is_only_a_name(live: Live, tmp_path: Path, name: bytes, kept: str) -> None:
     """Bytes that are no text were answered 500, after the file had been kept."""
     content = form(PURPOSE, FILE.replace(b'"a"', b'"' + name + b'"'))
-    headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    async with live.session.post(f"{live.url}/v1/files", data=content, headers=headers) as response:
-        file = await response.json()
-        assert (response.status, file["filename"], file["bytes"]) == (200, kept, 3)
+    status, file = await live.post("/v1/files", content, content_type="multipart/form-data; boundary=x")
+    assert (status, file["filename"], file["bytes"]) == (200, kept, 3)
     assert sorted(path.stem for path in (tmp_path / "files").iterdir()) == [file["id"]] * 2
 
 
 async def test_a_file_that_is_left_unread_is_not_sent_for_ever(
-    tmp_path: Path, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each left a traceback in the log."""
     caplog.handler.addFilter(quiet_broken_requests)
-    front = replace(OPEN, settings=FrontConfig(send_timeout=0.3))
-    async with server(tmp_path, pool, capacity=10**8, front=front, max_file_bytes=10**8) as live:
+    front = Front(settings=FrontConfig(send_timeout=0.3))
+    async with server(tmp_path, capacity=10**8, front=front, max_file_bytes=10**8) as live:
         size = 5 * 10**7
         _, file = await upload(live, BytesIO(bytes(size)))
         async with live.connect() as (reader, writer):
@@ -361,14 +350,13 @@ async def test_a_file_that_is_left_unread_is_not_sent_for_ever(
     assert not caplog.records
 
 
-async def test_files_have_bounds(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
-    async with server(tmp_path, pool, capacity=500, max_file_bytes=300) as live:
+async def test_files_have_bounds(tmp_path: Path) -> None:
+    async with server(tmp_path, capacity=500, max_file_bytes=300) as live:
         assert (await upload(live, b"x" * 301))[0] == 413
         _, first = await upload(live, b"x" * 300)
         assert (await upload(live, b"x" * 201))[0] == 413
         assert (await upload(live, b"x" * 200))[0] == 200
-        async with live.session.delete(f"{live.url}/v1/files/{first['id']}") as response:
-            assert response.status == 200
+        assert (await live.ask("DELETE", f"/v1/files/{first['id']}")).status == 200
         assert (await upload(live, b"x" * 300))[0] == 200
     assert len([*(tmp_path / "files").glob("*.data")]) == 2
 
@@ -377,68 +365,58 @@ async def test_a_file_that_is_read_cannot_be_deleted(live: Live) -> None:
     live.dispatcher.pause = 0
     batch_id = await begin(live, line("a"))
     batch = await until(live, batch_id, "in_progress")
-    async with live.session.delete(f"{live.url}/v1/files/{batch['input_file_id']}") as response:
-        assert (response.status, (await response.json())["error"]["code"]) == (400, "file_in_use")
+    reply = await live.ask("DELETE", f"/v1/files/{batch['input_file_id']}")
+    assert (reply.status, reply.json["error"]["code"]) == (400, "file_in_use")
 
 
 async def test_lists_come_in_pages_the_latest_first(live: Live) -> None:
     made = [await begin(live, line(str(place))) for place in range(3)]
-    page = orjson.loads((await get(live, "/v1/batches?limit=2"))[1])
+    page = (await live.get("/v1/batches?limit=2")).json
     assert [one["id"] for one in page["data"]] == made[:0:-1]
     assert (page["first_id"], page["last_id"], page["has_more"]) == (made[2], made[1], True)
-    page = orjson.loads((await get(live, f"/v1/batches?after={made[1]}"))[1])
+    page = (await live.get(f"/v1/batches?after={made[1]}")).json
     assert ([one["id"] for one in page["data"]], page["has_more"]) == (made[:1], False)
-    files = orjson.loads((await get(live, "/v1/files?purpose=batch"))[1])
-    assert len(files["data"]) == 3
+    assert len((await live.get("/v1/files?purpose=batch")).json["data"]) == 3
 
 
-async def test_a_key_sees_only_its_own(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
-    front = Front(Access(Keyring(["mine", "other"])))
-    mine, other = ({"Authorization": f"Bearer {key}"} for key in ("mine", "other"))
-    async with server(tmp_path, pool, front=front) as live:
+async def test_a_key_sees_only_its_own(tmp_path: Path) -> None:
+    mine, other = bearer("mine"), bearer("other")
+    async with server(tmp_path, keys=["mine", "other"]) as live:
         _, file = await upload(live, line("a"), **mine)
-        data = orjson.dumps(body(file["id"]))
-        for headers, status in ((other, 404), (mine, 200)):
-            assert (await get(live, f"/v1/files/{file['id']}/content", **headers))[0] == status
-            async with live.session.post(f"{live.url}/v1/batches", data=data, headers=headers) as response:
-                assert response.status == status
-                batch = await response.json()
-        for headers, status in ((other, 404), (mine, 200)):
-            assert (await get(live, f"/v1/batches/{batch['id']}", **headers))[0] == status
-        assert orjson.loads((await get(live, "/v1/batches", **other))[1])["data"] == []
+        for headers, expected in ((other, 404), (mine, 200)):
+            assert (await live.get(f"/v1/files/{file['id']}/content", **headers)).status == expected
+            status, batch = await live.post("/v1/batches", body(file["id"]), **headers)
+            assert status == expected
+        for headers, expected in ((other, 404), (mine, 200)):
+            assert (await live.get(f"/v1/batches/{batch['id']}", **headers)).status == expected
+        assert (await live.get("/v1/batches", **other)).json["data"] == []
 
 
 async def test_lines_count_in_their_keys_quota_and_leave_half_of_it(
-    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They counted for nothing: a batch let a key have all that its quota kept from it."""
     monkeypatch.setattr("server.batches.batches.RETRY", 0.001)
-    quota = Quota(Admission(requests_per_minute=4))
-    async with server(tmp_path, pool, front=Front(Access(quota=quota))) as live:
+    async with server(tmp_path, admission=Admission(requests_per_minute=4)) as live:
         name = await begin(live, line("a") + line("b", n=2) + line("c"))
-        while (orjson.loads((await get(live, f"/v1/batches/{name}"))[1]))["request_counts"]["completed"] < 2:
-            pass
-        for status in (200, 200, 429):
-            assert (await live.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}))[
-                0
-            ] == status
+        await until_completed(live, name, 2)
+        assert [(await live.post(CHAT, chat_body()))[0] for _ in range(3)] == [200, 200, 429]
         assert len(live.dispatcher.submitted) == 5
         monkeypatch.setattr("server.http.access.WINDOW", 0.0)
         batch = await until(live, name, "completed")
         assert batch["request_counts"]["completed"] == 3
 
 
-async def test_lines_spend_tokens(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
-    quota = Quota(Admission(tokens_per_minute=10**6))
-    async with server(tmp_path, pool, front=Front(Access(quota=quota))) as live:
+async def test_lines_spend_tokens(tmp_path: Path) -> None:
+    async with server(tmp_path, admission=Admission(tokens_per_minute=10**6)) as live:
         batch = await until(live, await begin(live, line("a") + line("b")), "completed")
         replies = (await results(live, batch["output_file_id"])).values()
         spent = sum(one["response"]["body"]["usage"]["total_tokens"] for one in replies)
-        assert spent and quota._uses[ALL].tokens.total == spent
+        assert spent and live.app[ACCESS].quota._uses[ALL].tokens.total == spent
 
 
-async def test_a_server_without_a_folder_says_so(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits()) as live:
+async def test_a_server_without_a_folder_says_so() -> None:
+    async with live_server() as live:
         status, reply = await live.post("/v1/batches", body("file-x"))
         assert (status, reply["error"]["code"]) == (404, "no_files")
 

@@ -66,14 +66,6 @@ def test_a_name_that_was_used_again_means_the_latest_also_when_the_first_is_forg
     assert found is not None and found.id == "b"
 
 
-def test_a_call_without_requests_is_not_worth_remembering() -> None:
-    register = Register(idle())
-    with pytest.raises(ValueError, match="refused"), register.enter(record("a")):
-        raise ValueError("refused")
-    assert not [*register.iter_latest(None, 10)]
-    assert register.status("x-a", None) is None
-
-
 def test_what_is_cancelled_says_so_to_its_handler_and_its_reader() -> None:
     register, request, done = Register(idle()), waiting(), finished()
     with register.enter(record("a", request, done)) as call:
@@ -92,13 +84,3 @@ def test_a_call_whose_answers_are_all_there_cannot_be_cancelled_any_more() -> No
         status = register.cancel("a", None)
         assert status is not None and status.state is CallState.FINISHED
         call.check()
-
-
-def test_nobody_finds_the_calls_of_another() -> None:
-    register = Register(idle())
-    with register.enter(record("a", waiting(), holder="one")):
-        assert register.status("a", "two") is register.cancel("a", "two") is None
-        assert not [*register.iter_latest("two", 10), *register.iter_latest(None, 10)]
-    assert register.status("a", "two") is None
-    assert register.status("x-a", "two") is None
-    assert register.status("a", "one") is not None

@@ -8,30 +8,24 @@ import multiprocessing
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 
 import server.embeddings as waiting
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog
 from models.embedder import Embedder
 from server.api.health import LIFE
-from server.api.limits import Limits
 from server.cli.config import Admission
 from server.composition.devices import PREDICTOR_NICENESS
 from server.embeddings import TextEmbedder, make_embedding_worker
-from server.http.access import Access, Quota
-from server.http.front import OPEN, Front
-from server.http.keys import Keyring
 from server.process.worker_process import WorkerProcess
 from tests.server.api.embeddings import light_embedder
-from tests.server.live import Live, live_server
+from tests.server.live import Live, bearer, live_server
 
 URL = "/v1/embeddings"
 NAME = "letters"
@@ -40,20 +34,20 @@ PROCESS = "embedding model"
 
 @asynccontextmanager
 async def server(
-    pool: ThreadPoolExecutor, make: Callable[..., object] = light_embedder.embed, model: str = NAME, **fields: Any
+    make: Callable[..., object] = light_embedder.embed, model: str = NAME, **fields: Any
 ) -> AsyncIterator[Live]:
     """A server whose embedder `make` makes in a process."""
     process = WorkerProcess(PROCESS, partial(make, model, "cpu"))
     async with (
         aclosing(TextEmbedder(Path(model).name, process)) as embedder,
-        live_server(pool, Limits(), embedder=embedder, **fields) as live,
+        live_server(embedder=embedder, **fields) as live,
     ):
         yield live
 
 
 @pytest.fixture
-async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
-    async with server(pool) as live:
+async def live() -> AsyncIterator[Live]:
+    async with server() as live:
         yield live
 
 
@@ -119,12 +113,10 @@ async def test_what_cannot_be_embedded_is_a_400_that_says_what_to_change(live: L
     await ask(live, "fine")
 
 
-async def test_another_models_name_is_a_404_and_so_is_a_server_that_embeds_nothing(
-    live: Live, pool: ThreadPoolExecutor
-) -> None:
+async def test_another_models_name_is_a_404_and_so_is_a_server_that_embeds_nothing(live: Live) -> None:
     status, reply = await live.post(URL, {"input": "a", "model": "text-embedding-3-small"})
     assert (status, reply["error"]["code"]) == (404, "model_not_found") and NAME in reply["error"]["message"]
-    async with live_server(pool, Limits()) as none:
+    async with live_server() as none:
         status, reply = await none.post(URL, {"input": "a"})
         assert (status, reply["error"]["code"]) == (404, "no_embeddings")
 
@@ -157,53 +149,43 @@ async def test_a_process_that_fails_or_is_killed_is_a_503_and_then_there_is_anot
 
 
 async def test_a_network_that_cannot_be_loaded_is_told_in_the_log_and_not_to_the_client(
-    pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with server(pool, light_embedder.fail) as live:
+    async with server(light_embedder.fail) as live:
         status, reply = await live.post(URL, {"input": "a"})
     assert status == 503 and NAME not in reply["error"]["message"]
     assert "letters is no sentence embedder" in caplog.text
 
 
-async def test_keys_and_quotas_count_and_the_end_turns_calls_away(pool: ThreadPoolExecutor) -> None:
-    quota = Quota(Admission(tokens_per_minute=5))
-    front = Front(Access(Keyring(["mine", "other"]), quota))
-    async with server(pool, front=front) as live:
+async def test_keys_and_quotas_count_and_the_end_turns_calls_away() -> None:
+    async with server(keys=["mine", "other"], admission=Admission(tokens_per_minute=5)) as live:
         assert (await live.post(URL, {"input": "a"}))[0] == 401
-
-        async def post(key: str) -> int:
-            headers = {"Authorization": f"Bearer {key}"}
-            data = orjson.dumps({"input": "hello"})
-            async with live.session.post(live.url + URL, data=data, headers=headers) as response:
-                return response.status
-
-        assert [await post("mine"), await post("mine"), await post("other")] == [200, 429, 200]
-    async with server(pool, front=OPEN) as live:
+        statuses = [(await live.post(URL, {"input": "x" * 5}, **bearer(key)))[0] for key in ("mine", "mine", "other")]
+        assert statuses == [200, 429, 200]
+    async with server() as live:
         live.app[LIFE].draining = True
         assert (await live.post(URL, {"input": "a"}))[0] == 503
 
 
-async def test_a_batch_embeds_too(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+async def test_a_batch_embeds_too(tmp_path: Path) -> None:
     from server.http.service import FilesPlace
     from tests.server.api.batches.test_batches import begin, line, results, until
 
     lines = line("a", URL, input="hello") + line("b", URL, input="x" * 9)
-    async with server(pool, files=FilesPlace(tmp_path, 10**6)) as live:
+    async with server(files=FilesPlace(tmp_path, 10**6)) as live:
         batch = await until(live, await begin(live, lines, URL), "completed")
         fine, wrong = [await results(live, batch[name]) for name in ("output_file_id", "error_file_id")]
     assert fine["a"]["response"]["body"]["data"][0]["embedding"] == [104.0, 111.0, 5.0]
     assert wrong["b"]["response"]["status_code"] == 400
 
 
-async def test_a_model_that_is_not_here_is_a_503_with_the_command_and_never_fetched_inside_a_call(
-    pool: ThreadPoolExecutor,
-) -> None:
+async def test_a_model_that_is_not_here_is_a_503_with_the_command_and_never_fetched_inside_a_call() -> None:
     """The first call took 21 s to download it."""
     here: list[bool] = []
     process = WorkerProcess(PROCESS, partial(light_embedder.embed, NAME, "cpu"))
     async with (
         aclosing(TextEmbedder(NAME, process, lambda: bool(here))) as embedder,
-        live_server(pool, Limits(), embedder=embedder) as live,
+        live_server(embedder=embedder) as live,
     ):
         status, reply = await live.post(URL, {"input": "hello"})
         assert (status, reply["error"]["code"]) == (503, "model_not_fetched")
@@ -226,9 +208,9 @@ async def test_the_official_client_embeds(live: Live) -> None:
 TEXTS = ["a b c", "d", "e f g h i j k l"]
 
 
-async def test_a_real_network_works_in_the_process_and_gives_way(pool: ThreadPoolExecutor, embedder: Path) -> None:
+async def test_a_real_network_works_in_the_process_and_gives_way(embedder: Path) -> None:
     network = Embedder.load(embedder, max_tokens=1000)
-    async with server(pool, make_embedding_worker, str(embedder)) as live:
+    async with server(make_embedding_worker, str(embedder)) as live:
         reply = await ask(live, TEXTS)
         found = np.array([one["embedding"] for one in reply["data"]])
         assert found == pytest.approx(network.encode(TEXTS), abs=1e-5)
@@ -244,7 +226,7 @@ async def test_a_real_network_works_in_the_process_and_gives_way(pool: ThreadPoo
 
 
 @pytest.mark.slow
-async def test_the_packaged_network_says_what_sentence_transformers_says(pool: ThreadPoolExecutor) -> None:
+async def test_the_packaged_network_says_what_sentence_transformers_says() -> None:
     from sentence_transformers import SentenceTransformer
 
     (status,) = (one for one in Catalog().known() if one.name == DEFAULT_EMBEDDER)
@@ -253,7 +235,7 @@ async def test_the_packaged_network_says_what_sentence_transformers_says(pool: T
     texts = ["The weather in Graz", "Le temps à Vienne", "word " * 200]
     network = SentenceTransformer(str(status.folder), device="cpu")
     wanted = network.encode(texts, truncate_dim=64, normalize_embeddings=True)
-    async with server(pool, make_embedding_worker, DEFAULT_EMBEDDER) as live:
+    async with server(make_embedding_worker, DEFAULT_EMBEDDER) as live:
         reply = await ask(live, texts, dimensions=64)
         assert (await live.post(URL, {"input": "word " * 255}))[0] == 400
     assert np.array([one["embedding"] for one in reply["data"]]) == pytest.approx(wanted, abs=1e-5)

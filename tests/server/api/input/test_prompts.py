@@ -1,13 +1,16 @@
-"""Where prompts are encoded: short ones on the event loop, others in a thread."""
+"""Where prompts are encoded, short ones on the event loop and others in a thread; bodies made to take long to read."""
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from server.api.errors import ApiError
+from server.api.input.body import parse
 from server.api.input.prompts import FEW, SHORT, Prompt, chat_prompts, completion_prompts
 from server.api.input.schema import ChatBody, CompletionBody, ContentPart, Message
 from tests.server.live import Live
@@ -58,3 +61,10 @@ async def test_no_thread_is_woken_for_what_is_short(live: Live, body: ChatBody |
 async def test_what_may_take_long_is_left_to_a_thread(live: Live, body: ChatBody | CompletionBody) -> None:
     with pytest.raises(Woken):
         await read(live, body)
+
+
+def test_a_string_that_does_not_end_is_passed_over_once() -> None:
+    begin = time.process_time()
+    with pytest.raises(ApiError):
+        parse(b'{"prompt": "a", "n": 1.5, "user": "' + b'\\"' * 30_000, CompletionBody)
+    assert time.process_time() - begin < 2  # and not half a minute

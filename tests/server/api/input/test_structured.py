@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Event
 from typing import Any, cast
@@ -15,7 +14,6 @@ import pytest
 
 from engine.sampling.grammar import Grammars
 from engine.sampling.params import Grammar, GrammarKind
-from server.api.limits import Limits
 from server.grammars import GrammarCompiler, Outcome, Trial, TrialsFailed
 from server.process.life import listen
 from tests.server.fakes import END, FakeText, InThread, fake_service, played_dispatcher
@@ -80,8 +78,8 @@ async def test_the_order_of_properties_is_kept(live: Live) -> None:
     assert list(orjson.loads(grammar.text)["properties"]) == ["z", "e", "b", "r", "a"]
 
 
-async def test_a_compiled_grammar_is_held_for_as_long_as_its_call_lasts(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits()) as live:
+async def test_a_compiled_grammar_is_held_for_as_long_as_its_call_lasts() -> None:
+    async with live_server() as live:
         live.dispatcher.pause = 0
         data = orjson.dumps(chat_body(stream=True, structured_outputs={"regex": "a"}))
         async with live.session.post(live.url + CHAT, data=data) as response:
@@ -162,20 +160,20 @@ async def test_structured_outputs_do_not_go_with_tools(live: Live) -> None:
     assert asked(live) == Grammar(GrammarKind.REGEX, "a")
 
 
-async def test_a_length_cannot_be_replayed_in_a_grammar(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), allow_replay=True) as live:
+async def test_a_length_cannot_be_replayed_in_a_grammar() -> None:
+    async with live_server(allow_replay=True) as live:
         fields = {"replay_tokens": 5, "response_format": {"type": "json_object"}}
         status, reply = await live.post(CHAT, chat_body(**fields))
         assert (status, reply["error"]["param"]) == (400, "replay_tokens")
 
 
-async def test_a_server_may_refuse_to_constrain_answers(pool: ThreadPoolExecutor) -> None:
+async def test_a_server_may_refuse_to_constrain_answers() -> None:
     asked: dict[str, dict[str, Any]] = {
         "response_format": {"response_format": {"type": "json_object"}},
         "structured_outputs": {"structured_outputs": {"regex": "a"}},
         "tools": {"tools": [TOOL], "tool_choice": "required"},
     }
-    async with live_server(pool, Limits(), grammars=None, context_length=4096) as live:
+    async with live_server(grammars=None, context_length=4096) as live:
         for param, fields in asked.items():
             status, reply = await live.post(CHAT, chat_body(**fields))
             assert (status, reply["error"]["param"]) == (400, param)
@@ -194,7 +192,7 @@ class Failing:
         pass
 
 
-async def test_what_is_no_fault_of_the_grammar_is_told_as_that(pool: ThreadPoolExecutor) -> None:
+async def test_what_is_no_fault_of_the_grammar_is_told_as_that() -> None:
     full, roomy = (
         Grammars(FakeText().to_json, FakeText.VOCAB, {END}, held=-1),
         Grammars(FakeText().to_json, FakeText.VOCAB, {END}),
@@ -203,7 +201,7 @@ async def test_what_is_no_fault_of_the_grammar_is_told_as_that(pool: ThreadPoolE
         (GrammarCompiler(full, cast(Any, InThread(roomy))), (429, "too_many_grammars")),
         (GrammarCompiler(roomy, cast(Any, Failing())), (503, "unavailable")),
     ):
-        async with live_server(pool, Limits(), grammars=compiler) as live:
+        async with live_server(grammars=compiler) as live:
             status, reply = await live.post(CHAT, chat_body(response_format={"type": "json_object"}))
             assert (status, reply["error"]["code"]) == told
             assert "try again later" in reply["error"]["message"]
@@ -224,7 +222,7 @@ class Lasting:
         self.closed.set()
 
 
-async def test_who_waits_for_a_grammar_is_told_that_the_server_ends(pool: ThreadPoolExecutor) -> None:
+async def test_who_waits_for_a_grammar_is_told_that_the_server_ends() -> None:
     """The trial of a large grammar may take seconds more than what ran: the connection was cut, without an answer."""
     tester, port = Lasting(), socket.create_server(("127.0.0.1", 0))
     compiler = GrammarCompiler(Grammars(FakeText().to_json, FakeText.VOCAB, {END}), cast(Any, tester))
@@ -232,7 +230,7 @@ async def test_who_waits_for_a_grammar_is_told_that_the_server_ends(pool: Thread
     body = chat_body(response_format={"type": "json_object"})
     async with played_dispatcher() as dispatcher, aiohttp.ClientSession(url) as session:
         with closing(compiler):
-            async with listen(changed(fake_service(pool, dispatcher, Limits()), {"grammars": compiler}), port):
+            async with listen(changed(fake_service(dispatcher), {"grammars": compiler}), port):
                 call = asyncio.create_task(session.post(CHAT, json=body))
                 await asyncio.to_thread(tester.begun.wait)
             async with await call as response:

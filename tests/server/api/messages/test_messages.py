@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import orjson
 import pytest
 
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate
-from server.api.limits import Limits
-from server.http.access import Access
-from server.http.front import Front
-from server.http.keys import Keyring
 from tests.server.fakes import ANSWER, FakeText, say
 from tests.server.live import Live, live_server
 
@@ -24,8 +18,8 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_
 
 
 @pytest.fixture
-async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
-    async with live_server(pool, Limits(), context_length=4096) as live:
+async def live() -> AsyncIterator[Live]:
+    async with live_server(context_length=4096) as live:
         yield live
 
 
@@ -197,12 +191,11 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("case", BAD)
 async def test_bad_input_is_refused_in_anthropics_form(live: Live, case: str) -> None:
     fields, named = BAD[case]
-    async with live.session.post(live.url + PATH, data=orjson.dumps(fields)) as response:
-        assert response.status == 400
-        reply = orjson.loads(await response.read())
-        assert reply["request_id"] == response.headers["request-id"]
-    assert (reply["type"], reply["error"]["type"]) == ("error", "invalid_request_error")
-    assert named in reply["error"]["message"]
+    reply = await live.ask("POST", PATH, fields)
+    told = reply.json
+    assert (reply.status, reply.headers["request-id"]) == (400, told["request_id"])
+    assert (told["type"], told["error"]["type"]) == ("error", "invalid_request_error")
+    assert named in told["error"]["message"]
     assert not live.dispatcher.submitted
 
 
@@ -211,8 +204,8 @@ async def test_thoughts_and_tools_of_other_servers_are_passed_over(live: Live, p
     """Claude Code asks for both."""
     search = {"type": "web_search_20250305", "name": "web_search"}
     fields = body(thinking={"type": "enabled", "budget_tokens": 1024}, tools=[search])
-    async with live.session.post(live.url + path, data=orjson.dumps(fields)) as response:
-        assert response.status == 200, await response.text()
+    status, reply = await live.post(path, fields)
+    assert status == 200, reply
 
 
 async def test_a_turn_may_be_the_systems(live: Live) -> None:
@@ -221,8 +214,8 @@ async def test_a_turn_may_be_the_systems(live: Live) -> None:
     assert bytes(live.dispatcher.submitted[-1].prompt).decode().count("system:") == 2
 
 
-async def test_any_model_may_be_asked_for_where_the_server_says_so(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), accepts_any_name=True) as live:
+async def test_any_model_may_be_asked_for_where_the_server_says_so() -> None:
+    async with live_server(accepts_any_name=True) as live:
         status, reply = await live.post(PATH, body(model="claude-opus-4"))
         assert (status, reply["model"]) == (200, "fake")
 
@@ -237,15 +230,13 @@ async def test_a_failure_within_a_stream_is_its_last_event(live: Live) -> None:
     assert (last["type"], last["error"]) == ("error", {"type": "api_error", "message": "it broke"})
 
 
-async def test_other_models_and_callers_without_a_key_are_turned_away(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), front=Front(access=Access(Keyring(["secret"])))) as live:
+async def test_other_models_and_callers_without_a_key_are_turned_away() -> None:
+    async with live_server(keys=["secret"]) as live:
         for headers, model, status, kind in (
             ({}, None, 401, "authentication_error"),
             ({"x-api-key": "wrong"}, None, 401, "authentication_error"),
             ({"x-api-key": "secret"}, "claude", 404, "not_found_error"),
             ({"x-api-key": "secret"}, None, 200, None),
         ):
-            data = orjson.dumps(body(model=model))
-            async with live.session.post(live.url + PATH, data=data, headers=headers) as response:
-                reply = orjson.loads(await response.read())
-            assert (response.status, reply.get("error", {}).get("type")) == (status, kind)
+            answered, reply = await live.post(PATH, body(model=model), **headers)
+            assert (answered, reply.get("error", {}).get("type")) == (status, kind)

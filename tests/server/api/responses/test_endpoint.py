@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import orjson
 import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
@@ -15,7 +13,7 @@ from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
 from tests.server.fakes import ANSWER, UNKNOWN, FakeText, say
-from tests.server.live import Live, live_server
+from tests.server.live import Live, bearer, live_server
 
 PATH = "/v1/responses"
 LOGPROBS = "message.output_text.logprobs"
@@ -44,13 +42,13 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city":"Graz"}}\n</tool_c
 
 
 @pytest.fixture
-async def tooled(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+async def tooled() -> AsyncIterator[Live]:
     """A server whose answers call a tool, with a context that the words about tools fit into."""
 
     def script(row: RowSpec) -> Iterable[RowUpdate]:
         yield from say(f"Let me see.\n{CALL}", row)
 
-    async with live_server(pool, Limits(), context_length=4096) as live:
+    async with live_server(context_length=4096) as live:
         live.dispatcher.script = script
         yield live
 
@@ -238,9 +236,8 @@ PATCH = {
 async def test_tools_of_other_servers_are_passed_over(tooled: Live) -> None:
     """Codex sends its own tools with each call, and ended at a 400."""
     body = {"input": "Hi", "tools": [{"type": "web_search"}, WEATHER, {"type": "local_shell"}], "tool_choice": "auto"}
-    async with tooled.session.post(tooled.url + PATH, data=orjson.dumps(body)) as response:
-        reply = orjson.loads(await response.read())
-    assert (response.status, [tool["name"] for tool in reply["tools"]]) == (200, ["weather"])
+    status, reply = await tooled.post(PATH, body)
+    assert (status, [tool["name"] for tool in reply["tools"]]) == (200, ["weather"])
     assert "web_search" not in prompt_of(tooled)
 
 
@@ -264,17 +261,15 @@ async def test_a_custom_tool_is_called_with_a_text_and_its_result_goes_back(tool
     assert "*** Begin" in prompt_of(tooled) and "Done" in prompt_of(tooled)
 
 
-async def test_stored_responses_are_shown_forgotten_and_bounded(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(stored_response_bytes=6000), context_length=4096) as live:
+async def test_stored_responses_are_shown_forgotten_and_bounded() -> None:
+    async with live_server(stored_response_bytes=6000, context_length=4096) as live:
         kept, passed = await ask(live), await ask(live, store=False)
         streamed = (await stream(live))[-1]["response"]
         for reply, status in ((kept, 200), (streamed, 200), (passed, 404)):
-            async with live.session.get(f"{live.url}{PATH}/{reply['id']}") as response:
-                assert response.status == status
-                shown = orjson.loads(await response.read())
-            assert status == 404 or shown == reply
-        async with live.session.delete(f"{live.url}{PATH}/{kept['id']}") as response:
-            assert orjson.loads(await response.read()) == {"id": kept["id"], "object": "response", "deleted": True}
+            shown = await live.get(f"{PATH}/{reply['id']}")
+            assert shown.status == status and (status == 404 or shown.json == reply)
+        gone = await live.ask("DELETE", f"{PATH}/{kept['id']}")
+        assert gone.json == {"id": kept["id"], "object": "response", "deleted": True}
         status, reply = await live.post(PATH, {"input": "Hi", "previous_response_id": kept["id"]})
         assert (status, reply["error"]["code"]) == (404, "response_not_found")
         for _ in range(5):
@@ -287,31 +282,24 @@ async def test_stored_responses_are_shown_forgotten_and_bounded(pool: ThreadPool
         assert status == 404
 
 
-async def test_no_key_makes_another_ones_responses_be_forgotten(pool: ThreadPoolExecutor) -> None:
+async def test_no_key_makes_another_ones_responses_be_forgotten() -> None:
     """One that stored many emptied the store of all the others."""
     front, limits = Front(Access(Keyring(["mine", "other"]))), Limits(stored_response_bytes=6000)
-    async with live_server(pool, limits, front=front, context_length=4096) as live:
-
-        async def status_of(key: str, **fields: object) -> tuple[int, Any]:
-            headers, data = {"Authorization": f"Bearer {key}"}, orjson.dumps({"input": "Hi", **fields})
-            async with live.session.post(live.url + PATH, data=data, headers=headers) as response:
-                return response.status, await response.json()
-
-        _, kept = await status_of("mine")
+    async with live_server(limits, front=front, context_length=4096) as live:
+        _, kept = await live.post(PATH, {"input": "Hi"}, **bearer("mine"))
         for metadata in (*[{}] * 6, {"a": "x" * 6000}):
-            assert (await status_of("other", metadata=metadata))[0] == 200
-        assert (await status_of("mine", previous_response_id=kept["id"]))[0] == 200
+            assert (await live.post(PATH, {"input": "Hi", "metadata": metadata}, **bearer("other")))[0] == 200
+        further = {"input": "Hi", "previous_response_id": kept["id"]}
+        assert (await live.post(PATH, further, **bearer("mine")))[0] == 200
 
 
-async def test_a_key_goes_on_from_its_own_responses_only(pool: ThreadPoolExecutor) -> None:
-    async with live_server(pool, Limits(), front=Front(Access(Keyring(["mine", "other"])))) as live:
+async def test_a_key_goes_on_from_its_own_responses_only() -> None:
+    async with live_server(keys=["mine", "other"]) as live:
         earlier = None
         for key, status in (("mine", 200), ("other", 404), ("mine", 200)):
-            body = orjson.dumps({"input": "Hi", "previous_response_id": earlier})
-            headers = {"Authorization": f"Bearer {key}"}
-            async with live.session.post(live.url + PATH, data=body, headers=headers) as response:
-                assert response.status == status
-                earlier = earlier or orjson.loads(await response.read())["id"]
+            answered, reply = await live.post(PATH, {"input": "Hi", "previous_response_id": earlier}, **bearer(key))
+            assert answered == status
+            earlier = earlier or reply["id"]
 
 
 BAD: dict[str, tuple[dict[str, object], str | None, str]] = {

@@ -1,9 +1,8 @@
-"""Tools in a chat: what the model is told, what it may answer, and how its calls reach the client."""
+"""Tools in a chat: what the model is told and may answer, how its calls reach the client; closed schemas."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from engine.sampling.params import Grammar, GrammarKind
-from server.api.input.tools import instruction
-from server.api.limits import Limits
+from server.api.input.tools import close_schema, instruction
 from tests.server.fakes import END, FakeText, say
 from tests.server.live import Live, chat_body, live_server
 
@@ -88,9 +86,9 @@ async def chat_in_room(live: Live, fields: dict[str, object]) -> Any:
 
 
 @pytest.fixture
-async def live(pool: ThreadPoolExecutor) -> AsyncIterator[Live]:
+async def live() -> AsyncIterator[Live]:
     """With a context that the words about tools fit into."""
-    async with live_server(pool, Limits(), context_length=4096) as live:
+    async with live_server(context_length=4096) as live:
         yield live
 
 
@@ -327,9 +325,9 @@ class ToolText(FakeText):
         return super().encode_chat(messages, **others)
 
 
-async def test_a_template_that_knows_tools_gets_them_as_they_are(pool: ThreadPoolExecutor) -> None:
+async def test_a_template_that_knows_tools_gets_them_as_they_are() -> None:
     text = ToolText()
-    async with live_server(pool, Limits(), text=text) as live:
+    async with live_server(text=text) as live:
         call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Graz"}'}}
         turns = [
             {"role": "user", "content": "?"},
@@ -418,3 +416,60 @@ async def test_what_cannot_be_enforced_is_no_fault_where_nothing_is(live: Live) 
     loose = {"properties": {"x": {"uniqueItems": True}}}
     await live.chat(tools=[tool(parameters=loose)])
     await live.chat(tools=[tool(parameters=loose, strict=False)], tool_choice="required")
+
+
+OPEN = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["age"]}
+CLOSED = {**OPEN, "required": ["name", "age"], "additionalProperties": False}
+TOOL = {"name": "f", "parameters": OPEN}
+
+
+@pytest.mark.parametrize(
+    ("schema", "closed"),
+    [
+        (OPEN, CLOSED),
+        ({"type": "array", "items": OPEN}, {"type": "array", "items": CLOSED}),
+        ({"anyOf": [OPEN, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
+        ({"$ref": "#/$defs/a", "$defs": {"a": OPEN}}, {"$ref": "#/$defs/a", "$defs": {"a": CLOSED}}),
+        ({"type": "object"}, {"type": "object"}),  # any object at all is what was asked for
+        ({"type": "object", "additionalProperties": OPEN}, {"type": "object", "additionalProperties": CLOSED}),
+        ({"allOf": [OPEN], "properties": {"b": {}}}, {"allOf": [OPEN], "properties": {"b": {}}}),
+        (
+            {"properties": {"properties": OPEN}},
+            {"properties": {"properties": CLOSED}, "required": ["properties"], "additionalProperties": False},
+        ),
+    ],
+)
+def test_objects_are_closed_wherever_their_properties_stand_in_one_place(
+    schema: dict[str, Any], closed: dict[str, Any]
+) -> None:
+    assert close_schema(schema) == closed
+
+
+def json_schema(strict: bool | None) -> dict[str, object]:
+    return {"type": "json_schema", "json_schema": {"name": "person", "schema": OPEN, "strict": strict}}
+
+
+@pytest.mark.parametrize(
+    ("flag", "fields", "closes"),
+    [
+        (False, {"response_format": json_schema(True)}, True),
+        (False, {"response_format": json_schema(None)}, False),
+        (False, {"response_format": json_schema(False)}, False),
+        (True, {"response_format": json_schema(None)}, True),
+        (True, {"structured_outputs": {"json": OPEN}}, True),
+        (False, {"tools": [{"type": "function", "function": {**TOOL, "strict": True}}]}, True),
+        (False, {"tools": [{"type": "function", "function": TOOL}]}, False),
+        (True, {"tools": [{"type": "function", "function": TOOL}]}, True),
+    ],
+)
+async def test_strict_schemas_are_closed_and_with_the_flag_all(
+    flag: bool, fields: dict[str, object], closes: bool
+) -> None:
+    async with live_server(close_schemas=flag, context_length=4096) as live:
+        choice = {"tool_choice": "required"} if "tools" in fields else {}
+        status, reply = await live.post(CHAT, {**chat_body(), **fields, **choice})
+        assert status == 200, reply
+        grammar = live.dispatcher.submitted[0].sampling.grammar
+        assert grammar is not None
+        assert ('"required":["name","age"]' in grammar.text) == closes
+        assert (orjson.dumps({"additionalProperties": False})[1:-1].decode() in grammar.text) == closes

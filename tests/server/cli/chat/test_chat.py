@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 from asyncio.subprocess import PIPE, create_subprocess_exec
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
-from server.api.limits import Limits
 from server.cli.commands.chat import Chat, Conversation
 from server.http.access import Access
 from server.http.front import Front
@@ -73,9 +71,9 @@ async def test_an_unknown_command_is_named_and_a_path_is_a_message(live: Live) -
     assert len(live.dispatcher.submitted) == 1
 
 
-async def test_a_key_is_brought_where_the_server_wants_one(pool: ThreadPoolExecutor) -> None:
+async def test_a_key_is_brought_where_the_server_wants_one() -> None:
     front = Front(Access(Keyring(["a-key-for-the-tests"])))
-    async with live_server(pool, Limits(), front=front) as live:
+    async with live_server(front=front) as live:
         assert (await chat(live.url, "Hi\n", "--api-key", "a-key-for-the-tests"))[:2] == (0, f"{ANSWER}\n")
         code, out, err = await chat(live.url, "Hi\n")
         assert (code, out) == (1, "") and "Bearer" in err

@@ -6,15 +6,15 @@ import csv
 import io
 import json
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from scheduler.journal.file import read
-from scheduler.journal.writer import Journal
 from server.cli.commands import journal as journal_command
-from tests.scheduler.entries import request_entry
+from tests.scheduler.entries import request_entry, written
 from tests.server.cli.commands.runner import run_command
 
 run = partial(run_command, journal_command.add_parser, "journal")
@@ -24,13 +24,9 @@ run = partial(run_command, journal_command.add_parser, "journal")
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The journal of a server that has served three requests, one of them just now, and a batch."""
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path))
-    path = tmp_path / "journal" / "journal.sqlite3"
-    journal = Journal(path)
-    journal.start()
-    for at, generated in ((1.0, 111), (2.0, 222), (time.time(), 333)):
-        journal.put(request_entry(at, generated=generated))
-    journal.close()
-    return path
+    served = ((1.0, 111), (2.0, 222), (time.time(), 333))
+    entries = (request_entry(at, generated=generated) for at, generated in served)
+    return written(tmp_path / "journal" / "journal.sqlite3", *entries).path
 
 
 def test_show_prints_the_newest(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,12 +51,8 @@ def test_export_writes_csv(path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_export_writes_rows_to_train_from(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(path)
-    journal.start()
-    for outcome in ("stop", "length", "cancelled"):
-        entry = request_entry(time.time(), generated=7, outcome=outcome, instruction="Mend it.", user_input="It are.")
-        journal.put(entry)
-    journal.close()
+    kept = request_entry(time.time(), generated=7, instruction="Mend it.", user_input="It are.")
+    written(path, *(replace(kept, outcome=one) for one in ("stop", "length", "cancelled")))
     assert run("export", "--what", "lengths") == 0
     row = {"instruction": "Mend it.", "input": "It are.", "length": 7}
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -83,20 +75,3 @@ def test_prune_wants_to_know_what(path: Path, capsys: pytest.CaptureFixture[str]
     assert run("prune") == 2
     assert "say what to delete, with --older-than or --keep" in capsys.readouterr().err
     assert len(list(read(path))) == 3
-
-
-@pytest.mark.parametrize("action", [["show"], ["export"], ["prune", "--keep", "1"]])
-def test_a_missing_journal_is_one_line_on_standard_error(
-    tmp_path: Path, action: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*action, "--journal", str(tmp_path / "absent")) == 1
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("lengthwise: error: there is no journal at ")
-
-
-@pytest.mark.parametrize("flags", [["prune", "--older-than", "soon"], ["show", "-n", "x"], ["export", "--format", "x"]])
-def test_wrong_values_are_refused(flags: list[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        run(*flags)
-    assert stopped.value.code == 2

@@ -56,14 +56,6 @@ def test_pull_prints_the_folder_and_apart_from_it_the_memory(
     assert output.err.startswith(f"{folder}: weights 0.0 GiB, K and V of 3 slots with ")
 
 
-def test_a_model_that_cannot_be_had_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("pull", "smollm2") == 1
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith(f"lengthwise: error: unknown model 'smollm2'; did you mean {DEFAULT_MODEL}?")
-    assert output.err.count("\n") == 1
-
-
 def test_a_model_whose_weights_do_not_fit_is_refused_before_it_is_fetched(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,9 +80,3 @@ def test_a_converted_file_is_listed_and_can_be_deleted_by_its_path_alone(
     assert run("rm", "own.gguf") == 0
     assert "free again" in capsys.readouterr().out
     assert not folder.exists()
-
-
-@pytest.mark.parametrize("name", [DEFAULT_MODEL, "org/name", "nonsense"])
-def test_what_is_not_in_the_cache_cannot_be_deleted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("rm", name) == 1
-    assert f"{name} is not in the cache: `lengthwise models` lists what is" in capsys.readouterr().err

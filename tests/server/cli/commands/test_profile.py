@@ -86,22 +86,6 @@ def test_too_little_time_is_told_with_the_remedy(tiny_folder: Path, capsys: pyte
     assert "raise --time-limit" in err
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--max-num-seqs", "1"], "needs at least 2 rows"),
-        (["--max-model-len", "20"], "needs at least 2 rows and 32 tokens"),
-        (["--max-model-len", "100000"], "exceeds the model's context"),
-    ],
-)
-def test_what_cannot_be_measured_is_one_line(
-    tiny_folder: Path, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["profile", str(tiny_folder), *FLAGS, *flags]) == 1
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lengthwise: error: ")]
-    assert len(lines) == 1 and said in lines[0]
-
-
 def test_a_cache_that_cannot_be_written_is_told_before_anything_is_measured(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,13 +93,6 @@ def test_a_cache_that_cannot_be_written_is_told_before_anything_is_measured(
     cache.write_text("a file where the folder should be")
     assert cli.main(["profile", "no/such/model"]) == 1
     assert capsys.readouterr().err.startswith(f"lengthwise: error: cannot write {cache}/profiles: ")
-
-
-@pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf", "soon"])
-def test_a_wrong_time_limit_is_wrong_usage(limit: str) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(["profile", f"--time-limit={limit}"])
-    assert stopped.value.code == 2
 
 
 def test_settings_come_from_the_environment_too(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

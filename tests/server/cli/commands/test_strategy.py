@@ -47,22 +47,6 @@ def test_the_settings_of_serve_take_it(folder: Path) -> None:
         load_config({}, {"LENGTHWISE_STRATEGY": "my_order.py:ABSENT"}, None)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("", "cannot name a Python module"),
-        ("My", "cannot name"),
-        ("class", "cannot name"),
-        ("json", "has a module json"),
-    ],
-)
-def test_names_that_no_module_of_its_own_can_have_are_refused(
-    folder: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["strategy", "new", name]) == 1
-    assert message in capsys.readouterr().err and not [*folder.iterdir()]
-
-
 def test_what_is_there_is_not_written_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "test_my_order.py").write_text("mine")
     assert main(["strategy", "new", "my_order"]) == 1

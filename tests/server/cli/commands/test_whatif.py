@@ -161,7 +161,6 @@ def test_one_command_tells_all(journal: Path, tmp_path: Path, capsys: pytest.Cap
     [
         (("--strategies", "vsq"), "vsq: wants other weights"),
         (("--of", "another"), "holds 0 answered requests to another"),
-        (("--journal", "/nowhere/j"), "there is no journal at /nowhere/j"),
     ],
 )
 @pytest.mark.usefixtures("journal")

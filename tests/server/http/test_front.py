@@ -1,17 +1,17 @@
-"""Pages of other origins: what a browser is told, and what such a page cannot do."""
+"""Who may call: names under which a server answers, and pages of other origins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from multidict import CIMultiDictProxy
 
-from server.api.limits import Limits
-from server.cli.config import ConfigError, FrontConfig
+from server.api.errors import ApiError
+from server.cli.config import ConfigError, FrontConfig, ServeConfig
 from server.http.access import Access
-from server.http.front import Front, build_front
+from server.http.front import Front, build_front, check_host, local_hosts
 from server.http.keys import Keyring
 from tests.server.live import Live, chat_body, live_server
 
@@ -21,10 +21,8 @@ ASKS = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control
 
 
 async def ask(live: Live, method: str, headers: Mapping[str, str]) -> tuple[int, CIMultiDictProxy[str]]:
-    body = chat_body(stream=True) if method == "POST" else None
-    async with live.session.request(method, live.url + CHAT, json=body, headers=headers) as response:
-        await response.read()
-        return response.status, response.headers
+    reply = await live.ask(method, CHAT, chat_body(stream=True) if method == "POST" else None, **headers)
+    return reply.status, reply.headers
 
 
 async def test_by_default_no_page_is_let_in_and_none_can_call_behind_the_users_back(live: Live) -> None:
@@ -54,12 +52,10 @@ async def test_a_page_is_foreign_by_its_name_where_the_browser_does_not_say(live
     assert (await ask(live, "GET", {"Origin": "http://evil.example"}))[0] == 405  # harmless, though not served here
 
 
-async def test_an_origin_that_is_named_may_call_with_a_key_and_read_streams_and_errors(
-    pool: ThreadPoolExecutor,
-) -> None:
+async def test_an_origin_that_is_named_may_call_with_a_key_and_read_streams_and_errors() -> None:
     key = "a-long-key-for-the-tests"
     front = Front(Access(Keyring([key])), FrontConfig(allowed_origins=(PAGE,)))
-    async with live_server(pool, Limits(), front=front) as live:
+    async with live_server(front=front) as live:
         status, headers = await ask(live, "OPTIONS", ASKS)
         assert (status, headers["Access-Control-Allow-Origin"]) == (204, PAGE)
         assert headers["Access-Control-Allow-Methods"] == "POST"
@@ -73,9 +69,9 @@ async def test_an_origin_that_is_named_may_call_with_a_key_and_read_streams_and_
         assert (status, "Access-Control-Allow-Origin" in headers) == (403, False)
 
 
-async def test_all_origins_may_be_let_in_and_methods_and_headers_narrowed(pool: ThreadPoolExecutor) -> None:
+async def test_all_origins_may_be_let_in_and_methods_and_headers_narrowed() -> None:
     settings = FrontConfig(allowed_origins=("*",), allowed_methods=("GET", "POST"), allowed_headers=("Authorization",))
-    async with live_server(pool, Limits(), front=Front(settings=settings)) as live:
+    async with live_server(front=Front(settings=settings)) as live:
         _, headers = await ask(live, "OPTIONS", ASKS)
         assert headers["Access-Control-Allow-Origin"] == "*"
         assert headers["Access-Control-Allow-Methods"] == "GET, POST"
@@ -85,3 +81,56 @@ async def test_all_origins_may_be_let_in_and_methods_and_headers_narrowed(pool: 
 def test_what_a_browser_knows_the_user_by_is_not_for_everybody() -> None:
     with pytest.raises(ConfigError, match="--allow-credentials"):
         build_front(FrontConfig(allowed_origins=("*",), allow_credentials=True), {})
+
+
+KEY = "a-long-key-for-the-tests"
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:8000", True),
+        ("localhost.:8000", True),
+        ("127.0.0.1:8000", True),
+        ("[::1]:8000", True),
+        ("[::1]", True),
+        ("127.0.0.2:9", True),
+        ("llm.example", True),
+        ("", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost@evil.example", False),
+        ("localhost:8000.evil.example", False),
+    ],
+)
+def test_a_name_is_compared_whole_without_its_port(host: str, allowed: bool) -> None:
+    hosts = local_hosts("127.0.0.2", ["LLM.example"])
+    with nullcontext() if allowed else pytest.raises(ApiError):
+        check_host(hosts, host)
+
+
+@pytest.mark.parametrize(
+    ("config", "checked"),
+    [
+        (ServeConfig(), True),
+        (ServeConfig(host="localhost"), True),
+        (ServeConfig(host="0.0.0.0"), False),
+        (ServeConfig(api_key=(KEY,)), False),
+        (ServeConfig(uds="/tmp/socket"), False),  # type: ignore[arg-type]
+    ],
+)
+def test_names_are_checked_where_anybody_on_the_machine_may_call(config: ServeConfig, checked: bool) -> None:
+    assert (build_front(config, {}).hosts is not None) is checked
+
+
+async def test_a_page_that_makes_its_own_name_mean_this_machine_is_refused() -> None:
+    """The default server listed its models and generated for Host: evil.example (DNS rebinding)."""
+    front = build_front(ServeConfig(allowed_hosts=("llm.example",)), {})
+    async with live_server(front=front) as live:
+        for host, expected in (("evil.example", 421), ("evil.example:80", 421), ("llm.example", 200), (None, 200)):
+            reply = await live.get("/v1/models", **({} if host is None else {"Host": host}))
+            assert reply.status == expected, host
+            if expected == 421:
+                assert reply.json["error"]["code"] == "host_not_allowed"
+                assert "'evil.example'; --allowed-hosts names" in reply.json["error"]["message"]

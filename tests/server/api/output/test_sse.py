@@ -1,17 +1,92 @@
-"""Progress of a stream that waits, for clients that ask: its place in line and expected wait."""
+"""Looks at many streams, and the progress of a stream that waits, for clients that ask."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
 
+from scheduler.stream import AT_ONCE, Wakeups
 from server.api.limits import Limits
-from server.api.output.sse import HEADER, Progress, progress_in
+from server.api.output.sse import HEADER, Progress, look_often, progress_in
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
+
+
+async def test_it_looks_as_often_as_each_look_says_until_the_context_is_left() -> None:
+    turns, looks, enough = Wakeups(), [0, 0], asyncio.Event()
+
+    async def often() -> float | None:
+        looks[0] += 1
+        if looks[0] == 3:
+            enough.set()
+        return 0.0
+
+    async def once() -> float | None:
+        looks[1] += 1
+        return None
+
+    with look_often(once, 0.0, turns):
+        with look_often(often, 0.0, turns):
+            await enough.wait()
+        count = looks[0]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert looks == [count, 1]
+
+
+async def test_streams_whose_time_is_the_same_are_looked_at_a_few_at_a_time() -> None:
+    """Four thousand waiting streams were told their places in one go, and all else waited for 0.1 s."""
+    turns, looks, most, over = Wakeups(), 0, 0, asyncio.Event()
+
+    async def look() -> float | None:
+        nonlocal looks
+        looks += 1
+        if looks == 50:
+            over.set()
+        return None
+
+    with ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(look_often(look, 0.0, turns))
+        while not over.is_set():
+            before = looks
+            await asyncio.sleep(0)
+            most = max(most, looks - before)
+    assert 0 < most <= AT_ONCE
+
+
+async def test_a_look_that_fails_is_the_last_of_its_stream_only(caplog: pytest.LogCaptureFixture) -> None:
+    turns, looks, again = Wakeups(), [0, 0], asyncio.Event()
+
+    async def gone() -> float | None:
+        looks[0] += 1
+        raise ConnectionResetError
+
+    async def broken() -> float | None:
+        looks[1] += 1
+        raise ValueError("broken")
+
+    async def well() -> float | None:
+        if looks == [1, 1]:
+            again.set()
+        return 0.0
+
+    with (
+        caplog.at_level(logging.ERROR),
+        look_often(gone, 0.0, turns),
+        look_often(broken, 0.0, turns),
+        look_often(well, 0.0, turns),
+    ):
+        async with asyncio.timeout(20):
+            await again.wait()
+    assert looks == [1, 1]
+    assert caplog.messages == ["a stream could not be looked at"]
+
 
 CHAT = "/v1/chat/completions"
 ASKED = {"include_progress": True}
@@ -69,12 +144,13 @@ async def test_a_header_asks_as_well(live: Live, path: str) -> None:
         await content.readuntil(b": queued place=1\n\n")
 
 
+@pytest.mark.parametrize("headers", [{}, {HEADER: "0"}], ids=["unasked", "declined"])
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_stream_that_does_not_ask_gets_no_comment(live: Live, path: str) -> None:
+async def test_a_stream_that_does_not_ask_gets_no_comment(live: Live, path: str, headers: dict[str, str]) -> None:
     """Comments went to everybody, and some clients lose the event behind one."""
     async with (
         streaming(live, CHAT, chat_body(stream_options=ASKED)) as asking,
-        streaming(live, path, PATHS[path], **{HEADER: "0"}) as content,
+        streaming(live, path, PATHS[path], **headers) as content,
     ):
         for _ in range(3):
             await asking.readuntil(b": queued place=1\n\n")  # by now this one would have been told as well
@@ -84,9 +160,9 @@ async def test_a_stream_that_does_not_ask_gets_no_comment(live: Live, path: str)
 
 
 async def test_a_header_that_says_neither_yes_nor_no_is_refused(live: Live) -> None:
-    async with live.session.post(live.url + CHAT, json=chat_body(stream=True), headers={HEADER: "yes"}) as response:
-        error = (await response.json())["error"]
-    assert (response.status, error["param"], error["message"]) == (400, HEADER, f"{HEADER}: must be 0 or 1, not 'yes'")
+    status, reply = await live.post(CHAT, chat_body(stream=True), **{HEADER: "yes"})
+    said = f"{HEADER}: must be 0 or 1, not 'yes'"
+    assert (status, reply["error"]["param"], reply["error"]["message"]) == (400, HEADER, said)
 
 
 @pytest.mark.parametrize("progress", [Progress(3, 1.2), Progress(1, None), Progress(12, 0.0)])

@@ -1,0 +1,118 @@
+"""What users may get wrong: a wrong use of a command ends with 2, and what cannot be done is told in one line."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from server.cli import main as cli
+
+SHORT = "--duration 2 --rate 4 --dataset-name random --random-input-len 9"
+TWO = "compare --strategies vs,baton"
+PROFILE = "profile TINY --executors=1 --dtype=float32 --device=cpu --max-num-seqs=2 --max-model-len=160"
+
+FAILURES = {
+    # a command -> a part of what is told; TINY is a folder with a model, HERE one with a report
+    "bench --base-url http://127.0.0.1:1": "no server answers at http://127.0.0.1:1/v1/models: start one with",
+    "bench --base-url nowhere": "must begin with http://",
+    "bench --dataset-name jsonl": "needs a file",
+    "bench --dataset-name jsonl --dataset-path /no/such/file": "/no/such/file",
+    "bench --base-url http://127.0.0.1:1 --model m": "every warm-up request failed",
+    "bench --result-dir /proc/no": "/proc/no: cannot be written",
+    "compare --strategies vs": "nothing to compare",
+    f"{TWO} --output HERE": "exists already: choose another folder with --output",
+    f"{TWO} --output /proc/no": "/proc/no: cannot be written",
+    f"{TWO} --dataset-name jsonl": "needs a file",
+    "bench engine TINY --input-len 600": "ask for shorter ones",
+    "bench engine TINY --ragged --num-requests 500": "--num-requests",
+    "bench engine TINY --device cuda": "--device cuda",
+    "bench engine TINY --save-result /proc/nowhere/result.json": "choose another",
+    "bench engine TINY --save-result /tmp": "name a file in it",
+    "bench quality TINY --dataset-path absent.jsonl": "absent.jsonl",
+    "paper scls --experiments main,nonsense": "nonsense is none of main, ablation",
+    "paper baton --trace some.csv": "leave --trace and",
+    "paper ssjf --tasks folder": "--tasks is for magnus: leave it out",
+    "paper magnus --aging-factor 0": "--aging-factor is for ssjf: leave it out",
+    "paper magnus --tasks folder --trace a.csv": "--tasks and --trace both tell the lengths",
+    "paper magnus --answers reference": "name them with --tasks",
+    "paper magnus --tasks missing": "missing has no file *.jsonl",
+    "paper scls --trace missing.csv": "missing.csv",
+    "simulate --strategies vs,nonsense": "nonsense is none of",
+    "simulate --cost nonsense": "--cost nonsense: is no file",
+    "simulate --cost profile": "no profile of this machine yet",
+    f"simulate --capacity-tokens 20 --max-output-len 50 {SHORT}": "--max-input-len",
+    f"simulate --capacity-tokens 9 {SHORT}": "no prompt is shorter than 9 tokens",
+    "simulate --dataset-name azure": "--dataset-path",
+    "simulate --duration 2 --rate 4 --sweep seed=1,2 --save-result out.json": "with --sweep or --seeds give --csv",
+    "simulate --validate TINY": "run `lengthwise profile ",
+    "simulate --validate TINY --strategies nonsense": "nonsense is none of",
+    "simulate --validate /nowhere/at/all": "",
+    f"{PROFILE} --max-num-seqs 1": "needs at least 2 rows",
+    f"{PROFILE} --max-model-len 20": "needs at least 2 rows and 32 tokens",
+    f"{PROFILE} --max-model-len 100000": "exceeds the model's context",
+    "whatif --journal /nowhere/j": "there is no journal at /nowhere/j",
+    "journal show --journal absent": "there is no journal at ",
+    "journal export --journal absent": "there is no journal at ",
+    "journal prune --keep 1 --journal absent": "there is no journal at ",
+    "train HERE/absent --tokenizer TINY": "absent cannot be read: No such file",
+    "train": "there is no journal at",
+    "train --predictor proxy --tokenizer TINY": "name files to train from",
+    "strategy new ''": "cannot name a Python module",
+    "strategy new My": "cannot name",
+    "strategy new class": "cannot name",
+    "strategy new json": "has a module json",
+    "models pull smollm2": "unknown model 'smollm2'; did you mean smollm2-135m-instruct?",
+    "models rm org/name": "org/name is not in the cache: `lengthwise models` lists what is",
+    "models rm nonsense": "nonsense is not in the cache: `lengthwise models` lists what is",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, empty but for a report, with a cache of its own."""
+    (tmp_path / "report.json").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")  # else one command sets it for this process
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", FAILURES)
+def test_what_cannot_be_done_is_told_in_one_line_before_anything_takes_long(
+    command: str, folder: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(shlex.split(command.replace("TINY", str(tiny_folder)).replace("HERE", str(folder)))) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.splitlines()[-1].startswith("lengthwise: error: "), err
+    assert err.count("lengthwise: error: ") == 1 and FAILURES[command] in err
+    assert err.count("\n") == 1 or command.startswith(("bench", "profile"))
+    assert not [path for path in folder.iterdir() if path.suffix == ".py"]
+
+
+WRONG_USES = (
+    *(
+        "bench --goodput speed:1",
+        "paper nobody",
+        "paper scls --scale=0",
+        "paper scls --rates=,",
+        "paper scls --seed=-1",
+    ),
+    *("compare --rounds 2", "compare --request-rates 1,0", "compare --request-rates fast", "compare --urls a=gpu:8000"),
+    *("compare --urls http://a", "compare --extra-body []", "bench engine --rows 0", "bench engine --output-len 1"),
+    *("bench engine --rounds x", "simulate --workers=0", "simulate --rate=0", "simulate --duration=inf"),
+    *("simulate --strategies=,", "simulate --seed=-1", "profile --time-limit=0", "profile --time-limit=-1"),
+    *("profile --time-limit=nan", "profile --time-limit=inf", "profile --time-limit=soon", "train --trees 0"),
+    *("journal prune --older-than soon", "journal show -n x", "journal export --format x", "train --sample -1"),
+    *("train --holdout 1", "train --holdout x"),
+)
+
+
+@pytest.mark.parametrize("command", WRONG_USES)
+def test_a_wrong_use_ends_with_2_and_names_the_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(command.split())
+    flag = next((word.partition("=")[0] for word in command.split() if word.startswith("-")), "nobody")
+    assert ended.value.code == 2 and flag in capsys.readouterr().err
