@@ -113,7 +113,9 @@ def equivalent(command: str) -> list[str]:
     """The `lengthwise` commands that a command comes to: for `make`, those that it would run."""
     if not command.startswith("make "):
         return [command]
-    done = subprocess.run(["make", "--dry-run", *shlex.split(command)[1:]], cwd=ROOT, capture_output=True, text=True)
+    make = ["make", "--dry-run", *shlex.split(command)[1:]]
+    environ = {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS")}  # of `make test`
+    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, env=environ)
     assert done.returncode == 0, done.stderr
     return re.findall(
         r"(?:^|exec |&& )\S*/(lengthwise .*?)(?= && | >|$)", done.stdout.replace("\\\n", ""), re.MULTILINE
