@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -80,8 +81,8 @@ def tiny_reference(tiny_folder: Path) -> Reference:
 
 @pytest.fixture
 def all_cores() -> Iterator[None]:
-    """For tests with a model that is large enough to gain from threads."""
-    torch.set_num_threads(CORES)
+    """For tests with a model that is large enough to gain from threads: this process's part of the cores."""
+    torch.set_num_threads(max(1, CORES // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))))
     yield
     torch.set_num_threads(1)
 
