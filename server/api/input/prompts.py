@@ -59,11 +59,13 @@ async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
     form = tools.offered or body.response_format or body.structured_outputs
     grammar = await constraint(body, model, tools) if form else None
     turns = body.messages
-    is_plain = len(turns) <= FEW and all(
-        isinstance(turn.content, str) and not (turn.tool_calls or turn.tool_call_id) for turn in turns
+    is_short = (  # where all that becomes text is short; of many turns none is looked at on the event loop
+        not (asks_tools or body.chat_template_kwargs)
+        and len(turns) <= FEW
+        and all(isinstance(turn.content, str) and not (turn.tool_calls or turn.tool_call_id) for turn in turns)
+        and len(body.instruction or "") + sum(len(turn.content or "") for turn in turns) <= SHORT
     )
-    size = len(body.instruction or "") + sum(len(turn.content or "") for turn in turns)
-    if is_plain and size <= SHORT and not (asks_tools or body.chat_template_kwargs):
+    if is_short:
         return [_converse(body, model, tools, grammar)]
     return [await model.run_in_thread(_converse, body, model, tools, grammar)]
 
