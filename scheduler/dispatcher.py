@@ -43,6 +43,7 @@ class Known(TypedDict, total=False):
     predicted_length: float | None
     distribution: LengthDistribution | None
     cache_scope: str
+    prompt_cache_key: str
 
 
 class Dispatcher:

@@ -118,6 +118,8 @@ class Request:
     """What the prediction is to be multiplied by, as answers with such predictions turned out (remaining_length.py)."""
     cache_scope: str = ""
     """Requests of one scope share what is kept of their prompts; of different scopes nothing."""
+    prompt_cache_key: str = ""
+    """Requests with the same key have prompts that begin alike; empty where that is not known."""
     cached_prompt: int = 0
     """Tokens of the prompt whose K and V are kept from earlier ones: expected until the first token, then as it was."""
     distribution: LengthDistribution | None = None

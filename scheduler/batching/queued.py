@@ -6,12 +6,13 @@ executor whatever its length, and none moves to one that has less to do.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from math import inf
 
 from engine.messages import Entry, RowId
+from scheduler.batching.affinity import Affinity
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Pauses
 from scheduler.batching.preemption import Background, ByOrder, ByPriority, Preemption
 from scheduler.clock import earliest
@@ -38,6 +39,7 @@ class ContinuousBatcher(Batcher):
         self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
         # Where rows wait in the executor, one of them has the slot before anybody is asked.
         self._returning = Returning() if isinstance(self.waiting.order, Fair) and not self._ahead else None
+        self._affinity = Affinity()
 
     def add(self, request: Request, now: float) -> None:
         super().add(request, now)
@@ -59,12 +61,11 @@ class ContinuousBatcher(Batcher):
         best = self.waiting.best_priority
         # Of several priorities none waits on an executor: the worse would have the slots while the better are read.
         ahead = self._ahead if all(held.priority == best for held in worker.requests.values()) else 0
-        slots = worker.info.max_rows - worker.rows + ahead
-        if self._returning is not None:
-            slots -= self._returning.kept(worker.info.index, now)
+        slots = self._free_slots(worker, now) + ahead
         if slots < self._fewest() or not self._kit.memory(worker, 1, 1):  # none could join, so none need be ranked
             return None
         taken = similar_group(self._ranked_for(worker, now, slots), worker, self._kit, slots, self._padding)
+        self._affinity.run(taken, worker)
         if self._returning is not None:
             self._returning.run(taken, worker.info.index)
         return self._serve(taken)
@@ -81,6 +82,23 @@ class ContinuousBatcher(Batcher):
             pauses.update(islice((one for one in asked if one[1]), most))
         return pauses
 
+    def _free_slots(self, worker: Worker, now: float) -> int:
+        kept = 0 if self._returning is None else self._returning.kept(worker.info.index, now)
+        return worker.info.max_rows - worker.rows - kept
+
+    def _without_others(self, worker: Worker, ranked: Iterable[Request], now: float) -> Iterator[Request]:
+        """Leave out requests of whose prompts another executor knows the beginning, as many as it has room for now."""
+        left_out: Counter[int] = Counter()
+        for request in ranked:
+            known = self._affinity.worker(request)
+            if known is not None and known is not worker:
+                rows = left_out[known.info.index] + 1
+                room = self._kit.memory(known, rows, self._kit.memory.length(request))
+                if room and rows <= self._free_slots(known, now):
+                    left_out[known.info.index] = rows
+                    continue
+            yield request
+
     def _fewest(self) -> int:
         """Slots from which on requests are taken: one, but for background requests as many as are read ahead.
 
@@ -93,7 +111,8 @@ class ContinuousBatcher(Batcher):
     def _ranked_for(self, worker: Worker, now: float, slots: int) -> Iterator[Request]:
         """What waits of the best priority, best first: as many requests as there are slots, or all background requests
         that may run there, from which those of similar length are chosen."""
-        ranked, best = iter(self.waiting.ranked(now)), self.waiting.best_priority
+        best = self.waiting.best_priority
+        ranked = self._without_others(worker, self.waiting.ranked(now), now)
         if best < BACKGROUND:
             return islice(takewhile(lambda one: one.priority <= best, ranked), slots)
         return self._background.within(worker, ranked)

@@ -45,6 +45,7 @@ class CallMeta(msgspec.Struct, frozen=True):
     max_output_tokens: Any = None
     n: Any = None
     user: Any = None
+    prompt_cache_key: Any = None
     priority: Any = None
     deadline_ms: Any = None
     stream: Any = None

@@ -107,6 +107,7 @@ def _submitted(
             priority=read_priority(meta),
             deadline=read_deadline(meta, record.arrival),
             client=record.client,
+            prompt_cache_key=f"{record.client}/{meta.prompt_cache_key}" if meta.prompt_cache_key else "",
             predicted_length=None if prediction is None else prediction.length * meta.choices,
             distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
             arrival=record.arrival,

@@ -3,9 +3,10 @@
     python -m tests.server.gateway.kinds FOLDER
 
 FOLDER/model says one length token after another, each the successor of the one before it, down to the end: a llama
-of any speed whose layers add nothing. FOLDER/prompts.jsonl, and 300 others in FOLDER/before.jsonl for a predictor to
-learn from, each have words of one kind, and last the token of the answer's length, which is lognormal by kind. So who
-reads words can predict lengths, up to the spread within a kind, and nobody can know them.
+of any speed whose layers add nothing; FOLDER/model.gguf is the same for llama.cpp. FOLDER/prompts.jsonl, and 300
+others in FOLDER/before.jsonl for a predictor to learn from, each have words of one kind, and last the token of the
+answer's length, which is lognormal by kind. So who reads words can predict lengths, up to the spread within a kind,
+and nobody can know them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import gguf
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -25,6 +27,8 @@ SHORTEST_MEDIAN, LONGEST_MEDIAN, SIGMA = 6.0, 380.0, 0.45
 RARER = 0.77
 """How often a kind comes beside the next shorter one."""
 LONGEST = 700
+SPACE = "▁"
+"""What llama.cpp makes of a space between words."""
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
@@ -34,8 +38,8 @@ def length_token(length: int) -> str:
 
 
 def build(folder: Path, *, hidden: int, layers: int) -> None:
-    """Write the model and its tokenizer, which knows whole words only."""
-    names = ["[UNK]", "[END]", *(word(kind, number) for kind in range(KINDS + 1) for number in range(WORDS))]
+    """Write the model, with a tokenizer which knows whole words only, in both formats."""
+    names = ["[UNK]", "[END]", SPACE, *(word(kind, number) for kind in range(KINDS + 1) for number in range(WORDS))]
     chain = ["[END]", *(length_token(length) for length in range(1, LONGEST + 1))]
     vocabulary = {name: index for index, name in enumerate([*names, *chain[1:]])}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -68,6 +72,36 @@ def build(folder: Path, *, hidden: int, layers: int) -> None:
             network.lm_head.weight[vocabulary[shorter]] = network.model.embed_tokens.weight[vocabulary[longer]]
     network.bfloat16().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    _write_gguf(folder.with_suffix(".gguf"), network, [*vocabulary])
+
+
+def _write_gguf(path: Path, network: LlamaForCausalLM, tokens: Sequence[str]) -> None:
+    """Write the model for llama.cpp. Queries and keys keep their order, since what attention finds is not used."""
+    writer, config, types = gguf.GGUFWriter(path, "llama"), network.config, gguf.TokenType
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * len(tokens))
+    kinds = {"[UNK]": types.UNKNOWN, "[END]": types.CONTROL, SPACE: types.NORMAL}
+    writer.add_token_types([kinds.get(token, types.USER_DEFINED) for token in tokens])
+    writer.add_eos_token_id(1)
+    writer.add_add_bos_token(False)
+    writer.add_add_space_prefix(False)
+    writer.add_chat_template(TEMPLATE)
+    stored = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, weight in network.state_dict().items():
+        found = stored.get_name(name, try_suffixes=(".weight",))
+        assert found is not None, name
+        writer.add_tensor(found, (weight.float() if weight.dim() == 1 else weight.half()).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def word(kind: int, number: int) -> str:

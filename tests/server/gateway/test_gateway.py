@@ -159,6 +159,22 @@ async def test_a_call_without_a_byte_goes_to_another_backend() -> None:
         assert down.bodies and len(up.bodies) == 6
 
 
+async def test_calls_of_one_conversation_go_to_the_backend_that_knows_it() -> None:
+    backends = Backend(), Backend()
+    async with gateway(*backends, slots=2) as gate:
+        asked = []
+        for key, backend in zip("ab", backends, strict=True):
+            asked.append(asyncio.ensure_future(gate.ask(prompt_cache_key=key)))
+            await until(lambda backend=backend: backend.running == 1)
+        for backend in backends:
+            backend.go_on.set()
+        await asyncio.gather(*asked)
+        for other in ("b", "a", "b", ["not a text"]):
+            assert await gate.ask(prompt_cache_key=other) == (200, WHOLE)
+        kept = [[orjson.loads(body)["prompt_cache_key"] for body in one.bodies] for one in backends]
+        assert kept == [["a", "a", ["not a text"]], ["b", "b", "b"]]
+
+
 async def test_a_call_waits_until_its_only_backend_is_there_again() -> None:
     backend = Backend(refuses=True, waits=False)
     async with gateway(backend) as gate:

@@ -1,0 +1,99 @@
+"""Requests of one `prompt_cache_key` go where the last of them ran, if there is room, and wait for no executor."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.messages import ExecutorHealth, FinishReason
+from engine.sampling.params import SamplingParams
+from scheduler.assembly import assemble
+from scheduler.batching import affinity
+from scheduler.batching.batcher import Limits
+from scheduler.dispatcher import Dispatcher
+from scheduler.request import Request
+from scheduler.strategy import STRATEGIES
+from tests.scheduler.fakes import VirtualClock, port, token
+
+LENGTH = 8
+
+
+class Stage:
+    """Two executors, the second of which has a row; so whoever asks goes to the first."""
+
+    def __init__(self, *, capacity: int = 1000) -> None:
+        self.ports = port(0, rows=2, capacity=capacity), port(1, rows=2, capacity=capacity)
+        limits = Limits(group_tokens=100, prefill_ahead=0)
+        self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), self.ports, VirtualClock())
+        first, self.stays = self.ask(), self.ask()
+        self.end(first)
+        assert (first.executor, self.stays.executor) == (None, 1)
+
+    def ask(self, key: str = "", *, dispatch: bool = True) -> Request:
+        request = self.dispatcher.submit(range(4), SamplingParams(max_tokens=LENGTH), prompt_cache_key=key)
+        if dispatch:
+            self.dispatcher.dispatch()
+        return request
+
+    def end(self, request: Request) -> None:
+        assert request.executor is not None
+        report = self.ports[request.executor].report(token(request.row_id, 5, end=FinishReason.STOP))
+        self.dispatcher.receive(report)
+        self.dispatcher.dispatch()
+
+
+def known(stage: Stage, key: str) -> None:
+    """The second executor becomes the one that knows a key."""
+    blockers = stage.ask(), stage.ask()
+    request = stage.ask(key)
+    assert request.executor == 1
+    for one in (*blockers, request):
+        stage.end(one)
+
+
+def test_it_goes_where_the_last_of_its_key_ran_though_another_has_less_to_do() -> None:
+    stage = Stage()
+    known(stage, "a")
+    assert stage.ask("b").executor == 0
+    assert stage.ask("a").executor == 1
+
+
+def test_it_waits_for_no_executor() -> None:
+    stage = Stage()
+    known(stage, "a")
+    assert [stage.ask("a").executor for _ in range(3)] == [1, 0, 0]
+
+
+def test_it_goes_elsewhere_where_tokens_are_lacking() -> None:
+    stage = Stage(capacity=20)
+    known(stage, "a")
+    held = stage.ask(dispatch=False)
+    assert stage.ask("a").executor is not None and held.executor is not None
+
+
+def test_where_its_executor_has_a_fault_another_takes_it_and_keeps_it() -> None:
+    stage = Stage()
+    known(stage, "a")
+    stage.dispatcher.receive(ExecutorHealth(1, "gone"))
+    moved = stage.ask("a")
+    assert moved.executor == 0
+    stage.dispatcher.receive(ExecutorHealth(1, None))
+    assert stage.ask("a").executor == 0
+
+
+def test_those_that_came_together_all_run_and_none_is_passed_over() -> None:
+    stage = Stage()
+    known(stage, "a")
+    asked = [stage.ask(key, dispatch=False) for key in ("a", "", "a", "", "a")]
+    stage.dispatcher.dispatch()
+    assert [one.executor for one in asked] == [1, 0, 0, None, None]
+    stage.end(stage.stays)
+    assert [one.executor for one in asked] == [1, 0, 0, 1, None]
+
+
+def test_keys_that_were_not_used_for_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(affinity, "REMEMBERED", 2)
+    stage = Stage()
+    known(stage, "a")
+    for key in ("b", "c"):
+        stage.end(stage.ask(key))
+    assert stage.ask("a").executor == 0
