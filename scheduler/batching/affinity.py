@@ -19,18 +19,18 @@ class Affinity:
     """The executor that was given the last request of each `prompt_cache_key`."""
 
     def __init__(self) -> None:
-        self._workers: OrderedDict[str, Worker] = OrderedDict()
+        self.workers: OrderedDict[str, Worker] = OrderedDict()
+        """By key. To be read only."""
 
     def worker(self, request: Request) -> Worker | None:
         """The executor that knows the beginning of a prompt; None where there is none, or it takes no rows."""
-        worker = self._workers.get(request.prompt_cache_key)
+        worker = self.workers.get(request.prompt_cache_key)
         return worker if worker is not None and worker.serves else None
 
     def run(self, requests: Iterable[Request], worker: Worker) -> None:
-        """Requests go to an executor."""
-        for key in (request.prompt_cache_key for request in requests):
-            if key:
-                self._workers[key] = worker
-                self._workers.move_to_end(key)
-        while len(self._workers) > REMEMBERED:
-            self._workers.popitem(last=False)
+        """Requests with a key go to an executor."""
+        for request in requests:
+            self.workers[request.prompt_cache_key] = worker
+            self.workers.move_to_end(request.prompt_cache_key)
+        while len(self.workers) > REMEMBERED:
+            self.workers.popitem(last=False)

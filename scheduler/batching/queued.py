@@ -62,10 +62,11 @@ class ContinuousBatcher(Batcher):
         # Of several priorities none waits on an executor: the worse would have the slots while the better are read.
         ahead = self._ahead if all(held.priority == best for held in worker.requests.values()) else 0
         slots = self._free_slots(worker, now) + ahead
-        if slots < self._fewest() or not self._kit.memory(worker, 1, 1):  # none could join, so none need be ranked
+        if slots < self._fewest(best) or not self._kit.memory(worker, 1, 1):  # none could join, so none need be ranked
             return None
-        taken = similar_group(self._ranked_for(worker, now, slots), worker, self._kit, slots, self._padding)
-        self._affinity.run(taken, worker)
+        taken = similar_group(self._ranked_for(worker, now, slots, best), worker, self._kit, slots, self._padding)
+        if keyed := [request for request in taken if request.prompt_cache_key]:
+            self._affinity.run(keyed, worker)
         if self._returning is not None:
             self._returning.run(taken, worker.info.index)
         return self._serve(taken)
@@ -99,20 +100,21 @@ class ContinuousBatcher(Batcher):
                     continue
             yield request
 
-    def _fewest(self) -> int:
+    def _fewest(self, best: float) -> int:
         """Slots from which on requests are taken: one, but for background requests as many as are read ahead.
 
         A prompt that is read alone takes the time of a step from all that run, four together hardly more.
         """
-        if self.waiting.best_priority < BACKGROUND:
+        if best < BACKGROUND:
             return 1
         return max(1, min(len(self.waiting), self._ahead))
 
-    def _ranked_for(self, worker: Worker, now: float, slots: int) -> Iterator[Request]:
-        """What waits of the best priority, best first: as many requests as there are slots, or all background requests
+    def _ranked_for(self, worker: Worker, now: float, slots: int, best: float) -> Iterator[Request]:
+        """What waits of the best priority, in turn: as many requests as there are slots, or all background requests
         that may run there, from which those of similar length are chosen."""
-        best = self.waiting.best_priority
-        ranked = self._without_others(worker, self.waiting.ranked(now), now)
+        ranked = iter(self.waiting.ranked(now))
+        if self._affinity.workers:
+            ranked = self._without_others(worker, ranked, now)
         if best < BACKGROUND:
             return islice(takewhile(lambda one: one.priority <= best, ranked), slots)
         return self._background.within(worker, ranked)
