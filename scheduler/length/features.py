@@ -109,6 +109,11 @@ class TokenFeatures:
     digest: float
     """A number of 24 bits that tells tables apart, which a journal can keep as one more feature."""
 
+    @property
+    def width(self) -> int:
+        """Number of features of a request."""
+        return int(2 * self.table.shape[1] + 1)
+
     @classmethod
     def of(cls, embeddings: Iterable[FloatMatrix]) -> TokenFeatures:
         """Compress token embeddings, parts of (tokens, hidden) in the order of their ids."""
@@ -129,6 +134,6 @@ class TokenFeatures:
         token that has no embedding.
         """
         if not tokens:
-            return (0.0,) * int(2 * self.table.shape[1] + 1)
+            return (0.0,) * self.width
         rows = self.table[np.array(tokens, dtype=np.intp)]
         return (*rows.mean(axis=0).tolist(), *rows[:OPENING].mean(axis=0).tolist(), float(len(tokens)))

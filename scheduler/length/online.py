@@ -1,7 +1,7 @@
 """What learns how long answers become from those that end, in the server's own process (design 2.2).
 
 Fitting takes place where it is handed in; everything else belongs to the event loop. The default's forest stands on
-features that cost microseconds.
+features that cost microseconds, and on what single tokens tell (words.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.clock import Clock
 from scheduler.learner import Learner, Lesson, Submit
-from scheduler.length.features import FloatMatrix, LengthQuery, TokenFeatures
+from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Forest, Growth, grow
-from scheduler.length.learning import ServedRow, examples, row_error
+from scheduler.length.learning import ServedRow, completed, row_error
 from scheduler.length.prediction import TAILS, Estimate, LengthDistribution, Source
+from scheduler.length.words import Prompts, WordScore, bag, held_out_scores
 
 log = logging.getLogger(__name__)
 
@@ -56,29 +58,51 @@ HELD_OUT = 0.2
 class CalibratedForest:
     """A forest, and the ranks among the answers in its leaves between which COVERAGE of the answers to come are."""
 
+    words: WordScore
     forest: Forest
     ranks: tuple[float, float]
 
-    def distributions(self, features: FloatMatrix) -> list[LengthDistribution]:
-        """Features (n, f) -> distributions whose interval covers COVERAGE of the answers to come."""
+    def distributions(self, prompts: Prompts) -> list[LengthDistribution]:
+        """How long the answer to each prompt may become; the interval covers COVERAGE of the answers to come."""
+        features = prompts.scored(self.words.scores(prompts))
         return [one.mapped(self.ranks, TAILS) for one in self.forest.distributions(features)]
 
 
-def fit(answers: Examples, cut: Sequence[bool], growth: Growth = GROWTH) -> CalibratedForest:
-    """Grow a forest from answers, oldest first, two at least.
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """Prompts, oldest first, and the lengths that their answers would have come to and whether they were cut, (n,)."""
+
+    prompts: Prompts
+    lengths: NDArray[np.float32]
+    cut: NDArray[np.bool_]
+
+    def where(self, chosen: NDArray[np.bool_]) -> Answers:
+        """The answers where `chosen`, (n,), is true."""
+        return Answers(self.prompts.where(chosen), self.lengths[chosen], self.cut[chosen])
+
+
+def fit(answers: Answers, growth: Growth = GROWTH) -> CalibratedForest:
+    """Grow a forest from answers, three at least.
 
     Distributional conformal prediction (Chernozhukov, Wüthrich and Zhu, PNAS 118, 2021): a forest of the older answers
     predicts the newest, and the ranks that these have tell which ranks the ends of an interval must have.
     """
-    newest = np.arange(len(answers)) >= min(round((1 - HELD_OUT) * len(answers)), len(answers) - 1)
+    count = len(answers.lengths)
+    newest = np.arange(count) >= min(round((1 - HELD_OUT) * count), count - 1)
     held = answers.where(newest)
-    predicted = grow(answers.where(~newest), growth).distributions(held.features)
-    came = zip(predicted, held.lengths.tolist(), np.asarray(cut)[newest].tolist(), strict=True)
+    predicted = _grow(answers.where(~newest), growth, TAILS).distributions(held.prompts)
+    came = zip(predicted, held.lengths.tolist(), held.cut.tolist(), strict=True)
     low, high = np.quantile([one.ranks(length, cut=was_cut) for one, length, was_cut in came], TAILS).tolist()
-    return CalibratedForest(grow(answers, growth), (low, high))
+    return _grow(answers, growth, (low, high))
 
 
-Fit: TypeAlias = Callable[[Examples, Sequence[bool]], CalibratedForest]
+def _grow(answers: Answers, growth: Growth, ranks: tuple[float, float]) -> CalibratedForest:
+    prompts, lengths = answers.prompts, answers.lengths
+    forest = grow(Examples(prompts.scored(held_out_scores(prompts, lengths)), lengths), growth)
+    return CalibratedForest(WordScore.fit(prompts, lengths), forest, ranks)
+
+
+Fit: TypeAlias = Callable[[Answers], CalibratedForest]
 """Grows a forest as `fit` does; may raise anything, and CancelledError at the end of the server."""
 
 
@@ -139,7 +163,7 @@ class OnlineForest:
 
     def _remember(self, row: ServedRow) -> _Scope:
         scope = self._scopes.setdefault(row.scope, _Scope())
-        scope.rows.append(replace(row, features=np.array(row.features[:-1], dtype=np.float32)))
+        scope.rows.append(replace(row, features=np.array(row.features[:-1], dtype=np.float32)))  # without the digest
         self._scopes.move_to_end(row.scope)
         if len(self._scopes) > SCOPES:
             self._scopes.popitem(last=False)
@@ -157,7 +181,7 @@ class OnlineForest:
         begun = self._clock.now()
         try:
             for scope, rows, _ in work:
-                scope.present = self._fit(examples(rows), [row.cut for row in rows])
+                scope.present = self._fit(self._answers(rows))
         finally:
             ended = self._clock.now()
             self._rests_until = ended + PAUSE * (ended - begun)
@@ -165,17 +189,23 @@ class OnlineForest:
         served = [row for *_, rows in work for row in rows]
         return Lesson(len(served), len(served), row_error(served)) if served else None
 
+    def _answers(self, rows: Sequence[ServedRow]) -> Answers:
+        lengths = np.array([row.generated for row in rows], dtype=np.float32)
+        cut = np.array([row.cut for row in rows])
+        prompts = Prompts.of([row.features for row in rows], self._features.width)
+        return Answers(prompts, completed(lengths, cut), cut)
+
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """How long answers may become, as a LengthPredictor; without distributions until the scope's first forest has
         grown."""
         await asyncio.sleep(0)  # one batch a turn of the loop, however many are asked for
-        features = [self._features.read(query.tokens) for query in queries]
+        features = [(*self._features.read(query.tokens), *bag(query.tokens).tolist()) for query in queries]
         found: list[LengthDistribution | None] = [None] * len(queries)
         for name in {query.scope for query in queries}:
             forest = self._scopes[name].present if name in self._scopes else None
             own = [place for place, query in enumerate(queries) if query.scope == name]
             if forest is not None:
-                asked = np.array([features[place] for place in own], dtype=np.float32)
+                asked = Prompts.of([features[place] for place in own], self._features.width)
                 for place, one in zip(own, forest.distributions(asked), strict=True):
                     found[place] = one
         digest = self._features.digest

@@ -26,9 +26,10 @@ from models.proxy.training import train as tune
 from scheduler.length import evaluation
 from scheduler.length.evaluation import Contest, Contestant, Split, quality
 from scheduler.length.features import Ablation, TokenFeatures
-from scheduler.length.forest import Examples, Forest, Growth, Manifest, save
-from scheduler.length.online import fit
+from scheduler.length.forest import Forest, Growth, Manifest, save
+from scheduler.length.online import Answers, fit
 from scheduler.length.prediction import LengthDistribution
+from scheduler.length.words import Prompts, bag
 from server.composition.cache_paths import forest_path, proxy_path
 from server.lengths.process import load_forest
 from server.lengths.training_data import TrainingData, read_data, read_files
@@ -122,10 +123,11 @@ def _measure(
 
 def _predict_own(features: TokenFeatures, data: TrainingData, parts: Split, seed: int) -> list[LengthDistribution]:
     """Predictions by the served model's own embeddings, as the server makes them from answers in a random order."""
-    rows = np.array([features.read(query.tokens) for query in data.queries], dtype=np.float32)
+    tokens = [query.tokens for query in data.queries]
+    prompts = Prompts(np.array([*map(features.read, tokens)], dtype=np.float32), [*map(bag, tokens)])
     known = np.random.default_rng(seed).permutation(np.flatnonzero(~parts.held))
-    forest = fit(Examples(rows[known], data.examples.lengths[known]), [False] * len(known))
-    return forest.distributions(rows[parts.held])
+    forest = fit(Answers(prompts.where(known), data.examples.lengths[known], np.zeros(len(known), dtype=bool)))
+    return forest.distributions(prompts.where(np.flatnonzero(parts.held)))
 
 
 def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:

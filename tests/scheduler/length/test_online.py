@@ -18,13 +18,14 @@ import pytest
 from scheduler.learner import inline
 from scheduler.length.evaluation import covered
 from scheduler.length.features import LengthQuery, TokenFeatures
-from scheduler.length.forest import Examples, Growth
+from scheduler.length.forest import Growth
 from scheduler.length.learning import LengthHistory, ServedRow
 from scheduler.length.microbatch import BATCH, MicroBatcher
-from scheduler.length.online import FEWEST, MORE, PAUSE, CalibratedForest, OnlineForest, fit
+from scheduler.length.online import FEWEST, MORE, PAUSE, Answers, CalibratedForest, OnlineForest, fit
 from scheduler.length.prediction import COVERAGE, TAILS, Estimate, Source
+from scheduler.length.words import bag
 from tests.scheduler.fakes import VirtualClock
-from tests.scheduler.length.examples import linear
+from tests.scheduler.length.examples import answers, linear, wordless
 
 FEATURES = TokenFeatures.of([np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32)])
 SMALL = Growth(trees=20, min_leaf=3, random_cuts=True)
@@ -32,6 +33,12 @@ SMALL = Growth(trees=20, min_leaf=3, random_cuts=True)
 
 def query(tokens: int) -> LengthQuery:
     return LengthQuery("", "", tokens, 1000, tuple(range(tokens)))
+
+
+def row(tokens: int, generated: int, *, predicted: float = 50.0, scope: str = "") -> ServedRow:
+    """An answer to a prompt of so many tokens."""
+    features = (*FEATURES.read(range(tokens)), *bag(range(tokens)).tolist(), FEATURES.digest)
+    return ServedRow(features, predicted, generated, scope=scope)
 
 
 def forest(submit: Callable[[Callable[[], None]], object] = inline) -> OnlineForest:
@@ -45,8 +52,7 @@ def estimate(learner: OnlineForest, *tokens: int) -> Sequence[Estimate]:
 def serve(learner: OnlineForest, answers: int, length: Callable[[int], float] = lambda tokens: 3 * tokens) -> None:
     for place in range(answers):
         tokens = 1 + (7 * place) % 90
-        features = (*FEATURES.read(range(tokens)), FEATURES.digest)
-        learner.add(ServedRow(features, 50.0, round(length(tokens))))
+        learner.add(row(tokens, round(length(tokens))))
 
 
 def test_after_the_first_answers_there_is_a_distribution_that_follows_the_prompt() -> None:
@@ -63,11 +69,10 @@ def test_after_the_first_answers_there_is_a_distribution_that_follows_the_prompt
 def test_a_scope_is_predicted_by_its_own_answers_alone() -> None:
     learner = forest()
     for _ in range(16):
-        learner.add(ServedRow((*FEATURES.read(range(50)), FEATURES.digest), 50.0, 173, scope="a"))
+        learner.add(row(50, 173, scope="a"))
     for place in range(2 * FEWEST):
         for scope, factor in (("a", 1), ("b", 2)):
-            features = (*FEATURES.read(range(1 + place % 90)), FEATURES.digest)
-            learner.add(ServedRow(features, 50.0, 20 * factor, scope=scope))
+            learner.add(row(1 + place % 90, 20 * factor, scope=scope))
     asked = [replace(query(50), scope=scope) for scope in ("a", "b", "c")]
     own, other, newcomer = (one.distribution for one in asyncio.run(learner.estimate(asked)))
     assert own is not None and own.quantile(1.0) == 173
@@ -104,10 +109,10 @@ def test_growing_forests_takes_a_small_part_of_the_time_however_many_answers_end
     """Seven were grown over 800 answers of twenty seconds, 1.5 s of a core each."""
     clock, grown = VirtualClock(), list[float]()
 
-    def fit_for_two_seconds(answers: Examples, cut: Sequence[bool]) -> CalibratedForest:
+    def fit_for_two_seconds(answers: Answers) -> CalibratedForest:
         grown.append(clock.time)
         clock.time += 2.0
-        return fit(answers, cut, SMALL)
+        return fit(answers, SMALL)
 
     learner = OnlineForest(FEATURES, inline, clock, fit=fit_for_two_seconds)
     serve(learner, 10 * FEWEST)
@@ -126,9 +131,7 @@ def test_nine_in_ten_answers_to_come_are_within_the_interval_however_noisy_they_
     rng = np.random.default_rng(1)
     seen, unseen = linear(600, features=5), linear(600, features=5, seed=2)
     spread = [np.exp(noise * rng.normal(size=600)).astype(np.float32) for _ in range(2)]
-    predicted = fit(replace(seen, lengths=seen.lengths * spread[0]), [False] * 600, SMALL).distributions(
-        unseen.features
-    )
+    predicted = fit(answers(seen, seen.lengths * spread[0]), SMALL).distributions(wordless(unseen))
     lengths = unseen.lengths * spread[1]
     assert COVERAGE - 0.05 <= covered(predicted, lengths) <= COVERAGE + 0.05
 
@@ -143,14 +146,14 @@ def test_as_many_answers_are_within_the_interval_where_half_of_them_are_cut() ->
         np.minimum(one.lengths * np.exp(0.5 * rng.normal(size=600)), longest).astype(np.float32)
         for one in (seen, unseen)
     ]
-    predicted = fit(replace(seen, lengths=came[0]), came[0] == longest, SMALL).distributions(unseen.features)
+    predicted = fit(answers(seen, came[0], came[0] == longest), SMALL).distributions(wordless(unseen))
     assert 0.4 < np.mean(came[1] == longest) < 0.6
     assert COVERAGE - 0.05 <= covered(predicted, came[1]) <= COVERAGE + 0.05
 
 
 def test_answers_that_were_cut_do_not_lower_the_ends_of_intervals() -> None:
     seen = linear(200, features=3)
-    whole, cut = (fit(seen, [was_cut] * 200, SMALL).ranks for was_cut in (False, True))
+    whole, cut = (fit(answers(seen, seen.lengths, np.full(200, was_cut)), SMALL).ranks for was_cut in (False, True))
     assert cut[0] >= whole[0] and cut[1] >= whole[1]
 
 
@@ -159,10 +162,10 @@ def test_where_no_forest_can_be_grown_the_last_one_stays_and_the_next_lesson_tri
 ) -> None:
     broken = [True]
 
-    def fit_later(answers: Examples, cut: Sequence[bool]) -> CalibratedForest:
+    def fit_later(answers: Answers) -> CalibratedForest:
         if broken:
             raise ValueError(broken.pop())
-        return fit(answers, cut)
+        return fit(answers)
 
     learner = OnlineForest(FEATURES, inline, VirtualClock(), fit=fit_later)
     serve(learner, FEWEST)
@@ -173,7 +176,7 @@ def test_where_no_forest_can_be_grown_the_last_one_stays_and_the_next_lesson_tri
 
 
 def test_only_answers_of_this_model_are_known_at_the_start() -> None:
-    own = [ServedRow((*FEATURES.read(range(1 + n % 50)), FEATURES.digest), 1.0, 1 + n % 50) for n in range(FEWEST)]
+    own = [row(1 + n % 50, 1 + n % 50, predicted=1.0) for n in range(FEWEST)]
     others = [replace(row, features=(*row.features[:-1], row.features[-1] + 1)) for row in own]
     magnus = [replace(row, features=(1.0,) * 21) for row in own]
     known, unknown = (
@@ -188,12 +191,12 @@ async def test_a_server_waits_for_the_forest_of_the_answers_of_before_but_not_fo
 ) -> None:
     """It grew beside the first requests, 1.5 s of a core."""
     caplog.set_level(logging.INFO)
-    known = [ServedRow((*FEATURES.read(range(1 + n % 50)), FEATURES.digest), 1.0, 1 + n % 50) for n in range(FEWEST)]
+    known = [row(1 + n % 50, 1 + n % 50, predicted=1.0) for n in range(FEWEST)]
     begun = threading.Event()
 
-    def fit_once_begun(answers: Examples, cut: Sequence[bool]) -> CalibratedForest:
+    def fit_once_begun(answers: Answers) -> CalibratedForest:
         begun.wait()
-        return fit(answers, cut, SMALL)
+        return fit(answers, SMALL)
 
     with ThreadPoolExecutor(1) as thread:
         learner = OnlineForest(FEATURES, thread.submit, VirtualClock(), known, fit_once_begun)
@@ -216,7 +219,7 @@ async def test_a_burst_of_a_thousand_holds_the_loop_for_a_batch_at_most_and_all_
         FEATURES,
         inline,
         VirtualClock(),
-        [ServedRow((*FEATURES.read(range(1 + n % 50)), FEATURES.digest), 1.0, 1 + n % 50) for n in range(400)],
+        [row(1 + n % 50, 1 + n % 50, predicted=1.0) for n in range(400)],
     )
     turns: list[float] = []
     waits: list[float] = []
@@ -239,7 +242,7 @@ async def test_a_burst_of_a_thousand_holds_the_loop_for_a_batch_at_most_and_all_
 
 
 def test_a_forest_that_is_given_up_at_the_end_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
-    def give_up(answers: Examples, cut: Sequence[bool]) -> CalibratedForest:
+    def give_up(answers: Answers) -> CalibratedForest:
         raise CancelledError
 
     learner = OnlineForest(FEATURES, inline, VirtualClock(), fit=give_up)

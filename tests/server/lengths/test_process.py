@@ -26,7 +26,7 @@ from server.composition.devices import PREDICTOR_NICENESS
 from server.lengths.process import ForestWorker, NicedProcess, PredictorProcess, Setup, embed
 from server.process.worker_process import ProcessFailed
 from tests.models import tiny_embedder
-from tests.scheduler.length.examples import linear
+from tests.scheduler.length.examples import answers, linear, wordless
 from tests.server.lengths import light_predictor
 from tests.server.lengths.light_predictor import FakeEmbedder
 
@@ -137,9 +137,9 @@ def test_work_is_given_up_when_a_server_and_all_its_processes_are_told_to_end() 
 
 def test_the_default_forest_comes_back_from_its_process_as_it_is_grown_here() -> None:
     with closing(NicedProcess(niceness=0)) as niced:
-        apart = niced.run(fit, linear(80), [False] * 80)
-    unseen = linear(3, seed=1).features
-    here = [one.mean for one in fit(linear(80), [False] * 80).distributions(unseen)]
+        apart = niced.run(fit, answers(linear(80)))
+    unseen = wordless(linear(3, seed=1))
+    here = [one.mean for one in fit(answers(linear(80))).distributions(unseen)]
     assert [one.mean for one in apart.distributions(unseen)] == pytest.approx(here)
 
 
