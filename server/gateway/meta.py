@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 from zlib import crc32
 
@@ -33,7 +34,10 @@ TEXTS = ("system", "instructions", "messages", "prompt", "input")
 INNER = ("content", "text")
 """Names of the fields of messages, and of their parts, that hold texts."""
 
-_WORD = re.compile(r"\w+")
+_UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff"
+"""Characters of Chinese, Japanese and Korean, each of which counts as a word."""
+
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 class CallMeta(msgspec.Struct, frozen=True):
@@ -79,7 +83,7 @@ class CallMeta(msgspec.Struct, frozen=True):
             raw: Raw = getattr(self, name)
             if memoryview(raw):
                 for text in _texts(msgspec.json.decode(raw)):
-                    found += [crc32(word.encode()) % TABLE for word in _WORD.findall(text[:LONGEST])]
+                    found += [crc32(word.encode()) % TABLE for word in _WORD.findall(text[:LONGEST].lower())]
                     if len(found) >= MOST_WORDS:
                         return tuple(found[:MOST_WORDS])
         return tuple(found)
@@ -109,6 +113,14 @@ def read_priority(meta: CallMeta) -> int:
     if type(meta.priority) is not int or abs(meta.priority) >= 2**31:
         raise ApiError(400, "priority: must be a whole number of 32 bits", param="priority")
     return int(meta.priority)
+
+
+def read_cache_key(meta: CallMeta, client: str) -> str:
+    """A short name of the conversation that a client says the call belongs to; empty where it does not say."""
+    key = meta.prompt_cache_key
+    if not isinstance(key, str) or not key:
+        return ""
+    return sha256(f"{client}/{key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _is_count(value: Any) -> bool:

@@ -29,7 +29,7 @@ from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import TICKET, check_tokens
 from server.gateway.backend import Backend
 from server.gateway.merged import as_stream
-from server.gateway.meta import CallMeta, read_deadline, read_meta, read_priority
+from server.gateway.meta import CallMeta, read_cache_key, read_deadline, read_meta, read_priority
 from server.gateway.passage import PASSAGES, Passage
 from server.gateway.relay import NotWhole, relay
 from server.http.access import client_of, holder_of, spend_tokens
@@ -107,7 +107,7 @@ def _submitted(
             priority=read_priority(meta),
             deadline=read_deadline(meta, record.arrival),
             client=record.client,
-            prompt_cache_key=f"{record.client}/{meta.prompt_cache_key}" if meta.prompt_cache_key else "",
+            prompt_cache_key=read_cache_key(meta, record.client),
             predicted_length=None if prediction is None else prediction.length * meta.choices,
             distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
             arrival=record.arrival,

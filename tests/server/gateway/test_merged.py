@@ -9,7 +9,7 @@ import pytest
 
 from server.api.errors import ApiError
 from server.gateway.merged import Merged, as_stream
-from server.gateway.meta import MOST_WORDS, TABLE, read_deadline, read_meta, read_priority
+from server.gateway.meta import MOST_WORDS, TABLE, read_cache_key, read_deadline, read_meta, read_priority
 
 CHAT = "/v1/chat/completions"
 
@@ -164,6 +164,12 @@ def test_the_texts_of_messages_parts_and_prompts_are_read_in_order() -> None:
     assert len(read_meta(b'{"input": "%s"}' % (b"a b " * 9000)).words()) == MOST_WORDS
 
 
+def test_words_are_told_apart_in_scripts_without_spaces_and_whatever_their_case() -> None:
+    words = read_meta('{"prompt": "翻译成English，列出"}'.encode()).words()
+    assert len(words) == 6 and words[3] == read_meta(b'{"prompt": "ENGLISH"}').words()[0]
+    assert words[4:] == read_meta('{"input": "列 出"}'.encode()).words()
+
+
 def test_the_longest_answer_is_that_of_any_api() -> None:
     assert read_meta(b'{"max_tokens": 7}').most == 7
     assert read_meta(b'{"max_completion_tokens": 8}').most == 8
@@ -191,3 +197,15 @@ def test_a_deadline_and_a_priority_are_checked() -> None:
         read_deadline(read_meta(b'{"deadline_ms": "soon"}'), 10.0)
     with pytest.raises(ApiError, match="priority"):
         read_priority(read_meta(b'{"priority": 1.5}'))
+
+
+def test_a_conversation_has_a_short_name_of_its_own_for_each_client() -> None:
+    long = read_meta(b'{"prompt_cache_key": "%s"}' % (b"k" * 10**6))
+    names = [
+        read_cache_key(long, "a"),
+        read_cache_key(long, "b"),
+        read_cache_key(read_meta(b'{"prompt_cache_key": "k"}'), "a"),
+    ]
+    assert len({*names}) == 3 and {*map(len, names)} == {64}
+    for none in (b"{}", b'{"prompt_cache_key": ""}', b'{"prompt_cache_key": null}', b'{"prompt_cache_key": [1]}'):
+        assert read_cache_key(read_meta(none), "a") == ""
