@@ -111,7 +111,7 @@ class TokenFeatures:
 
     @property
     def width(self) -> int:
-        """Number of features of a request."""
+        """Number of features that `read` gives."""
         return int(2 * self.table.shape[1] + 1)
 
     @classmethod

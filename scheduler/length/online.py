@@ -121,8 +121,8 @@ _Work: TypeAlias = tuple[_Scope, Sequence[ServedRow], Sequence[ServedRow]]
 
 
 class OnlineForest:
-    """Predicts by forests over the model's own token embeddings, each scope's grown from its own newest answers. Event
-    loop only, but for the work that it submits."""
+    """Predicts by forests over the prompts' words and the model's own embeddings of them, each scope's grown from its
+    own newest answers. Event loop only, but for the work that it submits."""
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ def _predict_own(features: TokenFeatures, data: TrainingData, parts: Split, seed
     prompts = Prompts(np.array([*map(features.read, tokens)], dtype=np.float32), [*map(bag, tokens)])
     known = np.random.default_rng(seed).permutation(np.flatnonzero(~parts.held))
     forest = fit(Answers(prompts.where(known), data.examples.lengths[known], np.zeros(len(known), dtype=bool)))
-    return forest.distributions(prompts.where(np.flatnonzero(parts.held)))
+    return forest.distributions(prompts.where(parts.held))
 
 
 def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
