@@ -1,7 +1,6 @@
-"""One thread that owns one device: commands come in by its inbox, reports go out through `deliver`, once a turn.
+"""The thread that owns a device: commands in through its inbox, one report a turn out through `deliver`.
 
-Knows no request and no strategy. A fault of the device ends the rows concerned; a fault here ends the thread, and
-its last word says so.
+A fault of the device fails the rows concerned; a fault in this file ends the thread, which reports that last.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Executor:
-    """A device's thread. Everything public may be called from any thread."""
+    """Public methods may be called from any thread."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class Executor:
         threads: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """On a CPU, `threads` compute. `clock` tells the seconds by which the device's health is judged."""
+        """`threads`: of a CPU's kernels. `clock` returns seconds, for the device's health."""
         self.info = info
         self._lifecycle = lifecycle
         self._table = lifecycle.table
@@ -45,12 +44,12 @@ class Executor:
         self._torch_threads = threads
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._turns = 0
-        self._shape = lifecycle.table.shape()  # as it was reported last
+        self._shape = lifecycle.table.shape()  # as last reported
         self._health = Health()
+        # changes around every turn; a beat that stands still while there are rows means that the thread hangs
         self.beat = 0
-        """Changes before and after every turn: while rows are here and it does not, the thread stands still."""
         self._running = True
-        self._worn = False  # whether the thread that serves shall be another
+        self._worn = False  # restart the thread
         self._thread = threading.Thread(target=self._run, name=f"executor-{info.index}", daemon=True)
 
     @property
@@ -61,13 +60,12 @@ class Executor:
         self._thread.start()
 
     def post(self, command: Command) -> None:
-        """Leave a command; it is taken up before the next turn."""
         self._inbox.put(command)
 
     def withdraw(self) -> tuple[Command, ...]:
-        """Take back the commands that have not been taken up, when the thread is given up or gone.
+        """Take back commands not yet carried out, once the thread is given up or gone.
 
-        Should it ever go on, what it puts by in host memory is found by no other executor.
+        Should it go on after all, no other executor finds what it swaps to host memory.
         """
         self._table.leave_store()
         commands: list[Command] = []
@@ -77,7 +75,7 @@ class Executor:
         return tuple(commands)
 
     def stop(self, timeout: float | None = None) -> None:
-        """End the thread after the turn under way, and wait for it, `timeout` seconds at most."""
+        """End the thread after the current turn; wait for it at most `timeout` seconds."""
         self.post(Stop())
         self._thread.join(timeout)
 
@@ -87,10 +85,9 @@ class Executor:
             self._serve_afresh()
 
     def _serve_afresh(self) -> None:
-        """Serve in a new thread, in this one should there be no memory for that.
+        """Serve in a new thread, or in this one where there is no memory for another.
 
-        The code generator of oneDNN notes a lack of memory for the thread that met it, for good: there it refuses every
-        shape that it has not met before, whatever memory there is later. In another thread it starts anew.
+        oneDNN's code generator remembers a lack of memory for each thread, and refuses new shapes there for good.
         """
         thread = threading.Thread(target=self._serve, name=self._thread.name, daemon=True)
         try:
@@ -101,10 +98,9 @@ class Executor:
             thread.join()
 
     def _serve(self) -> None:
-        """Carry out commands and compute until the executor shall end, or the thread is worn."""
         self._worn = False
         try:
-            # Inference mode, the current device and the number of CPU threads are each thread's own.
+            # inference mode, current device and number of CPU threads are each thread's own
             if self._torch_threads is not None:
                 torch.set_num_threads(self._torch_threads)
             if self.info.device.startswith("cuda"):
@@ -131,11 +127,11 @@ class Executor:
         elif not self._table.idle:
             if now >= health.resume:
                 self._turn()
-        elif self._table.shape() != self._shape:  # the last rows were cancelled, and no turn will tell
+        elif self._table.shape() != self._shape:  # the last rows were cancelled, which no turn will report
             self._report_moves(self._table.clear)
 
     def _take_commands(self) -> None:
-        """Carry out all commands that are there; while there is nothing else to do, wait for one."""
+        """Carry out all commands, waiting for one while idle."""
         idle = self._table.idle
         due = self._health.wakes_at(idle=idle)
         try:
@@ -165,13 +161,13 @@ class Executor:
             self._prove()
 
     def _report_moves(self, move: Callable[[], object]) -> None:
-        """Report what happened to rows outside of any turn."""
+        """Report what happened to rows outside any turn."""
         self._table.clear()
         move()
         self._report(0.0)
 
     def _prove(self) -> None:
-        """Let the device prove itself, alone; tell when that changes whether it takes rows."""
+        """Run the device's self-test, and report when it changes whether the device takes rows."""
         if self._lifecycle.capacity < FIRST_CAPACITY:
             self._lifecycle.grow(FIRST_CAPACITY)
         before, enough = self._health.fault, self._lifecycle.capacity >= LEAST_CAPACITY
@@ -190,7 +186,7 @@ class Executor:
         self.beat += 1
 
     def _rest(self, now: float) -> None:
-        """Let rows go that came before it was known that none shall, and prove the device again when that is due."""
+        """Hand back rows that came before the fault was known, and repeat the self-test when due."""
         if self._table.rows:
             self._report_moves(self._table.hand_back_all)
         if now >= self._health.resume:

@@ -1,7 +1,7 @@
-"""The rules of a row's way through a device: waiting, in prefill, staged, running, gone. The engine and the simulator
-run these same rules, each on a device of its own.
+"""How rows move through a device: waiting, in prefill, staged, running, gone. Engine and simulator both run these
+rules.
 
-Synchronous and single-threaded; knows no tensor, no thread, no clock and no strategy.
+Synchronous and single-threaded, without tensors, clock or strategy.
 """
 
 from __future__ import annotations
@@ -21,51 +21,46 @@ from engine.rows import RowTable, is_by_client
 
 log = logging.getLogger(__name__)
 
-RELIEF = 0.9
-"""Part of the budget for K and V that is left after the device ran out of memory."""
+RELIEF = 0.9  # share of the KV budget that is left after an out-of-memory error
 
 Computed = TypeVar("Computed")
 
-MOST_SETBACKS = 8
-"""Times a prompt is read again for lack of memory: enough to halve a large group down to one row."""
+MOST_SETBACKS = 8  # retries of a prompt: enough to halve a large group down to one row
 
 
 class Lifecycle(Generic[RowT]):
-    """What one device does with the rows of its table. `next` decides what is next, `finish` books that it is done;
-    `turn` is both."""
+    """`next` decides, `finish` carries it out; `turn` is both."""
 
     def __init__(self, device: Device[RowT], store: HostStore[RowT] | None = None) -> None:
         self.device = device
         self.table = RowTable(device, HostStore() if store is None else store)
-        self._reading = False  # whether a chunk of prefill is under way
-        self._prefilled = False  # whether the last action was a chunk of prefill
-        self._begun: tuple[RowId, ...] = ()  # rows whose prompts begin to be read in the action under way
-        self._launched: Tally | None = None  # what the chunk that was launched last computes, until that is booked
-        self.entering: list[RowT] = []
-        """Rows that enter by shape in the action under way."""
+        self._reading = False  # a prefill chunk is under way
+        self._prefilled = False  # the last action was a prefill chunk
+        self._begun: tuple[RowId, ...] = ()  # rows whose prefill begins in this action
+        self._launched: Tally | None = None  # of the chunk launched last, until it is booked
+        self.entering: list[RowT] = []  # rows entering by shape in this action
+        # consecutive failures of all rows of an action, out of memory not counted
         self.failures = dict.fromkeys(Action, 0)
-        """Actions of each kind that failed in a row, for all rows, and not for lack of memory."""
-        self.short = False
-        """Whether the device ran out of memory since `next` was asked last."""
-        self.lost = False
-        """Whether a row ended since then because there was no memory to read its prompt."""
+        self.short = False  # out of memory since `next`
+        self.lost = False  # since then a row ended for lack of memory
         self._full_capacity = device.batch.capacity_tokens
         self._failed = Shape()  # of the action that failed last
-        self._longest_read = 0  # tokens of the longest prompt that the device has read
+        self._longest_read = 0  # tokens of the longest prompt prefilled so far
 
     def turn(self) -> list[RowUpdate]:
-        """One step; returns what it brought to each row, so that no token waits for another step to end."""
+        """One step; the updates carry every token as soon as it is known."""
         self.table.clear()
         self.finish(self.next())
         return self.table.updates
 
     def prove(self, after_turn: Callable[[], None] = lambda: None) -> str | None:
-        """Run rows like those of the action that failed last, while no other is here: as many, with as long prompts.
+        """Self-test: run as many rows as the failed action had, with prompts as long, alone. Returns what is wrong, or
+        None.
 
-        Returns what is wrong; None where they came to their end. None has a longer prompt than the device has read
-        before, else a client could end the server by one that never fits; nor one that leaves no room in the batch.
+        No prompt is longer than one already prefilled, lest a client end the server by one that never fits, or than
+        half the batch.
         """
-        # What is kept of earlier prompts is of other scopes, so that all is read.
+        # a scope of its own, so that nothing comes from the prefix cache
         most = min(self._longest_read, self.device.batch.capacity_tokens // 2)
         failed, specs = self._failed, self._failed.proof(most, f"proof {self.table.admitted}")
         self.table.admit(specs)
@@ -83,16 +78,16 @@ class Lifecycle(Generic[RowT]):
         return error
 
     def next(self) -> Action | None:
-        """Move rows, and say what the device does next; None when that must be asked again."""
+        """Move rows and choose the device's next action; None to be asked again."""
         self.short = self.lost = False
-        if not self._reading:  # prefill and decode alternate where both may go on: neither waits for more than one step
+        if not self._reading:  # prefill and decode alternate, so that neither waits for more than one step
             self._prefilled = self._prefill_is_wanted() and not (self._prefilled and self._may_decode())
             if self._prefilled and not self._launch_chunk():
                 return None
         if self._reading and (self.device.chunk_done() or not self._may_decode()):
             return Action.PREFILL
         self._refill()
-        if self.short or self._give_up_stranded():  # what is left of the memory is to be judged before any row is
+        if self.short or self._give_up_stranded():  # judge what memory is left before failing a row
             return None
         self.entering = self._next_to_enter()
         if self.entering:
@@ -102,7 +97,7 @@ class Lifecycle(Generic[RowT]):
         return Action.DECODE if self.device.batch.rows else None
 
     def finish(self, action: Action | None, iterations: int = 1) -> None:
-        """Compute what `next` said, or book it: so many iterations, where it is to decode."""
+        """Carry out the action that `next` returned; `iterations` for decode steps."""
         self.table.begun, self._begun = self.table.begun + self._begun, ()
         if self._launched is not None:
             self.table.tally, self._launched = self.table.tally + self._launched, None
@@ -115,13 +110,13 @@ class Lifecycle(Generic[RowT]):
                 self._finish_decode(iterations)
 
     def iterations_to_look(self) -> float:
-        """Decode iterations after which these rules have something to decide, though no row ends."""
+        """Decode steps until these rules decide something even if no row ends."""
         if self._prefill_is_wanted():
             return 1
         return math.inf if self.table.closed is None else max(1, self.table.closed.iterations_left)
 
     def _book(self, action: Action, outcome: Outcome[RowT]) -> None:
-        """Note what an action brought, and whether it failed."""
+        """Record an action's outcome and whether it failed."""
         faults = [error for _, error in outcome.failures if not is_by_client(error)]
         self._count(action, failed=bool(faults) and not outcome.updates)
         self.table.book(outcome)
@@ -130,7 +125,7 @@ class Lifecycle(Generic[RowT]):
         self.failures[action] = self.failures[action] + 1 if failed else 0
 
     def _attempt(self, action: Action, rows: list[RowT], compute: Callable[[], Computed]) -> Computed | None:
-        """The result of a part of an action on these rows; None where it fails, and they are read again or end."""
+        """Run part of an action; on failure its rows are retried or failed, and the result is None."""
         try:
             return compute()
         except OutOfMemoryError as error:
@@ -142,8 +137,9 @@ class Lifecycle(Generic[RowT]):
         return None
 
     def _set_back(self, action: Action, rows: list[RowT], error: OutOfMemoryError) -> None:
-        """Have the prompts of an action that lacked memory read again, those of a prefill group in two halves, until
-        they have been too often; and give memory back, unless a smaller group may do."""
+        """Retry the prompts of an action that ran out of memory, prefill groups in halves, at most MOST_SETBACKS
+        times; shrink the KV budget unless a smaller group may do.
+        """
         self._failed = Shape.from_rows(action, rows)
         self.short = True
         if action is not Action.PREFILL or len(rows) == 1:
@@ -166,18 +162,18 @@ class Lifecycle(Generic[RowT]):
         return bool(self.device.prefilling) or self._next_to_read() is not None
 
     def _may_decode(self) -> bool:
-        """Whether a decode step can come between two chunks of prefill, and the row to read lets others go on."""
+        """Whether a decode step may come between two prefill chunks; not while EMBED_BLOCKING rows are read."""
         reading = self.device.prefilling or self._next_to_read() or ()
         if any(row.group.terms.entry is Entry.EMBED_BLOCKING for row in reading):
             return False
         return bool(self.device.batch.rows) or self._next_to_join() is not None
 
     def _next_to_read(self) -> list[RowT] | None:
-        """The rows to prefill next. Those of a closed batch wait until the one before it has ended."""
+        """The rows to prefill next; a static batch waits for the one before it."""
         return next((rows for rows in self.table.unread if self._may_read(rows[0])), None)
 
     def _may_read(self, row: RowT) -> bool:
-        """Whether no other group runs, and none that waits for a slot comes before this row's, should it be closed."""
+        """Static batches wait for running groups and for better staged rows."""
         if not row.group.terms.closed:
             return True
         if any(other.group is not row.group for other in self.device.batch.rows):
@@ -185,7 +181,7 @@ class Lifecycle(Generic[RowT]):
         return all(one.group is row.group or row.rank < one.rank for one in self.table.staged[:1])
 
     def _launch_chunk(self) -> bool:
-        """Begin the next chunk; False, and its rows are read again or have failed, when it cannot be begun."""
+        """Begin the next chunk; False where it failed, and its rows are retried or failed."""
         rows = list(self.device.prefilling)
         if not rows:
             rows = self._next_to_read() or []
@@ -196,7 +192,7 @@ class Lifecycle(Generic[RowT]):
         return self._reading
 
     def _finish_chunk(self) -> None:
-        """Stage the rows whose prompts have been read, with their first tokens."""
+        """Stage rows whose prefill is complete."""
         self._reading = False
         outcome = self._attempt(Action.PREFILL, list(self.device.prefilling), self.device.collect_chunk)
         if outcome is not None:
@@ -231,7 +227,7 @@ class Lifecycle(Generic[RowT]):
     # Joining
 
     def _refill(self) -> None:
-        """Embed staged rows while they fit, best rank first; none overtakes a better one."""
+        """Insert staged rows while they fit, in order of rank."""
         try:
             while (best := self._next_to_join()) is not None:
                 if self._fits(best):
@@ -240,17 +236,17 @@ class Lifecycle(Generic[RowT]):
                     for row in running:
                         self.table.forget(row)
                 else:
-                    self.device.fetch(best)  # it is next, so that its copy need not wait for the slot
+                    self.device.fetch(best)  # it joins next, so its copy need not wait for the slot
                     return
         except OutOfMemoryError as error:
             self._relieve(error)
 
     def _fits(self, row: RowT) -> bool:
-        """A closed batch was measured to fit by its scheduler: its rows need no headroom."""
+        """The scheduler has checked that static batches fit, so they need no headroom."""
         return self.device.batch.fits(row.cached_tokens, lasting=not row.group.terms.closed)
 
     def _next_to_join(self) -> RowT | None:
-        """The best staged row that may: of a closed batch that runs, or can start to, its own rows alone."""
+        """The best staged row that may join: only its own rows while a static batch runs, or can start."""
         staged, closed = self.table.staged, self.table.closed
         if closed is not None:
             return next((row for row in staged if row.group is closed), None)
@@ -259,11 +255,11 @@ class Lifecycle(Generic[RowT]):
         return staged[0] if staged else None
 
     def _has_unread(self, group: Group) -> bool:
-        """Whether prompts of a group are still to be read, so that it cannot start to run."""
+        """Whether some of a group's prompts are not prefilled, so that it cannot start."""
         return any(row.group is group for row in chain(self.device.prefilling, *self.table.unread))
 
     def _give_up_stranded(self) -> bool:
-        """A row that does not fit though the device is empty never will, and must not block those behind it."""
+        """Fail a row that does not fit into the empty device, lest it block those behind it."""
         if self.device.batch.rows:
             return False
         staged = self._next_to_join()
@@ -275,7 +271,7 @@ class Lifecycle(Generic[RowT]):
         return bool(stranded)
 
     def _next_to_enter(self) -> list[RowT]:
-        """The best rows that there is room for now."""
+        """The best rows that fit now."""
         entering: list[RowT] = []
         for row in self.table.to_enter if self.table.closed is None else ():
             if not self.device.batch.admits([one.length for one in (*entering, row)]):
@@ -287,11 +283,11 @@ class Lifecycle(Generic[RowT]):
 
     @property
     def capacity(self) -> float:
-        """Part of the memory for K and V that is left of what the device had at first."""
+        """Share of the initial KV memory that is left."""
         return self.device.batch.capacity_tokens / self._full_capacity
 
     def _overflow(self) -> None:
-        """Rows outgrow the device: the batch is split (Magnus, section III-C) or scaled down (Baton, section 4.3)."""
+        """Split the batch (Magnus, III-C) or scale it down (Baton, 4.3)."""
         rows = [row for row in self.table.open_rows() if row.group.terms.overflow is Overflow.SPLIT]
         if len(rows) > 1:
             self.table.hand_back(rows, Cause.OVERFLOW)
@@ -306,7 +302,7 @@ class Lifecycle(Generic[RowT]):
             self.table.swap_out(worst)
 
     def _relieve(self, error: OutOfMemoryError) -> None:
-        """Take every running row out and go on with a smaller budget; the rows come back as they fit."""
+        """Swap out every row and shrink the KV budget; rows come back as they fit."""
         capacity = self.device.batch.capacity_tokens
         smaller = max(1, int(capacity * RELIEF))
         log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, capacity, error)
@@ -314,7 +310,7 @@ class Lifecycle(Generic[RowT]):
         self._resize(smaller)
 
     def grow(self, part: float) -> None:
-        """Take memory for K and V back, up to this part of what there was at first, for which the batch is put by."""
+        """Raise KV memory to this share of the initial capacity, swapping the batch out meanwhile."""
         self._resize(max(1, int(self._full_capacity * min(part, 1.0))))
 
     def _resize(self, capacity_tokens: int) -> None:

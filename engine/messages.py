@@ -1,8 +1,4 @@
-"""Messages between the event loop and an executor thread: plain, frozen, torch-free data.
-
-Commands go in, reports come out. Nothing here knows a tensor, a strategy or HTTP, so the scheduler can be tested
-and simulated without a network.
-"""
+"""Messages between the event loop and an executor thread: frozen and torch-free. Commands go in, reports come out."""
 
 from __future__ import annotations
 
@@ -16,81 +12,64 @@ import msgspec
 
 from engine.sampling.params import SamplingParams
 
-RowId: TypeAlias = int
-"""Names one row from its arrival to its end; unique within the process."""
+RowId: TypeAlias = int  # unique within the process
 
 
 class FinishReason(StrEnum):
-    """Why a row ended; the values are the API's."""
+    """The values are the API's."""
 
     STOP = "stop"
     LENGTH = "length"
     ERROR = "error"
 
 
-REPETITION = "repetition"
-"""The `stop_reason` of a row that was ended because it repeated itself."""
+REPETITION = "repetition"  # `stop_reason` of a row that was ended because it repeated itself
 
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """One sequence to generate: its prompt as token ids, and how to continue it."""
+    """One sequence to generate."""
 
     row_id: RowId
     prompt: tuple[int, ...]
     sampling: SamplingParams
-    priority: int = 0
-    """Lower is better: where memory runs short, the worst rows are swapped out first."""
-    cache_scope: str = ""
-    """Rows of one scope share what is kept of their prompts; rows of different scopes share nothing."""
+    priority: int = 0  # lower is better; the worst rows are swapped to host first
+    cache_scope: str = ""  # rows share prefixes only within a scope
 
 
 class Entry(StrEnum):
-    """How rows get into the running batch (design 1.2)."""
+    """How rows join the running batch (design 3.3)."""
 
-    EMBED = "embed"
-    """Rows are prefilled apart; their K and V are copied in when a slot frees."""
-    SHAPE = "shape"
-    """Prompts enter as one step of many tokens, in which every other row carries padding."""
+    EMBED = "embed"  # prefilled apart, copied in when a slot frees
+    SHAPE = "shape"  # the prompt enters as one step; every other row carries padding
+    # running rows wait for each prefill: continuous batching as a baseline (Magnus, IV-A)
     EMBED_BLOCKING = "embed-blocking"
-    """Each prompt is read alone while running rows wait, and the row joins them then: continuous batching as papers
-    take it for a baseline (Magnus, section IV-A)."""
 
 
 class Overflow(StrEnum):
-    """The way out when rows outgrow the device (design 1.3)."""
+    """What happens when rows outgrow the device (design 3.4)."""
 
-    SCALE = "scale"
-    """The worst-ranked rows wait in host memory until there is room again."""
-    SPLIT = "split"
-    """The batch stops, and all its rows are handed back."""
+    SCALE = "scale"  # the worst-ranked rows are swapped to host memory
+    SPLIT = "split"  # the batch stops and all its rows are handed back
 
 
 EVERY_LENGTH = range(sys.maxsize)
-"""All numbers of tokens."""
 
 NO_LENGTH = range(0)
 
-MOST_PADDING = 0.25
-"""Part of a prefill group's cells that may be padding, where its rows are of similar length."""
+MOST_PADDING = 0.25  # share of a prefill group's cells that may be padding
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The way in which the rows of one command run. An executor knows no more of strategies than this."""
+    """How the rows of one command run; all that an executor knows of strategies."""
 
     entry: Entry = Entry.EMBED
-    closed: bool = False
-    """Whether the rows run as a batch of their own: they start together, no other joins, and a row that has ended
-    keeps its slot, generating invalid tokens, until the last one has."""
-    iterations: int | None = None
-    """Decode iterations after which a closed batch hands back the rows that have not ended: its slice."""
+    closed: bool = False  # static batch: nobody joins, ended rows keep their slots
+    iterations: int | None = None  # slice of a static batch, in decode steps
     overflow: Overflow = Overflow.SCALE
-    prefill_together: bool = True
-    """Whether a closed batch is prefilled as one padded group, else in groups of similar length."""
-    keep_kv: range = EVERY_LENGTH
-    """K and V of rows that are handed back stay in host memory when they have so many tokens, prompt and answer; those
-    of the others are recomputed later."""
+    prefill_together: bool = True  # prefill a static batch as one padded group, not by similar length
+    keep_kv: range = EVERY_LENGTH  # lengths (prompt and answer) whose KV cache stays in host memory when handed back
 
 
 # Commands: event loop -> executor
@@ -98,7 +77,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Run these rows on the given terms. Rows that were handed back before go on where they stopped."""
+    """Run these rows; rows that were handed back go on where they stopped."""
 
     rows: tuple[RowSpec, ...]
     terms: Terms = Terms()
@@ -106,21 +85,21 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Take these rows out and hand them back; rows that are not there any more are ignored."""
+    """Take these rows out and hand them back; unknown ids are ignored."""
 
     row_ids: tuple[RowId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Drop these rows wherever they are; rows that are not there any more are ignored."""
+    """Drop these rows; unknown ids are ignored."""
 
     row_ids: tuple[RowId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the thread; rows that are still there are dropped."""
+    """End the thread and drop its rows."""
 
 
 Command: TypeAlias = Admit | Pause | Cancel | Stop
@@ -131,7 +110,7 @@ Command: TypeAlias = Admit | Pause | Cancel | Stop
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The log-probability of one token, and of the likeliest ones in its place (natural logarithm, raw logits)."""
+    """Natural logarithms of the raw logits' softmax."""
 
     token_id: int
     logprob: float
@@ -140,11 +119,10 @@ class TokenLogprob:
 
 
 class RowUpdate(msgspec.Struct, frozen=True):
-    """Tokens that one step brought to one row. A struct: thousands are made a second, in a tenth of a dataclass's time.
+    """One row's tokens of one step. A struct, since thousands are made a second.
 
-    `text` may be empty while a character is incomplete or a stop string may be under way; the texts of all updates
-    joined are the whole answer. `finish_reason` is set in a row's last update only. `stop_reason` is the stop
-    string or stop token id that ended it, REPETITION, or None for the end token.
+    `text` lags behind the tokens while a character or a possible stop text is incomplete. `finish_reason` is set in
+    the last update only; `stop_reason` is the stop text or token id, REPETITION, or None for the end token.
     """
 
     row_id: RowId
@@ -155,19 +133,16 @@ class RowUpdate(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: str | None = None
-    by_client: bool = False
-    """Whether the error is its client's doing, who has asked for what cannot be done."""
-    cached_prompt: int = 0
-    """Tokens of the prompt whose K and V were kept from earlier ones; told with the first token."""
+    by_client: bool = False  # the error is the client's fault
+    cached_prompt: int = 0  # prompt tokens taken from the prefix cache; set with the first token
 
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """The running batch at the end of a step, in rows and columns (design 1.1)."""
+    """The running batch at the end of a step (design 3.1)."""
 
     rows: int = 0
-    staged: int = 0
-    """Rows that are prefilled, or extracted, and wait for a slot."""
+    staged: int = 0  # rows that wait for a slot with their KV cache ready
     start: int = 0
     end: int = 0
     columns: int = 0
@@ -175,45 +150,35 @@ class BatchShape:
 
 
 class Cause(StrEnum):
-    """Why rows were handed back before their end."""
+    """Why rows were handed back."""
 
     SLICE = "slice"
     OVERFLOW = "overflow"
     PAUSE = "pause"
     FAULT = "fault"
-    """The device fails, and the rows shall go on elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """Rows that an executor has let go before their end; admitted again, here or elsewhere, they go on."""
+    """Rows that left before their end; admitted again, they go on."""
 
     row_ids: tuple[RowId, ...]
     cause: Cause
-    dropped: tuple[RowId, ...] = ()
-    """Rows of `row_ids` without K and V in host memory: all their tokens are read before they go on."""
+    dropped: tuple[RowId, ...] = ()  # rows whose KV cache is gone and is computed again
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Tokens that a turn computed, by what they were good for."""
+    """Tokens and KV cells of a step, by what they were used for."""
 
     prompt: int = 0
-    """Prompt tokens read."""
-    pad: int = 0
-    """Cells of prefill groups, or of a shape insertion, that held no token of their row."""
+    pad: int = 0  # cells of a prefill group or a shape insertion without a token
     generated: int = 0
-    """Tokens that went into an answer."""
-    invalid: int = 0
-    """Tokens generated for rows that had ended but kept their slot."""
-    reads: int = 0
-    """Cells of K and V that decode steps read: for each row, all columns of the window."""
-    pad_reads: int = 0
-    """Cells among `reads` that held nothing of their row's own: padding in front, and holes."""
-    invalid_reads: int = 0
-    """Cells among `reads` that were read for rows that had ended but kept their slot, their padding included."""
-    cached: int = 0
-    """Prompt tokens whose K and V were kept from earlier prompts, and copied."""
+    invalid: int = 0  # generated for rows that had ended but kept their slot
+    reads: int = 0  # KV cells read by decode steps: all columns of the window, for each row
+    pad_reads: int = 0  # of `reads`: padding and holes
+    invalid_reads: int = 0  # of `reads`: for ended rows, padding included
+    cached: int = 0  # prompt tokens copied from the prefix cache
 
     def __add__(self, more: Tally) -> Tally:
         return Tally(*(getattr(self, name) + getattr(more, name) for name in Tally.__slots__))
@@ -221,55 +186,47 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """Everything one turn of an executor's loop did, or, with no seconds, that its last rows were cancelled."""
+    """One turn of an executor's loop; zero seconds when it only says that its last rows were cancelled."""
 
     executor: int
-    step: int
-    """How many turns the executor has done so far."""
+    step: int  # turns so far
     updates: tuple[RowUpdate, ...]
     shape: BatchShape
     seconds: float
-    """Duration of the turn."""
-    begun: tuple[RowId, ...] = ()
-    """Rows whose prefill began in this turn: until then they waited."""
+    begun: tuple[RowId, ...] = ()  # rows whose prefill began in this turn
     handed_back: tuple[HandedBack, ...] = ()
     tally: Tally = Tally()
-    extracted: tuple[RowId, ...] = ()
-    """Rows that were taken out of the batch to host memory in this turn; they wait for a slot."""
+    extracted: tuple[RowId, ...] = ()  # rows swapped to host memory in this turn
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorDied:
-    """The thread is gone: every row it held is lost to it. Sent once, as its last word."""
+    """The thread's last message; the rows it held are lost but for `salvaged`."""
 
     executor: int
     error: str
-    salvaged: tuple[RowId, ...] = ()
-    """Rows that had begun and can go on elsewhere all the same, since they were not running when it died."""
+    salvaged: tuple[RowId, ...] = ()  # rows that were not running and can go on elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorHealth:
-    """An executor whose device fails takes no rows until the device has proved itself; what it held it hands back."""
+    """An executor whose device fails takes no rows until the device passes its self-test."""
 
     executor: int
-    fault: str | None
-    """Why it takes none; None when it takes rows again."""
+    fault: str | None  # None when it takes rows again
 
 
 Report: TypeAlias = StepReport | ExecutorDied | ExecutorHealth
 
-Deliver: TypeAlias = Callable[[Report], None]
-"""Hands a report to the event loop; called in the executor's thread, must not block."""
+Deliver: TypeAlias = Callable[[Report], None]  # called in the executor's thread; must not block
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorInfo:
-    """The room of an executor, as it is at start."""
+    """Capacity at start."""
 
     index: int
     device: str
     capacity_tokens: int
     max_rows: int
-    context_length: int
-    """Longest prompt plus answer of one row, in tokens: the lesser of the model's context and the capacity."""
+    context_length: int  # tokens of prompt and answer: the lesser of the model's context and the capacity

@@ -1,9 +1,4 @@
-"""One sequence on a device: its tokens, its text, its stop rule. Knows no tensor and no neighbour.
-
-A row lives from the command that admits it to its last update, whatever surgery happens around it: what the arena
-holds of it is addressed by its place in the batch, everything else is here: also the tokens that it has said, counted,
-and whether its answer only repeats itself.
-"""
+"""One sequence on a device: tokens, text and stop rule. No tensors; the arena addresses it by its place."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ from models.text_stream import StopMatcher, TextStream
 
 
 class Said:
-    """The distinct tokens of a row's prompt and answer, and how often the answer has each."""
+    """Distinct tokens of prompt and answer, with their counts in the answer."""
 
     def __init__(self, prompt: Iterable[int], generated: Iterable[int]) -> None:
         self._places = {token: place for place, token in enumerate(dict.fromkeys(prompt))}
@@ -35,7 +30,6 @@ class Said:
             self.add(token)
 
     def add(self, token: int) -> None:
-        """Count the answer's next token."""
         place = self._places.setdefault(token, len(self.tokens))
         if place == len(self.tokens):
             self.tokens.append(token)
@@ -43,29 +37,26 @@ class Said:
         self.counts[place] += 1
 
 
-LONGEST_PERIOD = 64
-"""Tokens of the longest run whose repetition is noticed."""
+LONGEST_PERIOD = 64  # tokens of the longest run whose repetition is noticed
 
-LEAST_TOKENS = 256
-"""Tokens that the repetitions must cover."""
+LEAST_TOKENS = 256  # tokens that the repetitions must cover
 
-LEAST_TIMES = 4
-"""Times that the run must have been there."""
+LEAST_TIMES = 4  # times that the run must occur
 
 
 class RepetitionDetector:
-    """Watches one answer, in time and memory that do not grow with it."""
+    """Watches one answer in constant time and memory a token."""
 
     def __init__(
         self, longest_period: int = LONGEST_PERIOD, least_tokens: int = LEAST_TOKENS, least_times: int = LEAST_TIMES
     ) -> None:
         self._least_tokens = least_tokens
         self._least_times = least_times
-        self._newest: deque[int] = deque(maxlen=longest_period)  # the newest token first
-        self._agreeing: dict[int, int] = {}  # period -> tokens, up to the newest, that equal the one a period earlier
+        self._newest: deque[int] = deque(maxlen=longest_period)  # newest token first
+        self._agreeing: dict[int, int] = {}  # period -> tokens, up to the newest, equal to the one a period earlier
 
     def push(self, token_id: int) -> bool:
-        """Take the next token; whether the answer's end is now a run of tokens repeated often enough."""
+        """Whether the answer now ends in a run of tokens repeated often enough."""
         before = self._agreeing
         self._agreeing = {
             period: before.get(period, 0) + 1
@@ -81,15 +72,11 @@ class RepetitionDetector:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One sampled token, and its log-probability when the row asked for it."""
-
     token_id: int
     logprob: TokenLogprob | None = None
 
 
 class Row(DeviceRow):
-    """A prompt and what has been generated after it."""
-
     kv: RowKv | None
     ended = False
 
@@ -100,8 +87,7 @@ class Row(DeviceRow):
         self.generated: list[int] = []
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         replayed = spec.sampling.replay_tokens is not None
-        self.matcher = None if replayed else matcher
-        """Where the row is in its grammar; None when it has none."""
+        self.matcher = None if replayed else matcher  # position in the grammar
         self._ignored = end_token_ids if spec.sampling.ignore_eos else frozenset()
         self._ends = frozenset() if spec.sampling.ignore_eos or replayed else end_token_ids
         self._stop_ids = frozenset(() if replayed else spec.sampling.stop_token_ids)
@@ -113,7 +99,7 @@ class Row(DeviceRow):
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Prompt and generated tokens: what a prefill must read where there are no K and V."""
+        """Prompt and generated tokens: what a prefill reads where no KV cache exists."""
         return (*self.prompt, *self.generated)
 
     @property
@@ -122,39 +108,38 @@ class Row(DeviceRow):
 
     @property
     def step(self) -> int:
-        """Index of the token to be chosen next; with the seed, all that its random number depends on."""
+        """Index of the next token; with the seed, all that its random number depends on."""
         return len(self.generated)
 
     @property
     def said(self) -> Said:
-        """The tokens of prompt and answer, counted; kept only for rows with penalties."""
+        """Token counts, kept only for rows with penalties."""
         if self._said is None:
             self._said = Said(self.prompt, self.generated)
         return self._said
 
     @property
     def barred(self) -> frozenset[int]:
-        """Tokens that would end the row before its `min_tokens`."""
         return self.barred_at(self.step)
 
     def barred_at(self, step: int) -> frozenset[int]:
-        """Tokens that would end the row before its `min_tokens`, were they chosen at this step."""
+        """Tokens that would end the row before its `min_tokens`."""
         return self._ends | self._stop_ids if step < self.sampling.min_tokens else frozenset()
 
     @property
     def complete(self) -> bool:
-        """Whether its grammar lets nothing follow."""
+        """Whether its grammar allows nothing more."""
         return self.matcher is not None and self.matcher.complete
 
     def allowed(self) -> NDArray[np.uint8] | None:
-        """The tokens that its grammar lets follow, a bit each from the least on; None when it has none.
+        """A bit for each token that the grammar allows, lowest id first; None without a grammar. Raises GrammarFault.
 
-        Raises GrammarFault. What would end the row too early is left out, unless nothing else may follow.
+        Tokens that would end the row too early are left out, unless nothing else is allowed.
         """
         return None if self.matcher is None else self.matcher.allowed(self.generated, self.barred | self._ignored)
 
     def accept(self, choice: Choice) -> RowUpdate:
-        """Take the next token; says what it adds to the answer and whether it ends it. Raises GrammarFault."""
+        """Append a token. Raises GrammarFault."""
         self.generated.append(choice.token_id)
         if self.matcher is not None:
             self.matcher.follow(self.generated)
@@ -174,7 +159,7 @@ class Row(DeviceRow):
         )
 
     def _read(self, token_id: int) -> tuple[str, FinishReason | None, str | int | None]:
-        """New text, and why the row ends here, if it does."""
+        """New text, and why the row ends, if it does."""
         may_stop = self.step > self.sampling.min_tokens
         if may_stop and token_id in self._stop_ids:
             return self._rest(), FinishReason.STOP, token_id
@@ -193,12 +178,12 @@ class Row(DeviceRow):
         return text, None, None
 
     def _rest(self) -> str:
-        """The text held back so far. The token that ends a row is no part of its text."""
+        """The text held back; the token that ends a row is not part of its text."""
         text, stop = self._stops.push(self._stream.flush())
         return text if stop is not None else text + self._stops.flush()
 
 
 def _may_be_ended_early(sampling: SamplingParams) -> bool:
-    """Whether an answer that repeats itself shall end: cut short, one with a grammar would not match it."""
+    """Whether to stop a repeating answer: not one with a grammar, which it would no longer match."""
     prescribed = sampling.replay_tokens is not None or sampling.ignore_eos
     return sampling.stop_repetition and sampling.grammar is None and not prescribed

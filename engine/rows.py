@@ -1,7 +1,6 @@
-"""All rows of one device: how they come, where they wait, and how they leave. Torch-free, synchronous, single-threaded.
+"""All rows of one device: how they come, where they wait, how they leave. Torch-free, synchronous, single-threaded.
 
-Rows are ranked by priority, then by the order in which they were admitted: when memory runs short, the worst is taken
-out first, and staged rows join in order.
+Rank is priority, then admission. The worst is swapped out first; staged rows join in order.
 """
 
 from __future__ import annotations
@@ -42,29 +41,23 @@ log = logging.getLogger(__name__)
 
 
 class RowTable(Generic[RowT]):
-    """Each row is in exactly one place: a queue, the prefill under way, or the running batch."""
+    """A row is in exactly one place: a queue, the prefill under way, or the running batch."""
 
     def __init__(self, device: Device[RowT], store: HostStore[RowT]) -> None:
         self._device = device
         self._store = store
         self.rows: dict[RowId, RowT] = {}
-        """All rows that are here, wherever they are."""
-        self.unread: list[list[RowT]] = []
-        """Rows to prefill, those of one list together; the list with the best row first."""
-        self.staged: list[RowT] = []
-        """Rows to embed, best first; their K and V exist."""
-        self.to_enter: list[RowT] = []
-        """Rows to enter by shape, best first."""
-        self.closed: Group | None = None
-        """The group that the batch is running, if no other row may join it."""
-        self.admitted = 0
-        """Rows that were admitted so far."""
+        self.unread: list[list[RowT]] = []  # to prefill, one list together; the list with the best row first
+        self.staged: list[RowT] = []  # ready to join, best first; their KV cache exists
+        self.to_enter: list[RowT] = []  # to enter by shape, best first
+        self.closed: Group | None = None  # the running static batch
+        self.admitted = 0  # rows admitted so far
         self._handed_back: list[HandedBack] = []
         self.clear()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to do, nor rows to report that were handed back."""
+        """Whether there is nothing to do or to report."""
         return not (self.rows or self._handed_back)
 
     def shape(self) -> BatchShape:
@@ -73,21 +66,17 @@ class RowTable(Generic[RowT]):
     def clear(self) -> None:
         """Begin a new report."""
         self.updates: list[RowUpdate] = []
-        """Tokens and ends of rows."""
-        self.begun: tuple[RowId, ...] = ()
-        """Rows whose prompts began to be read."""
-        self.extracted: tuple[RowId, ...] = ()
-        """Rows that were taken out of the batch to host memory."""
+        self.begun: tuple[RowId, ...] = ()  # rows whose prefill began
+        self.extracted: tuple[RowId, ...] = ()  # rows swapped to host
         self.tally = Tally()
-        """Tokens computed."""
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
-        """Rows that were let go since the last call."""
+        """Rows handed back since the last call."""
         handed_back, self._handed_back = tuple(self._handed_back), []
         return handed_back
 
     def report(self, executor: int, step: int, seconds: float) -> StepReport:
-        """All that has happened since `clear`, and the rows that were let go since the last report."""
+        """Everything since `clear`, and the rows handed back since the last report."""
         return StepReport(
             executor,
             step,
@@ -112,7 +101,7 @@ class RowTable(Generic[RowT]):
     # In
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
-        """Take in rows on the given terms; those that were handed back before go on where they stopped."""
+        """Take in rows; those that were handed back go on where they stopped."""
         group = Group(replace(terms, keep_kv=EVERY_LENGTH) if self._device.keeps_all_kv else terms)
         unread: list[RowT] = []
         for spec in specs:
@@ -121,22 +110,22 @@ class RowTable(Generic[RowT]):
                 self.stage(row)
             elif terms.entry is Entry.SHAPE and not terms.closed and not row.scores_prompt:
                 bisect.insort(self.to_enter, row, key=_rank)
-            else:  # there is nothing to enter into yet; or the prompt is to be scored, which only prefill does
+            else:  # nothing to enter into yet; or prompt log-probabilities, which only prefill makes
                 unread.append(row)
         for part in self._read_together(unread, terms):
             self.queue_unread(part)
 
     def _read_together(self, unread: list[RowT], terms: Terms) -> Iterable[list[RowT]]:
-        """Groups of prompts to read: those of a batch that others join start where what is kept of them ends."""
+        """Groups to prefill; outside static batches, rows with equal cached prefixes together."""
         if terms.entry is Entry.EMBED_BLOCKING:
             return [[row] for row in unread]
         if not terms.closed:
-            unread.sort(key=self._copied_prefix)  # stable, so that each group is in order of rank
+            unread.sort(key=self._copied_prefix)  # stable, so each group stays in order of rank
             return [list(rows) for _, rows in groupby(unread, self._copied_prefix)]
         return [unread] if terms.prefill_together else similar_lengths(unread, _length, self._device.max_prefill_tokens)
 
     def _copied_prefix(self, row: RowT) -> int:
-        """Tokens of a row that would be copied from earlier prompts, were it read now."""
+        """Tokens that the prefix cache would save this row now."""
         kept = 0 if row.scores_prompt else self._device.kept_prefix(row)
         return kept if kept in row.group.terms.keep_kv else 0
 
@@ -148,16 +137,15 @@ class RowTable(Generic[RowT]):
         return row
 
     def queue_unread(self, rows: list[RowT]) -> None:
-        """Let rows wait to be prefilled together."""
         if rows:
             bisect.insort(self.unread, rows, key=lambda group: group[0].rank)
 
     def stage(self, row: RowT) -> None:
-        """Let a row whose K and V exist wait for a slot."""
+        """Queue a row whose KV cache is ready for a slot."""
         bisect.insort(self.staged, row, key=_rank)
 
     def join(self, row: RowT) -> None:
-        """Let a staged row join the batch, which runs its group alone where that is closed."""
+        """Insert a staged row; a static batch then runs alone."""
         closed = row.group.terms.closed
         self._device.insert(row, lasting=not closed)
         self.staged.remove(row)
@@ -168,7 +156,7 @@ class RowTable(Generic[RowT]):
     # Out
 
     def book(self, outcome: Outcome[RowT]) -> None:
-        """Note what an action brought. A row with its last token leaves, but in a closed batch keeps its slot."""
+        """Record an outcome. A row that ended leaves, but keeps its slot in a static batch."""
         self.tally += outcome.tally
         self.updates += outcome.updates
         for row in [self.rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:
@@ -179,23 +167,22 @@ class RowTable(Generic[RowT]):
             self.fail([row], error)
 
     def cancel(self, row_ids: Iterable[RowId]) -> None:
-        """Drop rows wherever they are, and free what they held. Rows that are gone already are ignored."""
+        """Drop rows and free what they held; unknown ids are ignored."""
         for row_id in row_ids:
             self._store.take(row_id)
             if row_id in self.rows:
                 self.forget(self.rows[row_id])
 
     def pause(self, row_ids: Iterable[RowId]) -> None:
-        """Hand rows back in the next report; those that have ended or are gone are ignored."""
+        """Hand rows back in the next report; ended and unknown ones are ignored."""
         here = [self.rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self.rows]
         self.hand_back([row for row in here if not row.ended], Cause.PAUSE)
 
     def hand_back_all(self) -> None:
-        """Let every row go, to go on elsewhere."""
         self.hand_back([row for row in self.rows.values() if not row.ended], Cause.FAULT)
 
     def swap_out(self, row: RowT) -> None:
-        """Let a running row wait in host memory for another slot; it is handed back where that cannot hold it."""
+        """Swap a running row to host memory, or hand it back where that has no room."""
         if self._save(row):
             self.stage(row)
             self.extracted += (row.row_id,)
@@ -203,8 +190,8 @@ class RowTable(Generic[RowT]):
             self.hand_back([row], Cause.OVERFLOW)
 
     def salvage(self) -> tuple[RowId, ...]:
-        """Put by what can go on elsewhere when this device is lost: rows that have begun and were not running, with
-        their K and V where these are in host memory. What runs may have tokens that were never reported.
+        """Keep rows that can go on elsewhere when this device is lost: those that have begun and were not running.
+        What runs may have tokens that were never reported.
         """
         safe = [row for row in self.rows.values() if row.step and row not in self._device.batch.rows]
         for row in safe:
@@ -215,13 +202,13 @@ class RowTable(Generic[RowT]):
         return (*unreported, *(row.row_id for row in safe))
 
     def leave_store(self) -> None:
-        """Share no host memory with other devices any more. May be called from any thread: rows that were meant for
-        this device are theirs now, and an old copy put by here must not take the place of the new one.
+        """Stop sharing host memory with other devices; from any thread. Their rows live on elsewhere, and an old copy
+        must not replace a newer one.
         """
         self._store = HostStore()
 
     def fail(self, rows: Iterable[RowT], error: Exception) -> None:
-        """End rows that cannot go on; the others never notice."""
+        """End rows that cannot go on."""
         failed, by_client = [row for row in rows if not row.ended], is_by_client(error)
         if failed:
             log.log(
@@ -233,7 +220,7 @@ class RowTable(Generic[RowT]):
             self.updates.append(RowUpdate(row.row_id, finish_reason=end, error=said, by_client=by_client))
 
     def hand_back(self, rows: Iterable[RowT], cause: Cause) -> None:
-        """Let rows go before their end; those that run from the last place on, so that none has to be moved."""
+        """Hand rows back; running ones from the last place on, so that none has to move."""
         leaving, running = list(rows), list(self._device.batch.rows)
         dropped: set[RowId] = set()
         self.updates += self._device.unreported(leaving)
@@ -248,15 +235,13 @@ class RowTable(Generic[RowT]):
             self._handed_back.append(HandedBack(row_ids, cause, tuple(one for one in row_ids if one in dropped)))
 
     def _save(self, row: RowT) -> bool:
-        """Put a row's K and V into host memory, for which a running row leaves the batch. False where there are none,
-        or no memory for them: the row is then to be handed back, and its tokens are read again.
-        """
+        """Swap a row's KV cache to host memory; False where it has none, or there is no room."""
         if row.kv is None and row not in self._device.batch.rows:
             return False
         return self._store.lend(row, self._device.kv_bytes(row)) and self._device.save(row)
 
     def forget(self, row: RowT, *, wipe: bool = False) -> None:
-        """Nothing is left of a row, and where it was the last that its closed batch waited for, of the batch."""
+        """Remove a row, and the static batch of which it was the last open row."""
         del self.rows[row.row_id]
         self._store.give_back(row.row_id)
         if row in self._device.batch.rows:
@@ -269,11 +254,11 @@ class RowTable(Generic[RowT]):
         self._dissolve()
 
     def open_rows(self) -> Iterator[RowT]:
-        """Rows of the closed batch that have not ended."""
+        """Rows of the running static batch that have not ended."""
         return (row for row in self.rows.values() if row.group is self.closed and not row.ended)
 
     def _dissolve(self) -> None:
-        """Once the last row of the closed batch has ended or gone, those that had ended give their slots back."""
+        """End a static batch once all its rows have ended or left."""
         if self.closed is not None and not any(self.open_rows()):
             group, self.closed = self.closed, None
             for row in [row for row in self.rows.values() if row.group is group]:
@@ -293,10 +278,10 @@ def _length(row: RowT) -> int:
 
 
 def is_by_client(error: Exception) -> bool:
-    """Whether a row has failed by what its client asked for, which tells nothing of the device."""
+    """Whether the client's request, not the device, is at fault."""
     return isinstance(error, RowFault) and error.by_client
 
 
 def _describe(error: Exception) -> str:
-    """The message of a fault for its client: the kind alone, since details are in the log."""
+    """Error message for the client: only the kind, as details are in the log."""
     return str(error) if isinstance(error, RowFault) else f"the engine failed on this request ({type(error).__name__})"

@@ -1,6 +1,4 @@
-"""What computes on one device of the engine, with torch: chunks of prefill in a stream of their own, decode steps and
-sampled tokens, under the rules of engine.lifecycle.
-"""
+"""The torch `Device`: prefill chunks in a stream of their own, decode steps, sampled tokens."""
 
 from __future__ import annotations
 
@@ -30,8 +28,6 @@ log = logging.getLogger(__name__)
 
 
 class TorchDevice:
-    """A `Device` of engine.device: a model, its running batch and the prefill beside it."""
-
     def __init__(
         self,
         model: LoadedModel,
@@ -43,11 +39,11 @@ class TorchDevice:
         *,
         ahead: bool | None = None,
     ) -> None:
-        """`ahead`: whether a step is launched before the tokens of the one before it are read; None: on CUDA."""
+        """`ahead`: launch a step before the tokens of the last are read; None: on CUDA."""
         self._model = model
         self._text = text
         self.max_prefill_tokens = max_prefill_tokens
-        # What steps computed, prefill would compute again with other bits: where these must be the same, it is kept.
+        # prefill would compute other bits than the steps did
         self.keeps_all_kv = model.batch_invariant and not model.reads_exactly
         made = Grammars(text.to_json, model.vocab_size, model.end_token_ids) if grammars is None else grammars
         self._grammars = made
@@ -57,7 +53,6 @@ class TorchDevice:
         self.batch = batch
         self._decode = Decode(batch, model.device, ahead=model.device.type == "cuda" if ahead is None else ahead)
         self.prefill: Prefill | None = None
-        """The group whose prompts are being read."""
 
     @property
     def prefilling(self) -> Sequence[Row]:
@@ -82,9 +77,9 @@ class TorchDevice:
         row.kv = None
 
     def drop(self, row: Row) -> None:
-        self._stream.wait()  # what is dropped may be in the middle of a chunk
+        self._stream.wait()  # the dropped row may be in the middle of a chunk
         if self.prefill is not None:
-            with self._stream.working():  # the next chunk reads what is moved together here
+            with self._stream.working():  # the next chunk reads what is moved here
                 self.prefill.drop(row.row_id)
             if not self.prefill.rows:
                 self.prefill = None
@@ -93,7 +88,7 @@ class TorchDevice:
         self._stream.await_fetched()
         try:
             row.kv = self.batch.extract(row) if row.kv is None else row.kv.to_host()
-        except (RuntimeError, MemoryError) as error:  # torch raises the first for any lack of memory, the host's too
+        except (RuntimeError, MemoryError) as error:  # torch raises RuntimeError for any lack of memory, the host's too
             log.warning("K and V of a row could not be copied to host memory, so they are computed again: %s", error)
             return False
         return True
@@ -110,7 +105,7 @@ class TorchDevice:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """`refusing`, upon which blocks give their memory back: host memory has them all."""
+        """`refusing`, upon which device blocks are freed: host memory has copies of all."""
         try:
             with refusing():
                 yield
@@ -134,7 +129,7 @@ class TorchDevice:
 
     def collect_chunk(self) -> Outcome[Row]:
         self._stream.wait()
-        if self.prefill is None:  # its last row was cancelled while the chunk was under way
+        if self.prefill is None:  # its last row was cancelled during the chunk
             return Outcome()
         try:
             with self._refusing():
@@ -162,6 +157,6 @@ class TorchDevice:
             return self._decode.enter(rows)
 
     def step(self, iterations: int) -> Outcome[Row]:
-        """One decode iteration, whatever was asked for: each one's tokens are told at once."""
+        """One step, so that its tokens are reported at once."""
         with self._refusing():
             return self._decode.step()

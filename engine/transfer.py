@@ -1,4 +1,4 @@
-"""Copies between host and device for which the host does not wait: from and to pinned memory."""
+"""Copies between host and device through pinned memory, for which the host does not wait."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from torch import Tensor
 
 
 def send(values: Sequence[object], device: torch.device, dtype: torch.dtype = torch.long) -> Tensor:
-    """Numbers of the host as a tensor on a device."""
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
 def move(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 class Fetch:
-    """Tensors on their way to the host, which waits for what the stream was to do before them, and no more."""
+    """Tensors on their way to the host, which waits only for work queued before them."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self._event: torch.cuda.Event | None = None
@@ -30,7 +28,6 @@ class Fetch:
             self._event = torch.cuda.current_stream(tensors[0].device).record_event()
 
     def read(self) -> Sequence[Tensor]:
-        """The tensors in host memory."""
         if self._event is not None:
             self._event.synchronize()
         return self._copies

@@ -1,7 +1,4 @@
-"""The running batch: rows and the arena that holds their K and V, kept in step. The only place that changes both.
-
-Knows no queue and no rank: who joins and who leaves is decided above.
-"""
+"""The running batch: rows and their arena, changed only here, so that they agree."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from models.network.loader import LoadedModel
 
 
 class RunningBatch:
-    """Rows that decode together, row i of the list being row i of the arena."""
+    """Row i of the list is row i of the arena."""
 
     def __init__(
         self, model: LoadedModel, arena: KvArena, *, headroom: int = HEADROOM, graphs: DecodeGraphs | None = None
@@ -32,8 +29,7 @@ class RunningBatch:
         self._headroom = headroom
         self._graphs = graphs
         self.arena = arena
-        self.ahead = 0
-        """Steps that may be under way when rows come and go."""
+        self.ahead = 0  # steps that may be under way when rows come and go
         self.rows: list[Row] = []
 
     def __len__(self) -> int:
@@ -44,21 +40,18 @@ class RunningBatch:
         return self.arena.capacity_tokens
 
     def fits(self, length: int, *, lasting: bool = True) -> bool:
-        """Whether a row of `length` tokens of K and V can join; `lasting`, and all can go on for some steps."""
         return self._view_for(len(self) + 1, max(self.arena.window, length), lasting=lasting) is not None
 
     def admits(self, lengths: Sequence[int]) -> bool:
-        """Whether rows of these lengths can enter by shape, as one step that opens columns for the longest."""
         return self._view_for(len(self) + len(lengths), self.arena.window + max(lengths) - 1) is not None
 
     def insert(self, row: Row, kv: RowKv, *, lasting: bool = True) -> None:
-        """Let a row join (Baton's embed); raises ArenaFull unless `fits`."""
+        """Embed a row; raises ArenaFull unless `fits`."""
         self._show(self._view_for(len(self) + 1, max(self.arena.window, kv.length), lasting=lasting))
         self.arena.insert(kv)
         self.rows.append(row)
 
     def remove(self, row: Row, *, wipe: bool = False) -> None:
-        """Let a row leave; its place and memory are free at once. `wipe` for rows that computed NaN."""
         place = self.rows.index(row)
         self.arena.remove(place, wipe=wipe)
         last = self.rows.pop()
@@ -66,21 +59,16 @@ class RunningBatch:
             self.rows[place] = last
 
     def extract(self, row: Row) -> RowKv:
-        """Let a row leave and keep its K and V, to insert it again later without recomputing.
-
-        Those of tokens that it has not taken yet, in steps under way, are left out.
-        """
+        """Take a row out with its KV cache, without tokens of steps under way."""
         kv = self.arena.extract(self.rows.index(row)).first(row.cached_tokens)
         self.remove(row)
         return kv
 
     def step(self, fed: Tensor | None = None) -> Tensor:
-        """One decode iteration; returns the logits (rows, vocab) of each row's next token.
+        """One decode step; logits (rows, vocab).
 
-        fed  (rows,), each row's newest token, where the host has not read them all
-
-        Raises ArenaFull when no view of the budget holds one more column: take a row out and try again.
-        A step that fails leaves rows and arena as they were.
+        `fed`: each row's newest token (rows,), where the host has not read them. Raises ArenaFull where no view has
+        one more column. A failed step changes nothing.
         """
         with self._open(self._next_view()):
             logits = self._replay(fed)
@@ -88,7 +76,7 @@ class RunningBatch:
 
     @contextmanager
     def _open(self, view: tuple[int, int] | None, joining: Sequence[int] = ()) -> Iterator[None]:
-        """Open a step's columns in this view, and close them should the step fail."""
+        """Open a step's columns; close them should it fail."""
         self._show(view)
         width = self.arena.open(joining)
         try:
@@ -98,7 +86,7 @@ class RunningBatch:
             raise
 
     def _replay(self, fed: Tensor | None) -> Tensor | None:
-        """A decode step by a graph, where there is one of this shape."""
+        """A decode step by a graph, where one has this shape."""
         if self._graphs is None:
             return None
         most = self._model.context_length
@@ -106,24 +94,23 @@ class RunningBatch:
         return self._graphs.step([row.last_token for row in self.rows], places, fed)
 
     def void(self, rows: Tensor) -> None:
-        """Zero what the latest step wrote for the rows of this mask, (rows,): masked or moved, NaN would be read."""
+        """Zero what the latest step wrote for the masked rows (rows,): NaN there would be read."""
         for buffer in (self.arena.keys, self.arena.values):
             buffer[:, : len(rows), :, self.arena.end - 1].masked_fill_(rows[:, None, None], 0)
 
     def undo_step(self) -> None:
-        """Take back the latest step, of whose logits no row has taken a token."""
+        """Undo the latest step, of which no row has taken a token."""
         self.arena.close(1)
 
     def undo_entry(self, joined: Sequence[Row]) -> None:
-        """Take back the latest entry, that of these rows, of whose logits no row has taken a token."""
+        """Undo the latest entry, of which no row has taken a token."""
         self.arena.close(max(row.length for row in joined), len(joined))
         del self.rows[len(self.rows) - len(joined) :]
 
     def enter(self, joining: Sequence[Row]) -> Tensor:
         """A step in which rows enter with their prompts (Baton's shape), behind those that run.
 
-        Returns the logits (rows, vocab) of each row's next token, those of the new rows last. Raises ArenaFull unless
-        the batch `admits` them. A step that fails leaves rows and arena as they were.
+        Logits (rows, vocab), the new rows last. Raises ArenaFull unless `admits`. A failed step changes nothing.
         """
         lengths = [row.length for row in joining]
         with self._open(self._view_for(len(self) + len(joining), self.arena.window + max(lengths) - 1), lengths):
@@ -132,12 +119,10 @@ class RunningBatch:
         return logits
 
     def _forward(self, fed: Sequence[Sequence[int]], newest: Tensor | None = None) -> Tensor:
-        """Logits (rows, vocab) after each row's newest token; what is fed to a row is aligned at the end.
+        """Logits (rows, vocab) after each row's newest token; `fed` is aligned at the end.
 
-        newest  (rows,), in place of the one token that is fed to each, where the host has not read them all
-
-        The place of a fed token is the row's own: K and V of the row's earlier tokens are in the arena. Rows that
-        have ended but keep their slot may outgrow the context; what they compute there is of no use.
+        `newest` (rows,) replaces single fed tokens that the host has not read. Ended rows that keep their slot may
+        outgrow the context; what they compute is discarded.
         """
         device, width, most = self._model.device, max(len(part) for part in fed), self._model.context_length
         ends = [min(length, most) for length in self.arena.lengths]
@@ -152,41 +137,38 @@ class RunningBatch:
         return self._model.forward(tokens, positions, mask, self.arena, (rows, torch.full_like(rows, width - 1)))
 
     def can_step(self) -> bool:
-        """Whether some view of the budget holds one more column."""
         return self._next_view() is not None
 
     def _show(self, view: tuple[int, int] | None) -> None:
-        """Re-shape if need be, so that the arena has these rows and columns."""
+        """Reshape the arena to this view, if it differs."""
         if view is None:
             raise ArenaFull(f"no view of the budget has room beside {len(self)} rows of {self.arena.window} columns")
         if view != (self.arena.rows, self.arena.columns):
             self.arena.reshape(*view)
 
     def _next_view(self) -> tuple[int, int] | None:
-        """The view in which every row can have one more cell."""
         needed = self.arena.window + 1
         return self._find_view(len(self), needed, needed)
 
     def _view_for(self, rows: int, window: int, *, lasting: bool = True) -> tuple[int, int] | None:
-        """The view for so many rows, of which some are to join."""
         needed = window + 1 + (self._headroom if lasting and rows > 1 else 0)
         return self._find_view(rows, needed, 2 * needed)
 
     def _find_view(self, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:
-        """The present view when it will do, else the one to choose, else None."""
+        """The present view where it fits, else a new one, else None."""
         arena = self.arena
         if rows <= arena.rows and columns <= arena.columns:
             return arena.rows, arena.columns
         return choose_view(arena.capacity_tokens, arena.max_rows, rows, columns, wanted_columns)
 
     def resize(self, capacity_tokens: int) -> None:
-        """Go on with another budget for K and V; no row may be left."""
+        """Take another KV budget; no row may be left."""
         if self._graphs is not None:
             self._graphs.release()
         self.arena.resize(capacity_tokens)
 
     def reads(self) -> Tally:
-        """Cells that the latest step read, as long as its rows are all here and none has taken its token."""
+        """Cells read by the latest step, before its rows change or take tokens."""
         lengths, window = self.arena.lengths, self.arena.window
         apart = self._model.batch_invariant or self._graphs is not None
         read = [self.arena.end - origin if apart else window for origin in self.arena.origins]
@@ -213,10 +195,7 @@ class RunningBatch:
 
 
 def choose_view(capacity: int, max_rows: int, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:
-    """Rows x columns for a batch that needs at least these: as many rows as leave `wanted_columns`, else just enough.
-
-    Returns None when rows x columns exceeds the capacity, or there may not be so many rows.
-    """
+    """At least rows x columns: as many rows as leave `wanted_columns`, else just enough; None where it does not fit."""
     if rows > max_rows or rows * columns > capacity:
         return None
     most = max_rows

@@ -1,12 +1,10 @@
-"""Decode steps, one after another or each launched before the tokens of the one before it are read.
+"""Decode steps, one after another or each launched before the last one's tokens are read.
 
-               device   | step 1 | step 2 | step 3 |
-    one after another   host      reads 1, launches 2          the device waits meanwhile
-    ahead               host      launches 2, reads 1, launches 3, reads 2
+    one after another   host reads 1, launches 2; the device waits meanwhile
+    ahead               host launches 2, reads 1, launches 3, reads 2
 
-Ahead, a row's cells run before its tokens: while a step is under way, the arena holds one cell more of each of its rows
-than the row has tokens read. A row that ends, or leaves, meanwhile is computed once in vain: what a step has chosen for
-a row is taken only by one that has run since. K and V that are no numbers are voided on the device, before rows move.
+Ahead, the arena holds one cell more of each row than its tokens read. A row that ends or leaves meanwhile is computed
+once in vain: a choice counts only for a row that has run ever since. NaN is zeroed on the device before rows move.
 """
 
 from __future__ import annotations
@@ -29,16 +27,14 @@ from engine.transfer import send
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step under way, with how many rows the device runs in it."""
+    """A step under way; `width` is its number of rows."""
 
     chosen: Chosen
     width: int
-    computed: Tally  # beside its tokens
+    computed: Tally  # without its own tokens
 
 
 class Decode:
-    """The decode steps of a batch."""
-
     def __init__(self, batch: RunningBatch, device: torch.device, *, ahead: bool) -> None:
         self._batch = batch
         self._device = device
@@ -47,21 +43,20 @@ class Decode:
         self._under_way: _Step | None = None
 
     def step(self) -> Outcome[Row]:
-        """The next decode iteration. Ahead, the one after it is under way when this returns."""
+        """The next decode step; ahead, the one after it is under way on return."""
         step, unread = self._begun()
         if step is None:
             step = self._launch()
             unread = _places(step.chosen.rows)
         following = self._follow(step, unread) if self._ahead else None
         choices = step.chosen.read()
-        if following is not None and step.chosen.redrawn:  # it was given a token that is not the row's
+        if following is not None and step.chosen.redrawn:  # it was fed a token that is not the row's
             self._batch.undo_step()
             following = None
         self._under_way = following
         return _taken(step, unread, choices)
 
     def settle(self) -> Outcome[Row]:
-        """Read the step under way, if there is one."""
         step, unread = self._begun()
         return Outcome() if step is None else _taken(step, unread, step.chosen.read())
 
@@ -80,7 +75,7 @@ class Decode:
         return _taken(step, _places(chosen.rows), choices)
 
     def _begun(self) -> tuple[_Step | None, dict[Row, int]]:
-        """The step under way, and where in it those rows are that have run ever since; no step if there are none."""
+        """The step under way, and the places in it of rows that have run ever since; no step without any."""
         step, self._under_way = self._under_way, None
         if step is None:
             return None, {}
@@ -90,21 +85,18 @@ class Decode:
         return (step, unread) if unread else (None, {})
 
     def _follow(self, step: _Step, unread: dict[Row, int]) -> _Step | None:
-        """Launch the step after this one, whose tokens are `unread`; None where the host must read them first."""
+        """Launch the next step while this one's tokens are `unread`; None where the host must read them first."""
         live = [row for row in self._batch.rows if not row.ended]
         goes_on = any(row.step + (row in unread) < row.sampling.max_tokens for row in live)
         if not goes_on or any(row.matcher is not None for row in live) or not self._batch.can_step():
             return None
         try:
             return self._launch(step.chosen.tokens, unread)
-        except OutOfMemoryError:  # these tokens can be read; it is told when the step is launched again
+        except OutOfMemoryError:  # reported when the step is launched again
             return None
 
     def _launch(self, tokens: Tensor | None = None, unread: dict[Row, int] | None = None) -> _Step:
-        """Launch a step. Ahead of the host, the newest tokens of rows are on the device, each at its place of `unread`.
-
-        Where it fails, rows and arena are as they were.
-        """
+        """Launch a step; `unread` gives rows' places in the device's `tokens`. A failed launch changes nothing."""
         fed, late = None, Unread(torch.empty(0)) if self._ahead else None
         if tokens is not None and unread is not None:
             fed, late = self._newest(tokens, unread)
@@ -120,13 +112,13 @@ class Decode:
         return _Step(chosen, len(self._batch), self._batch.reads())
 
     def _choose(self, logits: Tensor, unread: Unread | None = None) -> Chosen:
-        """Choose the next token of each row of the batch that has not ended."""
+        """Choose tokens for all rows that have not ended."""
         live = self._live()
         some = logits if len(live) == len(self._batch) else logits[send(live, self._device)]
         return sampling.choose([self._batch.rows[place] for place in live], some, unread)
 
     def _broken(self, chosen: Chosen) -> Tensor:
-        """Rows of the batch for which the step computed no numbers, (rows,)."""
+        """Mask (rows,) of rows whose logits are not finite."""
         if len(chosen.rows) == len(self._batch):
             return ~chosen.finite
         broken = torch.zeros(len(self._batch), dtype=torch.bool, device=self._device)
@@ -136,7 +128,7 @@ class Decode:
         return [place for place, row in enumerate(self._batch.rows) if not row.ended]
 
     def _newest(self, tokens: Tensor, unread: dict[Row, int]) -> tuple[Tensor, Unread]:
-        """The newest token of each row of the batch, (rows,); and what the host lacks of those that have not ended."""
+        """Each row's newest token (rows,), and what the host lacks of live rows."""
         rows, live = self._batch.rows, self._live()
         places = [unread.get(row, -1) for row in rows]
         late = frozenset(index for index, place in enumerate(live) if places[place] >= 0)
@@ -161,7 +153,7 @@ def _taken(step: _Step, unread: dict[Row, int], choices: Sequence[Choice | Uncho
 def accept(
     rows: Sequence[Row], choices: Sequence[Choice | Unchosen], tally: Tally, read: Sequence[Row] = ()
 ) -> Outcome[Row]:
-    """Let rows take their tokens, each alone; `tally` and `read` as an outcome has them."""
+    """Let each row take its token; one row's failure is its own."""
     updates: list[RowUpdate] = []
     failures: list[tuple[Row, Exception]] = []
     for row, choice in zip(rows, choices, strict=True):

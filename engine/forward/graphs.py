@@ -1,16 +1,14 @@
-"""The decode step in fixed shapes, each captured once as a CUDA graph and replayed with new inputs.
+"""The decode step in fixed shapes, captured as CUDA graphs and replayed with new inputs.
 
-With few rows a GPU waits for Python to launch its kernels; a graph launches all of them at once. A graph has the
-addresses and shapes of its capture for ever, so a step is rounded up to a bucket of rows; which tokens of K and V a row
-reads, and where it writes, are inputs:
+With few rows a GPU waits for Python's launches; a graph is one launch. It keeps the addresses and shapes of its
+capture, so rows are rounded up to a bucket, and the cells that a row reads and writes are inputs:
 
-    K and V by token   . . p p p p g g n . | p p p p p p g g n . | . . .  nobody's
-    row 0                  start, length
-    row 1                                    start, length
-    spare row                                                             start, length 1: it reads itself alone
+    KV by token   ..ppppggn. | ppppppggn. | ...  nobody's
+    row 0         start, length
+    row 1                      start, length
+    spare row                                start, length 1: reads itself
 
-So a graph holds in whatever proportions the arena looks at its memory, and until that memory moves; then it is captured
-anew at its next step. On a CPU the same bodies run without capture, which is how the tests exercise them.
+A graph is valid until the arena's memory moves. On a CPU the same bodies run uncaptured, for tests.
 """
 
 from __future__ import annotations
@@ -28,32 +26,26 @@ from models.network.decoder.decoder import Decoder
 from models.network.loader import LoadedModel
 
 WARMUPS = 3
-TOLERANCE = 1e-3
-"""Largest relative difference between what a replay computes and what its body computes."""
+TOLERANCE = 1e-3  # largest relative difference between replay and body
 
-FEW_HEADS = 128
-"""Rows times K heads up to which flash attention cuts rows into parts, so that all multiprocessors have some."""
+FEW_HEADS = 128  # rows x KV heads up to which flash attention splits rows over multiprocessors
 
-LENGTHS = 8192
-"""It cuts by the length that a row may have at most, not by what it has: there are buckets for rows of up to this
-length, eight times as much, and so on. One bound of 128k would leave a row of 4,000 tokens to 8 blocks in place of 128.
-"""
+LENGTHS = 8192  # it splits by the bound on a row's length, so there are buckets of this bound, 8 times it, and so on
 
 log = logging.getLogger(__name__)
 
-Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
-"""Makes of a body a function that does the same, faster."""
+Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]  # makes a faster equivalent of a body
 
 
 class DecodeStep:
-    """One bucket: buffers for the inputs, and the body that reads them. A KvStore for the pass that it makes."""
+    """One bucket: input buffers, and the body that reads them; a KvStore for its own pass."""
 
     def __init__(self, model: LoadedModel, arena: KvArena, rows: int, longest: int, attention: VarlenAttention) -> None:
-        """longest   bound of the tokens of a row, the new one included"""
+        """`longest`: bound on a row's tokens, the new one included."""
         device = arena.shape.device
         self.rows, self.longest = rows, longest
         self._model, self._arena, self._attention = model, arena, attention
-        # One buffer, so that the inputs are one copy: tokens, positions, lengths, starts, and one number more.
+        # one buffer, one copy: tokens, positions, lengths, starts, and one number more
         self._inputs = torch.zeros(4 * rows + 1, dtype=torch.long, device=device)
         self._places = torch.arange(rows + 1, dtype=torch.int32, device=device)
         self._select = (torch.arange(rows, device=device), torch.zeros(rows, dtype=torch.long, device=device))
@@ -61,11 +53,10 @@ class DecodeStep:
         self.release()
 
     def begin_pass(self, rows: int, new: int) -> DecodeStep:
-        """The cells of this bucket (a KvStore's verb)."""
         return self
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """K and V of the step, each (rows, kv_heads, 1, head_dim), to the ends of the runs; returns all tokens'."""
+        """Write the step's K and V, each (rows, kv_heads, 1, head_dim), to the runs' ends; returns all tokens'."""
         self._keys[layer].index_copy_(0, self._ends, keys.squeeze(2))
         self._values[layer].index_copy_(0, self._ends, values.squeeze(2))
         return self._keys[layer], self._values[layer]
@@ -79,12 +70,11 @@ class DecodeStep:
         starts: Sequence[int] = (),
         fed: Tensor | None = None,
     ) -> Tensor:
-        """Logits (live, vocab) of each live row's next token, valid until the next run.
+        """Logits (live, vocab), valid until the next run.
 
-        capture  for the first run since the arena's memory moved
         lengths  tokens of each row, the new one included
-        starts   the first of them in the arena's `tokens`
-        fed      (live,), in place of the tokens, where the host has not read them all
+        starts   index of the first in the arena's `tokens`
+        fed      (live,), replaces tokens that the host has not read
         """
         live = len(tokens)
         spare, nobody = self.rows - live, self._arena.capacity_tokens
@@ -99,21 +89,20 @@ class DecodeStep:
         return self.logits[:live]
 
     def release(self) -> None:
-        """Let the arena's memory go, and the graph's."""
+        """Free the graph and its hold on the arena's memory."""
         self._keys = self._values = self._ends = self.logits = torch.empty(0)
         self._replay = None
 
     def _prepare(self, capture: Capture) -> Callable[[], None]:
-        """The replay of the body, compared with it on the inputs that are there; the body itself if that fails.
-
-        A body may run several times: it writes the same K and V to the same cells.
+        """Capture the body and compare the replay with it; the body itself where that fails. Running it twice is
+        harmless.
         """
         self._keys, self._values = self._arena.tokens
         try:
             self._body()
             expected = self.logits.clone()
             replay = capture(self._body)
-            self.logits.fill_(torch.nan)  # else a replay that computes nothing would be found right
+            self.logits.fill_(torch.nan)  # lest a replay that computes nothing pass
             replay()
             error, size = (float(each.norm()) for each in (self.logits - expected, expected))
             if not error <= TOLERANCE * size:
@@ -133,16 +122,15 @@ class DecodeStep:
 
 
 def capture_nothing(_: torch.device) -> Capture:
-    """Run bodies as they are."""
     return lambda body: body
 
 
 def capture_on(device: torch.device) -> Capture:
-    """Capture as CUDA graphs that share memory, on a CUDA device."""
+    """CUDA graphs in one memory pool; bodies as they are elsewhere."""
     if device.type != "cuda":
         return capture_nothing(device)
     pool = torch.cuda.graph_pool_handle()
-    # Without a stream of this device, `torch.cuda.graph` would capture on one of the first device: nothing at all.
+    # else `torch.cuda.graph` would capture on a stream of the first device
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(body: Callable[[], None]) -> Callable[[], None]:
@@ -153,7 +141,7 @@ def capture_on(device: torch.device) -> Capture:
                     body()
             torch.cuda.current_stream(device).wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            # Other executors' threads may take memory meanwhile.
+            # other executors' threads may allocate meanwhile
             with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 body()
         return graph.replay
@@ -162,7 +150,7 @@ def capture_on(device: torch.device) -> Capture:
 
 
 class DecodeGraphs:
-    """Buckets of an arena: rows in powers of two."""
+    """Buckets of rows in powers of two."""
 
     def __init__(
         self,
@@ -171,7 +159,7 @@ class DecodeGraphs:
         attention: VarlenAttention = flash_attention,
         capture: Callable[[torch.device], Capture] = capture_on,
     ) -> None:
-        """capture   asked anew whenever the arena's memory moves: graphs that are gone leave their pool unusable"""
+        """`capture` is called whenever the arena's memory moves: a pool is unusable once its graphs are gone."""
         self._arena, self._capture_on = arena, capture
         self._capture = capture(arena.shape.device)
         most = min(arena.capacity_tokens, model.context_length)
@@ -186,19 +174,19 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def prepare(self, advance: Callable[[], None] = lambda: None) -> None:
-        """Capture every bucket, one after another, the largest first, since they share memory."""
+        """Capture all buckets, largest first, as they share memory."""
         for step in reversed(self._steps):
             step.run(self._capture)
             advance()
 
     def release(self) -> None:
-        """Forget all graphs, whose views of the arena would keep its memory from being given back."""
+        """Drop all graphs, which hold the arena's memory."""
         for step in self._steps:
             step.release()
         self._capture = self._capture_on(self._arena.shape.device)
 
     def step(self, tokens: Sequence[int], positions: Sequence[int], fed: Tensor | None = None) -> Tensor | None:
-        """Logits (live, vocab) of the arena's newest column; None where rows have holes, or no bucket holds them."""
+        """Logits (live, vocab) of the arena's newest column; None with holes, or without a bucket."""
         arena = self._arena
         if arena.has_holes:
             return None
@@ -210,7 +198,7 @@ class DecodeGraphs:
 
 
 def _ladder(first: int, factor: int, last: int) -> list[int]:
-    """first, `factor` times that and so on, and last."""
+    """Geometric sizes up to and including `last`."""
     sizes = [min(first, last)]
     while sizes[-1] < last:
         sizes.append(min(factor * sizes[-1], last))
@@ -220,7 +208,7 @@ def _ladder(first: int, factor: int, last: int) -> list[int]:
 def graphs_for(
     model: LoadedModel, arena: KvArena, capture: Callable[[torch.device], Capture] = capture_on
 ) -> DecodeGraphs | None:
-    """The decode steps of an arena that flash attention reads; None where attention goes by a mask."""
+    """None where attention goes by a mask."""
     if not (arena.by_token and isinstance(model.network, Decoder)):
         return None
     return DecodeGraphs(model, arena, capture=capture)

@@ -1,15 +1,12 @@
-"""Prefill apart from decode: a group of prompts of similar length becomes K, V and the logits of each first token.
+"""Prefill apart from decode: prompts of similar length become KV caches and logits of first tokens, chunk by chunk.
 
-Knows nothing of the running batch. The group is worked through in chunks of columns, so that a long prompt never
-holds up the running rows for longer than one chunk.
+             0   a    b     width
+    row 0    pppPPPPPppp|       'P' the chunk [a, b) computed now
+    row 1    pppPPPP....|       '.' padding behind, hidden by causal attention
+    row 2    pp.........|       done earlier: left out
 
-             0     a        b      width
-    row 0    p p p P P P P P p p p |       'P' the chunk [a, b) that is computed now
-    row 1    p p p P P P P . . . . |       '.' padding behind; causal attention never lets a real token see it
-    row 2    p p . . . . . . . . . |       done in the chunk before: left out of this one
-
-Rows are sorted longest first, so the rows still at work are always the first ones. What all of them have kept from
-earlier prompts is copied in place of being read, and chunks end at multiples of the cache's blocks.
+Rows are sorted longest first, so those at work are the first. Cached prefixes common to all are copied, and chunks end
+at multiples of the cache's blocks, so that a long prompt holds up running rows for one chunk at most.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A row whose prompt is done: its K and V, and the logits (vocab,) of its first token."""
+    """A finished prompt: its KV cache, and logits (vocab,) of its first token."""
 
     row: Row
     kv: RowKv
@@ -46,7 +43,7 @@ class Prefilled:
 
 
 class Prefill:
-    """One group under way. Its buffer is its own, and is gone with it."""
+    """One group, with its own buffer."""
 
     def __init__(
         self,
@@ -55,32 +52,32 @@ class Prefill:
         prefixes: PrefixCache[RowKv] | None = None,
         blocks: DeviceBlocks | None = None,
     ) -> None:
-        """`prefixes`: what is kept of prompts; without one chunks end anywhere, unless numbers shall not tell.
-        `blocks`: what of it is on the device."""
+        """Without `prefixes`, chunks end anywhere, except in batch-invariant mode. `blocks`: the prefix cache's on the
+        device.
+        """
         self._model = model
         self._block = QUERY_BLOCK if model.batch_invariant and not model.reads_exactly else 1
         self._prefixes = PrefixCache[RowKv](0, chunk=self._block) if prefixes is None else prefixes
         self._blocks = DeviceBlocks(model.device, 0) if blocks is None else blocks
         self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
         for row in self.rows:
-            row.prompt_logprobs = None  # what was read of its prompt before is read again
-        self.tally = Tally()
-        """Tokens that the latest chunk computed."""
-        self._contexts = [row.tokens for row in self.rows]  # what is read of each row
+            row.prompt_logprobs = None  # made again
+        self.tally = Tally()  # of the latest chunk
+        self._contexts = [row.tokens for row in self.rows]
         self._ended: list[Prefilled] = []  # by the latest chunk
         kv, count = model.kv, len(self.rows)
         layout = (kv.layers, count, kv.kv_heads, self._columns(), kv.head_dim)
         self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
-        self._done = self._copy_prefixes()  # columns [0, done) are there
-        self._copied = self._done * len(self.rows)  # tokens that no chunk's tally has
+        self._done = self._copy_prefixes()  # columns [0, done) are computed
+        self._copied = self._done * len(self.rows)  # tokens in no chunk's tally yet
 
     def _columns(self) -> int:
-        """Columns that are computed: those of the longest row, in whole blocks if numbers must not depend on others."""
+        """The longest row's columns, in whole blocks in batch-invariant mode."""
         return -(-len(self._contexts[0]) // self._block) * self._block
 
     def _copy_prefixes(self) -> int:
-        """Copy what is kept of every row's prompt; returns its columns."""
+        """Copy the rows' cached prefixes; returns the columns."""
         contexts = zip(self.rows, self._contexts, strict=True)
         found = self._prefixes.find(
             [(() if row.scores_prompt else tokens, row.cache_scope) for row, tokens in contexts],
@@ -95,21 +92,20 @@ class Prefill:
         return chunk * shared
 
     def advance(self, max_tokens: int) -> list[Prefilled]:
-        """`launch` a chunk and `collect` its rows."""
         self.launch(max_tokens)
         return self.collect()
 
     def finish(self, max_tokens: int) -> list[Prefilled]:
-        """`advance` to the end; all rows, the longest first."""
+        """All rows, longest first."""
         ended: list[Prefilled] = []
         while self.rows:
             ended = self.advance(max_tokens) + ended
         return ended
 
     def launch(self, max_tokens: int) -> None:
-        """Compute the next chunk, at most `max_tokens` over all rows (but at least one block of columns).
+        """Compute the next chunk of at most `max_tokens` over all rows, but at least one block of columns.
 
-        On a CUDA device the chunk is only under way when this returns, but for rows that want their prompt scored.
+        On CUDA it is under way on return, unless prompt log-probabilities are wanted.
         """
         begin = self._done
         lengths = [len(context) for context in self._contexts]
@@ -130,7 +126,7 @@ class Prefill:
         ]
 
     def collect(self) -> list[Prefilled]:
-        """The rows whose prompts ended in the latest chunk; they leave the group."""
+        """Remove and return rows whose prompts ended in the latest chunk."""
         ended, self._ended = [one for one in self._ended if one.row in self.rows], []
         if ended:
             still = len(self.rows) - len(ended)
@@ -142,7 +138,7 @@ class Prefill:
     def _keep(self, done: Prefilled, context: Sequence[int]) -> None:
         try:
             self._prefixes.keep(context, done.row.cache_scope, partial(self._blocks.make, done.kv))
-        except RuntimeError as error:  # what torch raises for any lack of memory, the host's too
+        except RuntimeError as error:  # torch's error for any lack of memory, the host's too
             log.warning("K and V of a prompt could not be kept in host memory: %s", error)
 
     def drop(self, row_id: RowId) -> Row | None:
@@ -156,7 +152,7 @@ class Prefill:
         return self.rows.pop(place)
 
     def begin_pass(self, rows: int, new: int) -> KvCells:
-        """The columns [a, b) of the chunk, and all up to b that they read (a KvStore's verb)."""
+        """The chunk's columns, and all up to its end that they read (KvStore)."""
         end = self._done
         counts = [min(max(len(context) - (end - new), 0), new) for context in self._contexts[:rows]]
         return KvCells(self._keys[:, :rows], self._values[:, :rows], slice(end - new, end), slice(end), counts)
@@ -166,7 +162,7 @@ class Prefill:
         device = self._model.device
         parts = [context[begin:end] for context in self._contexts]
         tokens = send([(*part, *[0] * (end - begin - len(part))) for part in parts], device)
-        # Padding behind may go beyond the context.
+        # padding may exceed the context
         places = torch.arange(begin, end, device=device).clamp_(max=self._model.context_length - 1)
         positions = places.expand(len(self.rows), end - begin)
         chosen = [(place, column - begin) for place, columns in enumerate(wanted) for column in columns]
@@ -174,7 +170,7 @@ class Prefill:
         return self._model.forward(tokens, positions, None, self, (rows, places))
 
     def _note_prompt(self, row: Row, columns: range, logits: Tensor) -> None:
-        """Log-probabilities of the prompt's own tokens, for rows that want them: place p speaks of token p + 1."""
+        """Collect prompt log-probabilities: place p predicts token p + 1."""
         top = row.sampling.prompt_logprobs
         if top is None or row.generated:
             return
@@ -184,10 +180,10 @@ class Prefill:
         row.prompt_logprobs = (*(row.prompt_logprobs or (None,)), *found)
 
     def _cut(self, place: int, length: int) -> RowKv:
-        """A row's own columns, copied, so that the group's buffer can go."""
+        """A copy of a row's columns, so that the buffer can be freed."""
         return RowKv(self._keys[:, place, :, :length].clone(), self._values[:, place, :, :length].clone())
 
 
 def _wanted(row: Row, length: int, begin: int, end: int) -> range:
-    """The columns of the chunk whose logits a row needs: its last, or all of them for prompt log-probabilities."""
+    """Columns of the chunk whose logits are needed: the last, or all for prompt log-probabilities."""
     return range(begin if row.scores_prompt else max(begin, length - 1), min(end, length))

@@ -1,7 +1,4 @@
-"""Where prefill runs: on a CUDA device in a stream of its own, beside decode steps; elsewhere here and now.
-
-What the stream has made may be used outside it once it is `done`: the host has then seen its work end.
-"""
+"""Where prefill runs: on CUDA in a stream beside decode. Its results may be used elsewhere once it is `done`."""
 
 from __future__ import annotations
 
@@ -30,35 +27,29 @@ class PrefillStream:
         return self._event is None or self._event.query()  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Return when the latest work has ended."""
         if self._event is not None:
             self._event.synchronize()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Launch in this stream what is computed within."""
+        """Launch in this stream."""
         with torch.cuda.stream(self._stream):
             yield
         if self._stream is not None:
             self._event = self._stream.record_event()
 
     def copying(self) -> AbstractContextManager[object]:
-        """Copy to host memory within, in a stream beside prefill and decode, what the host has seen computed."""
+        """Copy finished work to host memory, in a stream beside prefill and decode."""
         return torch.cuda.stream(self._copies)
 
     def hand_over(self, *tensors: Tensor) -> None:
-        """Let the stream that decodes use what this one has made: memory that is freed there must not be given to
-        this stream's next work before that use has ended.
-        """
+        """Let the decode stream use these tensors: their memory must not be reused here before that use ends."""
         if self._stream is not None:
             for tensor in tensors:
                 tensor.record_stream(torch.cuda.current_stream(self._device))
 
     def fetched(self, kv: RowKv) -> RowKv:
-        """K and V on the device: copied from pinned host memory, if that is where they are, while decode goes on.
-
-        To be read once they are awaited.
-        """
+        """The KV cache on the device, copied from pinned memory beside decode; await it before reading."""
         if self._stream is None or kv.keys.is_cuda:
             return kv
         with torch.cuda.stream(self._stream):
@@ -68,7 +59,7 @@ class PrefillStream:
         return there
 
     def await_fetched(self) -> None:
-        """Let the stream that decodes go on only when what was fetched is there; the host does not wait."""
+        """Make the decode stream, not the host, wait for what was fetched."""
         if self._fetched is not None:
             torch.cuda.current_stream(self._device).wait_event(self._fetched)
             self._fetched = None

@@ -1,4 +1,4 @@
-"""What torch raises for lack of memory, as the torch-free error that the rules of a row's life know."""
+"""torch's out-of-memory errors as the torch-free one of the lifecycle."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ _SHORTAGE = (
     "could not create a memory",
     "out of memory",
     "_ALLOC_FAILED",
-)
-"""Parts of messages by which torch's CPU allocator, oneDNN and CUDA's libraries tell that there is no memory: they
-raise RuntimeError for that as for all else."""
+)  # parts of the RuntimeErrors by which torch's CPU allocator, oneDNN and CUDA's libraries report a lack of memory
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Raise a torch-free OutOfMemoryError for any lack of memory."""
+    """Raise OutOfMemoryError for any lack of memory."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and not _is_shortage(error):
             raise
-        # What failed holds tensors in its frames, views of K and V among them: memory that is to be given back.
+        # its frames hold tensors, views of the KV cache among them
         traceback.clear_frames(error.__traceback__)
         raise OutOfMemoryError(str(error)) from error
 

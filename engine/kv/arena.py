@@ -1,19 +1,18 @@
-"""The memory for K and V of one device, and the surgery on it. Knows rows as indices only: no tokens, no requests.
+"""The KV memory of one device, and the surgery on it. Rows are indices; no tokens, no requests.
 
-Geometry (Baton, section 4.1; end-aligned): all rows write the same column in a step, so a short row carries padding
-in front, never behind.
+Geometry (Baton, 4.1; end-aligned): all rows write the same column in a step, so padding is in front.
 
-              start           end        columns
-    row 0     . . . p p p p g g g |         |       '.' padding   'p' prompt   'g' generated
-    row 1     p p p p p p p p g g |  free   |
-    row 2     . . . . . . . . p p |         |       just inserted: copied so that it ends at the same column
-                                          pitch     columns of memory between two rows, `columns` at most
+              start  end      columns
+    row 0     ...ppppggg|     |       '.' padding  'p' prompt  'g' generated
+    row 1     ppppppppgg|free |
+    row 2     ........pp|     |       just inserted: copied to end at the same column
+                          pitch       columns of memory between two rows, at most `columns`
 
-Row r owns the columns [origin[r], end), but for the holes that a shape insertion leaves: when row 3 enters with its
-prompt as a step of three tokens, each other row writes one real cell and two that stay invalid for good.
+Row r owns [origin[r], end), but for holes: when row 3 enters by shape with three tokens, each other row writes one
+real cell and two that stay invalid.
 
-    row 0     . . . p p p p g g g . . g |   |
-    row 3     . . . . . . . . . . p p p |   |       its columns were opened for everybody
+    row 0     ...ppppggg..g|  |
+    row 3     ..........ppp|  |       its columns were opened for all rows
 
 K is stored after RoPE, so moving columns changes nothing.
 """
@@ -30,38 +29,35 @@ from engine.kv.row_kv import RowKv, to_host
 from models.network.attention import Spans, has_flash, multiplies_batches, reads_whole_pitch
 from models.network.kv_adapter import KvCells, KvShape
 
-ROOM = 64
-"""Columns beyond the window that memory is laid out for where all of them are read: more of them are read in vain at
-each step, with fewer of them the window is copied more often."""
+ROOM = 64  # spare columns of the layout where all are read: more are read in vain, fewer mean more copies of the window
 
 
 class ArenaFull(Exception):
-    """No room in the present view. Slide, re-shape or take a row out first."""
+    """No room in this view: slide, reshape or take a row out first."""
 
 
 class KvArena:
-    """One flat budget of `capacity_tokens`, taken at construction; the batch is a view of it, rows x columns.
+    """A budget of `capacity_tokens`, taken once; the batch is a view of it, rows x columns.
 
         flat    (layers, capacity_tokens * kv_heads * head_dim)
         view    (layers, rows, kv_heads, pitch, head_dim)     the first `rows * pitch` cells of each layer
         tokens  (layers, capacity_tokens + 1, kv_heads, head_dim)     the same memory where it is `by_token`
 
-    By token, all heads of a token lie side by side, so that a row's tokens are one run of memory whatever the view, and
-    the last token belongs to no row. Else all tokens of a head lie side by side, as the kernels of CPUs like it.
+    By token, a row's tokens are one run of memory in any view, and the last token belongs to no row. Otherwise all
+    tokens of a head are adjacent, as CPU kernels want them.
 
     Invariants, asserted by `check`:
-    - live rows are contiguous, 0..live-1, and `0 <= start <= origin[r] <= end <= pitch <= columns`
-    - `valid[r, c]` is True exactly where column c holds one of the `lengths[r]` tokens of row r, the first of them in
-      column `origin[r]`; outside live rows it is False
-    - the buffers are finite everywhere, and keep dtype, device and address
+    - live rows are 0..live-1, and `0 <= start <= origin[r] <= end <= pitch <= columns`
+    - `valid[r, c]`: column c holds one of row r's `lengths[r]` tokens, the first in `origin[r]`; False elsewhere
+    - buffers are finite, and keep dtype, device and address
     """
 
     def __init__(self, shape: KvShape, capacity_tokens: int, *, max_rows: int, by_token: bool | None = None) -> None:
-        """by_token   None: where flash attention reads runs of memory"""
+        """`by_token` None: where flash attention reads runs of memory."""
         self.shape = shape
         self.by_token = has_flash(shape.dtype, shape.head_dim, shape.device) if by_token is None else by_token
         self._most_rows = max_rows
-        # Columns that memory is laid out for beyond those needed; None: for all that there may be.
+        # spare columns; None: all that there may be
         self._room = ROOM if multiplies_batches(shape.dtype, shape.device) else None
         self._take(capacity_tokens)
         self.origins: list[int] = []
@@ -70,31 +66,30 @@ class KvArena:
 
     @property
     def live(self) -> int:
-        """How many rows are in use."""
+        """Rows in use."""
         return len(self.origins)
 
     @property
     def start(self) -> int:
-        """The first column that holds anything of a live row; `end` when there is none."""
+        """First column that holds anything of a live row; `end` without rows."""
         return min(self.origins, default=self.end)
 
     @property
     def window(self) -> int:
-        """How many columns hold anything of a live row."""
         return self.end - self.start
 
     def _read(self, width: int) -> slice:
-        """The columns that a pass over the newest `width` of them reads: the window, and what lies around it where
-        K and V without gaps are read faster.
+        """The columns that a pass over the newest `width` reads: the window, or more where gapless memory is read
+        faster.
         """
         whole = self._room is not None and width == 1 and reads_whole_pitch(self.live, self.pitch)
         return slice(0, self.pitch) if whole else slice(self.start, self.end)
 
     def mask(self, width: int = 1) -> Tensor | None:
-        """Mask (live, 1, width, read): the columns, of those that a pass reads, that each row's newest ones may read.
+        """Mask (live, 1, width, read): what each row's newest columns may read; None where one column may read
+        everything.
 
-        None when width is 1 and every cell may be read. A cell that holds no token reads itself alone, since what
-        reads nothing at all computes NaN.
+        A cell without a token reads itself, since a softmax over nothing is NaN.
         """
         read = self._read(width)
         if width == 1 and all(length == read.stop - read.start for length in self.lengths):
@@ -108,22 +103,22 @@ class KvArena:
 
     @property
     def has_holes(self) -> bool:
-        """Whether a live row has columns, from its origin on, that hold no token of it."""
+        """Whether a live row lacks a token in one of its columns."""
         return any(self.end - origin != length for origin, length in zip(self.origins, self.lengths, strict=True))
 
     def starts(self) -> list[int]:
-        """The first token of each live row, as an index into `tokens`."""
+        """Index into `tokens` of each live row's first token."""
         return [row * self.pitch + origin for row, origin in enumerate(self.origins)]
 
     @property
     def tokens(self) -> tuple[Tensor, Tensor]:
-        """K and V by token; they stay where they are until `resize`."""
+        """K and V by token; in place until `resize`."""
         assert self.by_token
         layout = (self.shape.layers, -1, self.shape.kv_heads, self.shape.head_dim)
         return self._flat_keys.view(layout), self._flat_values.view(layout)
 
     def spans(self) -> Spans | None:
-        """Spans of columns that each live row's newest token may read, padding left out; None where a row has holes."""
+        """Columns that each live row's newest token may read, without padding; None with holes."""
         if self.has_holes:
             return None
         first = self._read(1).start
@@ -132,7 +127,7 @@ class KvArena:
     # Surgery
 
     def insert(self, kv: RowKv) -> int:
-        """Embed a row, end-aligned (Baton, section 4.2); returns its index. Raises ArenaFull when it does not fit."""
+        """Embed a row, end-aligned (Baton, 4.2); returns its index. Raises ArenaFull."""
         if self.live == self.rows or max(kv.length, self.window) > self.columns:
             raise ArenaFull(f"row of {kv.length} tokens into {self.live}/{self.rows} rows x {self.columns} columns")
         if kv.length > self.end:
@@ -154,7 +149,7 @@ class KvArena:
         if row != last:
             self._copy_row(last, row)
         if wipe:
-            self._wipe(last)  # what moved may hold NaN too, and will be wiped where it is now
+            self._wipe(last)  # the moved row may hold NaN too, and is wiped where it is now
         self.valid[last] = False
         self.origins.pop()
         self.lengths.pop()
@@ -163,7 +158,7 @@ class KvArena:
             self._view_anew()
 
     def extract(self, row: int) -> RowKv:
-        """A copy of a row's K and V in host memory, without holes; the row itself stays until it is removed."""
+        """Copy a row's K and V to host memory, without holes; the row stays."""
         cells = slice(self.origins[row], self.end)
         parts = [buffer[:, row, :, cells] for buffer in (self.keys, self.values)]
         if self.lengths[row] < cells.stop - cells.start:
@@ -171,29 +166,22 @@ class KvArena:
         return RowKv(*(to_host(part) for part in parts))
 
     def reshape(self, rows: int, columns: int) -> None:
-        """View the budget with other rows and columns, keeping what is live. Raises ArenaFull when it does not fit.
-
-        Copies one layer at a time, so the extra memory at the peak is one layer's window.
-        """
+        """View the budget with other rows and columns. Raises ArenaFull. Extra memory: one layer's window."""
         if rows < self.live or columns < self.window or rows * columns > self.capacity_tokens:
             raise ArenaFull(f"{self.live} rows x {self.window} columns do not fit {rows} x {columns}")
         self._lay_out(rows, columns, 0)
 
     def resize(self, capacity_tokens: int) -> None:
-        """Go on with another budget, when the device has less memory than it was thought to, or has it again.
-
-        Only while no row is live. Addresses change.
-        """
+        """Replace the buffers by others of this capacity, while no row is live. Addresses change."""
         assert not self.origins, "rows must be extracted first"
         self._take_anew(capacity_tokens)
 
     def open(self, joining: Sequence[int] = ()) -> int:
-        """Give every live row one more cell, the one that this step will write; returns how many columns it took.
+        """Open the column that this step writes; returns how many columns were opened.
 
-        Rows of the lengths `joining` enter with the step (Baton's shape, section 4.1): as many columns are opened as
-        the longest of them has tokens, and what the other rows do not fill are holes. Raises ArenaFull.
-        Slides the window to the front when it has reached the last column, or is a small part of those that are read:
-        Baton's release of front padding.
+        Rows of the lengths `joining` enter with the step (Baton's shape, 4.1): columns for the longest, holes for the
+        others. Slides the window to the front at the last column, or when too much is read beside it (Baton's
+        release). Raises ArenaFull.
         """
         width = max(joining, default=1)
         if self.live + len(joining) > self.rows or self.window + width > self.columns:
@@ -210,14 +198,14 @@ class KvArena:
         return width
 
     def close(self, width: int, joined: int = 0) -> None:
-        """Undo `open`, when the step that was to fill the cells failed."""
+        """Undo `open` after a failed step."""
         del self.origins[len(self.origins) - joined :], self.lengths[len(self.lengths) - joined :]
         self.valid[:, self.end - width : self.end] = False
         self.lengths = [length - 1 for length in self.lengths]
         self.end -= width
 
     def begin_pass(self, rows: int, new: int) -> KvCells:
-        """The newest `new` columns of the live rows, and those that they read (a KvStore's verb)."""
+        """The newest `new` columns of the live rows, and those that they read (KvStore)."""
         newest = slice(self.end - new, self.end)
         return KvCells(self.keys[:, :rows], self.values[:, :rows], newest, self._read(new))
 
@@ -234,18 +222,18 @@ class KvArena:
         self.lengths[target] = self.lengths[source]
 
     def _wastes(self) -> bool:
-        """Whether so much is read beside the window that moving it is soon worth it."""
+        """Whether enough is read beside the window that moving it pays."""
         return self._room is not None and self.pitch - self.window > 2 * self._room + self.window // 4
 
     def _lay_out(self, rows: int, columns: int, to: int, more: int = 0) -> None:
-        """View the budget with these rows and columns, the live window beginning at column `to`, with `more` behind it.
+        """View the budget with these rows and columns, the window at column `to` with `more` columns behind.
 
-        Old and new cells may overlap, hence the copy of a layer's window.
+        Old and new cells may overlap, so each layer's window is copied first.
         """
         old_keys, old_values = self.keys, self.values
         live, cells = self.live, slice(self.start, self.end)
         target = slice(to, to + self.window)
-        # Taken before anything changes: should there be no memory for them, all is as it was.
+        # allocated before anything changes, so that a lack of memory changes nothing
         window = torch.empty_like(old_keys[0, :live, :, cells])
         valid = self.valid[:live, cells].clone()
         self._view(rows, columns, target.stop + more)
@@ -258,7 +246,7 @@ class KvArena:
         self.end = target.stop
 
     def check(self) -> None:
-        """Assert the invariants; for tests, since it reads all of the memory."""
+        """Assert the invariants; for tests, as it reads all memory."""
         assert self.live <= self.rows and self.rows * self.columns <= self.capacity_tokens
         assert all(0 <= self.start <= origin <= self.end <= self.pitch <= self.columns for origin in self.origins)
         assert not self.valid[self.live :].any() and not self.valid[:, self.end :].any()
@@ -283,9 +271,7 @@ class KvArena:
         self._view_anew()
 
     def _take_anew(self, capacity_tokens: int) -> None:
-        """Free the buffers, then take others. Where the device has not so much, half of it is tried, and so on, down to
-        nothing.
-        """
+        """Free the buffers, then take others: half as much, and so on, where the device lacks memory."""
         self._flat_keys = self._flat_values = self.keys = self.values = torch.empty(0)
         if self.shape.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -298,13 +284,13 @@ class KvArena:
                 capacity_tokens //= 2
 
     def _view_anew(self) -> None:
-        """The proportions that an empty arena has: as many rows as there may be."""
+        """An empty arena's proportions: as many rows as allowed."""
         self._view(self.max_rows, self.capacity_tokens // max(1, self.max_rows))
 
     def _view(self, rows: int, columns: int, needed: int = 0) -> None:
-        """Look at the flat budget as (layers, rows, kv_heads, pitch, head_dim). Takes no memory, so cannot fail.
+        """View the flat budget as (layers, rows, kv_heads, pitch, head_dim); allocates nothing, so cannot fail.
 
-        needed  columns that must be there; where attention reads all of them, there are few more
+        `needed`: columns that must exist; little more where attention reads them all.
         """
         self.rows, self.columns = rows, columns
         self.pitch = columns if self._room is None else min(needed + self._room, columns)
@@ -318,11 +304,10 @@ class KvArena:
 
 
 def zeros(shape: KvShape, per_layer: int) -> Tensor:
-    """A buffer (layers, per_layer) of zeros: a masked cell that held NaN would still poison what attends to it.
+    """A buffer (layers, per_layer) of zeros: NaN in a masked cell would poison what attends to it.
 
-    On a CPU the system hands out zero pages when they are first touched, so a large budget costs nothing until it
-    is used; torch.zeros would write it all, which took 9 s for 6 GB. Small pages, as mmap's are by default: rows
-    touch memory here and there, and clearing a huge page at each place stalled the first steps for seconds.
+    On a CPU mmap's zero pages cost nothing until touched (torch.zeros wrote 6 GB in 9 s), and small pages avoid
+    clearing huge ones for a few cells, which stalled first steps for seconds.
     """
     if shape.device.type != "cpu" or not per_layer:
         return torch.zeros((shape.layers, per_layer), dtype=shape.dtype, device=shape.device)

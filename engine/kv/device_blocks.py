@@ -1,6 +1,4 @@
-"""The prefix cache's blocks on one device, above those in host memory: where a prompt was read they stay, copied to the
-host beside all else; one that begins alike reads them there, and those that had to go are copied in again.
-"""
+"""The prefix cache's blocks on one device, above those in host memory."""
 
 from __future__ import annotations
 
@@ -10,27 +8,26 @@ import torch
 
 from engine.kv.row_kv import RowKv, to_host
 
-MEMORY_SHARE = 0.25
-"""Part of the memory that weights, graphs and the batch's K and V leave free on a device, which blocks may take."""
+MEMORY_SHARE = 0.25  # of the device memory left free
 
 
 class DeviceBlocks:
-    """Copies on a device of blocks in host memory; the least recently used go when they take too many bytes.
+    """Device copies of blocks in host memory, least recently used out first; none where host memory is the device's.
 
-    Where host memory is the device's, there are none. Belongs to the thread of the device's executor.
+    Belongs to the executor's thread.
     """
 
     def __init__(self, device: torch.device, capacity: int | None = None) -> None:
-        """`capacity`: bytes that they may take; None: MEMORY_SHARE."""
+        """`capacity` in bytes; None: MEMORY_SHARE."""
         if capacity is None:
             capacity = int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
         self.capacity = capacity
         self.bytes = 0
         self._device = device
-        self._copies: OrderedDict[RowKv, RowKv] = OrderedDict()  # by their blocks in host memory
+        self._copies: OrderedDict[RowKv, RowKv] = OrderedDict()  # by block in host memory
 
     def make(self, kv: RowKv, columns: slice) -> RowKv:
-        """A block of these K and V in host memory, to which the present stream copies it; it stays on the device."""
+        """Copy these columns to a block in host memory, in the current stream; the device keeps a copy."""
         there = RowKv(*(part[:, :, columns].clone() for part in (kv.keys, kv.values)))
         block = there
         if not there.in_host_memory:
@@ -42,7 +39,7 @@ class DeviceBlocks:
         return block
 
     def read(self, block: RowKv) -> RowKv:
-        """A block on the device, for the present stream, which waits until it is there."""
+        """The block on the device, ready for the current stream."""
         if block.copied is not None:
             torch.cuda.current_stream(self._device).wait_event(block.copied)
         there = self._copies.get(block)
@@ -56,7 +53,6 @@ class DeviceBlocks:
         return there
 
     def clear(self) -> None:
-        """Give all memory back."""
         self._copies.clear()
         self.bytes = 0
 

@@ -1,7 +1,4 @@
-"""Host memory for K and V of rows that wait: handed back, to go on later, or taken out for lack of room on a device.
-
-Knows no batch. What does not fit is read again, the worst-ranked rows first.
-"""
+"""Host memory for the KV cache of rows that wait: handed back, or swapped out."""
 
 from __future__ import annotations
 
@@ -14,15 +11,17 @@ from engine.messages import RowId
 
 
 class HostStore(Generic[RowT]):
-    """Rows that were handed back, until they are admitted again or cancelled, and the account of all host memory for
-    K and V. One for all executors of a process, so that a row may go on elsewhere; each call may come from any thread.
+    """Rows handed back until admitted again or cancelled, and the account of host memory.
+
+    One for all executors; any thread may call it.
     """
 
     def __init__(self, capacity: float = math.inf) -> None:
-        """`capacity`: bytes that K and V may take."""
+        """`capacity` in bytes."""
         self._capacity = capacity
         self._kept: dict[RowId, RowT] = {}
-        self._lent: dict[RowId, int] = {}  # bytes, of rows that wait on their executor or are on their way here
+        # bytes reserved for rows that wait on their executor or are on their way here
+        self._lent: dict[RowId, int] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -30,15 +29,12 @@ class HostStore(Generic[RowT]):
 
     @property
     def bytes(self) -> int:
-        """Host memory that K and V take."""
         with self._lock:
             return self._used()
 
     def lend(self, row: RowT, size: int) -> bool:
-        """Set `size` bytes aside for a row's K and V, until it is kept or the bytes are returned.
-
-        If need be, rows kept here that rank worse lose theirs, the worst first. False, and nothing changes, where even
-        that is not enough.
+        """Reserve `size` bytes for a row's KV cache, dropping those of worse-ranked rows; False where that is not
+        enough.
         """
         with self._lock:
             free = self._capacity - self._used() + self._lent.get(row.row_id, 0)
@@ -57,18 +53,18 @@ class HostStore(Generic[RowT]):
             return True
 
     def give_back(self, row_id: RowId) -> None:
-        """A row's K and V are no longer in host memory; does nothing where none was lent."""
+        """Release a reservation, if there is one."""
         with self._lock:
             self._lent.pop(row_id, None)
 
     def keep(self, row: RowT) -> None:
-        """Put a row by with all its state; K and V that it has must be in host memory that was lent for them."""
+        """Keep a row with its state; its KV cache must be in host memory reserved for it."""
         with self._lock:
             self._lent.pop(row.row_id, None)
             self._kept[row.row_id] = row
 
     def take(self, row_id: RowId) -> RowT | None:
-        """Take a row out again; None when it was never handed back."""
+        """Take a row out; None when it was never handed back."""
         with self._lock:
             return self._kept.pop(row_id, None)
 

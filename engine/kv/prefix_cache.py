@@ -1,11 +1,10 @@
-"""K and V of prompts that were read, kept by the tokens that they stand for, so that a prompt which begins like an
-earlier one is read from there on. Torch-free: what a block holds is its owner's business.
+"""KV caches of earlier prompts by their tokens, so that a prompt with the same beginning is read from there on.
 
-Prompts are cut at multiples of a chunk of their own positions, hit or miss, so that both compute the same numbers. A
-block holds the K and V of one such chunk after RoPE, so it is right wherever it is copied to. Blocks form a forest:
+Prompts are cut at multiples of a chunk of their own positions, so that hit and miss compute the same. K is stored
+after RoPE, so a block is valid wherever it is copied. Blocks form a forest:
 
-    scope ── [0, 64) ─┬─ [64, 128) ── [128, 192)      a chat of two turns
-                      └─ [64, 128)                    another with the same system prompt, which is kept once
+    scope ─ [0,64) ─┬─ [64,128) ─ [128,192)      a chat of two turns
+                    └─ [64,128)                  another with the same system prompt
 """
 
 from __future__ import annotations
@@ -18,61 +17,48 @@ from typing import Generic, TypeVar
 
 from engine.device import Kv
 
-CHUNK = 64
-"""Tokens of a block, unless said otherwise; a multiple of models.network.attention.QUERY_BLOCK."""
+CHUNK = 64  # tokens of a block; a multiple of models.network.attention.QUERY_BLOCK
 
 
 BlockT = TypeVar("BlockT", bound=Kv)
-"""K and V of the tokens of one chunk."""
 
 
 @dataclass(eq=False, slots=True)
 class _Node(Generic[BlockT]):
-    """One chunk of a prompt that was read."""
-
-    parent: str | _Node[BlockT]
-    """The chunk before it; of a prompt's first one its scope."""
+    parent: str | _Node[BlockT]  # the scope for a first chunk
     tokens: tuple[int, ...]
     block: BlockT
 
 
 class PrefixCache(Generic[BlockT]):
-    """Blocks in host memory, the least recently used of which go when there are too many bytes of them.
-
-    One for all executors of a process. Each call may come from any thread. Prompts of different scopes share nothing.
-    """
+    """Blocks in host memory, least recently used out first. One for all executors; any thread may call it."""
 
     def __init__(self, capacity: int, chunk: int = CHUNK) -> None:
-        """`capacity`: bytes that blocks may take; 0 keeps nothing. `chunk`: tokens of a block."""
+        """`capacity` in bytes, 0 keeps nothing; `chunk` in tokens."""
         self.capacity = capacity
         self.chunk = chunk
-        self.queries = 0
-        """Tokens of the prompts that were to be read."""
-        self.hits = 0
-        """Tokens of them that were copied in place of being read."""
+        self.queries = 0  # prompt tokens looked up
+        self.hits = 0  # of these, tokens found
         self.bytes = 0
-        """Host memory that blocks take."""
         self._children: dict[tuple[str | _Node[BlockT], tuple[int, ...]], _Node[BlockT]] = {}  # by parent and tokens
-        self._nodes: OrderedDict[_Node[BlockT], None] = OrderedDict()  # the least recently used first
+        self._nodes: OrderedDict[_Node[BlockT], None] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Blocks that are kept."""
         return len(self._nodes)
 
     def length(self, prompt: Sequence[int], scope: str = "") -> int:
-        """Tokens of a prompt that need not be read, as it stands now; changes nothing."""
+        """Tokens of a prompt's cached prefix, now; changes nothing."""
         with self._lock:
             return self.chunk * len(self._path(prompt, scope, len(prompt) - 1))
 
     def find(
         self, prompts: Sequence[tuple[Sequence[int], str]], pays: Callable[[int], bool] = lambda tokens: True
     ) -> list[list[BlockT]]:
-        """Blocks of prompts that are read together, each with its scope: of each those of its longest kept prefix, its
-        first chunk first, but no more than every one of them has. At least one token is left to read, since its logits
-        are wanted. What is found stays usable when the cache lets it go.
+        """Blocks of each (prompt, scope)'s longest cached prefix, cut to the shortest of them; one token is left to
+        read.
 
-        pays  whether it pays to copy so many tokens of each; where it does not, there are no blocks
+        `pays` says whether copying that many tokens of each is worth it. Found blocks stay usable after eviction.
         """
         with self._lock:
             paths = [self._path(prompt, scope, len(prompt) - 1) for prompt, scope in prompts]
@@ -85,19 +71,19 @@ class PrefixCache(Generic[BlockT]):
             return [[node.block for node in path[:shared]] for path in paths]
 
     def keep(self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT]) -> None:
-        """Keep all whole chunks of a prompt that was read; `make` copies the K and V of those that are not here yet."""
+        """Keep all whole chunks of a prompt; `make` copies those that are missing."""
         chunk = self.chunk
         whole = len(prompt) // chunk * chunk
         if not self.capacity:
             return
         with self._lock:
             begin = chunk * len(self._path(prompt, scope, whole))
-        blocks = [make(slice(place, place + chunk)) for place in range(begin, whole, chunk)]  # while others go on
+        blocks = [make(slice(place, place + chunk)) for place in range(begin, whole, chunk)]  # without the lock
         with self._lock:
             path = self._path(prompt, scope, whole)
             missing = range(chunk * len(path), whole, chunk)
             if len(missing) > len(blocks):
-                return  # some went meanwhile: what comes after them has nothing to hang from
+                return  # evicted meanwhile, so the rest has no parent
             for place, block in zip(missing, blocks[len(blocks) - len(missing) :], strict=True):
                 node = _Node(path[-1] if path else scope, tuple(prompt[place : place + chunk]), block)
                 self._children[node.parent, node.tokens] = node
@@ -111,7 +97,7 @@ class PrefixCache(Generic[BlockT]):
                 self.bytes -= node.block.bytes
 
     def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_Node[BlockT]]:
-        """Nodes of the longest kept prefix of at most so many tokens."""
+        """Nodes of the longest cached prefix of at most `most` tokens."""
         path: list[_Node[BlockT]] = []
         parent: str | _Node[BlockT] = scope
         for place in range(0, most - self.chunk + 1, self.chunk):
@@ -123,12 +109,12 @@ class PrefixCache(Generic[BlockT]):
         return path
 
     def _touch(self, path: list[_Node[BlockT]]) -> None:
-        """Mark nodes as used now, a parent always after its children: so the first to go is never one with children."""
+        """Mark as used, parents after children, so that a node with children is never evicted first."""
         for node in reversed(path):
             self._nodes.move_to_end(node)
 
     def check(self) -> None:
-        """Assert that every node is found and goes before the one that it hangs from, within the bound; for tests."""
+        """Assert reachability, order and bound; for tests."""
         order = {node: place for place, node in enumerate(self._nodes)}
         assert set(order) == set(self._children.values())
         assert all(isinstance(node.parent, str) or order[node.parent] > place for node, place in order.items())

@@ -1,7 +1,7 @@
-"""Asks a network, before it serves requests, whether it computes through the arena what it computes without one.
+"""Self-test before serving: does the network compute the same through the arena as without it?
 
-Architectures differ in how they treat positions, masks and caches. One that ignores what the engine passes in
-would answer fluently and wrongly; this finds it at start, and warms the kernels up besides.
+Architectures treat positions, masks and caches differently; one that ignores the engine's would answer fluently and
+wrongly. Warms kernels up, too.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from models.network.loader import LoadedModel, LoadError
 from models.text import Text
 
 PROMPT = tuple(range(10, 22))
-TOLERANCE = 0.05
-"""Largest relative error of a logit vector; rounding in bfloat16 stays well below, a wrong mask well above."""
+TOLERANCE = 0.05  # relative error of logits: above bfloat16's rounding, below a wrong mask's
 
 
 @torch.inference_mode()
 def probe(model: LoadedModel, text: Text) -> None:
-    """Compare a chunked prefill of ragged rows and a decode step with one plain pass; raises LoadError."""
+    """Compare a chunked ragged prefill and a decode step with one plain pass; raises LoadError."""
     name = type(model.network).__name__
     try:
         errors = _errors(model, text)
@@ -41,10 +40,7 @@ def probe(model: LoadedModel, text: Text) -> None:
 
 @torch.inference_mode()
 def probe_invariance(model: LoadedModel, text: Text, most_rows: int) -> None:
-    """Read rows together and step up to so many of them; raises LoadError unless each has the bits that it has alone.
-
-    How a kernel groups its sums is the business of the CPU, the threads and the libraries.
-    """
+    """Raise LoadError unless rows computed together have the bits that each has alone; `most_rows` in a step."""
     prompts = [PROMPT * times for times in (6, 5, 3, 1)]
     alone = [_read(model, [_row(0, text, prompt)])[0] for prompt in prompts]
     together = _read(model, [_row(row_id, text, prompt) for row_id, prompt in enumerate(prompts)])
@@ -61,7 +57,7 @@ def probe_invariance(model: LoadedModel, text: Text, most_rows: int) -> None:
 
 
 def _errors(model: LoadedModel, text: Text) -> list[float]:
-    """Relative error of the logits of each row's second token."""
+    """Relative error of each row's second token's logits."""
     rows = [_row(row_id, text, PROMPT[4 * row_id :]) for row_id in range(3)]  # ragged enough for the mask to matter
     read = _read(model, rows)
     errors: list[float] = []
@@ -72,10 +68,7 @@ def _errors(model: LoadedModel, text: Text) -> list[float]:
 
 
 def _read(model: LoadedModel, rows: list[Row]) -> list[Prefilled]:
-    """Read prompts as one group, in chunks of 8 columns or of the least there are; each row takes its likeliest token.
-
-    The rows are sorted, the longest first.
-    """
+    """Prefill as one group in small chunks, longest first; each row takes its likeliest token."""
     ended = Prefill(model, rows).finish(max_tokens=len(rows) * 8)
     for done in ended:
         done.row.accept(Choice(int(done.logits.argmax())))
@@ -83,7 +76,7 @@ def _read(model: LoadedModel, rows: list[Row]) -> list[Prefilled]:
 
 
 def _step(model: LoadedModel, read: list[Prefilled]) -> Tensor:
-    """Logits (rows, vocab) of a decode step of rows that were read."""
+    """Logits (rows, vocab) of a decode step."""
     arena = KvArena(model.kv, 128 * len(read), max_rows=len(read))
     batch = RunningBatch(model, arena, graphs=graphs_for(model, arena, capture_nothing))
     for done in read:

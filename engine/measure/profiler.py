@@ -1,9 +1,7 @@
-"""Measures what a device takes to prefill a batch, to decode it and to move its K and V, with the engine's parts:
-single batches, and a grid of batch sizes and lengths within a time limit.
+"""Times prefill, decode and KV copies on a device, with the engine's own parts.
 
-What is timed is what serving does: prefill is chunks, first tokens and the copies into the arena; an iteration is a
-step, sampling and the rows' bookkeeping; copies go out of the arena to host memory and in again, as those of rows that
-are handed back and return. It knows neither what is made of the timings nor where they are kept.
+Prefill is chunks, first tokens and insertion; an iteration is a step, sampling and bookkeeping; copies go from the
+arena to host memory and back.
 """
 
 from __future__ import annotations
@@ -30,20 +28,18 @@ from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
 
-REPEATS = 5
-"""Times that a cell is measured when there is time enough, after one that warms up; odd, so that one is the middle."""
+REPEATS = 5  # after one warm-up; odd, for a median
 
 
-QUICK_REPEATS = 3
-"""Iterations of a quick measurement, after one that warms up."""
+QUICK_REPEATS = 3  # after one warm-up
 
 
 class Profiler:
-    """Runs batches on a device and tells what they took. Rows are greedy and end by nothing.
+    """Rows are greedy and endless.
 
-    capacity_tokens   tokens of K and V that the arena holds; a prefill takes twice as many again as it has tokens
-    chunk_tokens      prompt tokens that are prefilled at a time
-    clock             seconds; read only when the device has done all that it was told
+    capacity_tokens   of the arena; a prefill takes twice its own tokens beside it
+    chunk_tokens      prompt tokens of one chunk
+    clock             seconds
     """
 
     def __init__(
@@ -67,40 +63,39 @@ class Profiler:
         self._batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
 
     def now(self) -> float:
-        """Seconds, once the device has done all that it was told."""
+        """Seconds, once the device is idle."""
         if self._model.device.type == "cuda":
             torch.cuda.synchronize(self._model.device)
         return self._clock()
 
     def holds(self, rows: int, columns: int) -> bool:
-        """Whether a batch that grows to so many columns fits."""
+        """Whether a batch that grows to `columns` fits."""
         arena = self._batch.arena
         return rows <= arena.max_rows and rows * columns <= arena.capacity_tokens
 
     @torch.inference_mode()
     def prefill(self, rows: int, length: int) -> float:
-        """Seconds of one prefill of `rows` prompts of `length` tokens."""
+        """Seconds to prefill `rows` prompts of `length` tokens."""
         seconds = self._prefill(rows, length)
         self._clear()
         return seconds
 
     @torch.inference_mode()
     def decode(self, rows: int, length: int) -> Timing:
-        """The median of some iterations, after one that warms up; the last of them reads `length` columns."""
+        """Median iteration after a warm-up; the last one reads `length` columns."""
         return Timing(rows, length - REPEATS // 2, statistics.median(self._steps(rows, length - 1, REPEATS)))
 
     @torch.inference_mode()
     def quickest_step(self, rows: int, length: int) -> float:
-        """Seconds of the quickest of a few iterations, after one that warms up: what else the machine does troubles
-        the quickest least."""
+        """Seconds of the quickest of a few iterations, the least disturbed by other load."""
         return min(self._steps(rows, length - 2, QUICK_REPEATS))
 
     @torch.inference_mode()
     def copies(self, rows: int, length: int) -> float:
-        """Seconds in which K and V of `rows` rows of `length` tokens go to host memory and come back."""
+        """Seconds to copy `rows` KV caches of `length` tokens to host memory and back."""
         self._fill(rows, length)
         begin = self.now()
-        leaving = list(reversed(self._batch.rows))  # as they are handed back, so that none has to be moved
+        leaving = list(reversed(self._batch.rows))  # from the last place on, as rows are handed back
         kept = [(row, self._batch.extract(row)) for row in leaving]
         for row, kv in kept:
             self._batch.insert(row, kv)
@@ -110,7 +105,7 @@ class Profiler:
 
     @torch.inference_mode()
     def slice(self, rows: int, length: int, iterations: int) -> float:
-        """Seconds of a prefill and `iterations` decode iterations, really run one after the other."""
+        """Seconds of a prefill and `iterations` decode steps, one after another."""
         begin = self.now()
         self._prefill(rows, length)
         for _ in range(iterations):
@@ -129,7 +124,7 @@ class Profiler:
         return self.now() - begin
 
     def _fill(self, rows: int, length: int) -> None:
-        """Let rows run that were never read: only the number of their K and V matters to the time."""
+        """Insert rows with blank KV caches, which take the same time."""
         kv = self._model.kv
         layout = (kv.layers, kv.kv_heads, length, kv.head_dim)
         blank = RowKv(*(torch.zeros(layout, dtype=kv.dtype, device=kv.device) for _ in ("keys", "values")))
@@ -138,7 +133,7 @@ class Profiler:
             self._batch.insert(row, blank)
 
     def _steps(self, rows: int, length: int, repeats: int) -> list[float]:
-        """Seconds of iterations after one that warms up, before which rows have `length` tokens less `repeats`."""
+        """Seconds of iterations after a warm-up; rows begin with `length` - `repeats` tokens."""
         self._fill(rows, length - repeats)
         seconds = [self._iterate() for _ in range(1 + repeats)]
         self._clear()
@@ -166,32 +161,24 @@ class Profiler:
         return [Row(RowSpec(row_id, prompt, endless), self._text, frozenset()) for row_id in range(rows)]
 
 
-SHORTEST = 16
-"""Tokens of the shortest rows that are measured."""
+SHORTEST = 16  # tokens
 
-PREFILL_SHARE = 0.6
-"""Part of the time for a survey that prefill may take."""
+PREFILL_SHARE = 0.6  # of a survey's time
 
-COPIES_SHARE = 0.05
-"""Part of the time for a survey that copies may take."""
+COPIES_SHARE = 0.05  # of a survey's time
 
 COPIED_ROWS = 8
-COPIED_TOKENS = 4096
-"""Most that is copied at a time: a batch's worth, which a processor's cache does not hold, yet little of the memory."""
+COPIED_TOKENS = 4096  # at most at a time: more than a processor's cache, little of the memory
 
 
 class Cell(NamedTuple):
-    """A place in the grid: so many rows of so many tokens."""
-
     rows: int
     length: int
 
 
 def grid(max_rows: int, longest: int, *, points: int) -> tuple[Cell, ...]:
-    """Batch sizes up to `max_rows` by lengths up to `longest`, evenly spaced by ratio, the cheapest cell first.
-
-    points   how many of each
-    Raises ValueError when there is no grid between these.
+    """`points` batch sizes by `points` lengths, evenly spaced by ratio, cheapest cell first. Raises ValueError where
+    there is no grid.
     """
     if max_rows < 2 or longest < 2 * SHORTEST:
         raise ValueError(
@@ -204,7 +191,7 @@ def grid(max_rows: int, longest: int, *, points: int) -> tuple[Cell, ...]:
 
 
 def copied(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
-    """Cells whose K and V are copied to measure copies: each length of `cells` once, the shortest first."""
+    """Cells for measuring copies: each length once, shortest first."""
     most = min(COPIED_ROWS, max(cell.rows for cell in cells))
     lengths = sorted({cell.length for cell in cells})
     return tuple(Cell(max(1, min(most, COPIED_TOKENS // length)), length) for length in lengths)
@@ -213,17 +200,15 @@ def copied(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
 def survey(
     profiler: Profiler, cells: tuple[Cell, ...], time_limit: float, watch: Callable[[str, int, int], None]
 ) -> Timings:
-    """Measure copies of each length, then a grid cell by cell, prefill first, in about `time_limit` seconds.
+    """Measure copies, prefill, then decode, in about `time_limit` seconds, cheapest cells first.
 
-    Cells come cheapest first. One that would not end in time, judged by those before it, or for which there is no room,
-    is passed over.
-
-    watch   called after each cell with the phase, the cells dealt with, and those in all
+    Skips cells that would end late, judged by those before, or that do not fit. `watch` gets the phase, cells done,
+    and cells in all.
     """
     begin, found = profiler.now(), dict[str, tuple[Timing, ...]]()
     phases = (("copies", copied(cells), COPIES_SHARE), ("prefill", cells, PREFILL_SHARE), ("decode", cells, 1.0))
     for phase, places, share in phases:
-        timings, end, seconds_per_token = list[Timing](), begin + share * time_limit, 0.0  # of the last cell measured
+        timings, end, seconds_per_token = list[Timing](), begin + share * time_limit, 0.0  # of the last measured cell
         for done, cell in enumerate(places, start=1):
             tokens = cell.rows * cell.length
             late = profiler.now() + seconds_per_token * tokens > end
@@ -236,7 +221,7 @@ def survey(
 
 
 def _measure(profiler: Profiler, phase: str, cell: Cell, limit: float) -> Timing:
-    """The timing of a cell, in about `limit` seconds; decode takes its iterations whatever that is."""
+    """`limit` seconds do not bound decode."""
     if phase == "decode":
         return profiler.decode(*cell)
     work = profiler.copies if phase == "copies" else profiler.prefill
@@ -244,10 +229,7 @@ def _measure(profiler: Profiler, phase: str, cell: Cell, limit: float) -> Timing
 
 
 def _repeated(work: Callable[[], float], limit: float) -> float:
-    """Median of up to REPEATS runs, as many as `limit` seconds allow.
-
-    The first warms up; it counts only when there is no time for another.
-    """
+    """Median of up to REPEATS runs within `limit` seconds; the first warms up, and counts only alone."""
     runs = [work()]
     while len(runs) <= REPEATS and sum(runs) + runs[-1] <= limit:
         runs.append(work())
@@ -255,5 +237,5 @@ def _repeated(work: Callable[[], float], limit: float) -> float:
 
 
 def _spaced(low: int, high: int, points: int) -> list[int]:
-    """About `points` whole numbers from `low` to `high`, evenly spaced by ratio."""
+    """About `points` integers, evenly spaced by ratio."""
     return sorted({round(low * (high / low) ** (step / (points - 1))) for step in range(points)})

@@ -1,4 +1,4 @@
-"""How many rows a device gains by: the number from which on twice as many bring little more throughput."""
+"""The number of rows from which on twice as many bring little more throughput."""
 
 from __future__ import annotations
 
@@ -7,29 +7,26 @@ from typing import NamedTuple
 
 ROWS = (8, 16, 32, 64, 128)
 
-COLUMNS = 128
-"""Tokens of each row that is measured."""
+COLUMNS = 128  # tokens of each measured row
 
-LEAST_GAIN = 0.1
-"""The least by which twice the rows must raise throughput to be worth it: each row's next token comes later for it."""
+LEAST_GAIN = 0.1  # throughput that twice the rows must gain, since each row's tokens come later
 
-UNMEASURED = 32
-"""The least that is answered where time runs out while throughput still rises."""
+UNMEASURED = 32  # answer at least this where time runs out while throughput still rises
 
 
 class FoundSlots(NamedTuple):
-    """A number of rows, and whether throughput was measured up to where it flattens or memory ends."""
+    """`complete`: measured up to where throughput flattens or memory ends."""
 
     rows: int
     complete: bool
 
 
 def find_slots(step: Callable[[int], float], most: int, time_limit: float, now: Callable[[], float]) -> FoundSlots:
-    """The least of ROWS of which twice as many raise throughput by less than LEAST_GAIN; `most` at most.
+    """The least of ROWS, at most `most`, which doubled gains less than LEAST_GAIN.
 
     step         seconds of a decode step of this many rows
     most         rows that memory holds
-    time_limit   seconds; nothing more is measured once the next would probably end later
+    time_limit   seconds; nothing is begun that would end later
     """
     begin, slots, rate = now(), min(most, ROWS[0]), 0.0
     measured = [rows for rows in ROWS if rows <= most]

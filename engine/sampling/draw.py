@@ -1,7 +1,4 @@
-"""Draws tokens at random: temperature, min-p, top-k and top-p, each row by its own seed and step.
-
-Knows no penalties and no grammar: those have shaped the logits before.
-"""
+"""Random draws: temperature, min-p, top-k and top-p, by each row's own seed and step. Penalties come before."""
 
 from __future__ import annotations
 
@@ -16,37 +13,31 @@ from torch import Tensor
 from engine.row import Row
 from engine.transfer import send
 
-BLOCK = 256
-"""Tokens whose probabilities are summed up at a time."""
+BLOCK = 256  # tokens whose probabilities are summed at a time
 
-CANDIDATES = 256
-"""Tokens of each row, its likeliest, among which most draws are settled without sorting the vocabulary."""
+CANDIDATES = 256  # likeliest tokens of a row that settle most draws without sorting the vocabulary
 
-REDRAWN = 8
-"""Where the host does not wait, one row of as many, and one more, can be drawn anew from the whole vocabulary."""
+REDRAWN = 8  # one row in this many, plus one, can be redrawn from the whole vocabulary where the host does not wait
 
+# probability within which sums depend on rounding order: such draws are redrawn from the whole vocabulary, so that a
+# seed's token never depends on the number of candidates
 DOUBT = 1e-5
-"""Probability by which sums that are rounded in another order may differ: a draw that so little decides is made anew
-from the whole vocabulary, so that a seed's token never depends on the number of candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A token of each row, (rows,), and whether it is surely that of the whole vocabulary, None where all are."""
+    """Tokens (rows,), and which equal a draw from the whole vocabulary; None: all."""
 
     tokens: Tensor
     settled: Tensor | None = None
-    redraw: Callable[[int], int] = int
-    """Draws the token of the row at a place from the whole vocabulary; only where not all are settled."""
+    redraw: Callable[[int], int] = int  # place -> its token from the whole vocabulary, where not all are settled
 
 
 def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None) -> Drawn:
     """Sample (rows, vocab) by inverse transform: one uniform number a row, so neighbours cannot change the draw.
 
-    Only rows that cut their distribution pay for an order. Which way a row goes depends on itself alone, since the
-    same number picks different tokens from a sorted and an unsorted distribution.
-
-    steps  of the rows, where the host does not wait for the device: some draws may then be not settled
+    Whether a row is sorted depends on itself alone, as sorting changes what a number picks. With `steps` the host does
+    not wait for the device, and some draws may be unsettled.
     """
     waits = steps is None
     wishes = send(_wishes(rows, [row.step for row in rows] if steps is None else steps), logits.device, torch.float64)
@@ -57,7 +48,7 @@ def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None
     if len(places) == len(rows) and waits:
         return Drawn(_draw_ranked(logits, wishes)[0])
     at = send(places, logits.device)
-    some, cuts = logits[at], wishes[at]  # copies: the next step may write its logits over these
+    some, cuts = logits[at], wishes[at]  # copies: the next step may overwrite the logits
     tokens, settled = _draw_ranked(some, cuts, waits=waits)
     if len(places) < len(rows):
         drawn = _invert(_scale(logits, wishes).softmax(dim=-1), wishes[:, 4:])
@@ -74,12 +65,11 @@ def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None
 
 
 def _scale(logits: Tensor, wishes: Tensor) -> Tensor:
-    """Logits divided by temperature, which is never so low that this overflows; below that it is as good as greedy."""
+    """Logits / temperature; below 1e-6, which could overflow, it is greedy anyway."""
     return logits / wishes[:, :1].to(logits.dtype).clamp_(min=1e-6)
 
 
 def _wishes(rows: Sequence[Row], steps: Sequence[int]) -> list[tuple[float, ...]]:
-    """Temperature, min-p, top-k, top-p and random number of each row."""
     numbers = uniforms([(row.sampling.seed, step) for row, step in zip(rows, steps, strict=True)])
     return [
         (one.temperature, one.min_p, max(one.top_k, 0), one.top_p, number)
@@ -88,7 +78,7 @@ def _wishes(rows: Sequence[Row], steps: Sequence[int]) -> list[tuple[float, ...]
 
 
 def uniforms(counters: Sequence[tuple[int, int]]) -> list[float]:
-    """A number in [0, 1) for each seed and step that depends on nothing else: Philox with the step as its counter."""
+    """Philox in [0, 1), keyed by seed with the step as counter."""
     generator = Philox(key=0)
     state = generator.state
     numbers = []
@@ -100,10 +90,10 @@ def uniforms(counters: Sequence[tuple[int, int]]) -> list[float]:
 
 
 def _draw_ranked(logits: Tensor, wishes: Tensor, *, waits: bool = True) -> tuple[Tensor, Tensor | None]:
-    """A token of each row of (rows, vocab), drawn from its likeliest where they settle it, else from all in order.
+    """A token of each row, from its likeliest where these settle it, else from all.
 
-    Where the host does not wait it cannot know how many rows are left: as many as fit a part of the batch are drawn
-    anew, and it is told which of them are settled then.
+    Where the host does not wait, as many unsettled rows as REDRAWN allows are redrawn; the mask says which are
+    settled.
     """
     if logits.shape[-1] <= CANDIDATES:
         return _draw_sorted(logits, wishes), None
@@ -116,12 +106,10 @@ def _draw_ranked(logits: Tensor, wishes: Tensor, *, waits: bool = True) -> tuple
 
 
 def _draw_likely(logits: Tensor, wishes: Tensor, *, waits: bool) -> tuple[Tensor, Tensor]:
-    """A token of each row from its `CANDIDATES` likeliest, and whether all of the vocabulary would give the same.
-
-    It would, where every token that is kept is likelier than the least candidate, where the others are cut or too
-    unlikely to change a probability, or counted with them, and where no comparison hangs on rounding.
+    """A token of each row from its `CANDIDATES` likeliest, and whether the whole vocabulary would give the same: no
+    kept token ties with the least candidate, the rest is cut or negligible, and no comparison hangs on rounding.
     """
-    # In the order of their ids first, so that a stable sort leaves equals as one of the whole vocabulary would.
+    # by id first, so that the stable sort orders ties as over the whole vocabulary
     tokens = logits.topk(CANDIDATES, sorted=False).indices.sort(dim=-1).values
     ordered, order = _scale(logits.gather(1, tokens), wishes).sort(dim=-1, descending=True, stable=True)
     tokens, least = tokens.gather(1, order), ordered[:, -1:].clone()
@@ -145,7 +133,7 @@ def _draw_likely(logits: Tensor, wishes: Tensor, *, waits: bool) -> tuple[Tensor
 
 
 def _draw_sorted(logits: Tensor, wishes: Tensor) -> Tensor:
-    """A token of each row of (rows, vocab), drawn from all of the vocabulary in order."""
+    """A token of each row, from the whole sorted vocabulary."""
     ordered, tokens = _scale(logits, wishes).sort(dim=-1, descending=True, stable=True)
     _cut_min_p_and_top_k(ordered, wishes)
     kept, _ = _cut_top_p(ordered.softmax(dim=-1), wishes)
@@ -153,10 +141,9 @@ def _draw_sorted(logits: Tensor, wishes: Tensor) -> Tensor:
 
 
 def _invert(probabilities: Tensor, numbers: Tensor) -> Tensor:
-    """The first place of each row of (rows, vocab) at which the cumulative probability exceeds its number, (rows, 1).
+    """First place in each row of (rows, vocab) where the cumulative probability exceeds its number (rows, 1).
 
-    Only the block of `BLOCK` places in which that happens is looked at place by place: a running sum over all of a
-    vocabulary, for all rows, took a fifth of a decode step.
+    Looks place by place into one `BLOCK` only: a running sum over the vocabulary took a fifth of a decode step.
     """
     vocab = probabilities.shape[-1]
     whole = F.pad(probabilities, (0, -vocab % BLOCK)) if vocab % BLOCK else probabilities
@@ -166,17 +153,14 @@ def _invert(probabilities: Tensor, numbers: Tensor) -> Tensor:
     found = torch.searchsorted(ends, targets, right=True).clamp_(max=ends.shape[-1] - 1)
     before = F.pad(ends, (1, 0)).gather(1, found)
     within = blocks.gather(1, found[:, :, None].expand(-1, 1, BLOCK))[:, 0].double().cumsum(dim=-1)
-    # Sums of blocks are rounded otherwise than those within: never beyond the last place that has a probability.
+    # block sums round differently: never beyond the last place with a probability
     rest = torch.minimum(targets - before, within[:, -1:] * (1 - 2**-50))
     places = found * BLOCK + torch.searchsorted(within, rest, right=True)
     return places[:, 0].clamp_(max=vocab - 1)
 
 
 def _cut_min_p_and_top_k(ordered: Tensor, wishes: Tensor) -> None:
-    """Drop, in place, tokens less likely than min-p times the likeliest, then all but the k likeliest.
-
-    ordered  (rows, some), logits in descending order
-    """
+    """Drop in place what min-p and top-k cut; `ordered` (rows, some) descends."""
     floor = wishes[:, 1:2].to(ordered.dtype).log()
     ordered.masked_fill_(ordered < ordered[:, :1] + floor, -torch.inf)
     most, places = wishes[:, 2:3], torch.arange(ordered.shape[-1], device=ordered.device)
@@ -184,10 +168,7 @@ def _cut_min_p_and_top_k(ordered: Tensor, wishes: Tensor) -> None:
 
 
 def _cut_top_p(probabilities: Tensor, wishes: Tensor) -> tuple[Tensor, Tensor]:
-    """Keep the fewest likeliest tokens that together reach top-p; the likeliest always stays.
-
-    Returns (rows, some) with 0 for the others, and for each token how far its cut was from being decided otherwise.
-    """
+    """Keep the fewest likeliest tokens that reach top-p; 0 for others, and the margin of each decision."""
     before = probabilities.cumsum(dim=-1) - probabilities
     mass = wishes[:, 3:4].to(probabilities.dtype)
     drops = (before >= mass) & (before > 0) & (mass < 1)

@@ -1,8 +1,7 @@
-"""Grammars compiled for a model's vocabulary, and where a row is in its grammar: what may follow its answer, within a
-budget of its neighbours' time. The only file that knows llguidance.
+"""Grammars compiled for a model's vocabulary, and each row's position in its grammar. The only file that knows
+llguidance.
 
-Knows no tensor and no batch. Compiled grammars are shared by the server, which compiles them before a request is
-taken in, and by all executors of a process, which only copy them.
+Compiled once by the server before a request is taken in; executors copy them.
 """
 
 from __future__ import annotations
@@ -28,69 +27,55 @@ from engine.sampling.params import Grammar, GrammarKind
 
 log = logging.getLogger(__name__)
 
-WHITESPACE = r" |\n[ \t]{0,32}"
-"""Between the tokens of JSON, at most this: models that are not sure what to say next would fill a page with it."""
+WHITESPACE = r" |\n[ \t]{0,32}"  # unsure models would fill a page with white space
 
-MAX_STATES = 20_000
-"""States that a grammar's lexer may grow to while answers are written; the library's own bound is ten times as high."""
+MAX_STATES = 20_000  # of a grammar's lexer; a tenth of the library's own bound
 
-STATE_BYTES = 800
-"""Bytes of such a state, as measured."""
+STATE_BYTES = 800  # of such a state, measured
 
-KEPT_BYTES = 256 * 2**20
-"""Bytes of the compiled grammars that no answer uses, as large as they can grow."""
+KEPT_BYTES = 256 * 2**20  # of compiled grammars not in use, as large as they can grow
 
-HELD_BYTES = 2**30
-"""Bytes of all compiled grammars, as they are when they are new."""
+HELD_BYTES = 2**30  # of all compiled grammars, when new
 
-LEXER_ERROR = "lexer error"
-"""How the library's complaint begins where the part that all rows of a grammar share has failed."""
+LEXER_ERROR = "lexer error"  # prefix of the error where the part shared by a grammar's rows has failed
 
-DEAD_END = "NoExtensionBias"
-"""How the library's complaint begins where a grammar that compiles lets no token follow."""
+DEAD_END = "NoExtensionBias"  # prefix of the error where no token is allowed
 
+# ASCII, as in JSON Schema; llguidance takes Unicode's, newer than most clients'
 ASCII_CLASSES = MappingProxyType({r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"})
-"""Classes of a pattern -> their ASCII meaning, as in JSON schema. The library takes Unicode's, in a newer version than
-most clients' libraries know, which then find that an answer does not match.
-"""
 
 CLASS = re.compile(r"\\.", flags=re.DOTALL)
 
-MAX_ITEMS = 10_000
-"""Ways through an ambiguous grammar that may be open in one step; the library's own bound is five times as large."""
+MAX_ITEMS = 10_000  # parses of an ambiguous grammar in one step; a fifth of the library's bound
 
-MAX_FUEL = 500_000
-"""Work for the lexer of one grammar; the library's own bound is twice as large."""
+MAX_FUEL = 500_000  # lexer work for one grammar; half the library's bound
 
-LONGEST_MESSAGE = 400
-"""Characters of the library's complaint that a client is told."""
+LONGEST_MESSAGE = 400  # of the library's errors shown to a client
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be used; the message is for the client."""
+    """The message is for the client."""
 
 
 class GrammarsFull(GrammarError):
-    """A grammar that could be used, were there not so many others in use."""
+    """Too many other grammars are in use."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Compiled:
-    """A grammar that can be followed. While it is referred to, it need not be compiled again."""
+    """While it is referenced, it need not be compiled again."""
 
     grammar: Grammar
-    start: LLMatcher
-    """A matcher at the very beginning that has told what may come first, of which each row takes a copy."""
-    bytes: int
-    """Bytes that it took to compile it."""
+    start: LLMatcher  # at the beginning, its first mask computed; rows copy it
+    bytes: int  # to compile it
 
 
 class Grammars:
-    """The compiled grammars of one model: those in use, and of the others those used last. For any thread.
+    """The compiled grammars of one model: those in use, and the most recent others. Thread-safe.
 
-    vocabulary  writes the tokenizer as JSON, in the format of the tokenizers library
+    vocabulary  writes the tokenizer as JSON (tokenizers' format)
     width       tokens that the network knows
-    kept, held  bytes of those that no answer uses, and of all
+    kept, held  bytes of those not in use, and of all
     """
 
     def __init__(
@@ -121,7 +106,7 @@ class Grammars:
         return grammar in self._known
 
     def compile(self, grammar: Grammar, size: int = 0) -> Compiled:
-        """Milliseconds for a new grammar, of `size` bytes, and microseconds for a known one. Raises GrammarError."""
+        """Milliseconds for a new grammar of `size` bytes, microseconds for a known one. Raises GrammarError."""
         with self._lock:
             compiled = self._known.get(grammar)
             if compiled is None and sum(one.bytes for one in self._known.values()) + size > self._held:
@@ -138,21 +123,21 @@ class Grammars:
         return compiled
 
     def spoil(self, grammar: Grammar) -> None:
-        """Compile it anew once the present calls have ended: its lexer, which all its rows share, cannot go on."""
+        """Compile it again once present calls have ended: its shared lexer cannot go on."""
         with self._lock:
             if (compiled := self._known.get(grammar)) is not None:
                 self._spoiled.add(compiled)
             self._recent.pop(grammar, None)
 
     def prepare(self) -> None:
-        """Read the vocabulary now rather than for the first grammar. Should that fail, the first grammar fails too."""
+        """Read the vocabulary now; on failure the first grammar fails too."""
         try:
             _ = self._tokenizer
         except GrammarError as error:
             log.warning("%s", error)
 
     def check(self, grammar: Grammar) -> None:
-        """Whether it could be compiled, as far as that does not depend on the vocabulary. Raises GrammarError."""
+        """Check what does not depend on the vocabulary. Raises GrammarError."""
         failed, messages = LLMatcher.validate_grammar_with_warnings(_written(grammar), limits=self._limits)
         if failed:
             raise _refusal(messages[0])
@@ -161,14 +146,14 @@ class Grammars:
         start = LLMatcher(self._tokenizer, _written(grammar), log_level=0, limits=self._limits)
         if start.is_error():
             raise _refusal(start.get_error())
-        start.compute_bitmask()  # fails for a grammar that nothing matches, or that is too ambiguous to begin with
+        start.compute_bitmask()  # fails where nothing matches, or for too much ambiguity
         if start.is_error():
             raise _refusal(start.get_error())
         return Compiled(grammar, start, size)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        """The vocabulary as a tree of bytes; takes half a second for 50,000 tokens."""
+        """Half a second for 50,000 tokens."""
         try:
             return LLTokenizer(self._vocabulary(), n_vocab=self._width, eos_token=self._ends or None)
         except (ValueError, RuntimeError) as error:
@@ -180,7 +165,7 @@ def _refusal(message: str) -> GrammarError:
 
 
 def tell(message: str) -> str:
-    """The library's complaint, without the traces of its own faults."""
+    """The library's message, without traces of its panics."""
     if "panic" in message:
         log.warning("the grammar library failed: %s", _one_line(message))
         return "is too large or too complex; shorten it"
@@ -188,7 +173,7 @@ def tell(message: str) -> str:
 
 
 def _written(grammar: Grammar) -> str:
-    """The grammar as the library reads it. Raises GrammarError."""
+    """Raises GrammarError."""
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
             try:
@@ -204,49 +189,44 @@ def _written(grammar: Grammar) -> str:
 
 
 def _one_line(message: str) -> str:
-    """A message as one line of printable characters, of bounded length, which a client may read."""
+    """Printable, of bounded length, for a client."""
     line = " ".join(message.split())[:LONGEST_MESSAGE]
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
+# thread seconds for a row's masks, and for each token of it: ten times the usual
 MASK_SECONDS, TOKEN_SECONDS = 0.05, 0.001
-"""Seconds of its thread that a row's masks may take, and for each token of its answer: some ten times the usual."""
 
 T = TypeVar("T")
 
 
 class GrammarFault(RowFault):
-    """A row cannot go on in its grammar; the message is for the client."""
+    """The message is for the client."""
 
 
 class GrammarTooCostly(GrammarFault):
-    """Telling what may follow takes more time or memory than a row may have, which is the grammar's fault."""
+    """Masks take more time or memory than a row may have: the grammar's fault."""
 
     by_client = True
 
 
+# errors after a token that was not allowed; all others come from the grammar
 OURS = ("doesn't satisfy the grammar", "parser stopped in consume_token")
-"""The library's complaint where a row took a token that it had not allowed; all else lies in the grammar, more
-states, ways or alternatives than a row may have, and for most of it the library names no other reason.
-"""
 
 
 class Matcher:
-    """Where one row is in its grammar. For one thread at a time; it moves between threads with its row.
-
-    clock  seconds that the present thread has computed
-    """
+    """One row's position in its grammar. One thread at a time; `clock` returns that thread's CPU seconds."""
 
     def __init__(self, grammars: Grammars, grammar: Grammar, clock: Callable[[], float] = time.thread_time) -> None:
         self._grammars = grammars
         self._grammar = grammar
         self._clock = clock
-        self._taken = 0  # tokens of the answer that the matcher has followed
+        self._taken = 0  # tokens followed
         self._seconds = 0.0
 
     @cached_property
     def _matcher(self) -> LLMatcher:
-        """Made when it is first needed, so that whatever is wrong with it hits its row alone."""
+        """Made on first use, so that a fault hits its row alone."""
         try:
             return self._grammars.compile(self._grammar).start.deep_copy()
         except GrammarError as error:
@@ -254,20 +234,18 @@ class Matcher:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing may follow what was taken, or the end token was."""
         return self._matcher.is_stopped()
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Take those of the answer's tokens that are new; raises GrammarFault when they are not allowed."""
+        """Advance over new tokens; raises GrammarFault when they are not allowed."""
         new = list(tokens[self._taken :])
         self._taken = len(tokens)
         if new:
             self._compute(partial(self._matcher.consume_tokens, new))
 
     def allowed(self, tokens: Sequence[int], barred: Collection[int]) -> NDArray[np.uint8]:
-        """Tokens that may follow the answer's: a bit for each token, the least first, in whole words of 32.
-
-        Those of `barred` are left out, unless nothing else may follow. Raises GrammarFault.
+        """A bit for each allowed token, lowest first, in words of 32, without `barred` unless nothing else is allowed.
+        Raises GrammarFault.
         """
         self.follow(tokens)
         bits = np.frombuffer(self._compute(self._matcher.compute_bitmask), np.uint8)
@@ -275,7 +253,7 @@ class Matcher:
         return left if left.any() else bits
 
     def _compute(self, work: Callable[[], T]) -> T:
-        """Let the library do something, within what a row may take of its neighbours' time. Raises GrammarFault."""
+        """Run the library within the row's time budget. Raises GrammarFault."""
         matcher, begin = self._matcher, self._clock()
         result = work()
         self._seconds += self._clock() - begin

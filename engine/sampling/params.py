@@ -1,7 +1,4 @@
-"""The choices of a request about its answer: how tokens are chosen, when a row ends, and the grammar of its text.
-
-Plain, frozen, torch-free data.
-"""
+"""How tokens are chosen, when a row ends, and its grammar: frozen and torch-free."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ from enum import StrEnum
 
 
 class GrammarKind(StrEnum):
-    """In which language a grammar is written."""
-
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
     LARK = "lark"
@@ -19,20 +14,17 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar that the whole text of an answer must match; engine.sampling.grammar compiles it."""
+    """Must match the whole text of an answer."""
 
     kind: GrammarKind
     text: str
-    lenient: bool = False
-    """Whether keywords of a JSON schema that cannot be enforced are passed over, else they are an error."""
+    lenient: bool = False  # ignore JSON schema keywords that cannot be enforced
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the tokens of one row are chosen and when the row ends.
-
-    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 are off, as are penalties of 0 (presence,
-    frequency) and 1 (repetition). Random numbers depend on `seed` and the row's own step only (design 1.4).
+    """`temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0, presence and frequency penalty 0, repetition penalty
+    1 are off. Random numbers depend on `seed` and the row's own step only.
     """
 
     max_tokens: int
@@ -50,19 +42,12 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
-    logprobs: int | None = None
-    """How many alternatives to report beside each generated token; None reports nothing, 0 the token alone."""
-    prompt_logprobs: int | None = None
-    """How many alternatives to report beside each token of the prompt; None scores no prompt."""
-    replay_tokens: int | None = None
-    """Length to generate whatever the model says (design 3.1): for the row alone, no scheduling decision sees it."""
-    stop_repetition: bool = False
-    """Whether the row ends once it only repeats itself. A row with a grammar does not, since its text must match whole,
-    nor one whose length is prescribed, by `replay_tokens`, `ignore_eos` or `min_tokens`."""
-    grammar: Grammar | None = None
-    """The grammar of the answer. When nothing may follow it the row ends, despite `min_tokens` and `ignore_eos`."""
+    logprobs: int | None = None  # alternatives to each token; None: off, 0: the token alone
+    prompt_logprobs: int | None = None  # the same for prompt tokens
+    replay_tokens: int | None = None  # generate this many tokens, for replayed traces; no scheduling decision sees it
+    stop_repetition: bool = False  # end a row that repeats itself; not with a grammar or a prescribed length
+    grammar: Grammar | None = None  # once nothing may follow the row ends, despite `min_tokens` and `ignore_eos`
 
     @property
     def penalizes(self) -> bool:
-        """Whether the choice depends on which tokens came before."""
         return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0

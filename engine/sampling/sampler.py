@@ -1,7 +1,6 @@
-"""Chooses the next token of each row from its logits. Knows rows' parameters and counts, no cache and no network.
+"""Chooses each row's next token from its logits, for all rows at once.
 
-All rows are sampled at once; what only some rows ask for (bias, penalties, log-probabilities) is computed for
-those rows only. The order of the steps is the field's: bar, grammar, bias, penalties, temperature, min-p, top-k, top-p.
+Order: banned tokens, grammar, bias, penalties, temperature, min-p, top-k, top-p. Rows pay only for what they ask for.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ from models.network.likeliest import find_peaks
 
 
 def constrain(rows: Sequence[Row], logits: Tensor) -> tuple[list[int], dict[int, GrammarFault]]:
-    """Bar what rows' grammars do not let follow, in place on (rows, vocab). Returns the places of rows that have one,
-    and by place the faults of grammars that cannot tell.
-
-    A fault is the row's own; the others never notice. Rows without a grammar cost nothing.
-    """
+    """Mask what grammars forbid, in place on (rows, vocab); the places of rows with one, and faults by place."""
     bits: dict[int, NDArray[np.uint8]] = {}
     faults: dict[int, GrammarFault] = {}
     for place, row in enumerate(rows):
@@ -49,32 +44,29 @@ def constrain(rows: Sequence[Row], logits: Tensor) -> tuple[list[int], dict[int,
 
 
 def unpack(packed: Tensor, width: int) -> Tensor:
-    """(rows, bytes) of eight tokens each, the least bit first -> (rows, width), boolean. One copy for all rows."""
+    """(rows, bytes) of eight tokens each, least bit first -> (rows, width) booleans."""
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     return ((packed[:, :, None] >> places) & 1).bool().flatten(1)[:, :width]
 
 
-UNKNOWN = array("q", [-1])
-"""Stands for a token that the host has not read."""
+UNKNOWN = array("q", [-1])  # stands for a token that the host has not read
 
 NEVER = array("f", [0.0])
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Tokens that rows were given on the device, and that the host has not read yet.
+    """Newest tokens that the host has not read.
 
-    tokens  (rows,), the newest of each row; -1 where the host has it
-    places  of the rows whose newest token the host lacks
+    tokens  (rows,), -1 where the host has it
+    places  of the rows whose newest token is missing
     """
 
     tokens: Tensor
     places: frozenset[int] = frozenset()
 
     def count_in(self, tokens: Tensor, often: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Count the unread tokens among what rows have said: `tokens`, in which UNKNOWN stands for them, and how
-        `often` the rows at these `places` have said each. A token that has two lines then has the same in both.
-        """
+        """Put the unread tokens for UNKNOWN in `tokens`, and count them in `often`, for the rows at `places`."""
         newest = self.tokens[places]
         tokens = torch.where(tokens < 0, newest, tokens)
         own = tokens == newest
@@ -83,7 +75,7 @@ class Unread:
 
 
 def penalize(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> list[int]:
-    """Apply the penalties of the rows that have some, in place on (rows, vocab); returns the places of these rows."""
+    """Apply penalties in place on (rows, vocab); returns the places of rows that have some."""
     penalized = [place for place, row in enumerate(rows) if row.sampling.penalizes]
     if not penalized:
         return []
@@ -93,7 +85,7 @@ def penalize(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) 
     given = [(one.repetition_penalty, one.frequency_penalty, one.presence_penalty) for one in wishes]
     more = [1 if place in late else 0 for place in penalized]
     lengths = torch.tensor([len(one.tokens) + extra for one, extra in zip(said, more, strict=True)])
-    # A line for each token that a row has said: where it is, how often the answer has it, the row's three penalties.
+    # a line for each token of a row: its place, its count in the answer, three penalties
     ids = [np.frombuffer(one.tokens + UNKNOWN * extra, np.int64) for one, extra in zip(said, more, strict=True)]
     counts = [np.frombuffer(one.counts + NEVER * extra, np.float32) for one, extra in zip(said, more, strict=True)]
     often = torch.from_numpy(np.concatenate(counts))
@@ -110,32 +102,27 @@ def penalize(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) 
 
 
 class NonFiniteLogits(RowFault):
-    """The network computed NaN or infinity for a row."""
-
     wipe = True
 
     def __init__(self) -> None:
         super().__init__("the model computed a value that is not a finite number")
 
 
-Unchosen: TypeAlias = NonFiniteLogits | GrammarFault
-"""Why a row has no next token."""
+Unchosen: TypeAlias = NonFiniteLogits | GrammarFault  # why a row has no next token
 
 
 class Chosen:
-    """The next token of each row, chosen on the device and on its way to the host.
+    """Next tokens, chosen on the device and on their way to the host.
 
-    tokens  (rows,), on the device; of no use where a row is found to have none
-    finite  (rows,), on the device: whether the network computed numbers
+    tokens  (rows,), on the device; undefined where a row has none
+    finite  (rows,), on the device
     """
 
     def __init__(self, rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> None:
-        """As `choose` has it."""
         device, late = logits.device, unread.places if unread is not None else ()
         steps = [row.step + (place in late) for place, row in enumerate(rows)]
         self.rows = rows
-        self.redrawn = False
-        """Whether the host, when it read, drew another token than the device had."""
+        self.redrawn = False  # whether the host drew another token than the device had
         peaks, self.tokens = find_peaks(logits)
         self.finite = torch.isfinite(peaks)
         self._wants = [place for place, row in enumerate(rows) if row.sampling.logprobs is not None]
@@ -156,7 +143,7 @@ class Chosen:
         self._fetch = Fetch(torch.stack([self.tokens, self.finite.long(), settled]), *scores)
 
     def _draw(self, logits: Tensor, settled: Tensor, steps: Sequence[int] | None) -> Tensor:
-        """Draw the tokens of the rows that are not greedy; returns where that is `settled`, (rows,)."""
+        """Draw tokens for sampled rows; returns which are settled, (rows,)."""
         rows, at = [self.rows[place] for place in self._draws], send(self._draws, logits.device)
         some = logits if len(rows) == len(self.rows) else logits[at]
         self._drawn = draw(rows, some, None if steps is None else [steps[place] for place in self._draws])
@@ -164,7 +151,7 @@ class Chosen:
         return settled if self._drawn.settled is None else settled.index_copy_(0, at, self._drawn.settled.long())
 
     def read(self) -> list[Choice | Unchosen]:
-        """The next token of each row, or why it has none. The host waits for the device here, and nowhere else."""
+        """Each row's token, or why it has none; the only place where the host waits for the device."""
         found, *scores = self._fetch.read()
         tokens, finite, settled = found.tolist()
         failed: dict[int, Unchosen] = {**self._faults}
@@ -184,28 +171,24 @@ class Chosen:
 
 
 def choose(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> Chosen:
-    """Choose the next token of each row.
+    """Choose next tokens from logits (rows, vocab) in float32, changed in place after log-probabilities are taken.
 
-    logits  (rows, vocab) in float32; rows that shape theirs do so in place, after log-probabilities are taken
-    unread  the tokens that the host lacks; where it is given, the host never waits for the device before it reads
-
-    Rows with a grammar need the host: it must have read their tokens.
+    With `unread` the host does not wait before it reads. Rows with a grammar need their tokens read.
     """
     return Chosen(rows, logits, unread)
 
 
 def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
-    """`choose` the next token of each row, and read it."""
     return choose(rows, logits).read()
 
 
 def shape(
     rows: Sequence[Row], logits: Tensor, constrained: Sequence[int], steps: Sequence[int], unread: Unread | None
 ) -> set[int]:
-    """Apply what rows ask for beyond temperature and cut-offs, in place on (rows, vocab); the places that it changed.
+    """Apply bans, bias and penalties in place on (rows, vocab); returns changed places.
 
-    constrained  places of rows whose grammars have barred what they bar
-    steps        index of the token that each row is given
+    constrained  places of rows that a grammar has masked
+    steps        index of each row's next token
     """
     barred = [(place, row.barred_at(step)) for place, (row, step) in enumerate(zip(rows, steps, strict=True))]
     cells = [(place, token) for place, tokens in barred if place not in constrained for token in tokens]
@@ -221,14 +204,12 @@ def shape(
 
 
 def score(logprobs: Tensor, tokens: Tensor, most: int) -> Sequence[Tensor]:
-    """Of each row of log-probabilities (rows, vocab): that of its token, how many are larger, and the `most` likeliest
-    with their ids."""
+    """Of log-probabilities (rows, vocab): the token's, how many are larger, the `most` likeliest and their ids."""
     own = logprobs.gather(1, tokens[:, None])
     return own[:, 0], (logprobs > own).sum(dim=-1), *logprobs.topk(most, dim=-1)
 
 
 def token_logprobs(tokens: Sequence[int], scores: Sequence[Tensor], tops: Sequence[int]) -> list[TokenLogprob]:
-    """Report the token of each row by its `score`, with as many of the likeliest beside it as the row asked for."""
     lines = zip(tokens, tops, *(part.tolist() for part in scores), strict=True)
     return [
         TokenLogprob(token, own, larger + 1, tuple(zip(ids[:top], values[:top], strict=True)))

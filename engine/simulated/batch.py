@@ -1,8 +1,7 @@
-"""The running batch of a simulated device and its rows: lengths in place of tokens, rows x columns in closed form,
-so that many iterations are one addition.
+"""A simulated batch: lengths in place of tokens, rows x columns in closed form, so that many iterations are one
+addition.
 
-The batch counts its iterations and the columns it has opened; a row's length is what it was when the row joined, and
-what was counted since. Knows no rank and no time.
+The batch counts its iterations and opened columns; a row's length is its length on joining plus iterations since.
 """
 
 from __future__ import annotations
@@ -13,51 +12,38 @@ from dataclasses import dataclass
 from engine.device import DeviceRow
 from engine.messages import BatchShape, FinishReason, RowSpec, RowUpdate, Tally
 
-TOKEN = 0
-"""The id of every token generated here: none is read, but they are counted."""
+TOKEN = 0  # never read, only counted
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedKv:
-    """K and V of a row outside the batch."""
-
     bytes: int
     in_host_memory: bool
 
 
 class SimulatedRow(DeviceRow):
-    """One sequence."""
-
     kv: SimulatedKv | None
-    step = 0
-    """Tokens made so far; while the row runs, as of `since`."""
-    reported = 0
-    """Tokens reported so far."""
-    since = 0
-    """The batch's iteration at which it joined."""
-    offset = 0
-    """Columns of the row less those that the batch had opened when it joined."""
-    own = 0
-    """Its tokens with K and V, less those that it gets in the batch's iterations so far."""
-    ends_at = 0
-    """The batch's iteration that brings its last token."""
-    words: Sequence[str] = ()
-    """Its answer's text, a word a token, over and over; none where no text is told."""
+    step = 0  # tokens generated, as of `since` while the row runs
+    reported = 0  # tokens
+    since = 0  # iteration at which it joined
+    offset = 0  # columns of the row less those opened before it joined
+    own = 0  # tokens with K and V less the iterations so far
+    ends_at = 0  # iteration of its last token
+    words: Sequence[str] = ()  # filler text, a word a token
 
     def __init__(self, spec: RowSpec) -> None:
         super().__init__(spec)
         most, replayed = spec.sampling.max_tokens, spec.sampling.replay_tokens
-        self.total = most if replayed is None else min(replayed, most)
-        """Tokens that it will have generated at its end."""
+        self.total = most if replayed is None else min(replayed, most)  # tokens at its end
 
     @property
     def ended(self) -> bool:
         return self.step >= self.total
 
     def report(self) -> RowUpdate:
-        """All tokens that were not reported yet."""
+        """All tokens not yet reported."""
         begin, self.reported = self.reported, self.step
-        replayed = self.total == self.sampling.replay_tokens  # ended as the recorded one did, by an end token
+        replayed = self.total == self.sampling.replay_tokens  # ended as recorded, by an end token
         words, count = self.words, self.step - begin
         return RowUpdate(
             self.row_id,
@@ -70,42 +56,39 @@ class SimulatedRow(DeviceRow):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Sums over the rows that hold until one joins, leaves or ends."""
+    """Sums that hold until a row joins, leaves or ends."""
 
-    farthest: int
-    """The greatest offset of a row."""
+    farthest: int  # greatest offset
     live: int
-    next_end: int
-    """The first iteration that brings a live row to its end."""
-    own: int
-    """Tokens of the live rows, had the batch done no iteration yet."""
+    next_end: int  # first iteration that ends a live row
+    own: int  # the live rows' tokens at iteration 0
 
 
 class SimulatedBatch:
-    """A `Batch` of engine.device: rows that decode together within `capacity_tokens` cells."""
+    """Rows that decode together within `capacity_tokens` cells."""
 
     def __init__(self, capacity_tokens: int, max_rows: int, headroom: int, *, reads_padding: bool = True) -> None:
-        """`reads_padding`: whether an iteration reads the window for each row, else a row's own columns only."""
+        """`reads_padding`: each row reads the whole window, not only its own columns."""
         self.capacity_tokens = capacity_tokens
         self.rows: list[SimulatedRow] = []
         self.iterations = 0
         self._max_rows = max_rows
         self._headroom = headroom
         self._reads_padding = reads_padding
-        self._opened = 0  # columns since the start
-        self._bounds: Bounds | None = None  # None: to be found anew
+        self._opened = 0  # since the start
+        self._bounds: Bounds | None = None  # None: compute again
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def window(self) -> int:
-        """Columns that an iteration reads, its own not among them."""
+        """Columns read by an iteration, without its own."""
         return self._found.farthest + self._opened if self.rows else 0
 
     @property
     def cells(self) -> int:
-        """Cells that an iteration reads, its own column not among them."""
+        """Cells read by an iteration, without its own column."""
         if self._reads_padding:
             return len(self) * self.window
         return sum(row.offset for row in self.rows) + len(self) * self._opened
@@ -117,12 +100,12 @@ class SimulatedBatch:
 
     @property
     def until_next_end(self) -> int | None:
-        """Iterations until the next row ends; None when all have."""
+        """Iterations; None when all have ended."""
         return self._found.next_end - self.iterations if self._found.live else None
 
     @property
     def room(self) -> int:
-        """Iterations until the rows fill the memory."""
+        """Iterations until memory is full."""
         return self.capacity_tokens // len(self) - self.window
 
     def can_step(self) -> bool:
@@ -138,7 +121,7 @@ class SimulatedBatch:
         return self._has_room(len(self) + len(lengths), self.window + max(lengths) - 1)
 
     def insert(self, row: SimulatedRow, under_way: int = 0) -> None:
-        """Let a row join, as of the iterations `under_way` without it; its columns are its own tokens only."""
+        """Join after the `under_way` iterations that run without the row."""
         row.since, row.offset = self.iterations + under_way, row.cached_tokens - self._opened - under_way
         row.own = row.cached_tokens - row.since
         row.ends_at = row.since + row.total - row.step
@@ -146,20 +129,19 @@ class SimulatedBatch:
         self._bounds = None
 
     def remove(self, row: SimulatedRow, *, wipe: bool = False) -> None:
-        """Let a row leave, with what it has generated here."""
         self.settle(row)
         self.rows.remove(row)
         self._bounds = None
 
     def settle(self, row: SimulatedRow) -> None:
-        """Count up to now what a row has generated; one that has ended generates nothing of its own any more."""
+        """Bring a row's count up to date."""
         made = max(0, self.iterations - row.since)
         row.step, row.since = min(row.step + made, row.total), row.since + made
 
     def tally(self, iterations: int) -> Tally:
-        """Tokens that so many iterations, the next ones, compute and read; no row may end before the last of them."""
+        """Tokens computed and read by the next iterations; no row may end before the last."""
         live, ended = self.live, len(self) - self.live
-        grown = iterations * (iterations + 1) // 2  # columns that they open, as often as each is read
+        grown = iterations * (iterations + 1) // 2  # reads of the columns that they open
         reads = iterations * self.cells + len(self) * grown
         own = iterations * (self._found.own + live * self.iterations) + live * grown
         invalid = ended * (iterations * self.window + grown) if self._reads_padding else reads - own
@@ -172,12 +154,12 @@ class SimulatedBatch:
         )
 
     def step(self, iterations: int) -> None:
-        """Decode; no row may end before the last of these iterations."""
+        """Decode; no row may end before the last iteration."""
         self.iterations += iterations
         self._opened += iterations
 
     def enter(self, joining: Sequence[SimulatedRow]) -> None:
-        """An iteration in which rows enter with their prompts: every row before them gets as many columns."""
+        """An iteration in which rows enter by shape; the others get as many columns."""
         self.iterations += 1
         self._opened += max(row.length for row in joining)
         for row in joining:
@@ -192,7 +174,7 @@ class SimulatedBatch:
         assert len(self) * self.window <= self.capacity_tokens
 
     def just_ended(self) -> list[SimulatedRow]:
-        """The rows that the latest iteration brought to their end, settled."""
+        """Rows that the latest iteration ended, settled."""
         if self._bounds is not None and self._bounds.next_end > self.iterations:
             return []
         self._bounds = None

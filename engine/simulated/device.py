@@ -1,7 +1,6 @@
-"""The device that computes only time: lengths take the place of tensors, and as many decode iterations as nothing
-interrupts are one work.
+"""A device that only computes time; uninterrupted decode iterations are one unit of work.
 
-Both ways of a row's K and V, out to host memory and in again, are charged when the row comes back into a batch.
+KV copies out and back are charged when the row returns to a batch.
 """
 
 from __future__ import annotations
@@ -14,13 +13,10 @@ from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.machine import Cost, Work
 
-GLANCE = 32
-"""Iterations after which rows that others may join are reported, so that the scheduler knows their lengths."""
+GLANCE = 32  # iterations between reports of running rows' lengths
 
 
 class SimulatedDevice:
-    """A `Device` of engine.device, and how long its actions take."""
-
     keeps_all_kv = False
 
     def __init__(
@@ -34,13 +30,12 @@ class SimulatedDevice:
         self._prefixes = PrefixCache[SimulatedKv](0, chunk=1) if prefixes is None else prefixes
         self._cost = cost
         self.max_prefill_tokens = max_prefill_tokens
-        self.prefilling: list[SimulatedRow] = []
-        """The rows of the prefill group under way, the longest first; those whose prompts have been read leave it."""
-        self._kept = 0  # columns of the group that were copied from earlier prompts
-        self._read = 0  # columns of the group that are there
-        self._copying = 0.0  # seconds of copies that the next action begins with
-        self._under_way = 0  # iterations that were begun before their rows were looked at
-        self._glance = 0  # the batch's iteration as of which all rows were reported
+        self.prefilling: list[SimulatedRow] = []  # longest first; rows leave once their prompt is read
+        self._kept = 0  # cached columns of the group
+        self._read = 0  # columns read
+        self._copying = 0.0  # seconds of copies before the next action
+        self._under_way = 0  # iterations begun before their rows were looked at
+        self._glance = 0  # iteration of the last report of all rows
 
     def new_row(self, spec: RowSpec) -> SimulatedRow:
         return SimulatedRow(spec)
@@ -49,7 +44,7 @@ class SimulatedDevice:
         return self._prefixes.length(row.prompt, row.cache_scope)
 
     def kv_bytes(self, row: SimulatedRow) -> int:
-        """One a token: host memory has no bound here."""
+        """One a token: host memory is unbounded here."""
         return self._settled(row).cached_tokens
 
     def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
@@ -81,7 +76,7 @@ class SimulatedDevice:
     # Computing
 
     def work(self, action: Action, entering: Sequence[SimulatedRow], most: float) -> Work:
-        """How long an action takes; `most`: decode iterations after which the rules have something to decide."""
+        """`most`: decode iterations after which the rules decide something."""
         if action is Action.PREFILL:
             return _indivisible(action, self._chunk_seconds())
         copying, self._copying = self._copying, 0.0
@@ -108,8 +103,8 @@ class SimulatedDevice:
         return min(self._read + columns, self.prefilling[0].length)
 
     def _chunk_seconds(self) -> float:
-        """Duration of the next chunk; those of a group whose rows are equally long add up to the group's. The first one
-        begins with the copy of what was kept of earlier prompts.
+        """Seconds of the next chunk, the first with the copy of cached prefixes; chunks of equal rows add up to the
+        group's time.
         """
         rows = len(self.prefilling)
         before = self._cost.prefill(rows, self._read) if self._read else 0.0
@@ -117,7 +112,7 @@ class SimulatedDevice:
         return copying + self._cost.prefill(rows, self._chunk_end()) - before
 
     def chunk_done(self) -> bool:
-        """Always: prefill and decode do not overlap here."""
+        """Prefill and decode do not overlap here."""
         return True
 
     def collect_chunk(self) -> Outcome[SimulatedRow]:
@@ -150,7 +145,7 @@ class SimulatedDevice:
         return Outcome(self._look(), tally=tally)
 
     def _look(self) -> list[RowUpdate]:
-        """Report rows that have ended, and from time to time all that others may join."""
+        """Report ended rows, and from time to time all."""
         updates = [row.report() for row in self.batch.just_ended()]
         if not self._closed and self.batch.iterations - self._glance >= GLANCE:
             self._glance = self.batch.iterations
@@ -162,7 +157,7 @@ class SimulatedDevice:
         return any(row.group.terms.closed for row in self.batch.rows[:1])
 
     def _iterations_to_look(self) -> int:
-        """Iterations until the memory is full, a row ends, or rows are to be reported."""
+        """Iterations until memory is full, a row ends, or a report is due."""
         bounds = [self.batch.room]
         if self.batch.until_next_end is not None:
             bounds.append(self.batch.until_next_end)

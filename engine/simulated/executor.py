@@ -1,7 +1,6 @@
-"""An executor that takes the time a cost model says, on a clock that its owner moves (design 3.2).
+"""An executor whose work takes the time that a cost model says, on a clock that its owner moves.
 
-It takes the commands and gives the reports of a real one. Between two moments at which anything happens it computes
-nothing, so simulated hours cost seconds. Knows no strategy, and moves no time itself.
+Takes and returns a real executor's commands and reports. Computes only at events, so simulated hours take seconds.
 """
 
 from __future__ import annotations
@@ -22,15 +21,12 @@ from engine.simulated.machine import Cost, Pace, Work, keep_pace
 
 @dataclass(slots=True)
 class Usage:
-    """Time that a simulated device has spent so far, in seconds."""
+    """Seconds that a simulated device has spent."""
 
-    prefill: float = 0.0
-    """Reading prompts, entries by shape among it."""
+    prefill: float = 0.0  # entries by shape included
     decode: float = 0.0
-    row_decode: float = 0.0
-    """The sum of its rows' time in decode: divided by `decode`, the mean batch size."""
-    last: float = 0.0
-    """When it last finished anything, on the clock."""
+    row_decode: float = 0.0  # summed over rows: divided by `decode`, the mean batch size
+    last: float = 0.0  # clock time of the last work's end
 
     def book(self, work: Work, rows: int, now: float) -> None:
         self.last = now
@@ -42,9 +38,9 @@ class Usage:
 
 
 class SimulatedExecutor:
-    """A port of the scheduler. The owner of the clock moves it to `due`, calls `advance`, and so on.
+    """A port of the scheduler. The clock's owner moves it to `due`, calls `advance`, and so on.
 
-    Executors that share a store can go on with each other's rows.
+    Executors that share a store can resume each other's rows.
     """
 
     def __init__(
@@ -61,12 +57,10 @@ class SimulatedExecutor:
         reads_padding: bool = True,
         pace: Pace = keep_pace,
     ) -> None:
-        """`max_prefill_tokens`: cells of a chunk of prefill; None reads every group at once. `reads_padding` as
-        SimulatedBatch has it."""
+        """`max_prefill_tokens`: cells of a prefill chunk; None reads every group at once."""
         self.info = info
         self.alive = True
-        self.due = math.inf
-        """When it has something to do, on the clock; infinity: not before the next command."""
+        self.due = math.inf  # clock time of its next event; infinity: the next command
         self.usage = Usage()
         self._now = now
         self._pace = pace
@@ -80,10 +74,10 @@ class SimulatedExecutor:
         self._work: Work | None = None
         self._began = 0.0
         self._turns = 0
-        self._shape = self._table.shape()  # as it was reported last
+        self._shape = self._table.shape()  # as last reported
 
     def post(self, command: Command) -> None:
-        """Leave a command; it is taken up before the next turn, and cuts short what is under way if it bears on it."""
+        """Taken up before the next turn; cuts current work short where it must."""
         if not self.alive:
             return
         self._inbox.append(command)
@@ -94,23 +88,23 @@ class SimulatedExecutor:
             self.due = max(self._now(), self._began + self._work.seconds)
 
     def withdraw(self) -> tuple[Command, ...]:
-        """Take back the commands that have not been taken up."""
+        """Take back commands not yet taken up."""
         commands, self._inbox = self._inbox, []
         return tuple(commands)
 
     def advance(self) -> None:
-        """Do what is due: end the work under way, else take up commands and begin some."""
+        """Finish the current work, else take up commands and begin some."""
         if self._work is not None:
             self._end(self._work)
         else:
             self._begin()
 
     def check(self) -> None:
-        """Assert that every row is in one place, and that all fit; for tests."""
+        """Assert the invariants; for tests."""
         self._table.check()
 
     def _can_wait(self, command: Command) -> bool:
-        """Whether a command changes nothing before the work under way has ended anyway."""
+        """Whether a command changes nothing before the current work ends."""
         return isinstance(command, Admit) and command.terms.closed and self._table.closed is not None
 
     def _end(self, work: Work) -> None:
@@ -134,8 +128,8 @@ class SimulatedExecutor:
         self._report(0.0)
 
     def _next_work(self) -> Work | None:
-        """How long the next action takes; None when there is nothing to do."""
-        for _ in range(4 * len(self._table.rows)):  # every time that the rules say nothing, they move a row
+        """None when there is nothing to do."""
+        for _ in range(4 * len(self._table.rows)):  # each time the rules return None they move a row
             action = self._lifecycle.next()
             if action is not None:
                 work = self._device.work(action, self._lifecycle.entering, self._lifecycle.iterations_to_look())
@@ -145,7 +139,7 @@ class SimulatedExecutor:
         return None
 
     def _report(self, seconds: float) -> None:
-        """Report the work that has ended, or what rows got before the next begins."""
+        """Report finished work, or what rows got before the next."""
         report = self._table.report(self.info.index, self._turns, seconds)
         emptied = self._table.idle and report.shape != self._shape
         if seconds or report.updates or report.begun or report.handed_back or report.tally != Tally() or emptied:
