@@ -1,7 +1,6 @@
-"""Which waiting requests go to an executor together, and when. Pure decisions: time is passed in, nothing is sent.
+"""Which waiting requests go to an executor together, and when; pure.
 
-A batcher owns the arrangement of waiting requests, since the papers differ in when they arrange: on arrival (Magnus),
-at intervals (SCLS), or when a slot frees (Baton). This file says what all batchers do and what they are made of.
+Papers arrange on arrival (Magnus), at intervals (SCLS), or when a slot frees (Baton).
 """
 
 from __future__ import annotations
@@ -28,45 +27,36 @@ from scheduler.waiting.ranked import RankedQueue
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The options that batchers go by, and the sizes of the executors."""
+    """Options of batchers, and sizes of the executors."""
 
-    group_tokens: int
-    """Most prompt tokens, padding included, to prefill as one group; one longer prompt may go alone."""
-    prefill_ahead: int
-    """Rows an executor may hold beyond its slots, prefilled and waiting for one."""
+    group_tokens: int  # cells of a prefill group; one longer prompt may go alone
+    prefill_ahead: int  # rows prefilled before a slot is free
     options: Scheduling = Scheduling()
-    max_padding: float = MOST_PADDING
-    """Most padding in a prefill group, as a fraction of its cells: what "similar length" means."""
+    max_padding: float = MOST_PADDING  # share of a prefill group's cells
+    # of a decode step, from the device's profile; fixed, as queue keys must not change
     seconds_per_token: float = Aging().seconds_per_token
-    """Seconds of a decode iteration by the device's profile. They stay: keys of a sorted queue must not change unless
-    the order says when."""
-    capacity_tokens: int | None = None
-    """Tokens of K and V that the smallest executor holds; None before an executor asks for work."""
-    context_length: int | None = None
-    """Least of the executors' longest rows, prompt and answer, in tokens; None before an executor asks for work."""
-    slots: int | None = None
-    """Least of the executors' slots; None before an executor asks for work."""
-    shares: Shares | None = None
-    """Weights of clients, between whom service is shared out; None: they are not told apart."""
+    capacity_tokens: int | None = None  # KV tokens of the smallest executor; None before one asks
+    context_length: int | None = None  # tokens of the executors' longest rows, the least; None before one asks
+    slots: int | None = None  # least of the executors' slots; None before one asks
+    shares: Shares | None = None  # weights of clients; None: no fair shares
 
     @property
     def usual_rows(self) -> float:
-        """Rows that an executor runs at a time, if they are half as long as they may become."""
+        """Rows that fit if half as long as they may become."""
         return usual_rows(self.slots, self.capacity_tokens, self.context_length)
 
     @property
     def aging(self) -> Aging:
-        """When waiting requests are promoted, for orders that promote, and when they are due by their deadline."""
+        """When waiting requests are promoted, and due by their deadlines."""
         return Aging(self.options.aging_factor, self.seconds_per_token)
 
     @classmethod
     def of(cls, options: Scheduling, group_tokens: int, max_num_seqs: int) -> Limits:
-        """Limits on executors with so many slots, which prefill so many tokens as one group."""
         ahead = options.prefill_ahead
         return cls(group_tokens, max(1, max_num_seqs // 8) if ahead is None else ahead, options)
 
     def within(self, capacity_tokens: int, context_length: int, slots: int) -> Limits:
-        """These limits for one more executor, which may be smaller than those before."""
+        """With one more executor, which may be smaller."""
         return replace(
             self,
             capacity_tokens=min(capacity_tokens, self.capacity_tokens or capacity_tokens),
@@ -75,47 +65,37 @@ class Limits:
         )
 
     def timed(self, model: Bilinear | None) -> Limits:
-        """These limits with what an iteration takes, by a model where there is one, when rows of half the longest
-        length take all slots."""
+        """With a decode step's seconds by a model, for all slots at half the longest length."""
         rows = self.slots or 1
         columns = min(self.context_length or 0, (self.capacity_tokens or 0) / rows) / 2
         return self if model is None else replace(self, seconds_per_token=model.iteration(float(rows), columns))
 
 
-Pauses: TypeAlias = Mapping[int, Sequence[RowId]]
-"""Index of an executor -> the rows that it shall hand back."""
+Pauses: TypeAlias = Mapping[int, Sequence[RowId]]  # executor index -> rows to hand back
 
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """The parts that a batcher is made of: the other columns of its strategy's row."""
+    """A batcher's parts: the other columns of its strategy's row."""
 
     new_queue: Callable[[], RankedQueue]
-    """Makes a queue for requests that wait."""
     memory: Memory
     limits: Limits
     terms: Terms
     returns: Returns
-    machine: MachineModel = field(default_factory=MachineModel)
-    """The one bilinear model of this machine, as far as it is known."""
-    estimator: ServingTime | None = None
-    """Estimates of batches in the way of the strategy; None where they are not asked for."""
-    preemption: float | None = None
-    """Part of its predicted length up to which a row makes way for what the order ranks before it; None: never."""
+    machine: MachineModel = field(default_factory=MachineModel)  # the bilinear model of this machine, as far as known
+    estimator: ServingTime | None = None  # None where batches are not estimated
+    preemption: float | None = None  # share of its predicted length up to which a row makes way; None: never
 
     def new_keys(self) -> Keys:
-        """The keys of the strategy's order, by which requests are compared outside of a queue.
-
-        Raises StrategyError for an order whose keys compare no such requests.
-        """
+        """Raises StrategyError for an order whose keys hold only within a queue."""
         queue = self.new_queue()
         if not queue.order.by_key or queue.order.by_entry:
             raise StrategyError("its batching or preemption compares keys, which its order has only within a queue")
         return queue.key
 
     def plan(self, requests: Sequence[Request], seconds: float = 0.0) -> Plan:
-        """A plan for these requests, on the strategy's terms."""
-        terms = self.terms  # whose rows keep all K and V in host memory when they are handed back
+        terms = self.terms  # rows handed back keep their KV caches
         if self.limits.options.recompute:
             terms = replace(terms, keep_kv=NO_LENGTH)
         elif self.machine.model is not None:
@@ -130,39 +110,37 @@ class Batcher(ABC):
         """`waiting` ranks requests as far as that does not depend on the executor that asks; None: by the order."""
         self._kit = kit
         self.waiting = kit.new_queue() if waiting is None else waiting
-        """Requests that wait here."""
 
     def add(self, request: Request, now: float) -> None:
-        """Take in a request that arrived."""
         self.waiting.add(request)
 
     def revise(self, request: Request, now: float) -> None:
-        """Note that a request's prediction has changed; it need not wait here."""
+        """The request need not wait here."""
         self.waiting.revise(request)
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        """Take in requests that an executor let go before their end, all of one batch."""
+        """Take in requests that an executor let go, all of one batch."""
         for request in requests:
             self.add(request, now)
 
     def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
-        """The rows that shall make way for what waits; asked once no executor takes more."""
+        """Rows to make way for what waits; asked once no executor takes more."""
         return {}
 
     def discard(self, request: Request) -> bool:
-        """Forget a request; False when it does not wait here."""
+        """False when it does not wait here."""
         return self.waiting.discard(request)
 
     @abstractmethod
     def take(self, worker: Worker, now: float) -> Plan | None:
-        """The plan for this executor now, whose requests leave the queue; None when the executor must wait."""
+        """The plan for this executor; None when it must wait."""
 
     def wake_at(self, now: float) -> float | None:
-        """The moment at which `take` may decide otherwise though nothing has happened; None for never."""
+        """When `take` may decide otherwise without an event; None for never."""
         return None
 
     def _serve(self, requests: Sequence[Request]) -> Plan | None:
-        """Take requests out as a plan; None where there are none."""
+        """None where there are none."""
         for request in requests:
             self.waiting.serve(request)
         return self._kit.plan(requests) if requests else None

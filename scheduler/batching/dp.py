@@ -1,6 +1,4 @@
-"""Batches of one slice each, so parted that all together take the least time, and arranged at intervals out of all
-waiting requests (SCLS, sections 4.4 to 4.6).
-"""
+"""Batches of one slice each, arranged at intervals to take the least total time (SCLS, 4.4 to 4.6)."""
 
 from __future__ import annotations
 
@@ -26,30 +24,27 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows `start` to `stop`, without the latter, as one batch that takes `seconds`."""
+    """Rows `start` to `stop` (exclusive) as one batch."""
 
     start: int
     stop: int
     seconds: float
 
 
-EQUAL = 1 + 1e-12
-"""Ratio up to which sums of seconds count as equal, as they are rounded; of equal ones the largest batch is taken."""
+EQUAL = 1 + 1e-12  # ratio within which rounded sums are equal; the largest batch wins
 
 
 def partition(
     lengths: IntArray, fresh: BoolArray, model: Bilinear, *, iterations: int, most_rows: IntArray
 ) -> tuple[Part, ...]:
-    """The contiguous parts of least total serving time, in order.
+    """Contiguous parts of least total serving time, in order.
 
-    `lengths` (rows,) are tokens so far, ascending; `fresh` (rows,) says which rows are to be prefilled, the others
-    bring their K and V with them. A part that ends with a row has at most as many rows as `most_rows` (rows,) says
-    there, one at least. What is copied costs the same in whatever parts, so it is in their seconds but not weighed.
+    `lengths` (rows,) ascend; `fresh` (rows,) are to be prefilled, the others bring KV caches. A part that ends with
+    row i has at most `most_rows[i]` rows. Copies cost the same in any part, so are not weighed.
 
         T[i] = min over j of T[j-1] + T_serve(i-j+1, L_i, S)                         (equation 10)
 
-    For each i all j are weighed at once, in the worst case the paper's O(n²). As lengths ascend, the last fresh row is
-    the longest of any part that ends with row i and has fresh ones.
+    As lengths ascend, the last fresh row is the longest fresh one of any part that ends with row i.
     """
     before = np.concatenate(([0.0], np.cumsum(fresh, dtype=np.float64)))  # fresh rows among the first k
     least = np.zeros(len(lengths) + 1)  # seconds of the first k rows
@@ -68,11 +63,7 @@ def partition(
 
 
 def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int) -> float:
-    """T_serve of one batch: prefill of its fresh rows, padded to the longest of them, copies of the others' K and V,
-    and `iterations` of all rows.
-
-    A copy is both ways, out after the slice before this one and in again, so that every copy is counted once.
-    """
+    """T_serve: prefill of fresh rows padded to the longest, copies of the others both ways, and `iterations` of all."""
     seconds = model.decode(len(lengths), int(lengths.max()), iterations)
     prompts, copied = lengths[fresh], lengths[~fresh].astype(np.float64)
     if len(prompts):
@@ -81,7 +72,7 @@ def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iteratio
 
 
 def _parts(cuts: list[int], lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int) -> tuple[Part, ...]:
-    """Follow the cuts back from the last row: `cuts[i]` is where the last part of the first i rows begins."""
+    """`cuts[i]`: where the last part of the first i rows begins."""
     parts: list[Part] = []
     stop = len(lengths)
     while stop > 0:
@@ -91,17 +82,14 @@ def _parts(cuts: list[int], lengths: IntArray, fresh: BoolArray, model: Bilinear
     return tuple(reversed(parts))
 
 
-RECENT = 64
-"""Slices whose median makes the shortest interval, where none is given."""
+RECENT = 64  # slices whose median is the default interval
 
 
 class DpBatcher(Batcher):
-    """Parts waiting requests by their tokens into the batches that take least time in total, and hands these out
-    longest first; no prediction counts.
+    """Parts waiting requests into batches of least total time, handed out longest first, without predictions.
 
-    Executors queue them: with an interval shorter than what they have to do, none of them rests. `capped` batches have
-    `max_batch_size` rows at most. An `adaptive` interval is `interval_factor` of the least loaded executor's work.
-    Executors are seen only when they ask for work, so what is known of the others is from the last time all did.
+    Executors queue them. `capped`: at most `max_batch_size` rows. `adaptive`: the interval is `interval_factor` times
+    the least loaded executor's work, as of when all last asked.
     """
 
     def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
@@ -109,11 +97,11 @@ class DpBatcher(Batcher):
         self._key = kit.new_keys()
         self._capped = capped
         self._adaptive = adaptive
-        self._ready: list[Plan] = []  # arranged and not handed out yet, the longest last
-        self._recent: deque[float] = deque(maxlen=RECENT)  # estimates of slices, in seconds
+        self._ready: list[Plan] = []  # longest last
+        self._recent: deque[float] = deque(maxlen=RECENT)  # estimates of slices, seconds
         self._arranged: float | None = None
-        self._asked: dict[int, Worker] = {}  # executors that asked since a plan was handed out last
-        self._loads: dict[int, float] = {}  # what each had to do right after that
+        self._asked: dict[int, Worker] = {}  # since the last plan
+        self._loads: dict[int, float] = {}  # work right after that
 
     def discard(self, request: Request) -> bool:
         if not super().discard(request):
@@ -130,20 +118,19 @@ class DpBatcher(Batcher):
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._asked[worker.info.index] = worker
         self._loads.setdefault(worker.info.index, worker.load)
-        # Where no executor has anything to do, waiting for the interval's end has no use.
+        # an idle machine gains nothing by waiting for the interval
         rest = not any(one.requests for one in self._asked.values())
         if not self._ready and self.waiting and (now >= self._due() or rest):
             self._arrange(now)
         if self._ready and not self._fits(self._ready[-1], worker):
-            self._arrange(now)  # again, since this executor has less memory than those known before
+            self._arrange(now)  # again: this executor has less memory than those known
         return self._hand_out() if self._ready else None
 
     def _due(self) -> float:
-        """The moment at which to arrange again."""
         return -np.inf if self._arranged is None else self._arranged + self._interval()
 
     def _interval(self) -> float:
-        """max(λ · least load, Γ) in seconds, the loads being those right after the last arrangement (equation 12)."""
+        """max(λ · least load, Γ) in seconds, loads as of the last arrangement (equation 12)."""
         limits = self._kit.limits
         shortest = limits.options.min_interval
         if shortest is None:
@@ -160,7 +147,7 @@ class DpBatcher(Batcher):
         self._recent.extend(plan.estimate for plan in plans)
 
     def _parts(self, ranked: Sequence[Request]) -> tuple[Part, ...]:
-        """Batches that any executor can take, as far as they are known."""
+        """Batches that any known executor can take."""
         workers = self._asked.values()
         most_rows = min(worker.info.max_rows for worker in workers)
         if self._capped:

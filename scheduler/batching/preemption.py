@@ -1,7 +1,4 @@
-"""When running rows make way: pure rules over what executors hold and what waits.
-
-The dispatcher pauses the rows; they wait again with what they have generated, and their K and V.
-"""
+"""When running rows make way; pure. The dispatcher pauses them, and they keep tokens and KV caches."""
 
 from __future__ import annotations
 
@@ -20,23 +17,20 @@ from scheduler.request import Request
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.queue import Keys
 
+# (executor, waiting requests best first, now) -> rows to preempt; asked once no executor takes more
 Preemption: TypeAlias = Callable[[Worker, Iterable[Request], float], Sequence[RowId]]
-"""(executor, waiting requests, best first, now in seconds) -> its rows that make way. Asked once no executor takes
-more."""
 
-EARLY = 0.8
-"""C of TRAIL, "Don't Stop Me Now: Embedding Based Scheduling for LLMs" (2410.01035)."""
+EARLY = 0.8  # C of TRAIL (2410.01035)
 
 
 @dataclass(frozen=True, slots=True)
 class ByPriority:
-    """Rows of worse priority make way for requests that find no room beside them, the worst first (Baton's preemption);
-    none does for a request that would not fit all the same."""
+    """Rows of worse priority make way, worst first, for requests that then fit (Baton's preemption)."""
 
     memory: Memory
 
     def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
-        """Those that make way for as many of these requests as may have their place."""
+        """Rows to preempt for these requests."""
         rows = sorted(worker.requests.values(), key=lambda row: row.priority)
         staying = found = len(rows)
         longest = 0
@@ -58,17 +52,13 @@ class ByPriority:
 
 @dataclass(frozen=True, slots=True)
 class ByOrder:
-    """A request takes the slot of a running row that the order ranks behind it.
-
-    A row has its slot for a slice at least, so that copies cost little beside what it does in between. Only the best
-    request that waits is weighed, against one row at a time.
+    """The best waiting request takes the slot of a running row that ranks behind it and has had its slot for a slice,
+    which keeps copies cheap.
     """
 
     key: Keys
     slice_length: int
-    early: float = inf
-    """Part of its predicted length up to which a row may lose its slot: its K and V take ever more memory, and it is
-    ever nearer to its end."""
+    early: float = inf  # share of its predicted length up to which a row may be preempted
 
     def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
         first, rows = next(iter(waiting), None), [] if worker.pausing else self._served(worker)
@@ -78,7 +68,7 @@ class ByOrder:
         return (last.row_id,)
 
     def _served(self, worker: Worker) -> list[Request]:
-        """Rows that have had their slot for a slice, and may still lose it."""
+        """Rows that have had a slice and may still lose their slot."""
         return [
             row
             for row_id, row in worker.requests.items()
@@ -87,39 +77,35 @@ class ByOrder:
         ]
 
 
+# share of the predicted length up to which rows make way by the order; None: never
 PREEMPTIONS: Mapping[str, float | None] = MappingProxyType({"none": None, "by-order": inf, "by-order-early": EARLY})
-"""Whether running rows make way by the order, and up to which part of their predicted length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """As many background rows run beside others as lengthen a step of these by a given share at most.
+    """Background rows run beside others while they lengthen a step of these by at most `share`.
 
-    Background requests, the lines of batches, have an executor to themselves while nothing else is there. Beside others
-    each of their rows makes a step dearer: hardly on a GPU, whose steps read the weights whatever runs, but by a
-    fiftieth and more on a CPU. A row is charged for its part of an iteration and, spread over its answer, for the
-    reading of its prompt. What the others' step takes depends on no background row, and what a background row costs on
-    no other one: so none is let in that would have to leave at once.
+    Alone, they have the executor. A row is charged its part of an iteration and, spread over its answer, its prompt:
+    hardly anything on a GPU, a fiftieth and more on a CPU. Neither side's price depends on the other, so none admitted
+    must leave at once.
     """
 
     share: float
-    """Part by which a step of other rows may become longer."""
     machine: MachineModel
 
     def within(self, worker: Worker, ranked: Iterable[Request]) -> Iterator[Request]:
-        """The first of these background requests, as many as an executor may have beside what it has."""
+        """The first of these background requests that may still join."""
         held = _background_rows(worker)
         return islice(self._fitting(worker, chain(held, ranked)), len(held), None)
 
     def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
-        """Those that came last make way."""
+        """The latest make way."""
         held = _background_rows(worker)
         excess = held[len(list(self._fitting(worker, held))) :]
         return tuple(row.row_id for row in excess if row.row_id not in worker.pausing)
 
     def _fitting(self, worker: Worker, rows: Iterable[Request]) -> Iterator[Request]:
-        """The first of these background rows, as many as may run together beside the executor's other rows: all where
-        there are none, and none while the machine's prices are unknown."""
+        """The first of these rows that may run beside others: all without others, none while prices are unknown."""
         others, model = worker.others, self.machine.model
         if not others:
             yield from rows
@@ -135,5 +121,5 @@ class Background:
 
 
 def _background_rows(worker: Worker) -> list[Request]:
-    """The background rows of an executor, in the order in which it got them."""
+    """In the order in which the executor got them."""
     return [row for row in worker.requests.values() if row.in_background]

@@ -1,7 +1,5 @@
-"""Batchers over queues: requests that join the running batch when a row leaves it (Baton, section 4.2); closed batches,
-each taken from the front of the queue when an executor is idle (vanilla scheduling); and requests given to executors in
-turn as they come, each of which serves its own queue (SCLS, section 5.1: baselines). With these a request goes to an
-executor whatever its length, and none moves to one that has less to do.
+"""Batchers over queues: continuous batching (Baton, 4.2), static batches (vanilla scheduling), and round-robin queues
+of each executor (SCLS, 5.1, baselines).
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ class ContinuousBatcher(Batcher):
     def __init__(self, kit: Kit) -> None:
         super().__init__(kit)
         self._background = Background(kit.limits.options.batch_slowdown, kit.machine)
+        # rules, and how many executors each may ask at once
         self._preemptions: list[tuple[Preemption, int | None]] = [(self._background, None)]
-        """Rules, and how many executors each may ask at once."""
         if kit.preemption is not None:
             self._preemptions.append((ByOrder(kit.new_keys(), kit.limits.options.slice_length, kit.preemption), 1))
-        # Rows that make running ones wait neither wait in the executor nor are read as a padded group.
+        # rows that block running ones are neither read ahead nor as a padded group
         embeds = kit.terms.entry is Entry.EMBED
         self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
-        # Where rows wait in the executor, one of them has the slot before anybody is asked.
+        # a row already on the executor gets the slot first
         self._returning = Returning() if isinstance(self.waiting.order, Fair) and not self._ahead else None
         self._affinity = Affinity()
 
@@ -59,7 +57,7 @@ class ContinuousBatcher(Batcher):
         if not self.waiting:
             return None
         best = self.waiting.best_priority
-        # Of several priorities none waits on an executor: the worse would have the slots while the better are read.
+        # several priorities: nothing is read ahead, or worse rows would hold the slots
         ahead = self._ahead if all(held.priority == best for held in worker.requests.values()) else 0
         slots = self._free_slots(worker, now) + ahead
         if slots < self._fewest(best) or not self._kit.memory(worker, 1, 1):  # none could join, so none need be ranked
@@ -88,7 +86,7 @@ class ContinuousBatcher(Batcher):
         return worker.info.max_rows - worker.rows - kept
 
     def _without_others(self, worker: Worker, ranked: Iterable[Request], now: float) -> Iterator[Request]:
-        """Leave out requests of whose prompts another executor knows the beginning, as many as it has room for now."""
+        """Skip requests whose prefix is cached on another executor that has room now."""
         left_out: Counter[int] = Counter()
         for request in ranked:
             known = self._affinity.worker(request)
@@ -101,17 +99,15 @@ class ContinuousBatcher(Batcher):
             yield request
 
     def _fewest(self, best: float) -> int:
-        """Slots from which on requests are taken: one, but for background requests as many as are read ahead.
-
-        A prompt that is read alone takes the time of a step from all that run, four together hardly more.
+        """Least free slots worth filling: 1, for background requests a whole group, since reading a prompt alone takes
+        a step from all that run.
         """
         if best < BACKGROUND:
             return 1
         return max(1, min(len(self.waiting), self._ahead))
 
     def _ranked_for(self, worker: Worker, now: float, slots: int, best: float) -> Iterator[Request]:
-        """What waits of the best priority, in turn: as many requests as there are slots, or all background requests
-        that may run there, from which those of similar length are chosen."""
+        """Waiting requests of the best priority in order, from which a group is chosen."""
         ranked = iter(self.waiting.ranked(now))
         if self._affinity.workers:
             ranked = self._without_others(worker, ranked, now)
@@ -123,14 +119,12 @@ class ContinuousBatcher(Batcher):
 def similar_group(
     ranked: Iterable[Request], worker: Worker, kit: Kit, most: int, padding: float
 ) -> tuple[Request, ...]:
-    """The best-ranked request, and after it in rank those that suit it in length and fit in memory, `most` in all.
+    """The best-ranked request and, in rank, those that suit it in length and memory, at most `most`.
 
-    `padding` is the most of it in the group, as a share of its cells.
-
-    The best one is never passed over: when it does not fit, nothing is taken, so no long request starves.
+    `padding` bounds the group's share of padding. Where the best does not fit nothing is taken, so that none starves.
     """
     group: list[Request] = []
-    longest = widest = tokens = 0  # by the memory's rule, and as they are read; and all of them together
+    longest = widest = tokens = 0  # by the memory's rule; as read; all together
     for request in ranked:
         rows, needed = len(group) + 1, max(longest, kit.memory.length(request))
         if rows > most or not kit.memory(worker, rows, needed):
@@ -144,16 +138,16 @@ def similar_group(
 
 
 class StaticBatcher(Batcher):
-    """At most `max_batch_size` of the best-ranked requests at a time, as many as fit in memory.
+    """At most `max_batch_size` of the best-ranked requests, as fit in memory.
 
-    A batch that is not full waits for more until its oldest request has waited for `batch_wait_timeout`, which is
-    dynamic batching; with a timeout of 0 an idle executor takes what there is. `rows` overrides `max_batch_size`.
+    A batch that is not full waits until its oldest has waited for `batch_wait_timeout` (dynamic batching). `rows`
+    overrides `max_batch_size`.
     """
 
     def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
         super().__init__(kit)
         self._rows = rows or kit.limits.options.max_batch_size
-        self._asked = -inf  # when an executor was last asked: what had waited long enough by then was seen
+        self._asked = -inf  # when an executor last asked: older waits were seen then
 
     def wake_at(self, now: float) -> float | None:
         moments = map(self._times_out_at, self.waiting)
@@ -174,15 +168,14 @@ class StaticBatcher(Batcher):
         return self._serve(batch)
 
     def _times_out_at(self, request: Request) -> float:
-        """When a request has waited long enough for others."""
+        """When a request has waited long enough."""
         return request.times.arrival + self._kit.limits.options.batch_wait_timeout
 
 
 class RoundRobinBatcher(Batcher):
-    """A batcher of its own for each executor, fed by round-robin.
+    """A batcher for each executor, fed round-robin.
 
-    An executor becomes known when it asks for the first time, and is then given a single request, so that at the start
-    the others get their share although they are not known yet.
+    An executor is known from its first call on, which gets one request, so that the others get their share.
     """
 
     def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
@@ -191,7 +184,7 @@ class RoundRobinBatcher(Batcher):
         self._unassigned: deque[Request] = deque()
         self._queues: dict[int, Batcher] = {}
         self._workers: dict[int, Worker] = {}
-        self._last = -1  # index of the executor that was given the last request
+        self._last = -1  # executor of the last request
 
     def add(self, request: Request, now: float) -> None:
         super().add(request, now)
@@ -230,7 +223,7 @@ class RoundRobinBatcher(Batcher):
         return pauses
 
     def _distribute(self, worker: Worker, now: float) -> None:
-        """Give what has come to the executors in turn, or one request to an executor that asks for the first time."""
+        """Distribute new requests, or give one to an executor that asks for the first time."""
         index, count = worker.info.index, len(self._unassigned)
         if is_new := index not in self._queues:
             self._queues[index], self._workers[index] = self._local(self._kit), worker
@@ -239,7 +232,7 @@ class RoundRobinBatcher(Batcher):
             self._queues[self._last].add(self._unassigned.popleft(), now)
 
     def _reclaim(self) -> None:
-        """Take back the requests that wait for executors that take none."""
+        """Take back requests of executors that take none."""
         for index in [index for index, worker in self._workers.items() if not worker.serves]:
             self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
             del self._workers[index]

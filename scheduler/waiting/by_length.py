@@ -1,6 +1,4 @@
-"""Orders by arrival and by predicted length: first come, first served; shortest job first, and with aging (SSJF,
-section 3.2); published orders by the length's distribution (Gittins, TIE) and by its rank (vLLM-LTR).
-"""
+"""Orders by arrival and predicted length: FCFS, SJF, aged SJF (SSJF, 3.2), Gittins, TIE, and vLLM-LTR."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from scheduler.waiting.queue import Ahead, Key, Order
 
 @dataclass(frozen=True)
 class Arrived(Order):
-    """By arrival, of one `priority`: about the places of requests where batches are arranged of them."""
+    """By arrival within a `priority`: approximate places where requests are arranged in batches."""
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, request.times.arrival, request.row_id)
@@ -29,63 +27,54 @@ class Arrived(Order):
 
 @dataclass(frozen=True)
 class Fcfs(Arrived):
-    """First come, first served, of one `priority`."""
+    """First come, first served."""
 
     def passed_by(self, before: Ahead) -> float:
         return 0.0
 
 
 def remaining_tokens(request: Request) -> int:
-    """Predicted tokens still to come, in whole ones, so that nearly equal requests keep their order of arrival."""
+    """Predicted tokens to come, whole, so that near ties keep their order of arrival."""
     return ceil(remaining_length(request))
 
 
 @dataclass(frozen=True)
 class Sjf(Order):
-    """The request with the fewest predicted tokens still to come first.
-
-    Without a prediction, an answer counts as long as it may become. While short requests keep coming, a long one may
-    wait for ever.
-    """
+    """Fewest predicted tokens to come first; without a prediction, as many as allowed. Long requests may starve."""
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, remaining_tokens(request), request.times.arrival, request.row_id)
 
 
-MOST_SECONDS = 100.0  # that the oldest request waits for before all go by arrival, whatever is predicted of it
+MOST_SECONDS = 100.0  # the oldest request's wait after which all go by arrival
 
 
 @dataclass(frozen=True, slots=True)
 class Aging:
-    """When requests have waited for too long, by their predicted times."""
-
+    # the oldest waits this many times its predicted time until all go by arrival; 0: never
     factor: float = Scheduling.aging_factor
-    """Times its own predicted time that the oldest request waits for, until all go by arrival; 0: whatever it waits."""
+    # K of T = C + K·tokens (SSJF, 2), seconds of a decode step; the authors' default, as is the factor
     seconds_per_token: float = 0.02
-    """K of SSJF's linear model of a request's time, T = C + K·tokens (section 2): the seconds of one decode iteration.
-    Both defaults are those of the authors' simulator."""
 
     def __post_init__(self) -> None:
         if self.factor < 0 or self.seconds_per_token < 0:
             raise ValueError(f"the aging factor and the seconds of a token must not be negative: {self}")
 
     def seconds(self, request: Request) -> float:
-        """The predicted seconds of what a request has still to generate."""
+        """Predicted seconds of what a request still generates."""
         return remaining_tokens(request) * self.seconds_per_token
 
 
 @dataclass(frozen=True)
 class AgedSjf(Sjf):
-    """Shortest predicted job first, as SSJF's authors have it in their simulator.
+    """Shortest predicted job first with aging, as in the SSJF authors' simulator.
 
-    Only the request that has waited longest is looked at. Once it has waited for more than `factor` times its own
-    predicted time, or for more than MOST_SECONDS, all go by arrival, until the one that has then waited longest has
-    not. A factor of 0 turns this off. Classes of `priority` come before all this.
+    Once the longest-waiting request has waited for `factor` times its own predicted time, or MOST_SECONDS, all go by
+    arrival until the then oldest has not. A factor of 0 disables this.
 
-    The bound. Let a request with predicted time P arrive at time t on an executor that serves one request at a time,
-    and let V be the seconds of the requests that wait at t. Those that came before it leave first, or are the oldest
-    that starve; from min(factor·P, MOST_SECONDS) after t on, it is the oldest as soon as these have gone, and goes
-    next. A short one passes it only while none that is older starves.
+    Bound: let a request of predicted time P arrive at t on an executor that serves one at a time. From min(factor·P,
+    MOST_SECONDS) after t on it goes next once earlier arrivals have gone; short ones pass it only while none older
+    starves.
     """
 
     by_key = False
@@ -108,7 +97,7 @@ def _arrival(request: Request) -> Key:
 
 
 def _remaining(request: Request) -> tuple[FloatArray, FloatArray] | None:
-    """The lengths in tokens that may still come, ascending, and their weights; None where no distribution has any."""
+    """Lengths that may still come, ascending, and their weights; None without a distribution."""
     known = request.distribution
     if known is None:
         return None
@@ -122,16 +111,12 @@ def _remaining(request: Request) -> tuple[FloatArray, FloatArray] | None:
 
 @dataclass(frozen=True)
 class Gittins(Order):
-    """Gittins' order: the request whose chance of ending soon, for the work that it takes to find out, is best goes
-    first.
+    """Gittins' order (1979; SageSched for LLMs): the best chance of ending soon for the work to find out.
 
         rank(a) = min over Δ of E[min(W - a, Δ) | W > a] / P(W - a <= Δ | W > a)
 
-    where W is a request's work and a what it has had; the least rank is served first (Gittins 1979; SageSched serves
-    LLM requests so). It needs the distribution of a request's length. Where only a length is known, this is the work
-    left.
-
-    A request's key stays the same while it waits.
+    W is a request's work, a what it has had; the least rank first. Without a distribution this is the work left. Keys
+    are constant while waiting.
     """
 
     prices: PricesNow
@@ -152,21 +137,18 @@ class Gittins(Order):
 
 BETA = 0.3
 TAIL = 0.9
-DECAY = log(1 / 0.9) / 30
-"""The rate in 1/s at which the score of a request that waits falls."""
+DECAY = log(1 / 0.9) / 30  # 1/s at which a waiting request's score decays
 
 
 @dataclass(frozen=True)
 class TailInflated(Order):
-    """Shortest job first by the mean length with its tail added, so that what may become long is not taken for short
-    (TIE, "Scheduling LLM Inference with Uncertainty-Aware Output Length Predictions", ICML 2026).
+    """Shortest mean length first, with its tail added (TIE, "Scheduling LLM Inference with Uncertainty-Aware Output
+    Length Predictions", ICML 2026).
 
         score = (E[G] + β·E[G | G >= q]) · 0.9^(waited / 30 s),    q: the quantile 0.9 of G, G at most `max_tokens`
 
-    The paper takes G to be log-t and lets β go from 0.1 to 0.5 with the queue; here G is as the predictor tells it, and
-    β is fixed, which by its ablation costs some percent.
-
-    As all scores fall at one rate, a request's key stays the same while it waits.
+    The paper takes a log-t G and β from 0.1 to 0.5 with the queue; here G is the predictor's and β fixed, which costs
+    some percent by its ablation. Scores decay at one rate, so keys are constant while waiting.
     """
 
     def key(self, request: Request, now: float) -> Key:
@@ -175,7 +157,7 @@ class TailInflated(Order):
 
 
 def inflated_length(request: Request) -> float:
-    """E[G] + β·E[G | G >= q] of what is left, in tokens; without a distribution both are the remaining length."""
+    """Tokens; without a distribution both terms are the remaining length."""
     known = _remaining(request)
     if known is None:
         return (1 + BETA) * remaining_length(request)
@@ -184,28 +166,20 @@ def inflated_length(request: Request) -> float:
     return max(1.0, float(np.average(left, weights=weights) + BETA * np.average(left[tail], weights=weights[tail])))
 
 
-IDLE_STEPS = 200
-"""The starvation threshold of the authors' experiments (`starv200` in their scripts), in steps of the scheduler."""
+IDLE_STEPS = 200  # starvation threshold of the authors' experiments (`starv200`), in scheduler steps
 
 
 @dataclass(frozen=True)
 class ByRank(Order):
-    """Least predicted rank first, running rows included, and a turn for what starves (vLLM-LTR: Fu et al., "Efficient
-    LLM Scheduling by Learning to Rank", NeurIPS 2024, 2408.15792, algorithm 1 and "Starvation Prevention").
+    """Least predicted rank first, running rows included, with a turn for what starves (vLLM-LTR, NeurIPS 2024,
+    2408.15792, algorithm 1 and "Starvation Prevention").
 
-    The rank is what a proxy says that was trained with a ranking loss (`lengthwise train --predictor proxy --task
-    ranking`): lengths in the order of its scores. It stays the same while tokens come, so this is the shortest job
-    first and not the shortest remainder.
-
-    The paper counts a request's idle steps, promotes it at so many, and takes that back when it has run for a quantum.
-    Here a request is promoted once it has been in the system for IDLE_STEPS iterations for each time that it was given
-    to an executor, and once more; what is given a slot has it for a slice, which is the quantum.
-
-    Promoted requests first, then by predicted length; without a prediction, last.
+    The rank is a proxy's, trained with a ranking loss (`lengthwise train --predictor proxy --task ranking`), and
+    constant as tokens come. The paper promotes a request after idle steps for a quantum; here after IDLE_STEPS
+    iterations in the system for each time it got a slot, plus one, and the quantum is a slice.
     """
 
-    aging: Aging
-    """Seconds of a step."""
+    aging: Aging  # seconds of a step
 
     def key(self, request: Request, now: float) -> Key:
         length = inf if request.predicted_length is None else request.predicted_length

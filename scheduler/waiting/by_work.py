@@ -12,43 +12,38 @@ from scheduler.request import Request
 from scheduler.waiting.prices import Prices, PricesNow
 from scheduler.waiting.queue import Key, Order
 
-LEAST_WORK = 1e-9  # that a request counts for at least, so that no boost is infinite and no ratio divides by zero
+LEAST_WORK = 1e-9  # keeps boosts finite and ratios defined
 
 
 def boost(work: float, gamma: float) -> float:
-    """b(w): seconds by which a request of so many seconds of work is put forward, by γ in 1/s."""
+    """b(w) in seconds, for w seconds of work and γ in 1/s."""
     return -log(-expm1(-gamma * max(work, LEAST_WORK))) / gamma
 
 
 def predicted_work(request: Request, prices: Prices) -> float:
-    """Work that a request has still to do, in units of the prices."""
+    """Work still to do, in units of the prices."""
     return prices.work(request)
 
 
 def attained_work(request: Request, prices: Prices) -> float:
-    """Work that a request has had, in units of the prices, rounded up to the next power of two, and its prompt at
-    least: so its key changes at geometrically growing levels of service only."""
+    """Work done, at least the prompt's, rounded up to a power of two, so that keys change at geometric levels only."""
     fraction, exponent = frexp(prices.attained(request))
     return ldexp(1.0, exponent - (fraction == 0.5))
 
 
 @dataclass(frozen=True)
 class Boost(Order):
-    """Boost: requests are served by arrival, but cheap ones as if they had come earlier (UniBoost; Yu and Scully 2024).
+    """Boost: by arrival, cheap requests as if they had come earlier (UniBoost; Yu and Scully 2024).
 
         key = arrival - b(w),    b(w) = (1/γ)·ln(1 / (1 - e^(-γ·w)))
 
-    With γ to infinity this is first come, first served, with γ to 0 shortest job first; where γ is the rate at which
-    the tail of waiting times decays, no order has a lighter tail (for one server and known times). w is either the work
-    that is predicted, or the work attained so far, which needs no prediction; running rows then must make way by the
-    same order.
-
-    A request's key stays the same while it waits.
+    γ to infinity is FCFS, γ to 0 SJF; with γ the decay rate of the tail of waits, no order has a lighter tail (one
+    server, known times). w is predicted or attained work; with the latter running rows make way by the same order.
+    Keys are constant while waiting.
     """
 
     prices: PricesNow
-    gamma: float
-    """γ, in 1/s of the device's time."""
+    gamma: float  # 1/s of the device's time
     work: Callable[[Request, Prices], float] = predicted_work
 
     def __post_init__(self) -> None:
@@ -63,14 +58,11 @@ class Boost(Order):
 
 @dataclass(frozen=True)
 class Feedback(Order):
-    """Multi-level feedback without predictions (FastServe's skip-join MLFQ): level i lets a request have 2^i of work,
-    then it goes a level down; in a level, first come, first served.
+    """Multi-level feedback without predictions (FastServe's skip-join MLFQ): 2^i work at level i, then a level down;
+    FCFS within a level.
 
-    A request joins at the level that its prompt fits into, since a shorter one would end before its first token: with a
-    prompt of work p and levels from j = ceil(log2 p), it is at the first level i >= j with 2^(i+1) - 2^j > attained
-    work. FastServe promotes what has waited for long; here only deadlines do.
-
-    A request's key stays the same while it waits; running rows make way by it.
+    A prompt of work p joins at j = ceil(log2 p), else it would be demoted before its first token: at the first i >= j
+    with 2^(i+1) - 2^j > attained work. FastServe promotes old requests; here only deadlines do.
     """
 
     prices: PricesNow
@@ -80,7 +72,7 @@ class Feedback(Order):
 
 
 def find_level(request: Request, prices: Prices) -> int:
-    """The level of a request, 0 the highest; the quantum of level 0 is the work of one token of a usual row."""
+    """0 is the highest; its quantum is the work of one token of a usual row."""
     prompt = prices.entry + prices.prompt * request.input_length
     joins = ceil(log2(max(1.0, prompt)))
     attained = prices.attained(request) if request.generated else 0.0
@@ -88,12 +80,11 @@ def find_level(request: Request, prices: Prices) -> int:
 
 
 class FairSojourn(Order):
-    """Fair sojourn protocol: in the order in which requests would end if all that wait shared the device (Friedman and
-    Henderson, "Fairness and efficiency in web server protocols", SIGMETRICS 2003), by predicted work.
+    """Fair sojourn protocol: in the order in which requests would end under processor sharing, by predicted work
+    (Friedman and Henderson, SIGMETRICS 2003).
 
-    V, the work that each request has had in that sharing, grows by w / n as work w is taken while n share. A request of
-    work w that comes at V ends at V + w: its key, for good. A small one passes large ones that came late enough before
-    it.
+    V, each request's share so far, grows by w / n as work w is taken while n share; a request of work w that comes at
+    V gets the key V + w for good.
     """
 
     by_entry = True
@@ -101,7 +92,7 @@ class FairSojourn(Order):
     def __init__(self) -> None:
         self._level = 0.0  # V
         self._ends: dict[Request, float] = {}
-        self._sharing: list[float] = []  # a heap of the ends that V has not reached
+        self._sharing: list[float] = []  # heap of ends that V has not reached
 
     def key(self, request: Request, now: float) -> Key:
         end = self._ends[request] if request in self._ends else self._level + work_left(request)
@@ -125,16 +116,12 @@ class FairSojourn(Order):
 
 @dataclass(frozen=True)
 class ResponseRatio(Order):
-    """Highest response ratio next, of single requests: (waited + work) / work, the greatest first (Brinch Hansen 1971).
-
-    The work is what is predicted, or only what is to be read of the prompt, which needs no prediction (SGLang's
-    `hrrn`). No request starves: its ratio grows without end. Ratios change all the time, so requests are sorted when
-    asked for.
+    """Highest response ratio next, (waited + work) / work (Brinch Hansen 1971), by predicted work or unread prompt
+    (SGLang's `hrrn`). Nothing starves. Ratios change all the time, so requests are sorted when asked for.
     """
 
     by_key = False
-    work: Callable[[Request], float]
-    """Work of a request, in any unit."""
+    work: Callable[[Request], float]  # in any unit
 
     def key(self, request: Request, now: float) -> Key:
         ratio = (now - request.times.arrival) / max(LEAST_WORK, self.work(request))

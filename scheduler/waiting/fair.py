@@ -1,19 +1,12 @@
-"""Fair shares between clients: virtual token counters (VTC; Sheng et al., OSDI'24, algorithm 2).
+"""Fair shares between clients by virtual token counters (VTC; Sheng et al., OSDI'24, algorithm 2).
 
-Each client has a counter of the service that it has had, w_p·prompt + w_q·generated tokens, divided by its weight; the
-client with the least counter is served next. A client that returns to the queue is lifted to the least counter there,
-so that none saves up service for later. Which of one client's requests goes first is another queue's decision: by
-arrival, as published, or any other. A `priority` above 0 puts a request behind those of all other clients; one below 0
-counts within its client only, or a client could take all by it.
+A client's counter is its service, w_p·prompt + w_q·generated tokens, over its weight; the least is served next. A
+client that returns is lifted to the least counter in the queue. Another order ranks requests within a client. A
+`priority` above 0 comes behind all other clients; below 0 it counts within its client only. Predicted lengths are
+charged when taken and corrected later (their variant with prediction).
 
-Where lengths are predicted, an answer is charged for as long as it is predicted when it is taken from the queue, and
-corrected as it comes (their variant with length prediction); else as it comes. What a request is charged for is looked
-up when the queue is asked, so no part has to report it.
-
-The bound (as their theorem 4.4). Let L be the longest prompt, M the most tokens that all rows which an executor holds
-at once may generate, and U = w_p·L + w_q·M. A client whose counter is not the least is not served, so between any two
-moments the services, by weight, of any two clients that wait all the while differ by 2U at most. What is predicted may
-be charged too early or be given back, by w_q·M each: then by 2U + 4·w_q·M at most. It holds whatever clients ask for.
+Bound (theorem 4.4): with L the longest prompt, M the most tokens that an executor's rows may generate and U = w_p·L +
+w_q·M, the weighted services of two clients that both wait differ by at most 2U, with predictions 2U + 4·w_q·M.
 """
 
 from __future__ import annotations
@@ -29,31 +22,26 @@ from scheduler.waiting.by_length import Aging
 from scheduler.waiting.queue import Ahead, Key, Order
 from scheduler.waiting.ranked import RankedQueue
 
-PROMPT_WEIGHT = 1.0
-"""w_p: service of a prompt's token that is read. One that is kept from earlier prompts is no service."""
+PROMPT_WEIGHT = 1.0  # w_p, for each prompt token that is not cached; the paper's
 
-OUTPUT_WEIGHT = 2.0
-"""w_q: service of a generated token. Both are the paper's."""
+OUTPUT_WEIGHT = 2.0  # w_q, for each generated token; the paper's
 
-MOST_CLIENTS = 4096
-"""Clients that are remembered; of those beyond that have nothing here, the ones served least are forgotten."""
+MOST_CLIENTS = 4096  # remembered; beyond that, absent clients with the least service are forgotten
 
-Shares: TypeAlias = Mapping[str, float]
-"""Weights by client; 1 for all others."""
+Shares: TypeAlias = Mapping[str, float]  # by client; 1 for others
 
 
 def service(request: Request, generated: float) -> float:
-    """Service of a request once so many tokens are generated, in weighted tokens."""
+    """Weighted tokens of a request after `generated` tokens."""
     return PROMPT_WEIGHT * (request.input_length - request.cached_prompt) + OUTPUT_WEIGHT * generated
 
 
 def service_had(request: Request) -> float:
-    """Service that a request has had, in weighted tokens."""
     return 0.0 if request.times.started is None else service(request, request.generated)
 
 
 def _expected_service(request: Request) -> float:
-    """Service that a request is charged for while it runs: as much as is predicted, or as it had if that is more."""
+    """Service charged while running: predicted, or had if that is more."""
     return service(request, max(request.predicted_length or 0.0, request.generated))
 
 
@@ -61,31 +49,26 @@ def _expected_service(request: Request) -> float:
 class _Client:
     queue: RankedQueue
     weight: float
-    counter: float = 0.0
-    """Service charged, by weight."""
-    charged: dict[Request, float] = field(default_factory=dict)
-    """Service charged for each request that was taken from the queue and has not ended."""
+    counter: float = 0.0  # by weight
+    charged: dict[Request, float] = field(default_factory=dict)  # taken from the queue and not ended
 
     def owed(self, request: Request) -> float:
-        """Service that a request in the queue will be charged for, by weight."""
+        """Service that a waiting request will be charged, by weight."""
         return (_expected_service(request) - self.charged.get(request, 0.0)) / self.weight
 
     def turns(self, now: float) -> Iterator[tuple[int, float, bool, float, int, Request]]:
-        """The client's requests in their order, each after what clients take turns by, as if all before it were taken:
-        priority, counter, and, where these tie, as they do when one returns, whether it has requests that run, and
-        arrival."""
+        """Its requests in order, each with (priority, counter, runs, arrival) as if all before it were taken."""
         counter = self.counter
         for request in self.queue.ranked(now):
             yield max(0, request.priority), counter, bool(self.charged), request.times.arrival, request.row_id, request
             counter += self.owed(request)
 
     def charge(self, request: Request, service: float) -> None:
-        """Charge a request for so much service in all."""
         self.counter += (service - self.charged.get(request, 0.0)) / self.weight
         self.charged[request] = service
 
     def settle(self) -> None:
-        """Charge each request as it stands by now; one that does not run, for what it had."""
+        """Charge each request as of now."""
         for request in list(self.charged):
             runs = request.state is State.ASSIGNED or request.state is State.RUNNING
             self.charge(request, _expected_service(request) if runs else service_had(request))
@@ -94,7 +77,7 @@ class _Client:
 
 
 class Fair(Order):
-    """Clients take turns by their counters, each with a queue of its own."""
+    """Clients take turns by their counters; each has its own queue."""
 
     by_key = False
 
@@ -110,9 +93,9 @@ class Fair(Order):
         self._name = name
         self._shares = shares
         self._clients: dict[str, _Client] = {}
-        self._active: dict[str, _Client] = {}  # those with requests that wait
-        self._served: dict[str, _Client] = {}  # those that are charged for requests which have not ended
-        self._last: _Client | None = None  # the one whose last request left the queue latest
+        self._active: dict[str, _Client] = {}  # with waiting requests
+        self._served: dict[str, _Client] = {}  # charged for requests that have not ended
+        self._last: _Client | None = None  # whose request left the queue last
 
     def key(self, request: Request, now: float) -> Key:
         return (max(0, request.priority), request.times.arrival, request.row_id)
@@ -123,7 +106,7 @@ class Fair(Order):
             self._forget_some()
             self._clients[name] = client
         if name not in self._active:
-            self._settle()  # what it did not ask for before, it does not get now
+            self._settle()  # no credit for time away
             client.counter = max(client.counter, self._least())
             self._active[name] = client
         client.queue.add(request)
@@ -145,11 +128,11 @@ class Fair(Order):
 
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         self._settle()
-        turns = merge(*(client.turns(now) for client in self._active.values()))  # no two compare as equal
+        turns = merge(*(client.turns(now) for client in self._active.values()))  # no two compare equal
         return (request for *_, request in turns)
 
     def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
-        """Counted as if clients took turns request by request, those that were served less one ahead."""
+        """As if clients took turns request by request, those served least first."""
         self._settle()
         own = self._client(request)
         before = own.queue.ahead(request, now)
@@ -161,12 +144,11 @@ class Fair(Order):
         return before
 
     def _client(self, request: Request) -> _Client:
-        """The request's client, which may be a new one."""
         known = self._clients.get(self._name(request))
         return known or _Client(self._new_queue(), self._shares.get(self._name(request), 1.0))
 
     def _least(self) -> float:
-        """The least counter in the queue; of the client that left it last, where it is empty."""
+        """The least counter in the queue, or of the last client to leave it."""
         if self._active:
             return min(client.counter for client in self._active.values())
         return 0.0 if self._last is None else self._last.counter
@@ -178,7 +160,6 @@ class Fair(Order):
                 del self._served[name]
 
     def _forget_some(self) -> None:
-        """Make room for a new client."""
         if len(self._clients) < MOST_CLIENTS:
             return
         idle = [name for name, one in self._clients.items() if not one.charged and not one.queue]
@@ -188,7 +169,7 @@ class Fair(Order):
 
 
 def share_out(new_order: Callable[[], Order], shares: Shares, aging: Aging) -> Fair:
-    """An order between clients, and where clients choose names of their own, between addresses first: a client whose
-    name is `address/own name` shares the weight of its address, so that a new name in each call gains nothing.
+    """Fair shares between clients, and first between addresses where clients name themselves (`address/own name`), so
+    that a new name in each call gains nothing.
     """
     return Fair(lambda: Fair(new_order, {}, aging), shares, aging, lambda request: request.client.partition("/")[0])

@@ -1,23 +1,19 @@
-"""The default's order: by arrival, but a share x of the work goes out of turn, to the cheapest that waits.
+"""The default's order: by arrival, but a share x of the work may jump the queue, cheapest first.
 
-A credit c, from 0 to C, says how much work may still go out of turn. Work w taken in turn adds w·x/(1 - x), work w
-taken out of turn costs w. The cheapest request goes before the oldest while the credit pays for it, where it
-costs at most half as much as that. C is the work of the mean request times the slots: what the device does in the time
-of one mean answer.
+A credit c in [0, C] bounds the work that may still jump. Work w taken in turn adds w·x/(1 - x); out of turn it costs
+w. The cheapest request goes before the oldest while the credit pays for it and it costs at most half as much. C is the
+mean request's work times the slots: a mean answer's time on the device.
 
-The bound. Let a request come while work B waits in its class of `priority`, and let w* be the most work that one plan
-takes. Before it no more is taken than
+Bound: let work B of its `priority` wait when a request comes, and w* be the most work of one plan. Before it at most
 
     B / (1 - x) + C + w*
 
-unless of better priority or since it was due (waiting/ranked.py), whatever comes later and whatever is predicted.
-First come, first served, that is B + w*. Proof: what is taken in turn before it has waited when it came, so it is B at
-most; that adds B·x/(1 - x) to a credit of C at most, which is all that can be taken out of turn, and both together are
-B / (1 - x) + C; the last plan is w*. So nobody waits for more than 1 / (1 - x) times the work that they would have
-waited for in order of arrival, and for the work of the slots' mean requests. With x = 0 this is the order of arrival.
+is taken, requests of better priority or with a due deadline (waiting/ranked.py) apart, for any predictions; FCFS takes
+B + w*. Proof: what is taken in turn before it waited when it came, at most B; that adds at most B·x/(1 - x) to a
+credit of at most C, all that can jump; the last plan is w*. With x = 0 this is FCFS.
 
-What was taken is settled when rows have had more than was predicted, and when they end, so this is true work, but for
-what the rows that run out of turn at that moment will have beyond their predictions.
+Work is settled as rows exceed their predictions and when they end, so the bound is of true work, but for what rows
+that jumped and still run will have beyond their predictions.
 """
 
 from __future__ import annotations
@@ -34,19 +30,16 @@ RECENT = 1024  # newcomers whose mean work counts
 
 @dataclass(eq=False, slots=True)
 class _Taken:
-    """A request that goes, or runs, on an executor."""
+    """A request on its way to or on an executor."""
 
     in_turn: bool
-    booked: float
-    """Work that the credit knows of."""
-    read: float
-    """Work of its prompt."""
-    before: int
-    """Tokens that it had generated when it was taken."""
+    booked: float  # work charged so far
+    read: float  # work of its prompt
+    before: int  # tokens generated before it was taken
 
 
 class OutOfTurn(Order):
-    """By arrival, and a share of the work cheapest first."""
+    """By arrival, with a share of the work cheapest first."""
 
     by_key = False
 
@@ -54,7 +47,7 @@ class OutOfTurn(Order):
         """`share` is x, from 0 to less than 1; `slots` the rows that run at a time."""
         if not 0 <= share < 1:
             raise ValueError(f"the share out of turn must be from 0 to less than 1: {share}")
-        self._earned = share / (1 - share)  # by work in turn
+        self._earned = share / (1 - share)  # credit for each unit of work in turn
         self._slots = slots
         self._credit = self._mean = 0.0
         self._came = 0
@@ -67,7 +60,7 @@ class OutOfTurn(Order):
     def enter(self, request: Request) -> None:
         self._settle(request)
         work = work_left(request)
-        if not request.runs:  # else it was handed back, and was counted when it came
+        if not request.runs:  # else it was counted when it first came
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
         self._cheapest.insert(_by_work(request, work), request)
@@ -105,7 +98,7 @@ class OutOfTurn(Order):
                 yield oldest
 
     def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
-        """The cheaper requests, and as much of the others as must go in turn to pay for these and for itself."""
+        """The cheaper requests, and what must go in turn to pay for them and itself."""
         work = work_left(request)
         if work > self._most or not self._earned:
             return by_key
@@ -130,7 +123,7 @@ class OutOfTurn(Order):
         self._credit = min(self._credit + (self._earned * work if in_turn else -work), self._most)
 
     def _settle(self, request: Request) -> None:
-        """Book what a request has had beyond what is booked, or, once it runs no more, all that it has had."""
+        """Charge work beyond what is charged; all of it once the request has ended."""
         one = self._taken.get(request)
         if one is None:
             return

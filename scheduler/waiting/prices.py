@@ -1,8 +1,7 @@
-"""Prices of rows: the time of the device that each takes away from all others. It knows no queue and no clock.
+"""Prices of rows: the device time that each takes from the others.
 
-A row is charged for its prompt, for its part of every iteration, and for the cells of K and V that these read. What
-an iteration costs whatever runs (d4) is shared out to the rows: evenly where slots are what there is too little of, by
-cells where memory is. So over all rows it sums up to about the time that the device takes.
+A row pays for its prompt, its part of each iteration, and the KV cells read. The fixed cost of an iteration (d4) is
+shared evenly where slots are scarce, by cells where memory is, so that prices sum to about the device's time.
 """
 
 from __future__ import annotations
@@ -16,66 +15,56 @@ from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear, Quantity
 from scheduler.serving_time.machine import UNMEASURED_ITERATION
 
-SLOTS = 16
-"""Rows at a time where their number is not known."""
+SLOTS = 16  # rows at a time where unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices of rows, in tokens: 1 for a generated token of a row of usual length where all slots are taken.
+    """In tokens of a row of usual length with all slots taken, so that work stays comparable as the machine's speed is
+    learned.
 
-    So work that was reckoned before prices were known, or while the machine was faster, still compares. While nothing
-    is known a request costs the tokens that it has still to generate.
+    While nothing is known a request costs the tokens it has still to generate.
     """
 
-    prompt: float
-    """Price of a prompt's token."""
-    entry: float
-    """Price of a prompt, whatever its length."""
-    token: float
-    """Price of a generated token, whatever its context."""
-    cell: float
-    """Price of a cell of K and V that an iteration reads."""
-    square: float = 0.0
-    """Price of a prompt's tokens squared: each reads all before it."""
-    unit: float = 1.0
-    """Seconds of a device for such a token, for what must be compared with a clock; a guess while nothing is known."""
-    iteration: float = 0.0
-    """Seconds of an iteration whatever runs, of which the price of a token holds the part of one slot in all."""
+    prompt: float  # a prompt token
+    entry: float  # any prompt
+    token: float  # a generated token
+    cell: float  # a KV cell read by an iteration
+    square: float = 0.0  # a prompt's tokens squared: each reads all before it
+    unit: float = 1.0  # seconds of the device for a price of 1; a guess while unknown
+    iteration: float = 0.0  # fixed seconds of an iteration
 
     def work(self, request: Request) -> float:
-        """Price of all that a request has still to do, in a batch no longer than itself. K and V that a row brings back
-        from host memory are free."""
+        """Price of all that is left, in a batch no longer than itself. KV caches from host memory are free."""
         return self.work_left(request, remaining_length(request))
 
     def work_left(self, request: Request, left: Quantity) -> Quantity:
-        """Price of all that a request has still to do if it generates so many tokens more."""
+        """Price of what is left if `left` more tokens are generated."""
         tokens = request.tokens
         return self.price(tokens - request.cached_prompt if request.needs_prefill else 0, tokens, left)
 
     def price(self, unread: int, tokens: int, left: Quantity) -> Quantity:
-        """Price of reading `unread` of a row's tokens, and of generating `left` more."""
+        """Price of reading `unread` tokens and generating `left`."""
         return (self._read(unread) if unread else 0.0) + left * (self.token + self.cell * (tokens + left / 2))
 
     def seconds_per_token(self, rows: float, slots: float, context: float) -> float:
-        """Seconds between two tokens of each of so many rows, of so many slots, that are about as long as this."""
+        """Seconds between two tokens of each of `rows` rows as long as this."""
         return self.iteration * (1 - rows / slots) + rows * self.unit * (self.token + self.cell * context)
 
     def attained(self, request: Request) -> float:
-        """Price of what a request has had; its prompt counts also before it is read."""
+        """Price of what a request has had, its prompt always included."""
         return self.price(request.input_length, request.input_length, float(request.generated))
 
     def _read(self, tokens: int) -> float:
-        """Price of prefilling so many tokens of a row."""
+        """Price of prefilling `tokens` of a row."""
         return self.entry + (self.prompt + self.square * tokens) * tokens
 
 
-PricesNow: TypeAlias = Callable[[], Prices]
-"""Tells the prices of this moment, since they are learned while requests are served."""
+PricesNow: TypeAlias = Callable[[], Prices]  # learned while serving, hence asked for
 
 
 def usual_rows(slots: int | None, capacity_tokens: int | None, context_length: int | None) -> float:
-    """Rows that a device of this size runs at a time, if they are half as long as they may become."""
+    """Rows that fit if half as long as they may become."""
     slots, usual = slots or SLOTS, (context_length or 0) / 2
     return float(slots) if capacity_tokens is None or not usual else min(slots, max(1.0, capacity_tokens / usual))
 
@@ -86,8 +75,7 @@ def device_prices(
     capacity_tokens: int | None = None,
     context_length: int | None = None,
 ) -> Prices:
-    """The prices of a device of such a model and size, as far as they are known; rows are taken to be half as long as
-    they may become."""
+    """Prices as far as they are known, for rows half as long as they may become."""
     slots, usual = slots or SLOTS, (context_length or 0) / 2
     rows = usual_rows(slots, capacity_tokens, context_length)
     if model is None:
