@@ -1,7 +1,4 @@
-"""The commands that load a server, or simulate one: `lengthwise bench`, `compare` and `simulate`.
-
-What they need besides flags is imported when one runs: `--help` does without.
-"""
+"""The commands `lengthwise bench`, `compare` and `simulate`; heavy imports happen when one runs."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ Validate: TypeAlias = Callable[[ValidateFlags], int]
 
 
 def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], None]] = ()) -> None:
-    """Add `bench`; `others` add commands such as `bench engine` below it."""
-    # No abbreviations: flags of the commands below that begin as several of its own would be refused.
+    """`others` adds subcommands such as `bench engine`."""
+    # without abbreviations, which would clash with subcommands' flags
     parser = subparsers.add_parser("bench", allow_abbrev=False, **describe(run_bench))
     add_groups(parser, groups_of(BenchFlags))
     parser.set_defaults(run=run_bench)
@@ -45,7 +42,6 @@ def run_bench(args: argparse.Namespace) -> int:
 
 
 def add_compare(subparsers: Subparsers) -> None:
-    """Add `compare`."""
     parser = subparsers.add_parser("compare", **describe(run_compare))
     add_groups(parser, groups_of(CompareFlags))
     parser.set_defaults(run=run_compare)
@@ -66,10 +62,7 @@ def run_compare(args: argparse.Namespace) -> int:
 
 
 def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Validate | None = None) -> None:
-    """Add `simulate`; `cache` is the folder where this machine's profiles are.
-
-    `validate` compares a simulation with the real engine; without it there is no flag for that.
-    """
+    """`cache` holds this machine's profiles; `validate` compares with the real engine."""
 
     def run(args: argparse.Namespace) -> int:
         """Compare strategies on simulated executors.

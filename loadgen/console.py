@@ -1,7 +1,6 @@
-"""Tables as plain data, shown on a terminal, short numbers for figures; and the columns of every table of figures:
-where a figure stands in a result, its name, unit and better direction.
+"""Tables on a terminal, short numbers, and the columns of all tables (columns.toml).
 
-A result is a flat mapping, as `bench` writes it to JSON: `mean_jct_ms`, `p99_ttft_ms`, `request_throughput`.
+A result is a flat mapping, as in `bench`'s JSON: `mean_jct_ms`, `p99_ttft_ms`, `request_throughput`.
 """
 
 from __future__ import annotations
@@ -19,28 +18,25 @@ from rich.table import Table as TextTable
 
 from loadgen.result_file import FIGURES
 
-FILE_WIDTH = 160
-"""Columns for tables that go to a file or a pipe, which have no window to fit into."""
+FILE_WIDTH = 160  # for files and pipes
 
 
 class TableConsole(Console):
-    """Standard output, where a table whose words do not fit into the window is wider than that."""
+    """Wider than the window where words do not fit."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print renderables; the terminal breaks lines that are too long for it."""
         wide = self.options.update(max_width=10_000)
         self.width = max(self.width, *(self.measure(one, options=wide).minimum for one in objects))
         super().print(*objects, **options)
 
 
 def table_console() -> Console:
-    """Standard output, as wide as the terminal, or as wide as tables need."""
     console = TableConsole()
     return console if console.is_terminal else TableConsole(width=FILE_WIDTH)
 
 
 def format_number(value: float) -> str:
-    """A figure as people write it: with three or four significant digits, and commas between thousands."""
+    """Three or four significant digits, commas between thousands."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if abs(value) >= 1000:
@@ -51,25 +47,22 @@ def format_number(value: float) -> str:
 
 
 def tell_duration(seconds: float) -> str:
-    """A sentence about how long a command takes, before it starts."""
+    """How long a command takes, before it starts."""
     told = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
     return f"It takes some {told} on one core; Ctrl-C leaves what was measured until then."
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a caption; the first cell of each row is its heading."""
+    """The first cell of each row is its heading."""
 
     caption: str
-    heads: tuple[str, ...]
-    """Above the columns; empty: none."""
+    heads: tuple[str, ...]  # empty: none
     rows: tuple[tuple[str, ...], ...]
-    kind: str = ""
-    """A class of the style sheet."""
+    kind: str = ""  # style sheet class
 
 
 def show_table(table: Table) -> TextTable:
-    """A page's table for a terminal."""
     shown = TextTable(title=table.caption, title_justify="left")
     for place, head in enumerate(table.heads):
         shown.add_column(head, justify="right" if place else "left")
@@ -84,7 +77,7 @@ Figures: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A quantity that a result has a figure of; columns.toml says what its parts mean."""
+    """As columns.toml has it."""
 
     key: str
     title: str
@@ -104,7 +97,7 @@ class Column:
         return f"{self.short} ({self.unit})" if self.unit else self.short
 
     def read(self, figures: Figures) -> float | None:
-        """The figure of a result in the column's unit; None where there is none."""
+        """In the column's unit."""
         value = figures.get(self.key)
         return float(value) * self.scale if isinstance(value, int | float) else None
 
@@ -116,26 +109,22 @@ def _list_columns() -> Iterator[Column]:
         yield Column(**one | told | {"key": f"{kind}_{one['key']}"}, better="lower", only_completed=True)
 
 
-COLUMNS: Mapping[str, Column] = MappingProxyType({one.key: one for one in _list_columns()})
-"""Every column, by its key."""
+COLUMNS: Mapping[str, Column] = MappingProxyType({one.key: one for one in _list_columns()})  # by key
 
 TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: tuple(keys) for name, keys in FIGURES["tables"].items()}
-)
-"""The keys of each table's columns."""
+)  # keys of columns
 
-BRIEF = TABLES["brief"]
-"""What a table shows first."""
+BRIEF = TABLES["brief"]  # shown first
 
 
 def tabulate(caption: str, results: Mapping[str, Sequence[Figures]], keys: Sequence[str] = BRIEF) -> Table:
-    """A line a name: each figure's mean over the name's results, from the lowest to the highest where there are
-    several, and how far it is from the first name's."""
+    """A line a name: each figure's mean, range where there are several results, and distance from the first name."""
     return tabulate_groups(caption, [results], keys)
 
 
 def tabulate_groups(caption: str, groups: Iterable[Mapping[str, Sequence[Figures]]], keys: Sequence[str]) -> Table:
-    """One table of several groups of names, each beside the first of its group."""
+    """Each group beside its first name."""
     columns = [COLUMNS[key] for key in keys]
     rows = [
         (name, *(_write_cell(one, found, base if found is not base else ()) for one in columns))
@@ -147,7 +136,7 @@ def tabulate_groups(caption: str, groups: Iterable[Mapping[str, Sequence[Figures
 
 
 def set_upright(table: Table, keys: Sequence[str]) -> Table:
-    """A table of the columns of these keys with a line a column and a name above each of its lines."""
+    """A line a column, names above."""
     names, *lines = zip(*table.rows, strict=True)
     rows = tuple((COLUMNS[key].label, *cells) for key, cells in zip(keys, lines, strict=True))
     return Table(table.caption, ("", *names), rows)
@@ -165,5 +154,4 @@ def _write_cell(column: Column, results: Sequence[Figures], base: Sequence[Figur
 
 
 def read_all(column: Column, results: Sequence[Figures]) -> list[float]:
-    """The column's figures of the results that have one."""
     return [value for one in results if (value := column.read(one)) is not None]

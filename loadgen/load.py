@@ -1,13 +1,9 @@
-"""Which request is due when, decided before a run and repeatable by its seed; and a run in an open loop: a request is
-due at its time, be those before it answered or not.
+"""Which request is due when, repeatable by seed; and an open-loop run, in which a request is due whether or not
+earlier ones were answered, so that latencies count from then ("coordinated omission"; Gil Tene, "How NOT to Measure
+Latency").
 
-So no slow answer delays the next question, and waiting that a closed loop would hide is seen. Latencies also count
-from when a request was due, not only from when it went out ("coordinated omission"; Gil Tene, "How NOT to Measure
-Latency"). It knows no HTTP: how a request is sent is handed in. It also watches the load of the client itself: one
-that is short of CPU reads tokens late and blames the server, so a result is only worth as much as this.
-
-The gaps of a process with rate r and burstiness b follow Gamma(shape=b, scale=1/(r*b)): mean 1/r, coefficient of
-variation 1/sqrt(b). So b = 1 is a Poisson process, less is burstier, more is smoother and infinity is a metronome.
+Gaps for rate r and burstiness b follow Gamma(shape=b, scale=1/(r*b)): b = 1 is Poisson, less is burstier, infinity is
+a metronome. The client's own load is watched: one short of CPU reads tokens late.
 """
 
 from __future__ import annotations
@@ -33,18 +29,14 @@ from scheduler.clock import background
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """A process: requests per second (infinity: all at once) and burstiness, both above 0."""
+    """Requests per second (infinity: all at once) and burstiness, both above 0."""
 
     rate: float = math.inf
     burstiness: float = 1.0
 
 
 def arrival_times(arrivals: Arrivals, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """When each of `count` requests arrives: seconds after the start, ascending.
-
-    Times are scaled so that the last request arrives at count / rate: that is also what
-    `vllm bench serve` does, and without it the rate offered differs by some percent from seed to seed.
-    """
+    """Seconds after the start, ascending, scaled to end at count / rate as in `vllm bench serve`."""
     if math.isinf(arrivals.rate):
         return np.zeros(count)
     shape = arrivals.burstiness
@@ -55,8 +47,7 @@ def arrival_times(arrivals: Arrivals, count: int, rng: np.random.Generator) -> N
     return np.asarray(times)
 
 
-ARRIVALS, CANCELLATIONS = range(2)
-"""Independent streams of random numbers, so that cancelling some requests does not move the others."""
+ARRIVALS, CANCELLATIONS = range(2)  # independent random streams, so that cancellations do not move other requests
 
 
 def schedule(
@@ -67,9 +58,9 @@ def schedule(
     cancel_rate: float = 0.0,
     cancel_delay: float = 1.0,
 ) -> list[PreparedRequest]:
-    """The requests of a run in the order in which they are due; without `arrivals`, prompts are due at their own times.
+    """The requests of a run as they are due; without `arrivals` at prompts' own times.
 
-    Of a share `cancel_rate` of the requests the client leaves after `cancel_delay` seconds. Raises UserError.
+    The client leaves a share `cancel_rate` of them after `cancel_delay` seconds. Raises UserError.
     """
     if arrivals is None:
         prompts = sorted(prompts, key=lambda prompt: prompt.arrival)
@@ -84,16 +75,16 @@ def schedule(
     ]
 
 
-INTERVAL = 0.02  # seconds between two looks at the clock
-BUSY_CPU = 0.8  # of a core: the event loop has one at most
+INTERVAL = 0.02  # seconds between looks at the clock
+BUSY_CPU = 0.8  # of a core
 BUSY_LAG = 0.02  # seconds
 
 
 def measure_client(cpu: float, lags: Sequence[float]) -> Json:
-    """The load of the client in one run, and a warning where the times of the run are not to be trusted.
+    """The client's load in a run, with a warning where times are not to be trusted.
 
-    cpu    CPU seconds per second of the run
-    lags   seconds by which a timer of its event loop fired late
+    cpu    CPU seconds per second
+    lags   seconds by which a timer fired late
     """
     late = sorted(lags)
     p99, warning = find_percentile(late, 99.0), None
@@ -114,36 +105,29 @@ def measure_client(cpu: float, lags: Sequence[float]) -> Json:
 
 
 async def _note_lags(lags: list[float]) -> None:
-    """Look at the clock again and again, and note by how much each look was late."""
     while True:
         due = time.perf_counter() + INTERVAL
         await asyncio.sleep(INTERVAL)
         lags.append(max(0.0, time.perf_counter() - due))
 
 
+# (request, seconds since the start) -> outcome
 Send: TypeAlias = Callable[[PreparedRequest, Clock], Awaitable[Outcome]]
-"""A request, and the seconds since the start -> its outcome."""
 
 
-Show: TypeAlias = Callable[..., None]
-"""Called as a run goes on, with the number of requests that have ended and, by its name, a `note` on the others."""
+Show: TypeAlias = Callable[..., None]  # called with the number of ended requests and a `note`
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The outcomes of a schedule."""
-
-    outcomes: tuple[Outcome, ...]
-    """One for each request that came to an end, in the order of the schedule."""
+    outcomes: tuple[Outcome, ...]  # of requests that ended, in schedule order
     planned: int
-    duration: float
-    """Seconds from the start to the last end."""
-    client: Json
-    """Figures of the client's own load."""
+    duration: float  # seconds to the last end
+    client: Json  # figures of the client's own load
 
     @property
     def interrupted(self) -> bool:
-        """Whether the run was stopped before every request had its end."""
+        """# stopped before all had ended"""
         return len(self.outcomes) < self.planned
 
 
@@ -154,12 +138,10 @@ async def play(
     max_concurrency: int | None = None,
     think_time: float = 0.0,
 ) -> Run:
-    """Send each request when it is due, which is in their order, and wait until all have ended.
+    """Send each request when due, and wait for all.
 
-    A conversation's next request is sent `think_time` seconds after the answer that it follows, and a conversation ends
-    with an answer that does not come.
-
-    Cancelling it stops the run: what runs is dropped, what ended is returned.
+    Follow-ups go `think_time` seconds after the answer before; a conversation ends with an answer that fails.
+    Cancelled, it drops what runs and returns what ended.
     """
     gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
     begin, begin_cpu, lags = time.perf_counter(), time.process_time(), list[float]()
@@ -175,38 +157,35 @@ async def play(
 
 @dataclass(slots=True)
 class _Player:
-    """The requests of one run that are under way, and those that have ended."""
-
     send: Send
     show: Show
     gate: AbstractAsyncContextManager[None]
     clock: Clock
     think_time: float
     running: int = 0
-    lost: int = 0
-    """Requests that failed or were rejected or cancelled."""
+    lost: int = 0  # failed, rejected or cancelled
     outcomes: list[Outcome] = field(default_factory=list)
 
     async def play(self, requests: Sequence[PreparedRequest]) -> None:
-        """Send all requests; returns when they have ended, or soon after a cancellation."""
+        """Returns when all have ended, or soon after a cancellation."""
         try:
             async with asyncio.TaskGroup() as running:
                 for request in requests:
                     await self._until(request.due)
                     running.create_task(self._converse(request))
         except asyncio.CancelledError:
-            # The user stops the run and wants to see what came of it.
+            # the user wants to see what ended
             if (task := asyncio.current_task()) is not None:
                 task.uncancel()
 
     async def _until(self, due: float) -> None:
-        """Waits for a time; of many requests that are due at once, lets each go out before the next is made."""
+        """Wait; of many requests due at once, each goes out before the next is made."""
         await asyncio.sleep(0)
         while (wait := due - self.clock()) > 0:
             await asyncio.sleep(wait)
 
     async def _converse(self, request: PreparedRequest) -> None:
-        """Send a request, and those that follow it."""
+        """A request and its follow-ups."""
         while True:
             async with self.gate:
                 self._note(1)

@@ -1,6 +1,4 @@
-"""The flags of the commands that send requests: `lengthwise bench`, named as those of `vllm bench serve` where they
-mean the same, and `lengthwise compare`. Each value is checked by itself.
-"""
+"""Flags of `lengthwise bench`, named as in `vllm bench serve`, and of `lengthwise compare`."""
 
 from __future__ import annotations
 
@@ -28,7 +26,6 @@ class Access:
     api_key: str | None = option(None, "sent as a bearer token (default: $OPENAI_API_KEY)", metavar="KEY", secret=True)
 
     def headers(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """The HTTP headers of every request."""
         key = self.api_key or environ.get("OPENAI_API_KEY")
         return ({"Authorization": f"Bearer {key}"} if key else {}) | dict(self.header)
 
@@ -45,7 +42,6 @@ class Sampling:
     extra_body: dict[str, Any] | None = option(None, "further fields of every request's body")
 
     def fields(self) -> dict[str, object]:
-        """Fields of a request's body."""
         named = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         named["ignore_eos"] = self.ignore_eos or None
         return {name: value for name, value in named.items() if value is not None} | (self.extra_body or {})
@@ -63,7 +59,7 @@ class Load:
 
 
 def parse_goal(text: str) -> tuple[str, float]:
-    """NAME:MILLISECONDS as a metric and seconds; raises ValueError."""
+    """NAME:MILLISECONDS as (metric, seconds); raises ValueError."""
     name, _, bound = text.partition(":")
     try:
         seconds = float(bound) / 1000
@@ -88,7 +84,6 @@ class Server(Access):
 
     @property
     def url(self) -> str:
-        """The address of the server."""
         return self.base_url or f"http://{self.host}:{self.port}"
 
 
@@ -150,12 +145,11 @@ class BenchFlags(Server, Load, Arriving, Sampling, Result, Workload):
     """All flags of the command."""
 
 
-LEAST_ROUNDS = 3
-"""The fewest rounds whose spread means something."""
+LEAST_ROUNDS = 3  # whose spread means something
 
 
 def parse_url(text: str) -> tuple[str, str]:
-    """NAME=URL as a pair; raises ValueError."""
+    """NAME=URL; raises ValueError."""
     name, url = split_pair(text)
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{text}: the URL must begin with http:// or https://")

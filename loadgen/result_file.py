@@ -1,5 +1,4 @@
-"""Files with results: what their figures are called; found to be writable before a long run and written after it, and
-how long runs are stopped."""
+"""Result files: checked before a long run, written after it; and signals that stop runs."""
 
 from __future__ import annotations
 
@@ -17,13 +16,11 @@ import orjson
 from models.errors import UserError
 from models.files import require_writable_file
 
-PROGRAM = (sys.executable, "-P", "-m", "lengthwise")
-"""The beginning of a command. Without `-P`, Python would look in the working directory first."""
+PROGRAM = (sys.executable, "-P", "-m", "lengthwise")  # `-P`: not from the working directory
 
 
 @contextmanager
 def handle_signals(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], object]]) -> Iterator[None]:
-    """Handle signals by these functions until the context is left."""
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -33,9 +30,8 @@ def handle_signals(handlers: Mapping[signal.Signals, Callable[[int, FrameType | 
 
 
 def stoppable() -> AbstractContextManager[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that what is known is kept and no child outlives this process.
-
-    SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
+    """SIGTERM and SIGHUP act as Ctrl-C, so that results are kept and children end. SIGINT too: a background shell
+    ignores it.
     """
     stopping = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), lambda *_: signal.raise_signal(signal.SIGINT))
     return handle_signals({signal.SIGINT: signal.default_int_handler, **stopping})
@@ -45,13 +41,12 @@ Json: TypeAlias = dict[str, object]
 
 FIGURES: Mapping[str, Any] = MappingProxyType(
     tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
-)
-"""The figures of results: their names, their units, and the tables that show them."""
+)  # names, units, and tables of figures
 
 
 @contextmanager
 def explain_unwritable(path: Path, flag: str) -> Iterator[None]:
-    """Raise UserError where the system refuses to write; `flag` is the one that names another place."""
+    """Raise UserError where writing fails; `flag` names another place."""
     try:
         yield
     except OSError as error:
@@ -60,20 +55,20 @@ def explain_unwritable(path: Path, flag: str) -> Iterator[None]:
 
 
 def require_writable(path: Path | None, flag: str = "--save-result") -> None:
-    """Make sure that a file can be written, if one is asked for; makes its folder. Raises UserError."""
+    """Makes the folder. Raises UserError."""
     if path is not None:
         with explain_unwritable(path, flag):
             require_writable_file(path)
 
 
 def save_json(path: Path | None, document: Mapping[str, object], flag: str = "--save-result") -> None:
-    """Write a result as JSON, if a file is asked for. Raises UserError."""
+    """If asked for. Raises UserError."""
     if path is not None:
         save(path, orjson.dumps(document, option=orjson.OPT_INDENT_2), flag)
 
 
 def save(path: Path, content: bytes, flag: str) -> None:
-    """Write a file and print its name. Raises UserError."""
+    """Prints the name. Raises UserError."""
     with explain_unwritable(path, flag):
         path.write_bytes(content)
     print(f"saved {path}", file=sys.stderr)

@@ -1,5 +1,4 @@
-"""Puts a strategy's parts together: what it estimates, what its requests wait in, and what forms batches of them. Each
-is looked up by its name in the strategy's row, and says what it refuses."""
+"""Puts a strategy's parts together by the names in its row."""
 
 from __future__ import annotations
 
@@ -35,40 +34,30 @@ from scheduler.waiting.ranked import RankedQueue
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """The speed of this machine, as far as it is known, and what learns it."""
+    """This machine's speed as far as known, and what learns it."""
 
     machine: MachineModel = field(default_factory=MachineModel)
     prices: PricesNow = device_prices
-    """Prices of rows by the machine's present model."""
-    serving_time: ServingTime | None = None
-    """Estimates of batches in the way of the strategy; None where they are not asked for."""
-    steps: StepLearning | None = None
-    """Learns from the reports of steps; None where the machine's model is given."""
-    batches: BatchLearning | None = None
-    """Learns from batches that are over; None where the strategy's estimates go by the machine's model."""
+    serving_time: ServingTime | None = None  # of batches, in the strategy's way; None where unused
+    steps: StepLearning | None = None  # learns from steps; None where the machine's model is given
+    batches: BatchLearning | None = None  # learns from finished batches; None where the machine's model estimates them
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A strategy's parts, ready to work."""
-
     batcher: Batcher
     placement: Placement
     estimates: Estimates = field(default_factory=Estimates)
-    observers: tuple[PlanObserver, ...] = ()
-    """Learn from plans that are over."""
+    observers: tuple[PlanObserver, ...] = ()  # learn from finished plans
     strategy: str = ""
-    """Name of the strategy."""
-    calibrated: bool = False
-    """Whether predictions count for what such predictions turned out to be."""
+    calibrated: bool = False  # predictions are scaled by how such predictions turned out
 
 
 def assemble(
     strategy: Strategy, limits: Limits, machine: Bilinear | StepLearning | None = None, submit: Submit = inline
 ) -> Parts:
-    """Make each part and put them together; `submit` runs what a part learns while others work.
-
-    Raises StrategyError for a choice that no part's table has, or that does not go with the others.
+    """Make a strategy's parts; `submit` runs learning elsewhere. Raises StrategyError for unknown or incompatible
+    choices.
     """
     estimates = make_estimates(strategy, limits, machine, submit)
     new_queue = make_queue(strategy, limits, estimates)
@@ -86,8 +75,7 @@ SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = MappingProx
 def make_estimates(
     strategy: Strategy, limits: Limits, machine: Bilinear | StepLearning | None, submit: Submit
 ) -> Estimates:
-    """Prices and serving times by the machine's model, which stays as it is given, or is learned from the steps that
-    are served; None begins without any."""
+    """Prices and serving times by the machine's model, given or learned from steps (None: from nothing)."""
     if machine is None:
         machine = StepLearning(MachineModel(), submit)
     steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
@@ -97,7 +85,6 @@ def make_estimates(
 
 
 def _prices(machine: MachineModel, limits: Limits) -> Prices:
-    """Prices of rows on this machine, by its present model."""
     return device_prices(machine.model, limits.slots, limits.capacity_tokens, limits.context_length)
 
 
@@ -117,13 +104,11 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
         "hrrn": lambda limits, prices: ResponseRatio(lambda one: prices().work(one)),
         "hrrn-prompt": lambda limits, prices: ResponseRatio(lambda one: one.unread),
     }
-)
-"""Orders, below which requests that are due by their deadline always come first."""
+)  # due requests always come first
 
 
 def make_queue(strategy: Strategy, limits: Limits, estimates: Estimates) -> Callable[[], RankedQueue]:
-    """What makes queues in the strategy's order, between clients where service is shared out to them; raises UserError
-    for a strategy that cannot share."""
+    """A factory of the strategy's queues, shared between clients if asked; raises UserError where it cannot share."""
     shares = {} if limits.shares is None and strategy.shared else limits.shares
     if shares is not None and not can_share(strategy):
         raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
@@ -136,13 +121,12 @@ def make_queue(strategy: Strategy, limits: Limits, estimates: Estimates) -> Call
     return lambda: RankedQueue(share_out(new_order, shares, timed.aging), timed.aging)
 
 
-Suits: TypeAlias = Mapping[str, Collection[object]]
-"""Columns -> the choices that a batcher works with there. In other columns any will do."""
+Suits: TypeAlias = Mapping[str, Collection[object]]  # column -> choices that a batcher works with; any in other columns
 
 _ROOM = ("scale", "fixed", "whole", "peak", "paged")
 _QUEUED: Suits = {"memory": _ROOM, "serving_time": (None,), "preemption": ("none",)}
 _LOCAL: Suits = {**_QUEUED, "slices": (False,)}
-_JOINING: Suits = {**_LOCAL, "preemption": PREEMPTIONS}  # where any request may join any batch
+_JOINING: Suits = {**_LOCAL, "preemption": PREEMPTIONS}  # any request may join any batch
 _ARRANGED: Suits = {"order": ("fcfs",), "memory": (*_ROOM, "predicted"), "preemption": ("none",), "shared": (False,)}
 _SLICING: Suits = {
     **_QUEUED,
@@ -155,16 +139,14 @@ _SLICING: Suits = {
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """A kind of batcher, and what it needs of the other columns."""
+    """A kind of batcher, and what it needs of other columns."""
 
     make: BatcherFactory
     suits: Suits
-    joins: bool = False
-    """Whether rows join running batches."""
+    joins: bool = False  # rows join running batches
 
     def suited(self, strategy: Strategy) -> BatcherFactory:
-        """What makes the batcher of a strategy; raises StrategyError for a choice that this batcher would not read, or
-        cannot work with."""
+        """Raises StrategyError for a choice that this batcher ignores or cannot work with."""
         terms = strategy.refill
         if terms.closed == self.joins or (terms.closed and terms.entry is not Entry.EMBED):
             joins = "join running batches" if self.joins else "join no running batch, and so enter by no shape"
@@ -197,8 +179,7 @@ BATCHERS: Mapping[str, Batching] = MappingProxyType(
 def make_batcher(
     strategy: Strategy, limits: Limits, new_queue: Callable[[], RankedQueue], estimates: Estimates
 ) -> Batcher:
-    """What forms batches of the requests that wait in such queues; raises StrategyError for choices that it would not
-    read, or cannot work with."""
+    """Raises StrategyError for choices that the batcher ignores or cannot work with."""
     kit = Kit(
         new_queue,
         _find("memory", strategy, MEMORIES),
@@ -218,7 +199,7 @@ def make_batcher(
 
 
 def can_share(strategy: Strategy) -> bool:
-    """Whether another queue may stand before that of its order, such as one that is fair between clients."""
+    """Whether a fair queue may stand before its order."""
     batching = None if callable(strategy.batching) else _find("batching", strategy, BATCHERS)
     return batching is not None and "shared" not in batching.suits and strategy.preemption == "none"
 
@@ -227,7 +208,7 @@ Part = TypeVar("Part")
 
 
 def _find(column: str, strategy: Strategy, table: Mapping[str, Part]) -> Part:
-    """The part that a strategy names in a column; raises StrategyError where there is none of that name."""
+    """Raises StrategyError for an unknown name."""
     choice = getattr(strategy, column)
     if choice not in table:
         raise _refusal(column, strategy, f"is none of {', '.join(sorted(table))}")
@@ -239,10 +220,7 @@ def _refusal(column: str, strategy: Strategy, reason: str) -> StrategyError:
 
 
 def find_strategy(name: str) -> Strategy:
-    """The row of a name, of which every part has been put together once.
-
-    Raises StrategyError for a name that is unknown, and for a row that cannot be had or names a part that is none.
-    """
+    """The row of a name, its parts tried once. Raises StrategyError."""
     if name not in STRATEGIES:
         near = suggest(name, STRATEGIES)
         raise StrategyError(f"{name} is none of {', '.join(STRATEGIES)}, PACKAGE:ROW, FILE.py:ROW{near}")
@@ -252,7 +230,7 @@ def find_strategy(name: str) -> Strategy:
 
 
 def find_strategies(names: Iterable[str]) -> dict[str, Strategy]:
-    """The rows of the names that the flag --strategies has, by name; raises StrategyError."""
+    """The rows of --strategies by name; raises StrategyError."""
     try:
         return {name: find_strategy(name) for name in names}
     except StrategyError as error:

@@ -1,6 +1,6 @@
-"""The loop that decides: arrivals and reports come in, commands go out. It runs on the event loop and owns every
-request from arrival to end. The strategy's parts decide; there is no branch on a strategy here. Where each request is
-stands in the request table.
+"""The scheduling loop: arrivals and reports in, commands out. Owns every request from arrival to end.
+
+The strategy's parts decide, without a branch on strategies here.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]
-"""Tokens of a prompt, of a scope, whose K and V are kept from earlier ones."""
+KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]  # (prompt, scope) -> tokens in the prefix cache
 
-NO_ROW = 2**63 - 1
-"""Number of a request that is not taken in: after all that came at the same moment."""
+NO_ROW = 2**63 - 1  # row number of an estimate's request: after all that came at the same time
 
 
 class Known(TypedDict, total=False):
-    """What may be known of a request that comes: fields of Request, with its defaults."""
+    """Optional fields of Request, with its defaults."""
 
     priority: int
     client: str
@@ -47,7 +45,7 @@ class Known(TypedDict, total=False):
 
 
 class Dispatcher:
-    """All methods belong to the event loop's thread."""
+    """Event loop only."""
 
     def __init__(
         self,
@@ -58,17 +56,15 @@ class Dispatcher:
         kept_prefix: KeptPrefix | None = None,
         patient: bool = False,
     ) -> None:
-        """`patient`: whether requests wait while every executor has a fault."""
+        """`patient`: requests wait while every executor has a fault."""
         self._parts = parts
         self._clock = clock
         self._kept_prefix = kept_prefix
-        self.table = RequestTable(parts, ports, clock, observers)
-        """The requests, by where they are. To be read only, as the next three."""
+        self.table = RequestTable(parts, ports, clock, observers)  # read only, as the next three
         self.waits = self.table.waits
         self.waiting = self.table.waiting
         self.workers: Collection[Worker] = self.table.workers.values()
-        self.now = clock.now
-        """Tells the seconds of the clock by which arrivals and deadlines are given."""
+        self.now = clock.now  # seconds of the clock of arrivals and deadlines
         self._deadlines = Deadlines()
         self._wakeups = Wakeups()
         self._row_ids = itertools.count()
@@ -87,7 +83,7 @@ class Dispatcher:
 
     @property
     def accepts(self) -> bool:
-        """Whether requests are taken, even if they must wait until an executor's fault has passed."""
+        """Whether requests are taken, even if they wait for an executor's fault to pass."""
         return not self._broken and bool(self.table.live() if self._patient else self.table.serving())
 
     def submit(
@@ -98,9 +94,8 @@ class Dispatcher:
         arrival: float | None = None,
         **known: Unpack[Known],
     ) -> Request:
-        """Take a request in; its answer comes through `request.stream`. Raises Refused, and TooLate for its deadline.
-
-        `arrival` is when it came, in seconds of the clock; None for now.
+        """Take a request in, to be answered through `request.stream`. Raises Refused and TooLate. `arrival`: None for
+        now.
         """
         if self._broken:
             raise Refused("the scheduler failed", Failure.SCHEDULER)
@@ -121,7 +116,7 @@ class Dispatcher:
         return request
 
     def estimate(self, prompt: Sequence[int], sampling: SamplingParams, **known: Unpack[Known]) -> Request:
-        """The request as it would be, with what is expected of it, had it come now; it is not taken in."""
+        """The request with its expectations, had it come now; it is not taken in."""
         request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=self.now()), **known)
         request.correction = self.table.correct(request)
         if self._kept_prefix is not None:
@@ -132,7 +127,7 @@ class Dispatcher:
     def revise(
         self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
     ) -> None:
-        """Give a request a better prediction of its answer's length, wherever the request is by now."""
+        """Replace a request's prediction, wherever the request is."""
         request.predicted_length, request.distribution = predicted_length, distribution
         request.correction = self.table.correct(request)
         if request.state.is_final:
@@ -144,14 +139,13 @@ class Dispatcher:
         self._wake.set()
 
     def cancel(self, request: Request) -> None:
-        """End a request without an answer. Safe at any time, also after its end."""
+        """End a request without an answer; safe at any time."""
         if not request.state.is_final:
             self.table.withdraw(request)
             self.table.end(request, State.CANCELLED, None)
             self._changed()
 
     def receive(self, report: Report) -> None:
-        """Apply an executor's report."""
         match report:
             case StepReport():
                 self.table.record(report)
@@ -161,10 +155,10 @@ class Dispatcher:
                 self.table.workers[executor].fault = fault
         self._changed()
         if (steps := self._parts.estimates.steps) is not None and isinstance(report, StepReport):
-            steps.receive(report, self.now())  # last: no answer hangs on what is learned
+            steps.receive(report, self.now())  # last: no answer depends on it
 
     async def run(self) -> None:
-        """Dispatch until cancelled or broken: on an arrival, a report, or when the batcher asked to be woken."""
+        """Dispatch on arrivals, reports and timers, until cancelled."""
         while True:
             await self._clock.wait(self._wake, self.wake_at())
             self._wake.clear()
@@ -175,12 +169,11 @@ class Dispatcher:
                 return
 
     def wake_at(self) -> float | None:
-        """The moment at which `dispatch` may decide otherwise though nothing has happened; None for never."""
+        """When `dispatch` may decide otherwise without an event; None for never."""
         return earliest(self._parts.batcher.wake_at(self.now()), self._deadlines.next())
 
     def dispatch(self) -> None:
-        """Fail what has waited past its deadline, hand out plans until no executor can be given more, and ask executors
-        to hand back rows that shall make way."""
+        """Fail missed deadlines, hand out plans, and preempt rows."""
         for request in self._deadlines.passed(self.now()):
             self.table.withdraw(request)
             self.table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
@@ -195,11 +188,11 @@ class Dispatcher:
         self.waits.dispatched(stuck=self.table.requests_in_line > 0)
 
     def held_by(self, executor: int) -> int:
-        """Number of requests that an executor holds; 0 once it is lost."""
+        """Requests on an executor; 0 once it is lost."""
         return self.table.workers[executor].rows
 
     def give_up(self, executor: int, error: str) -> None:
-        """Treat an executor that stands still as dead. Should it ever go on, its reports are ignored, and it ends."""
+        """Treat a hanging executor as dead; its later reports are ignored."""
         self.receive(ExecutorDied(executor, error))
         self.table.post(self.table.workers[executor], Stop())
 
@@ -208,7 +201,7 @@ class Dispatcher:
         await self._dead.wait()
 
     async def drain(self) -> None:
-        """Refuse new requests, and return when the last one has ended."""
+        """Refuse new requests, and return when the last has ended."""
         self._draining = True
         await self._empty.wait()
 
@@ -217,12 +210,11 @@ class Dispatcher:
         self._draining = True
         for request in (*self.table.held, *self.waiting):
             self.table.withdraw(request)
-            if not request.state.is_final:  # as it is when it was the last that its batch waited for
+            if not request.state.is_final:  # it ends with the last of its batch
                 self.table.fail(request, message, failure)
         self._changed()
 
     def _changed(self) -> None:
-        """Wake the loop, since requests may have ended and slots be free."""
         self._wake.set()
         if not self.table.live():
             self._dead.set()
@@ -230,15 +222,14 @@ class Dispatcher:
             self._empty.set()
 
     def _break_down(self) -> None:
-        """Abort all requests after a fault in a strategy's part: nothing will be dispatched any more."""
+        """Abort all requests after a fault in a strategy's part; dispatching ends."""
         log.exception("the dispatcher failed")
         self._broken = True
         self.abort_all("the scheduler failed", Failure.SCHEDULER)
         self._dead.set()
 
     def _can_meet(self, request: Request) -> bool:
-        """Whether a request that comes may meet its deadline; true where that cannot be estimated, as while executors
-        have nothing to do: what was measured under load tells little of that."""
+        """Whether a newcomer may meet its deadline; True where it cannot be estimated, as on idle executors."""
         now, by, expected = self.now(), request.deadline, request.expected
         if by is None or expected is None:
             return True
@@ -246,7 +237,7 @@ class Dispatcher:
         return now < by and now + seconds <= by
 
     def _assign(self, worker: Worker) -> bool:
-        """Give one executor one plan; False when there is none for it."""
+        """Give an executor one plan; False without one."""
         plan = self._parts.batcher.take(worker, self.now())
         if plan is None:
             return False

@@ -1,4 +1,4 @@
-"""Learning from what is served: rows are gathered on the event loop, and lessons made of them elsewhere."""
+"""Learning from what is served: rows are gathered on the event loop, lessons run elsewhere."""
 
 from __future__ import annotations
 
@@ -14,41 +14,40 @@ log = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
-Submit: TypeAlias = Callable[[Callable[[], None]], object]
-"""Runs work off the event loop, one piece after another."""
+Submit: TypeAlias = Callable[[Callable[[], None]], object]  # runs work off the event loop, one at a time
 
 
 def inline(work: Callable[[], None]) -> None:
-    """A Submit for tests and simulations: at once, and here."""
+    """A Submit that runs at once, for tests and simulations."""
     work()
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Result of learning from what was served in an interval."""
+    """Result of learning from an interval."""
 
     rows: int  # served in the interval
-    learned: int  # that the estimates have learned from
-    rmse: float  # error of the estimates before learning, in their unit (Magnus, figure 14)
+    learned: int  # used
+    rmse: float  # of the estimates before learning, in their unit (Magnus, figure 14)
 
 
 @dataclass(eq=False, slots=True)
 class Learner(Generic[Row]):
-    """Gathers rows, and learns from those of an interval where `submit` runs the work."""
+    """Gathers rows, and learns from an interval's rows through `submit`."""
 
     subject: str
-    teach: Callable[[Sequence[Row]], Lesson | None]
-    """Learns from rows; may raise anything, which is logged and counts as a failure."""
+    teach: Callable[[Sequence[Row]], Lesson | None]  # may raise anything: logged, and counted as a failure
     submit: Submit = inline
     rows: list[Row] = field(default_factory=list)  # since the last lesson
     latest: Lesson | None = None
     changes: int = 0  # lessons that changed the estimates
-    failures: int = 0  # lessons in which something went wrong
-    next: float | None = None  # when a lesson is due, in seconds of the clock
+    failures: int = 0
+    next: float | None = None  # when a lesson is due
 
     def learn_at_intervals(self, now: float, seconds: float) -> None:
-        """Begin a lesson where the interval is over, and there are rows. The first interval begins with the first call,
-        unless `next` is set."""
+        """Begin a lesson if the interval is over and there are rows. The first interval begins with the first call,
+        unless `next` is set.
+        """
         if self.next is None:
             self.next = now + seconds
         if now >= self.next and self.rows:
@@ -56,16 +55,15 @@ class Learner(Generic[Row]):
             self.begin()
 
     def begin(self) -> None:
-        """Begin a lesson of the rows so far."""
         self.submit(partial(self.learn, self.take()))
 
     def take(self) -> list[Row]:
-        """The rows so far, which are forgotten here."""
+        """Remove and return the rows so far."""
         rows, self.rows = self.rows, []
         return rows
 
     def learn(self, rows: Sequence[Row]) -> None:
-        """Make a lesson of rows, here."""
+        """Learn here and now."""
         with self.note_failures():
             lesson = self.teach(rows)
             if lesson is not None:
@@ -74,7 +72,7 @@ class Learner(Generic[Row]):
 
     @contextmanager
     def note_failures(self) -> Iterator[None]:
-        """Count and log what goes wrong in a lesson; the estimates stay as they are."""
+        """Count and log failures; estimates stay as they are."""
         try:
             yield
         except CancelledError:

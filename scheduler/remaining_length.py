@@ -1,7 +1,4 @@
-"""How much of an answer is still to come, for every part that asks, and what predictions are worth.
-
-It knows predictions only, and true lengths once answers have ended.
-"""
+"""How many tokens of an answer are still expected, for every part, and what predictions are worth."""
 
 from __future__ import annotations
 
@@ -12,16 +9,14 @@ from math import inf
 
 from scheduler.request import Request
 
-PROMPT_TOKEN = 0.2
-"""Work of a prompt's token that is read, in generated tokens."""
+PROMPT_TOKEN = 0.2  # work of reading a prompt token, in generated tokens
 
 
 def remaining_length(request: Request, typical: float | None = None) -> float:
-    """Tokens that a request is expected to generate from now on, at least 1 and at most as many as it may.
+    """Expected tokens from now on, at least 1 and at most as allowed.
 
-    E[G | G > generated] - generated where the distribution of its length is known and goes so far; else the predicted
-    length less what has been generated; else, without a prediction, `typical`; else all that it may still generate.
-    All predicted lengths count times the request's `correction`.
+    E[G | G > generated] - generated with a distribution that goes so far; else predicted less generated; else
+    `typical`; else all that is allowed. Predictions are scaled by the request's `correction`.
     """
     most, scale = request.sampling.max_tokens - request.generated, request.correction
     expected = None if request.distribution is None else request.distribution.remaining(request.generated / scale)
@@ -35,16 +30,15 @@ def remaining_length(request: Request, typical: float | None = None) -> float:
 
 
 def work_left(request: Request) -> float:
-    """What a request has still to do, in generated tokens: those to come, and a fifth of its prompt's that must be
-    read."""
+    """Work still to do, in generated tokens."""
     return remaining_length(request) + PROMPT_TOKEN * (request.unread if request.needs_prefill else 0)
 
 
 class Calibration:
-    """A prediction counts for what the answers with such predictions turned out to be.
+    """Scales a prediction by how such predictions turned out.
 
-    Of the latest WINDOW answers, and of the rows that run with what they have made, those NEAREST in prediction tell
-    the factor: the sum of their true lengths, by the sum of what was predicted of them.
+    Of the last WINDOW answers, and of running rows with what they have made, the NEAREST in prediction give the
+    factor: sum of true lengths / sum of predicted.
     """
 
     WINDOW = 512
@@ -57,17 +51,16 @@ class Calibration:
 
     @property
     def answers(self) -> int:
-        """Answers that predictions are judged by."""
         return len(self._sorted)
 
     @property
     def ratio(self) -> float:
-        """How long these answers were, for each token that was predicted; 1 before the first."""
+        """True over predicted tokens; 1 before the first."""
         told = sum(one for one, _ in self._sorted)
         return sum(true for _, true in self._sorted) / told if told else 1.0
 
     def add(self, request: Request) -> None:
-        """Learn from an answer that is complete."""
+        """Learn from a complete answer."""
         if request.predicted_length is None:
             return
         pair = _capped(request), float(request.generated)
@@ -77,7 +70,6 @@ class Calibration:
             del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
 
     def factor(self, request: Request, running: Iterable[Request]) -> float:
-        """What a request's prediction is to be multiplied by."""
         if request.predicted_length is None:
             return 1.0
         known = [(_capped(one), float(one.generated)) for one in running if one.predicted_length is not None]
@@ -92,5 +84,5 @@ class Calibration:
 
 
 def _capped(request: Request) -> float:
-    """A request's predicted length, as far as its answer may become so long."""
+    """The prediction, at most the tokens allowed."""
     return float(min(request.predicted_length or 0.0, request.sampling.max_tokens))

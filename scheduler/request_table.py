@@ -1,7 +1,4 @@
-"""The request table: which requests wait, which rows executors hold, and how each request comes to its end.
-
-The dispatcher enters here what it sends to executors and what they report. The table decides nothing and never waits.
-"""
+"""Which requests wait, which rows executors hold, and how requests end. Decides nothing, never waits."""
 
 from __future__ import annotations
 
@@ -21,64 +18,61 @@ log = logging.getLogger(__name__)
 
 
 class RequestTable:
-    """All methods belong to the event loop's thread."""
+    """Event loop only."""
 
     def __init__(
         self, parts: Parts, ports: Sequence[Port], clock: Clock, observers: Sequence[RequestObserver] = ()
     ) -> None:
+        # None where the strategy takes predictions as they are
         self.calibration = Calibration() if parts.calibrated else None
-        """Learns what predictions are worth; None where the strategy takes them as they are."""
         self._batcher = parts.batcher
-        self.waiting = parts.batcher.waiting
-        """Requests that no executor has, in no particular order."""
+        self.waiting = parts.batcher.waiting  # unordered
         self._clock = clock
         self._plan_observers = parts.observers
         self._request_observers = observers
-        self.workers = {port.info.index: Worker(port) for port in ports}
-        """Executors by index, lost ones too."""
+        self.workers = {port.info.index: Worker(port) for port in ports}  # by index, lost ones too
         self.waits = ExpectedWait(parts, self.workers.values(), clock)
-        """How long requests wait, and why."""
+        # prompt, generated and expected tokens of requests in line, background ones apart
         self.queued_tokens: dict[Request, int] = {}
-        """Tokens of each request in line: prompt, generated, and expected to come; background requests do not count."""
 
     @property
     def held(self) -> list[Request]:
-        """Requests that an executor holds, in whatever stage."""
+        """On executors, in any stage."""
         return [request for worker in self.workers.values() for request in worker.requests.values()]
 
     @property
     def not_begun(self) -> list[Request]:
-        """Requests that executors have and have not begun."""
+        """On executors, not begun."""
         return [request for request in self.held if request.state is State.ASSIGNED]
 
     @property
     def requests_in_line(self) -> int:
-        """Requests that no executor has, but for those in the background."""
+        """On no executor, background ones apart."""
         return len(self.queued_tokens)
 
     @property
     def requests_waiting(self) -> int:
-        """Requests that no executor has, or that an executor has and has not begun."""
+        """On no executor, or not begun there."""
         return len(self.waiting) + len(self.not_begun)
 
     @property
     def requests_running(self) -> int:
-        """Requests that an executor has begun, in whatever stage."""
+        """Begun on executors."""
         return len(self.held) - len(self.not_begun)
 
     @property
     def tokens_waiting(self) -> int:
-        """Tokens of the requests that are in line: prompt, generated, and expected to come."""
+        """Of requests in line: prompt, generated and expected."""
         return sum(self.queued_tokens.values())
 
     @property
     def kv_usage(self) -> float:
-        """Part of the cells of K and V of all executors that their batches take."""
+        """Share of all executors' KV cells."""
         capacity = sum(worker.capacity_tokens for worker in self.live())
         return sum(worker.used_tokens for worker in self.live()) / capacity if capacity else 0.0
 
     def first_in_line(self, most: int) -> list[Request]:
-        """Requests that no executor has, as many as are wanted, in the order in which they are served."""
+        """The first `count` waiting requests as served."""
         return list(islice(self.waiting.ranked(self._clock.now()), most))
 
     def live(self) -> list[Worker]:
@@ -86,33 +80,30 @@ class RequestTable:
         return [worker for worker in self.workers.values() if not worker.lost]
 
     def serving(self) -> list[Worker]:
-        """Executors that can be given rows."""
+        """Executors that take rows."""
         return [worker for worker in self.workers.values() if worker.serves]
 
     def queue(self, request: Request) -> None:
-        """Put a request among those that wait."""
         self._line_up(request)
         self._batcher.add(request, self._clock.now())
 
     def _line_up(self, request: Request) -> None:
-        """Count a waiting request, or count it anew."""
+        """Count a waiting request, or update its count."""
         if not request.in_background:
             self.queued_tokens[request] = request.tokens + int(remaining_length(request))
 
     def revise(self, request: Request) -> None:
-        """Rank a request anew, since its prediction has changed: among those that wait, or on its executor."""
+        """Rank again after a new prediction, waiting or on its executor."""
         if request.executor is None:
             self._line_up(request)
         self._batcher.revise(request, self._clock.now())
 
     def correct(self, request: Request) -> float:
-        """What a request's prediction is to be multiplied by."""
         if self.calibration is None:
             return 1.0
         return self.calibration.factor(request, self.held)
 
     def assign(self, plan: Plan, worker: Worker) -> None:
-        """Hand a plan's requests over to an executor."""
         worker.plans += 1
         assignment = Assignment(plan, worker.info.index, self._clock.now())
         for request in plan.requests:
@@ -127,7 +118,7 @@ class RequestTable:
             worker.assignments[request.row_id] = assignment
 
     def withdraw(self, request: Request) -> None:
-        """Take a request back from wherever it is; an executor frees its row, or what it kept of it, at once."""
+        """Take a request back from anywhere; its executor frees it at once."""
         self._batcher.discard(request)
         if request.executor is not None:
             worker = self.workers[request.executor]
@@ -140,7 +131,7 @@ class RequestTable:
             self._drop_kept([request.row_id])
 
     def record(self, report: StepReport) -> None:
-        """Enter what a step brought to each row."""
+        """Apply a step's updates."""
         worker = self.workers[report.executor]
         worker.shape = report.shape
         now = self._clock.now()
@@ -150,7 +141,7 @@ class RequestTable:
         made = decoded = 0
         for update in report.updates:
             request = worker.requests.get(update.row_id)
-            if request is not None:  # else it was cancelled while the step was under way
+            if request is not None:  # else cancelled during the step
                 made += len(update.token_ids)
                 decoded += len(update.token_ids) if request.generated > 1 else 0
                 self._begin(worker, request, now - report.seconds)
@@ -161,18 +152,19 @@ class RequestTable:
         self.waits.made(made, decoded, tally.prompt, len(report.begun))
 
     def post(self, worker: Worker, command: Command) -> None:
-        """Send a command to an executor; one that cannot take it is lost, and no other."""
+        """Send a command; an executor that cannot take it is lost."""
         try:
             worker.port.post(command)
-        except Exception as error:  # whatever it is, the requests of other executors go on
+        except Exception as error:  # other executors' requests go on
             log.exception("executor %d takes no commands", worker.info.index)
             self.remove_executor(worker.info.index, f"it takes no commands: {error}", ())
 
     def remove_executor(self, executor: int, error: str, salvaged: Collection[RowId]) -> None:
-        """Take an executor out that is gone: requests that it salvaged or never took up go on elsewhere, those that
-        have shown nothing yet start again, the others fail."""
+        """Remove a lost executor: salvaged and unstarted requests go elsewhere, those that have shown nothing start
+        again, the others fail.
+        """
         worker = self.workers[executor]
-        if worker.lost:  # it was given up before
+        if worker.lost:  # given up before
             return
         log.error("executor %d is gone: %s", worker.info.index, error)
         worker.lost = True
@@ -198,7 +190,6 @@ class RequestTable:
             self._fail_all(list(self.waiting), "no executor is alive", Failure.EXECUTOR)
 
     def fail(self, request: Request, message: str, failure: Failure) -> None:
-        """End a withdrawn request with an error."""
         request.failure = failure
         request.send(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=message), self._clock.now())
         self.end(request, State.FAILED, FinishReason.ERROR)
@@ -217,7 +208,6 @@ class RequestTable:
             observer.on_end(request, reason, now)
 
     def _leave(self, request: Request) -> None:
-        """Take a request off its executor."""
         assert request.executor is not None
         worker = self.workers[request.executor]
         request.executor = None
@@ -248,7 +238,6 @@ class RequestTable:
             self._release(assignment)
 
     def _deliver(self, request: Request, update: RowUpdate, now: float) -> None:
-        """Send an update, and end its request where it is the last."""
         if request.send(update, now):
             for observer in self._request_observers:
                 observer.on_first_token(request, now)
@@ -257,25 +246,25 @@ class RequestTable:
             self.end(request, _outcome(update), update.finish_reason)
 
     def _send_held(self, assignment: Assignment) -> None:
-        """Send the answers that a batch holds."""
+        """Send the answers held for a batch's end."""
         for request, update in list(assignment.held.items()):
             self._deliver(request, update, self._clock.now())
 
     def _release(self, assignment: Assignment) -> None:
-        """Send the answers that a batch holds once its last row has ended."""
+        """Send held answers once the batch's last row has ended."""
         if not assignment.open:
             self._send_held(assignment)
             self._conclude(assignment)
 
     def _conclude(self, assignment: Assignment) -> None:
-        """Tell the observer, once, that an assignment is over."""
+        """Report once that an assignment is over."""
         if assignment.ended is None:
             assignment.ended = self._clock.now()
             for observer in self._plan_observers:
                 observer.on_finish(assignment, assignment.ended)
 
     def _take_back(self, worker: Worker, handed_back: HandedBack, now: float) -> None:
-        """Let rows that an executor handed back wait again, with what they have generated."""
+        """Let handed-back rows wait again, with their tokens."""
         requests = [worker.requests[row_id] for row_id in handed_back.row_ids if row_id in worker.requests]
         dropped = set(handed_back.dropped)
         for request in requests:
@@ -292,7 +281,7 @@ class RequestTable:
             self._batcher.hand_back(requests, handed_back.cause, now)
 
     def _drop_kept(self, row_ids: Sequence[RowId]) -> None:
-        """Free the K and V of rows in host memory; executors share it, so any of them will do."""
+        """Free handed-back KV caches in host memory, which executors share."""
         for worker in self.live()[:1]:
             if row_ids:
                 self.post(worker, Cancel(tuple(row_ids)))

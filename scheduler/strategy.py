@@ -1,7 +1,7 @@
-"""The table of strategies: each a named combination of the scheduler's parts, one choice a column (design 2.1).
+"""The table of strategies: each a named combination of parts, one choice a column (design 4).
 
-A strategy is data. To add one, add a row here, and an entry in a part's own table where a column needs a new choice;
-or keep both outside the tree, in a file, a package, or an installed entry point.
+To add one, add a row, and an entry in a part's own table for a new choice; or keep both in a file, a package or an
+installed entry point.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ if TYPE_CHECKING:
     from scheduler.batching.batcher import BatcherFactory, OrderFactory
 
 
-GROUP = "lengthwise.strategies"
-"""Entry points of installed packages that name rows of the table of strategies."""
+GROUP = "lengthwise.strategies"  # entry points of packages that bring rows
 
 
 def load_outside(name: str) -> object:
-    """The object that PACKAGE:ROW, FILE.py:ROW or the name of an entry point stands for.
-
-    Raises KeyError for a name of none of these forms, and StrategyError where the object cannot be had.
+    """The object of PACKAGE:ROW, FILE.py:ROW or an entry point. Raises KeyError for another form, StrategyError if it
+    fails.
     """
     source, colon, attribute = name.rpartition(":")
     try:
@@ -43,7 +41,7 @@ def load_outside(name: str) -> object:
         module = _run_file(Path(source).expanduser().resolve()) if from_file else importlib.import_module(source)
     except StopIteration:
         raise KeyError(name) from None
-    except Exception as error:  # anything may happen in code of others
+    except Exception as error:  # others' code may do anything
         raise StrategyError(f"strategy {name}: cannot be loaded: {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         raise StrategyError(f"strategy {name}: {source} has no {attribute}")
@@ -52,7 +50,7 @@ def load_outside(name: str) -> object:
 
 @cache
 def _run_file(file: Path) -> SimpleNamespace:
-    """The names that a file makes; run once, however often it is asked for."""
+    """A file's names; run once."""
     return SimpleNamespace(**run_path(str(file)))
 
 
@@ -67,47 +65,34 @@ class Length(StrEnum):
     """Where predicted lengths come from."""
 
     NONE = "none"
-    """No lengths are predicted."""
-    OWN = "own-embeddings"
-    """The served model's own token embeddings and a forest that learns while serving."""
-    FOREST = "forest"
-    """Magnus: sentence embeddings and a random forest."""
-    PROXY = "proxy"
-    """SSJF: a fine-tuned encoder with a small head."""
-    ORACLE = "oracle"
-    """The true length, which some requests bring along."""
+    OWN = "own-embeddings"  # the served model's token embeddings, learned online
+    FOREST = "forest"  # Magnus: sentence embeddings and a random forest
+    PROXY = "proxy"  # SSJF: a fine-tuned encoder with a small head
+    ORACLE = "oracle"  # the true length, where a request brings it
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One row of the table; texts name an entry of their part's own table, and what makes a part stands for itself."""
+    """One row of the table; texts name entries of a part's table, others make the part."""
 
     name: str
     length: str = Length.NONE
-    """Where predicted lengths come from."""
     order: str | OrderFactory = "fcfs"
     batching: str | BatcherFactory = "join"
-    refill: Terms = EMBED
-    """How rows get into a batch, and how their slots are filled again."""
-    slices: bool = False
-    """Whether a batch ends after `slice_length` iterations."""
+    refill: Terms = EMBED  # how rows join and slots are refilled
+    slices: bool = False  # batches end after `slice_length` iterations
     returns: Returns = Returns.ROW_END
     placement: str = "idle-first"
     memory: str = "scale"
-    preemption: str = "none"
-    """Whether running rows make way for waiting requests."""
+    preemption: str = "none"  # when running rows make way
+    # how serving times of batches are estimated, for Magnus's response ratios; None: unused
     serving_time: str | None = None
-    """How serving times of batches are estimated; None where they are not asked for. Magnus's batches go by them, the
-    highest response ratio next, else by arrival."""
-    calibrated: bool = True
-    """Whether predictions count for what such predictions turned out to be; published systems take them as they are."""
-    shared: bool = False
-    """Whether clients share service, each with a queue of its own in this order."""
-    quantization: str | None = None
-    """How the model's weights are stored, where that is part of the comparison."""
+    calibrated: bool = True  # scale predictions by how they turn out; published systems do not
+    shared: bool = False  # fair shares between clients
+    quantization: str | None = None  # of the weights, where part of the comparison
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a predictor that there is none of."""
+        """Raises ValueError for an unknown predictor."""
         Length(self.length)
 
 
@@ -141,7 +126,7 @@ _SLICED = Strategy(
 
 
 def _modes(base: Strategy) -> tuple[Strategy, ...]:
-    """Three modes of a strategy: one request at a time, closed batches, rows that join as others leave (SSJF, 3.2)."""
+    """One request at a time, static batches, continuous batching (SSJF, 3.2)."""
     return (
         replace(base, name=f"{base.name}-none", batching="one", refill=CLOSED),
         replace(base, name=f"{base.name}-dynamic", batching="fixed", refill=CLOSED),
@@ -158,11 +143,11 @@ _TABLE = (
     Strategy("vsq", batching="fixed", refill=CLOSED, returns=Returns.BATCH_END, memory="fixed", quantization="int4"),
     _CCB,
     replace(_CCB, name="ccb-padded", refill=SHAPE),
-    # Magnus, and what is left of it without its serving times, and without its batch sizes
+    # Magnus, and its ablations
     replace(_MAGNUS, name="glp", batching="wma-fixed", refill=CLOSED, memory="fixed"),
     replace(_MAGNUS, name="abp"),
     replace(_MAGNUS, name="magnus", serving_time="nearest"),
-    # SCLS's baselines, and SCLS as it is put together part by part
+    # SCLS's baselines, and SCLS part by part
     replace(_SLS, name="sls"),
     replace(_SLS, name="so", slices=True, returns=Returns.ROW_END),
     replace(_SLICED, name="pm", batching="dp-capped"),
@@ -171,15 +156,15 @@ _TABLE = (
     replace(_SLICED, name="scls", batching="dp-adaptive", placement="max-min"),
     _ILS,
     replace(_ILS, name="ils-padded", refill=SHAPE),
-    # SSJF in its three modes, and what it compares itself with: no prediction, and the true lengths
+    # SSJF in three modes, beside no prediction and true lengths
     *_modes(Strategy("fcfs", memory="fixed")),
     *_modes(Strategy("ssjf", length="proxy", order="sjf-aged", memory="fixed", calibrated=False)),
     *_modes(Strategy("sjf-oracle", length="oracle", order="sjf", memory="fixed", calibrated=False)),
-    # Baton, and what it compares itself with; its "Benchmark" is fcfs-dynamic
+    # Baton and its comparisons; its "Benchmark" is fcfs-dynamic
     Strategy("pd", batching="fixed", refill=replace(CLOSED, prefill_together=False), memory="fixed"),
     Strategy("baton", refill=SHAPE),
     Strategy("baton-pd"),
-    # Published orders of single requests, on Baton's batching
+    # published orders of single requests, on Baton's batching
     Strategy("hrrn", length="own-embeddings", order="hrrn"),
     Strategy("srpt", length="own-embeddings", order="sjf", preemption="by-order"),
     Strategy("gittins", length="own-embeddings", order="gittins", preemption="by-order"),
@@ -191,23 +176,23 @@ _TABLE = (
     Strategy("trail", length="own-embeddings", order="sjf", preemption="by-order-early"),
     Strategy("mlfq", order="feedback", preemption="by-order"),
     Strategy("ltr", length="proxy", order="rank", preemption="by-order", calibrated=False),
-    # A published admission, first come, first served
+    # a published admission, FCFS
     Strategy("past-future", length="own-embeddings", memory="peak"),
-    # Fair between clients, first come, first served within one (VTC)
+    # VTC, FCFS within a client
     Strategy("fair", shared=True),
-    # Ours: by arrival, a share of the work out of turn
+    # ours
     Strategy("lengthwise", length="own-embeddings", order="out-of-turn"),
 )
 
 
 class StrategyTable(Mapping[str, Strategy]):
-    """Rows by name: those above, those that installed packages bring, and any PACKAGE:ROW or FILE.py:ROW."""
+    """Rows by name: the table's, installed packages', PACKAGE:ROW and FILE.py:ROW."""
 
     def __init__(self, rows: tuple[Strategy, ...]) -> None:
         self._rows = {row.name: row for row in rows}
 
     def __getitem__(self, name: str) -> Strategy:
-        """The row of a name; raises KeyError for an unknown one, and StrategyError for a row that cannot be had."""
+        """Raises KeyError for an unknown name, StrategyError for a row that cannot be had."""
         if name in self._rows:
             return self._rows[name]
         found = load_outside(name)

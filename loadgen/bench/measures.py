@@ -1,8 +1,4 @@
-"""The figures of a run, computed from its outcomes and named as `vllm bench serve` names them, and their metrics.
-
-Throughput and latencies count completed requests; failed, rejected and cancelled ones are counted apart.
-Peers define TPOT differently (some include the first token): here, as in `vllm bench serve`, it excludes it.
-"""
+"""A run's figures, named as in `vllm bench serve`. Throughput and latencies count completed requests only."""
 
 from __future__ import annotations
 
@@ -18,14 +14,11 @@ from typing import TypeAlias
 from loadgen.client.request import Foretold, Outcome
 from loadgen.result_file import FIGURES, Json
 
-Samples: TypeAlias = Callable[[Outcome], Sequence[float]]
-"""Samples of a completed request in seconds: none where the metric is not defined for it."""
+Samples: TypeAlias = Callable[[Outcome], Sequence[float]]  # of a completed request, in seconds; none where undefined
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric, its names, and the unit in which it is shown."""
-
     title: str
     short: str
     unit: str
@@ -33,7 +26,7 @@ class Metric:
 
 
 def tpot(outcome: Outcome) -> Sequence[float]:
-    """Time per output token after the first: (latency - TTFT) / (tokens - 1); a single token has none."""
+    """Seconds per output token after the first; as in `vllm bench serve`, not as peers that include the first."""
     if not outcome.token_times or outcome.output_tokens < 2:
         return []
     return [(outcome.end - outcome.token_times[0]) / (outcome.output_tokens - 1)]
@@ -54,16 +47,14 @@ SAMPLES: Mapping[str, Samples] = MappingProxyType(
 )
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {name: Metric(**told, samples=SAMPLES[name]) for name, told in FIGURES["metrics"].items()}
-)
-"""The metrics, by the names that flags and result files use."""
+)  # by the names in flags and result files
 
 DEFAULT_METRICS = ("ttft", "tpot", "itl", "e2el", "jct", "normalized_latency")
 GOODPUT_METRICS = ("ttft", "tpot", "e2el", "jct")
 
 
 def spread(key: str, samples: Sequence[float], percentiles: Sequence[float] = ()) -> Json:
-    """The figures of samples under keys such as `p99_ttft_ms`, for which they are given in seconds; null where there
-    are none. Percentiles are in (0, 100]."""
+    """Figures under keys such as `p99_ttft_ms`, from seconds; null without samples. Percentiles are in (0, 100]."""
     if not samples:
         return {f"{figure}_{key}": None for figure in ("mean", "median", "std")}
     ordered, mean, scale = sorted(samples), fmean(samples), 1000.0 if key.endswith("_ms") else 1.0
@@ -74,14 +65,13 @@ def spread(key: str, samples: Sequence[float], percentiles: Sequence[float] = ()
 
 
 def find_percentile(ordered: Sequence[float], percentile: float) -> float:
-    """A percentile by nearest rank: one of the samples, which are in ascending order, never a value between two."""
-    # Multiplied first: 99.9 / 100 is rounded up, and numpy's `inverted_cdf` takes the 1,999th of 2,000 for it.
+    """By nearest rank of ascending samples, never between two."""
+    # multiplied first: 99.9 / 100 rounds up, and numpy's `inverted_cdf` then takes the 1,999th of 2,000
     return ordered[math.ceil(len(ordered) * percentile / 100) - 1]
 
 
 def judge(endings: Iterable[tuple[Foretold, float]]) -> Json:
-    """How well ends were foretold, from what was expected and the seconds that it took; nothing where none was. The
-    error is the median of the distance from the true time, as a share of that."""
+    """How well ends were predicted: the error is the median relative distance from the true time."""
     ended = [one for one in endings if one[1] > 0]
     if not ended:
         return {}
@@ -99,11 +89,10 @@ def measure(
     metrics: Iterable[str] = tuple(METRICS),
     goals: Mapping[str, float] = MappingProxyType({}),
 ) -> Json:
-    """The figures of a run that took `duration` seconds; goals are upper bounds in seconds by metric name.
+    """The figures of a run of `duration` seconds; goals are bounds in seconds by metric.
 
-    Throughputs are a second of the duration; the goodput, of requests that met every goal, is null without goals.
-    `uncounted` answers had their chunks counted for tokens, since the server told no usage. The best second's tokens
-    are counted in whole seconds from the first request.
+    Goodput, of requests that met every goal, is null without goals. `uncounted` answers count chunks as tokens. Peaks
+    are of whole seconds from the first request.
     """
     completed = [outcome for outcome in outcomes if outcome.completed]
     statuses = Counter(outcome.status for outcome in outcomes)
@@ -142,29 +131,23 @@ def _median_ttfts(completed: Sequence[Outcome]) -> list[float]:
 
 
 def meets(outcome: Outcome, goals: Mapping[str, float]) -> bool:
-    """Whether a completed request kept within every goal.
-
-    A metric that is not defined for it, such as the TPOT of a single token, does not count against it.
-    """
+    """An undefined metric, such as TPOT of a single token, meets its goal."""
     return all(sample <= bound for name, bound in goals.items() for sample in METRICS[name].samples(outcome))
 
 
 def measure_fairness(shares: Sequence[float]) -> float | None:
-    """Jain's index of shares: 1 when all are equal, 1/n when one is everything; None when all are nothing.
-
-    Source: Jain, Chiu, Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC-TR-301, 1984.
-    """
+    """Jain's index (DEC-TR-301, 1984): 1 when all are equal, 1/n when one has everything; None when none has any."""
     squares = math.fsum(share * share for share in shares)
     return math.fsum(shares) ** 2 / (len(shares) * squares) if squares else None
 
 
 def divide(amount: float, duration: float) -> float:
-    """A rate; 0 where there was no time."""
+    """0 where there was no time."""
     return amount / duration if duration > 0 else 0.0
 
 
 def _find_peak_tokens(completed: Sequence[Outcome]) -> float:
-    """The tokens of the best second; the tokens of a request are spread evenly over its chunks."""
+    """Tokens of the best second, a request's spread evenly over its chunks."""
     begin = min((outcome.sent for outcome in completed), default=0.0)
     tokens: dict[int, float] = {}
     for outcome in completed:
@@ -175,7 +158,7 @@ def _find_peak_tokens(completed: Sequence[Outcome]) -> float:
 
 
 def _find_peak_requests(outcomes: Sequence[Outcome]) -> int:
-    """The most requests that were under way at one moment; one that ends then makes room before another begins."""
+    """Most requests at one time; ends count before begins."""
     changes = sorted([(one.sent, 1) for one in outcomes] + [(one.end, -1) for one in outcomes])
     running = peak = 0
     for _, change in changes:

@@ -1,7 +1,4 @@
-"""One benchmark of one server: connect, warm up, play the schedule, measure; and the command around it, from its flags
-to a table on the screen, line by line as `vllm bench serve` prints it, and a JSON file under its keys and some of
-our own.
-"""
+"""A benchmark of one server, from flags to a table and a JSON file with `vllm bench serve`'s keys."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ from models.progress import Bars, say
 
 
 def details_json(outcomes: Sequence[Outcome]) -> Json:
-    """Lists with an entry per request, in the order of the schedule; times in seconds after the start."""
+    """An entry per request, in schedule order; seconds after the start."""
     return {
         "statuses": [one.status for one in outcomes],
         "labels": [one.request.label for one in outcomes],
@@ -62,7 +59,6 @@ MAX_ERRORS = 10
 
 
 def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[float]) -> Table:
-    """A table of names and values, of some metrics; `figures` may have `num_warmups` and the like besides."""
     result = Table("", "", title="Serving Benchmark Result", show_header=False, title_style="bold")
     result.columns[1].justify = "right"
 
@@ -94,38 +90,33 @@ def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[floa
 
 
 def list_errors(outcomes: Sequence[Outcome]) -> list[str]:
-    """The errors of a run, the most frequent first, each with its count."""
+    """Most frequent first."""
     said = Counter(f"{one.failure.kind}: {one.failure.message}" for one in outcomes if one.failure is not None)
     lines = [f"{count} x {message}" for message, count in said.most_common(MAX_ERRORS)]
     return [*lines, f"and {len(said) - MAX_ERRORS} other errors"] if len(said) > MAX_ERRORS else lines
 
 
-Watch: TypeAlias = Callable[[str, int], Show]
-"""Begins what shows the progress of some requests, given a title and their number."""
+Watch: TypeAlias = Callable[[str, int], Show]  # begins a progress display, given a title and a number
 
-SPARE_FILES = 64
-"""The open files that a process needs besides its connections."""
+SPARE_FILES = 64  # open files beside connections
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A run against one model, and its figures, the client's own among them."""
-
     model: str
     run: Run
     figures: Json
 
 
 async def bench(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) -> Benchmark:
-    """Run a benchmark to its end, or until it is cancelled: then the result covers what ended.
-
-    Raises UserError; KeyboardInterrupt when it is cancelled while warming up.
+    """Run to the end, or until cancelled: then the result covers what ended. Raises UserError, and KeyboardInterrupt
+    while warming up.
     """
     async with _connect(asked, len(prompts)) as (client, form):
         arrivals = None if asked.request_rate is None else Arrivals(asked.request_rate, asked.burstiness)
         requests = schedule(prompts, form, arrivals, asked.seed, asked.cancel_rate, asked.cancel_delay)
         await _warm_up(client, form, asked, prompts, watch)
-        # Objects made by now stay to the end: a garbage collector that looked through them would delay sending.
+        # present objects are permanent: collecting them would delay sending
         gc.collect()
         gc.freeze()
         show = watch("requests", sum(1 + len(prompt.follow_ups) for prompt in prompts))
@@ -139,7 +130,7 @@ async def bench(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) -> B
 
 
 async def warm_up(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) -> None:
-    """Warm a server up by `num_warmups` requests, without measuring it. Raises as `bench` does."""
+    """Raises as `bench` does."""
     if asked.num_warmups:
         async with _connect(asked, asked.num_warmups) as (client, form):
             await _warm_up(client, form, asked, prompts, watch)
@@ -147,7 +138,7 @@ async def warm_up(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) ->
 
 @asynccontextmanager
 async def _connect(asked: BenchFlags, connections: int) -> AsyncIterator[tuple[Client, RequestForm]]:
-    """A client of the server, and the form of the requests to its model. Raises ServerError."""
+    """Raises ServerError."""
     allow_open_files(min(connections, asked.max_concurrency or connections))
     target = Target(asked.url, asked.headers(), asked.timeout)
     prefix = asked.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-"
@@ -158,7 +149,7 @@ async def _connect(asked: BenchFlags, connections: int) -> AsyncIterator[tuple[C
 async def _warm_up(
     client: Client, form: RequestForm, asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch
 ) -> None:
-    """Send the first prompts, over and over if need be, and forget how long they took; one at least must succeed."""
+    """One request at least must succeed."""
     first = islice(cycle(prompts), asked.num_warmups)
     requests = [form.fill(replace(prompt, follow_ups=()), index) for index, prompt in enumerate(first)]
     if not requests:
@@ -172,7 +163,7 @@ async def _warm_up(
 
 
 def allow_open_files(connections: int) -> None:
-    """Let this process have so many connections open, as far as its hard limit allows."""
+    """As far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + SPARE_FILES
     if hard != resource.RLIM_INFINITY:
@@ -182,14 +173,14 @@ def allow_open_files(connections: int) -> None:
 
 
 def run_bench(asked: BenchFlags) -> int:
-    """Run, print and save; returns the exit code. Raises UserError."""
+    """Returns the exit code. Raises UserError."""
     if not asked.url.startswith(("http://", "https://")):
         raise UserError(f"--base-url {asked.url}: must begin with http:// or https://")
     metrics = tuple(dict.fromkeys(asked.percentile_metrics))
     eos = asked.ignore_eos or workload.ignores_eos(asked)
     asked = replace(asked, ignore_eos=eos, percentile_metrics=metrics)
     folder = asked.result_dir or Path()
-    # A folder or a name alone asks for a file too.
+    # a folder or a name alone asks for a file, too
     saves = asked.save_result or asked.save_detailed or asked.result_dir or asked.result_filename
     if saves:
         with explain_unwritable(folder, "--result-dir"):
@@ -218,7 +209,7 @@ def _print(done: Benchmark, asked: BenchFlags) -> None:
 
 
 def _list_notes(done: Benchmark) -> Iterator[str]:
-    """What a reader must know before believing the figures."""
+    """What to know before believing the figures."""
     if done.run.interrupted:
         yield f"interrupted: these are the {len(done.run.outcomes)} of {done.run.planned} requests that had ended"
     yield from list_errors(done.run.outcomes)
@@ -232,7 +223,7 @@ def _list_notes(done: Benchmark) -> Iterator[str]:
 
 
 def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object]:
-    """The content of the result file, settings under the names of the flags. Headers stay out: they may hold keys."""
+    """Settings under their flags' names. Headers stay out: they may hold keys."""
     return {
         "date": date,
         "label": asked.label,
@@ -252,7 +243,7 @@ def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object
 
 
 def _name_file(asked: BenchFlags, model: str, date: str) -> str:
-    """The name of the result file, as `vllm bench serve` forms it: label-rate-model-date.json."""
+    """label-rate-model-date.json, as `vllm bench serve` names it."""
     rate = f"{asked.request_rate or math.inf}qps"
     concurrency = f"-concurrency{asked.max_concurrency}" if asked.max_concurrency else ""
     return f"{asked.label}-{rate}{concurrency}-{model.rpartition('/')[2]}-{date}.json"

@@ -1,7 +1,4 @@
-"""Sends requests to any server with an OpenAI-compatible API and times what streams back. Never retries.
-
-It knows nothing of schedules or of other requests; a request that fails is an outcome, not an exception.
-"""
+"""Sends requests to an OpenAI-compatible server and times the stream. Never retries; a failure is an outcome."""
 
 from __future__ import annotations
 
@@ -18,25 +15,20 @@ from loadgen.client.transcript import RequestError, Transcript, error_message
 from models.errors import UserError
 
 CONNECT_TIMEOUT = 30.0
-LINGER = 1.0
-"""Seconds that a server has after the end marker to end the response; only then can its connection be used again."""
+LINGER = 1.0  # seconds for the response's end after the end marker, so that the connection can be reused
 MAX_ERROR_BYTES = 64 * 1024
-OVERLOAD = (429, 503)
-"""Statuses by which servers turn a request away because of load: OpenAI says 429, vLLM and SGLang 503."""
+OVERLOAD = (429, 503)  # load rejections: OpenAI says 429, vLLM and SGLang 503
 
 
 class ServerError(UserError):
-    """The server cannot be asked at all; the message names the remedy."""
+    """The server cannot be asked at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server that requests go to."""
-
     base_url: str
     headers: Mapping[str, str] = field(default_factory=dict)
-    timeout: float = 600.0
-    """Seconds without a byte after which a request is given up."""
+    timeout: float = 600.0  # seconds without a byte
 
     def url(self, path: str) -> str:
         return self.base_url.rstrip("/").removesuffix("/v1") + path
@@ -44,14 +36,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One pool of connections to one server."""
-
     target: Target
     session: aiohttp.ClientSession
     id_prefix: str = "bench-"
 
     async def model(self) -> str:
-        """The first model that the server lists. Raises ServerError."""
+        """The first listed model. Raises ServerError."""
         url = self.target.url("/v1/models")
         try:
             async with self.session.get(url) as response:
@@ -69,7 +59,7 @@ class Client:
             raise ServerError(f"{url} lists no model: name one with --model") from error
 
     async def send(self, request: PreparedRequest, clock: Clock) -> Outcome:
-        """Send one request and read its answer to the end; `clock` tells the seconds since the start of the run."""
+        """`clock`: seconds since the run's start."""
         sent = clock()
         transcript = Transcript()
         status: Status = "completed"
@@ -101,7 +91,7 @@ class Client:
         )
 
     async def _exchange(self, request: PreparedRequest, transcript: Transcript, clock: Clock) -> None:
-        """Send the request and read its stream. Raises RequestError, or TimeoutError when `cancel_after` has passed."""
+        """Raises RequestError, or TimeoutError after `cancel_after`."""
         headers = {"x-request-id": f"{self.id_prefix}{request.index}", "x-lengthwise-estimate": "1"}
         try:
             async with self.session.post(self.target.url(request.path), data=request.body, headers=headers) as response:
@@ -118,7 +108,7 @@ class Client:
 
 @asynccontextmanager
 async def connect(target: Target, *, id_prefix: str = "bench-") -> AsyncIterator[Client]:
-    """A client whose connections are closed at the end. The number of connections has no bound of its own."""
+    """Without a bound on connections."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=target.timeout)
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
@@ -139,7 +129,7 @@ async def _require_stream(response: aiohttp.ClientResponse) -> None:
 
 
 async def _read_to_end(response: aiohttp.ClientResponse) -> None:
-    """Read to the end of the response after the end marker; an error there leaves the answer complete."""
+    """Errors behind the end marker leave the answer complete."""
     with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(LINGER):
             while await response.content.readany():
@@ -147,7 +137,6 @@ async def _read_to_end(response: aiohttp.ClientResponse) -> None:
 
 
 def _failure(error: Exception, timeout: float) -> Failure:
-    """The failure that an exception of the HTTP library stands for."""
     said = str(error) or type(error).__name__
     match error:
         case aiohttp.ConnectionTimeoutError():

@@ -1,8 +1,4 @@
-"""The content of one streamed answer so far, from server-sent events that arrive in any pieces. Bytes and times are
-handed in; it knows no connection and no clock.
-
-Of server-sent events it reads what the OpenAI API sends, where an event is one line `data: JSON`; no others count.
-"""
+"""One streamed answer so far, from SSE bytes in any pieces. Reads `data: JSON` lines only, as OpenAI sends."""
 
 from __future__ import annotations
 
@@ -15,15 +11,13 @@ from loadgen.client.request import Failure, Foretold
 
 
 class RequestError(Exception):
-    """A request failed; carries the reason."""
-
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
 class Delta(msgspec.Struct):
-    """The addition of one chat chunk. A chunk that tells only the role has no output."""
+    """A role alone is no output."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -32,7 +26,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """A chunk of an answer: `delta` in chats, `text` in completions."""
+    """`delta` in chats, `text` in completions."""
 
     delta: Delta | None = None
     text: str | None = None
@@ -40,13 +34,11 @@ class Choice(msgspec.Struct):
 
 
 class PromptDetails(msgspec.Struct):
-    """Tokens of the prompt that a server did not read again."""
-
     cached_tokens: int | None = None
 
 
 class Usage(msgspec.Struct):
-    """Token counts, which a server gives in its last event or in every one."""
+    """In a server's last event, or in every one."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -54,21 +46,17 @@ class Usage(msgspec.Struct):
 
 
 class Estimate(msgspec.Struct):
-    """What a server expected of a request when it came."""
-
     expected_completion_s: Foretold | None = None
 
 
 class Metrics(msgspec.Struct):
-    """Times and predictions that a server reports about its own work."""
+    """A server's own times and predictions."""
 
     queue_time_ms: float | None = None
     estimate: Estimate | None = None
 
 
 class Event(msgspec.Struct):
-    """One event of a stream, as far as it matters here."""
-
     choices: list[Choice] | None = None
     usage: Usage | None = None
     metrics: Metrics | None = None
@@ -80,23 +68,22 @@ DECODER = msgspec.json.Decoder(Event)
 
 @dataclass(slots=True)
 class Transcript:
-    """Reads a stream's bytes; raises RequestError when the server reports an error or sends what cannot be read."""
+    """Raises RequestError for an error event or unreadable data."""
 
-    done: bool = False
-    """Whether the end marker has come."""
+    done: bool = False  # the end marker has come
     token_times: list[float] = field(default_factory=list)
     prompt_tokens: int | None = None
     cached_tokens: int = 0
     output_tokens: int | None = None
     queue_time: float | None = None
     foretold: Foretold | None = None
-    _tail: bytes = b""  # of a line that has no end yet
+    _tail: bytes = b""  # of an unfinished line
     _pieces: list[str] = field(default_factory=list)
     _finished: bool = False
-    _latest: float = 0.0  # when the latest bytes came
+    _latest: float = 0.0  # time of the latest bytes
 
     def feed(self, chunk: bytes, now: float) -> None:
-        """Read what arrived at the time `now`. Text is not decoded here, so a cut inside a character does no harm."""
+        """Read bytes that came at `now`; cuts inside a character do no harm."""
         self._latest = now
         *lines, self._tail = (self._tail + chunk).split(b"\n")
         for data in (line[5:].strip() for line in lines if line.startswith(b"data:")):
@@ -107,13 +94,13 @@ class Transcript:
                 self._read(self._decode(data), now)
 
     def close(self) -> None:
-        """The stream has ended; raises RequestError when the answer had not."""
+        """The stream has ended; raises RequestError if the answer had not."""
         if not self.done and not self._finished:
             raise RequestError(Failure("closed", "the server closed the connection in the middle of the answer"))
 
     @property
     def end(self) -> float:
-        """When the last output arrived; of an answer without any, when its end did."""
+        """Time of the last output, else of the end."""
         return self.token_times[-1] if self.token_times else self._latest
 
     @property
@@ -148,7 +135,7 @@ class Transcript:
 
 
 def _output(choice: Choice) -> str | None:
-    """The text that a chunk brings; None when it brings nothing, "" when what it brings is no text."""
+    """A chunk's text; None for nothing, "" for output without text."""
     delta = choice.delta
     if delta is None:
         return choice.text or None
@@ -158,7 +145,7 @@ def _output(choice: Choice) -> str | None:
 
 
 def error_message(body: bytes) -> str:
-    """The message in an error's JSON, whichever of the servers' shapes it has; else the text as it is."""
+    """From any server's error shape; else the text itself."""
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

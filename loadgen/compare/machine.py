@@ -1,4 +1,4 @@
-"""The machine of a comparison, so that figures can be read years later, and what of its settings must stay hidden."""
+"""The machine of a comparison, and which of its settings are secret."""
 
 from __future__ import annotations
 
@@ -16,30 +16,27 @@ import psutil
 HIDDEN = "(hidden)"
 
 SECRET_WORDS = frozenset({"key", "apikey", "token", "secret", "password", "passwd", "auth", "authorization", "bearer"})
-USER = re.compile(r"(?<=://)[^/\s@]+@")
-"""User and password of a URL."""
+USER = re.compile(r"(?<=://)[^/\s@]+@")  # user and password of a URL
+# NAME=VALUE of a URL or a flag
 ASSIGNED = re.compile(r"([\w-]+)=([^&#\s'\"]+)")
-"""A parameter of a URL, or a flag with an equals sign."""
-KEY_FLAG = re.compile(r"(--api-key\s+)((?:(?!-)\S+\s*)+)")
-"""Keys that follow their flag."""
+KEY_FLAG = re.compile(r"(--api-key\s+)((?:(?!-)\S+\s*)+)")  # keys behind their flag
 
 
 def is_secret(name: str) -> bool:
-    """Whether a name is that of a key or a password, by its last word: `api_key` is, and `max_tokens` is not."""
+    """By the name's last word: `api_key` is secret, `max_tokens` is not."""
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
     return bool(words) and words[-1].lower() in SECRET_WORDS
 
 
 def hide(text: str) -> str:
-    """The text without passwords and keys of URLs, and without values of flags that are keys."""
+    """Text without passwords and keys of URLs and flags."""
     text = USER.sub(f"{HIDDEN}@", text)
     text = KEY_FLAG.sub(rf"\g<1>{HIDDEN} ", text).rstrip() if "--api-key" in text else text
     return ASSIGNED.sub(lambda found: f"{found[1]}={HIDDEN}" if is_secret(found[1]) else found[0], text)
 
 
 def publish(value: object) -> object:
-    """A value as JSON can hold it, which knows neither infinity nor paths; without the secrets in its texts, however
-    deep, and without the members with the name of a secret."""
+    """As JSON, without infinity, paths, or secrets at any depth."""
     if isinstance(value, str | Path):
         return hide(str(value))
     if isinstance(value, Mapping):
@@ -54,7 +51,6 @@ GPU_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,nohea
 
 
 def describe_machine() -> dict[str, str]:
-    """A few words on each part of this machine."""
     return {
         "processor": _find_processor(),
         "cores": f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()} logical",
@@ -65,12 +61,11 @@ def describe_machine() -> dict[str, str]:
 
 
 def find_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that serve and measure."""
     return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
 
 
 def collect_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that change what the servers do; the values of secret ones stay out."""
+    """Environment variables that change servers, without secrets."""
     names = sorted(name for name in environ if name.startswith(("LENGTHWISE_", "OMP_", "CUDA_VISIBLE")))
     return {name: HIDDEN if is_secret(name) else hide(environ[name]) for name in names}
 
@@ -82,7 +77,7 @@ def _find_processor() -> str:
 
 
 def _find_gpus() -> str:
-    """The GPUs as the driver's own tool names them; empty where there is none, or no such tool."""
+    """By the driver's own tool; empty without it."""
     try:
         said = subprocess.run(["nvidia-smi", *GPU_QUERY], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,8 +1,7 @@
-"""A comparison as plain data: what it is to play, decided before anything runs, every run of every round, and verdicts.
+"""A comparison as data: its plan, every run, and verdicts.
 
-Is a difference between two contestants real? Only if it is beyond what differs between rounds. Both play the requests
-of each round, so rounds are compared in pairs: a confidence interval of the mean change over rounds by Student's t
-(Biometrika 6, 1908), on the logarithms of the ratios where there are ratios.
+A difference is real if it exceeds that between rounds: a confidence interval of the paired mean change by Student's t,
+on logarithms of ratios where there are ratios.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from scheduler.assembly import find_strategies
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A server of ours with one strategy, which is started for each turn, or one at a URL that runs already."""
+    """One strategy's server, started for each turn, or a server at a URL."""
 
     name: str
     strategy: str | None = None
-    command: str | None = None
-    """What starts it in a shell."""
+    command: str | None = None  # that starts it in a shell
     url: str | None = None
 
 
@@ -37,8 +35,7 @@ class Contestant:
 class Point:
     """One load of the sweep."""
 
-    rate: float | None = None
-    """Requests per second, infinity: all at once; None: as the workload has it."""
+    rate: float | None = None  # requests/s; infinity: all at once; None: the workload's
     burstiness: float = 1.0
 
     @property
@@ -54,8 +51,6 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where and how a comparison ran."""
-
     date: str
     machine: Mapping[str, str]
     versions: Mapping[str, str]
@@ -65,24 +60,22 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """One run of the trace by one contestant, under one load."""
+    """One run of the trace by one contestant under one load."""
 
     contestant: str
     round: int
     point: Point
-    figures: Mapping[str, object]
-    """Name in the result of `lengthwise bench`, or `server_mean_batch_rows` where the server tells that -> value."""
-    latencies: tuple[float, ...] = ()
-    """Job completion times in seconds, ascending."""
+    figures: Mapping[str, object]  # by name in `lengthwise bench`, or `server_mean_batch_rows`
+    latencies: tuple[float, ...] = ()  # job completion times in seconds, ascending
     errors: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
-        """Whether the run was played to its end: only then it counts."""
+        """Only runs that were played to the end count."""
         return not self.figures.get("interrupted")
 
     def figure(self, key: str) -> float | None:
-        """A figure in its column's unit; None where there is none."""
+        """In the column's unit."""
         return COLUMNS[key].read(self.figures)
 
 
@@ -97,11 +90,10 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is to be compared, and all runs so far: none before it begins."""
+    """The plan and all runs so far."""
 
     flags: CompareFlags
-    contestants: tuple[Contestant, ...]
-    """The first is the baseline."""
+    contestants: tuple[Contestant, ...]  # the first is the baseline
     points: tuple[Point, ...]
     plays: tuple[Play, ...] = ()
     troubles: tuple[Trouble, ...] = ()
@@ -109,44 +101,38 @@ class Comparison:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the contestants."""
         return tuple(one.name for one in self.contestants)
 
     def list_turns(self) -> Iterator[tuple[int, Contestant]]:
-        """Each round, counted from 1, with each contestant.
-
-        Every round begins with the next of them, so that slow changes of the machine meet all of them alike.
-        """
+        """(round from 1, contestant); each round begins with the next contestant, so that drift meets all alike."""
         for number in range(self.flags.rounds):
             start = number % len(self.contestants)
             for contestant in (*self.contestants[start:], *self.contestants[:start]):
                 yield number + 1, contestant
 
     def rounds_finished(self, name: str) -> int:
-        """The number of rounds in which a contestant played every load to its end."""
         rounds = [[play.round for play in self.whole_plays(name, point)] for point in self.points]
         return len(set.intersection(*map(set, rounds)))
 
     def whole_plays(self, name: str, point: Point) -> tuple[Play, ...]:
-        """A contestant's runs that were played to their end, in the order of the rounds."""
+        """In order of the rounds."""
         return tuple(play for play in self.plays if play.whole and (play.contestant, play.point) == (name, point))
 
     def by_round(self, name: str, point: Point, key: str) -> dict[int, float]:
-        """A figure of a contestant by round, of those that were played to their end, as far as it is known."""
+        """Of whole plays, as far as known."""
         figures = {play.round: play.figure(key) for play in self.whole_plays(name, point)}
         return {number: value for number, value in figures.items() if value is not None}
 
     def count_lost(self, name: str, point: Point) -> float:
-        """A contestant's requests that failed or were rejected, in all rounds."""
+        """Failed or rejected, in all rounds."""
         return sum(sum(self.by_round(name, point, key).values()) for key in ("failed", "rejected"))
 
 
-OURS = ("--strategy", "--host", "--port", "--allow-replay", "--api-key")
-"""Flags of `lengthwise serve` that the comparison sets."""
+OURS = ("--strategy", "--host", "--port", "--allow-replay", "--api-key")  # flags of `serve` that the comparison sets
 
 
 def plan(asked: CompareFlags) -> Comparison:
-    """The comparison that the flags ask for, before its first run. Raises UserError."""
+    """Raises UserError."""
     contestants = _contestants(asked)
     if asked.model is not None and not asked.strategies:
         raise UserError(f"{asked.model}: only --strategies start servers; to ask those of --urls for it, give --model")
@@ -175,7 +161,7 @@ def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tup
             raise UserError("--burstinesses needs --request-rates")
         return (Point(),)
     finite = sorted({rate for rate in rates if rate != math.inf})
-    at_once = [Point(math.inf)] if math.inf in rates else []  # which knows no burstiness
+    at_once = [Point(math.inf)] if math.inf in rates else []  # without burstiness
     return (*(Point(rate, burstiness) for burstiness in sorted(set(burstinesses)) for rate in finite), *at_once)
 
 
@@ -193,31 +179,27 @@ def _serve_command(model: str | None, serve_args: str, strategy: str) -> str:
     )
 
 
-CONFIDENCE = 0.95
-"""The probability with which the bounds of a change enclose it; what is left is that of a verdict between equals."""
+CONFIDENCE = 0.95  # of a change's bounds
 
 Outcome: TypeAlias = Literal["better", "worse", "not shown", "no verdict"]
 
 
 class Change(NamedTuple):
-    """How far a contestant is from another, and between which bounds that is with a probability of CONFIDENCE."""
+    """A contestant's distance from another, with bounds of CONFIDENCE."""
 
     typical: float
     low: float
     high: float
-    relative: bool
-    """Whether these are parts of the other's figure, -0.1 for 10 % less; else they are in the quantity's unit."""
+    relative: bool  # shares, -0.1 for 10 % less; else in the quantity's unit
 
     @property
     def shown(self) -> bool:
-        """Whether the bounds leave no doubt about the direction."""
+        """Whether the bounds exclude zero."""
         return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement on a contestant next to another, in one quantity under one load."""
-
     contestant: str
     baseline: str
     point: Point
@@ -227,7 +209,7 @@ class Verdict:
 
 
 def judge_all(comparison: Comparison) -> list[Verdict]:
-    """The verdicts on every pair of contestants once, those with the baseline first, wherever both have figures."""
+    """All pairs with figures, baseline pairs first."""
     return [
         verdict
         for base, other in combinations(comparison.names, 2)
@@ -252,7 +234,6 @@ def _judge_quantity(
 
 
 def judge(pairs: Sequence[tuple[float, float]], better: Better) -> tuple[Outcome, str]:
-    """The outcome and its sentence, from the figures of a contestant and of the baseline in each round."""
     if len(pairs) < LEAST_ROUNDS:
         return "no verdict", f"no verdict: {len(pairs)} of at least {LEAST_ROUNDS} rounds"
     change = find_change(pairs)
@@ -263,8 +244,8 @@ def judge(pairs: Sequence[tuple[float, float]], better: Better) -> tuple[Outcome
 
 
 def find_change(pairs: Sequence[tuple[float, float]]) -> Change:
-    """The mean change over rounds from the second of each pair to the first; two pairs at least."""
-    from scipy.special import stdtrit  # slow to import, and only wanted when rounds were played
+    """Mean change over rounds from the second to the first; at least two pairs."""
+    from scipy.special import stdtrit  # slow to import
 
     relative = all(own > 0 and base > 0 for own, base in pairs)
     changes = [math.log(own / base) if relative else own - base for own, base in pairs]
@@ -280,7 +261,6 @@ def _write_bounds(change: Change) -> str:
 
 
 def _write_change(change: float, relative: bool) -> str:
-    """A change in words."""
     direction = "higher" if change > 0 else "lower"
     if change == 0:
         return "equal"

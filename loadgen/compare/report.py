@@ -1,6 +1,4 @@
-"""What a comparison found: report.json, with every figure of every round and the verdicts; report.html and the summary
-on a terminal, in tables and plots as those of simulations; and what must be known before the figures are believed.
-"""
+"""A comparison's report.json, report.html and terminal summary, with warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from loadgen.simulate.report import draw_frontier, draw_lines
 
 
 def collect_flags(asked: CompareFlags) -> Json:
-    """Every flag with its value, whether given or not; keys stay out."""
+    """Keys stay out."""
     shown = {one.name for one in fields(asked) if one.repr}
     return {
         name: HIDDEN if value and name not in shown else publish(value) for name, value in sorted(vars(asked).items())
@@ -30,7 +28,6 @@ def collect_flags(asked: CompareFlags) -> Json:
 
 
 def make_document(comparison: Comparison, setting: Setting) -> Json:
-    """The content of report.json."""
     flags = comparison.flags
     return {
         **asdict(setting),
@@ -62,7 +59,7 @@ def _load_json(point: Point) -> Json:
 
 
 def find_warnings(comparison: Comparison) -> Iterator[str]:
-    """The faults of this comparison, the gravest first."""
+    """Gravest first."""
     if comparison.interrupted:
         planned = comparison.flags.rounds * len(comparison.names) * len(comparison.points)
         played = len(comparison.plays)
@@ -88,7 +85,7 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
 
 
 def _warn_of_uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
-    """A warning where answers differ in length, since their latencies then say little about schedulers."""
+    """Latencies say little about schedulers where answers differ in length."""
     made = {
         name: max(tokens.values())
         for name in comparison.names
@@ -104,7 +101,6 @@ MARKS = {"better": "▲ ", "worse": "▼ "}
 
 
 def make_page(comparison: Comparison, setting: Setting) -> str:
-    """The text of report.html."""
     flags, (*first, last) = comparison.flags, comparison.names
     seeds = f"seeds {flags.seed} to {flags.seed + flags.rounds - 1}"
     lines = [
@@ -123,7 +119,6 @@ def make_page(comparison: Comparison, setting: Setting) -> str:
 
 
 def make_summary(comparison: Comparison) -> RenderableType:
-    """The figures that matter most, for a terminal; the report has the others."""
     tables = (
         show_table(tabulate(f"{point.label}: mean of the rounds (lowest–highest)", found, BRIEF))
         for point in comparison.points
@@ -138,7 +133,6 @@ def make_summary(comparison: Comparison) -> RenderableType:
 
 
 def tell_warm_up(requests: int) -> str:
-    """How servers were warmed up, given the requests for that in each turn."""
     if not requests:
         return "No server was warmed up (--num-warmups 0): what is slow at first is part of the figures."
     sent = "1 request" if requests == 1 else f"{requests} requests"
@@ -146,19 +140,17 @@ def tell_warm_up(requests: int) -> str:
 
 
 def _find_results(comparison: Comparison, point: Point) -> dict[str, list[Figures]]:
-    """The figures of each round that was played to its end, by contestant."""
     found = {name: [play.figures for play in comparison.whole_plays(name, point)] for name in comparison.names}
     return {name: figures for name, figures in found.items() if figures}
 
 
 def _write_rounds(comparison: Comparison) -> str:
-    """How many rounds were played to their end, by contestant."""
     told = ", ".join(f"{comparison.rounds_finished(name)} by {name}" for name in comparison.names)
     return f"Of {comparison.flags.rounds} rounds were finished: {told}"
 
 
 def _draw_loads(comparison: Comparison) -> list[Plot]:
-    """Figures over the rates of one burstiness; mean against p99 at loads that stand alone."""
+    """Over rates of one burstiness; mean against p99 where loads stand alone."""
     plots: list[Plot] = []
     played = [(point, found) for point in comparison.points if (found := _find_results(comparison, point))]
     for (bursts, _), group in groupby(played, key=lambda pair: (pair[0].burstiness, pair[0].rate in (None, math.inf))):
@@ -172,7 +164,6 @@ def _draw_loads(comparison: Comparison) -> list[Plot]:
 
 
 def _tabulate_verdicts(comparison: Comparison) -> Iterator[Table]:
-    """A table for every baseline and load: quantities below each other, contestants side by side."""
     judged = judge_all(comparison)
     for baseline, point in dict.fromkeys((one.baseline, one.point) for one in judged):
         own = [one for one in judged if (one.baseline, one.point) == (baseline, point)]
@@ -186,7 +177,6 @@ def _tabulate_verdicts(comparison: Comparison) -> Iterator[Table]:
 
 
 def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
-    """A table for every load: quantities below each other, contestants side by side."""
     for point in comparison.points:
         if found := _find_results(comparison, point):
             told = {key for figures in found.values() for one in figures for key in one if one[key] is not None}
@@ -195,6 +185,5 @@ def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
 
 
 def _tabulate_setting(comparison: Comparison, setting: Setting) -> Table:
-    """Where the comparison ran, and whom it compared."""
     servers = {one.name: hide(one.command or f"{one.url}, which ran before") for one in comparison.contestants}
     return Table("Where and how", (), tuple((servers | {**setting.machine, **setting.versions}).items()), "setting")

@@ -1,8 +1,4 @@
-"""A comparison from its flags to its report: plans it, plays the rounds, prints and saves the results.
-
-In each round every contestant's server is started, warmed, put under every load, and stopped before the next one. A
-server's mean batch is told by the difference of its /metrics between before and after a run.
-"""
+"""A comparison from flags to report. In each round every contestant's server is started, warmed, loaded and stopped."""
 
 from __future__ import annotations
 
@@ -43,14 +39,13 @@ from models.options import options_of
 from models.progress import Bars
 
 PAGE, DATA, LOGS = "report.html", "report.json", "logs"
-"""Files in the folder of a comparison, and the folder in it for the logs of the servers that it starts."""
 
 
 def run_compare(asked: CompareFlags) -> int:
-    """Play, print and save; returns the exit code. Raises UserError."""
+    """Returns the exit code. Raises UserError."""
     started = datetime.now()
     if asked.replay_lengths is None:
-        # Lengths must be the same for all. Servers that are not ours do not know replayed ones.
+        # lengths must be alike, and foreign servers replay none
         asked = replace(asked, replay_lengths=not asked.urls)
     folder = asked.output or Path(f"compare-{started:%Y%m%d-%H%M%S}")
     planned = plan(replace(asked, ignore_eos=asked.ignore_eos or workload.ignores_eos(asked)))
@@ -79,7 +74,7 @@ def run_compare(asked: CompareFlags) -> int:
 
 
 def _report(done: Comparison, files: list[Path]) -> int:
-    """Print the results; returns the exit code. Raises UserError when there are none."""
+    """Returns the exit code. Raises UserError without results."""
     troubles = [f"{one.contestant}, round {one.round}: {one.message}" for one in done.troubles]
     if not done.plays and not done.interrupted:
         raise UserError("\n".join(("no contestant could be played:", *troubles)))
@@ -91,7 +86,7 @@ def _report(done: Comparison, files: list[Path]) -> int:
 
 
 def _prepare(folder: Path) -> None:
-    """Make sure before a long run that its report can be written. Raises UserError."""
+    """Check before a long run that the report can be written. Raises UserError."""
     if (folder / DATA).exists():
         raise UserError(f"{folder / DATA} exists already: choose another folder with --output")
     with explain_unwritable(folder, "--output"):
@@ -99,7 +94,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all. Raises UserError."""
+    """All or nothing. Raises UserError."""
     with explain_unwritable(path.parent, "--output"), replace_file(path) as file:
         file.write(content)
 
@@ -108,7 +103,7 @@ BATCH_ROWS = "lengthwise:batch_rows"
 
 
 async def read_batch_rows(target: Target) -> tuple[float, float]:
-    """The sum of the rows of all batches that a server has run, and their number; nothing where it does not tell."""
+    """(sum of rows, number of batches) run so far; None where not reported."""
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10), headers=dict(target.headers)) as session,
@@ -124,16 +119,15 @@ async def read_batch_rows(target: Target) -> tuple[float, float]:
     return total, count
 
 
-KEYS = "LENGTHWISE_API_KEY"
-"""The variable with a server's keys, which overrides those of its configuration file."""
+KEYS = "LENGTHWISE_API_KEY"  # the variable with a server's keys
 METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_queue_time", "queue_time")
 
 
 def play_rounds(plan: Comparison, prompts: Sequence[Sequence[Prompt]], logs: Path, bars: Bars) -> Iterator[Comparison]:
-    """Play all rounds, or until KeyboardInterrupt; gives what is known after every turn.
+    """Play all rounds, or until KeyboardInterrupt; yields after every turn.
 
-    Each round has prompts of its own. Logs of servers of ours go to the folder `logs`. A fault of a contestant's server
-    leaves it out from then on; the others go on. Raises UserError where no contestant is to blame.
+    Each round has its own prompts. A faulty contestant is left out from then on. Raises UserError where no contestant
+    is to blame.
     """
     known = plan
     try:
@@ -158,8 +152,6 @@ def play_rounds(plan: Comparison, prompts: Sequence[Sequence[Prompt]], logs: Pat
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One contestant's turn in a round."""
-
     runner: asyncio.Runner
     flags: CompareFlags
     contestant: Contestant
@@ -172,7 +164,7 @@ class _Turn:
         return f"round {self.number} of {self.flags.rounds}, {self.contestant.name}"
 
     def play(self, points: Sequence[Point], logs: Path) -> Iterator[Play]:
-        """Put the contestant under all loads, or until one is interrupted. Raises ServerFailure and ServerError."""
+        """Under all loads, or until interrupted. Raises ServerFailure and ServerError."""
         url = self.contestant.url
         self.bars.say(f"{self.title}: {'starting the server' if url is None else f'connecting to {hide(url)}'}")
         with self._open_server(logs) as (asked, check):
@@ -213,7 +205,7 @@ class _Turn:
 
     @contextmanager
     def _open_server(self, logs: Path) -> Iterator[tuple[BenchFlags, Callable[[], None]]]:
-        """The flags with which `lengthwise bench` would ask the server, and what raises where that has died."""
+        """The flags with which `bench` asks the server, and a check that it lives."""
         flags, contestant = self.flags, self.contestant
         shared: dict[str, Any] = {
             one.name: getattr(flags, one.name) for group in (Access, Load, Sampling) for one in options_of(group)
@@ -226,9 +218,10 @@ class _Turn:
         if contestant.command is None:
             yield replace(asked, base_url=contestant.url, model=flags.ask_model), lambda: None
             return
-        name = re.sub(r"[^\w.]+", "-", contestant.name).strip("-")  # as far as any file system takes it
-        # A server may be set up to want keys. Given as a variable, this one is in no list of processes. A key that was
-        # asked for is each server's: lengths are learned by key, so a journal tells nothing to a new one.
+        name = re.sub(r"[^\w.]+", "-", contestant.name).strip("-")  # valid on any file system
+        # servers may want keys; as a variable, a key shows in no process list. Lengths are learned by key, so a key
+        # that was
+        # asked for is each server's
         key = flags.headers().get("Authorization", "").removeprefix("Bearer ") or token_hex()
         command, log = shlex.split(contestant.command), logs / f"{name}-round-{self.number}.log"
         with run_server(command, log, flags.ready_check_timeout_sec, environ={KEYS: key}) as own:

@@ -1,4 +1,4 @@
-"""A `lengthwise serve` process for one turn: started on a free loopback port, ready, stopped and seen to have ended."""
+"""A `lengthwise serve` process for one turn, on a free loopback port."""
 
 from __future__ import annotations
 
@@ -16,27 +16,24 @@ from types import MappingProxyType
 
 from loadgen.result_file import handle_signals
 
-STOP_TIMEOUT = 60.0
-"""Seconds that a server may take to end after SIGTERM."""
+STOP_TIMEOUT = 60.0  # seconds to end after SIGTERM
 POLL = 0.05
 LOG_LINES = 12
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ServerFailure(Exception):
-    """A server of ours did not start, died, or did not end; the message holds the last lines of its log."""
+    """With the last lines of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnServer:
-    """A server that is ready."""
-
     url: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def require_alive(self) -> None:
-        """Raise ServerFailure when the server has died."""
+        """Raises ServerFailure."""
         if self.process.poll() is not None:
             raise _make_failure(f"the server ended by itself with exit code {self.process.returncode}", self.log)
 
@@ -49,10 +46,8 @@ def run_server(
     stop_timeout: float = STOP_TIMEOUT,
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[OwnServer]:
-    """Start a server with `environ` added to this process's own, and stop it with SIGTERM on leaving.
-
-    Raises ServerFailure. The server gets a session of its own, so that Ctrl-C on the terminal reaches this process
-    alone, which then stops it.
+    """Run a server with `environ` added, stop it with SIGTERM. Raises ServerFailure. Its own session keeps Ctrl-C from
+    it.
     """
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -76,7 +71,7 @@ def run_server(
 
 @contextmanager
 def _hold_signals() -> Iterator[None]:
-    """Hold back what ends this process: an exception while it starts another would leave that one behind."""
+    """An exception while it starts another would leave that process behind."""
     held: list[int] = []
     with handle_signals(dict.fromkeys(ENDING, lambda one, frame: held.append(one))):
         yield
@@ -103,7 +98,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, timeout: floa
 
 
 def _stop(process: subprocess.Popen[bytes], timeout: float) -> bool:
-    """End the process and all that it started; tells whether it went by itself. A second Ctrl-C kills it at once."""
+    """Whether it ended by itself. A second Ctrl-C kills it at once."""
     process.terminate()
     try:
         process.wait(timeout)

@@ -1,4 +1,4 @@
-"""The flags of `lengthwise simulate`: the machine, scheduling, the load, and what is kept of it. Needs no numpy."""
+"""The flags of `lengthwise simulate`; without numpy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_COST = "a100-llama2-13b-hf"
 
 
 def parse_prediction(text: str) -> Prediction:
-    """As `prediction.read_prediction`; raises ValueError."""
+    """Raises ValueError."""
     from loadgen.simulate.prediction import read_prediction  # numpy, which --help can do without
 
     return read_prediction(text)
@@ -111,7 +111,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadFlags(SimulatedLoad, Workload):
-    """The flags that say which requests come, and when."""
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class SimulateFlags(SimulatedMachine, SimulatedScheduling, LoadFlags, Result):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        """The strategies to simulate, each once."""
+        """Each strategy once."""
         return tuple(dict.fromkeys(self.strategies or DEFAULT_STRATEGIES))
 
 

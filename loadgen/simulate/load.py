@@ -1,5 +1,4 @@
-"""The load of a simulation: lengths from a workload, at a trace's own times or at random ones, as long as executors can
-hold them. Sends nothing."""
+"""The load of a simulation: lengths of a workload, at a trace's or random times, cut to what executors hold."""
 
 from __future__ import annotations
 
@@ -17,18 +16,14 @@ from loadgen.workload.requests import load as load_requests
 from loadgen.workload.sample import Count, load_vocabulary
 from models.errors import UserError
 
-RATE = 20.0
-"""Requests a second where nothing else is said: SCLS's."""
+RATE = 20.0  # requests/s by default: SCLS's
 
-OWN_TIMES = 1_000_000
-"""Requests at most when a trace is played at its own times."""
+OWN_TIMES = 1_000_000  # requests at most at a trace's own times
 
 
 def simulated_load(flags: LoadFlags) -> list[Lengths]:
-    """The requests that the flags ask for, in the order they arrive; raises UserError.
-
-    With a rate there are rate x duration of them, or as many as a trace has; a trace at its own times plays `duration`
-    seconds.
+    """In order of arrival: rate x duration requests, or as many as a trace has; at its own times, `duration` seconds
+    of it. Raises UserError.
     """
     timed = flags.rate is None and is_timed(flags)
     rate = RATE if flags.rate is None else flags.rate
@@ -40,22 +35,20 @@ def simulated_load(flags: LoadFlags) -> list[Lengths]:
 
 
 def draw_arrivals(requests: Sequence[Lengths], rate: float, burstiness: float, seed: int) -> list[Lengths]:
-    """The requests at random times, `rate` a second."""
+    """`rate` a second."""
     times = arrival_times(Arrivals(rate, burstiness), len(requests), np.random.default_rng(seed))
     return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
 
 
 def task_lengths(count: int, seed: int, longest: int) -> list[Lengths]:
-    """Requests of the built-in tasks, prompts and answers of at most `longest` tokens; no arrivals."""
+    """Built-in tasks, prompts and answers of at most `longest` tokens."""
     workload = Workload(max_input_len=longest, max_output_len=longest)
     return _lengths(workload, count, seed)
 
 
 def fit_load(requests: Sequence[Lengths], longest: int) -> tuple[list[Lengths], int, int]:
-    """Cut requests to `longest` tokens, prompt and answer together, as a server with that `--max-model-len` does.
-
-    Returns them, how many answers are cut, and how many requests are left out since their prompt leaves no room for an
-    answer. Raises UserError when none is left.
+    """Cut to `longest` tokens as `--max-model-len` does: requests, answers cut, and prompts left out. Raises UserError
+    when none is left.
     """
     kept = [one for one in requests if one.input_length < longest]
     if requests and not kept:
@@ -66,7 +59,7 @@ def fit_load(requests: Sequence[Lengths], longest: int) -> tuple[list[Lengths], 
 
 
 def is_timed(workload: Workload) -> bool:
-    """Whether every request of the workload has a time of its own."""
+    """Whether every request has its own time."""
     return workload.dataset_name in TRACES
 
 
@@ -75,7 +68,7 @@ def _lengths(workload: Workload, requests: int, seed: int) -> list[Lengths]:
     if is_timed(workload):  # no prompts are needed
         return load_trace(workload.file, workload.dataset_name, workload.cut(requests))
     count = load_vocabulary(workload.tokenizer, workload.random_vocab_size).count
-    # A simulation must know how long answers get.
+    # a simulation must know lengths
     known = replace(workload, replay_lengths=True)
     return [_length(prompt, count) for prompt in load_requests(known, requests, seed)]
 

@@ -1,5 +1,5 @@
-"""A simulated node, the real dispatcher over simulated executors on a clock that its owner moves; and routers before
-several nodes, which look at nothing of a node but its `requests` and its `load`.
+"""A simulated node, the real dispatcher over simulated executors; and routers, which see a node's `requests` and
+`load`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scheduler.request import Request
 
 
 class VirtualClock:
-    """A scheduler's clock; it starts at 0."""
+    """Starts at 0."""
 
     def __init__(self) -> None:
         self._time = 0.0
@@ -36,11 +36,11 @@ class VirtualClock:
         return self._time
 
     def move_to(self, time: float) -> None:
-        """Let it be this time; a moment that has passed changes nothing."""
+        """Past times change nothing."""
         self._time = max(self._time, time)
 
     async def wait(self, event: asyncio.Event, until: float | None) -> None:
-        """Nothing happens while one waits, so the time that is waited for is there at once."""
+        """Simulated time is there at once."""
         if until is None:
             await event.wait()
         elif not event.is_set():
@@ -49,21 +49,15 @@ class VirtualClock:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """The work of one executor."""
-
-    completion: float
-    """When it finished its last work, in seconds after the start."""
-    prefill: float
-    """Seconds spent reading prompts."""
-    decode: float
-    """Seconds spent on decode iterations."""
-    row_decode: float
-    """The sum of its rows' seconds in decode; divided by `decode`, its mean batch size."""
+    completion: float  # of its last work, seconds after the start
+    prefill: float  # seconds
+    decode: float  # seconds
+    row_decode: float  # summed over rows; divided by `decode`, the mean batch size
     tally: Tally
 
 
 class Node:
-    """A whole server. Its owner moves the clock to `due`, calls `advance`, and so on."""
+    """A whole server. The clock's owner moves it to `due`, calls `advance`, and so on."""
 
     def __init__(self, parts: Parts, machine: Machine, clock: Clock) -> None:
         self._clock = clock
@@ -77,22 +71,19 @@ class Node:
         self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes)
         self._tallies = [Tally()] * machine.workers
         self._runs_ahead = machine.runs_ahead
-        self._changed = False  # whether anything happened since the last decisions
+        self._changed = False  # since the last decisions
         self._wake = math.inf
-        self.due = math.inf
-        """When it has something to do, on the clock; infinity: not before the next request."""
+        self.due = math.inf  # infinity: the next request
 
     @property
     def requests(self) -> int:
-        """Requests that it has and has not answered."""
+        """Requests not yet answered."""
         return self._dispatcher.table.requests_waiting + self._dispatcher.table.requests_running
 
     def load(self) -> NodeLoad:
-        """The load that the node tells a router."""
         return self._dispatcher.waits.load()
 
     def records(self) -> list[WorkerRecord]:
-        """Time that each executor has spent, and what for."""
         usages = (executor.usage for executor in self._executors)
         return [
             WorkerRecord(one.last, one.prefill, one.decode, one.row_decode, tally)
@@ -102,7 +93,7 @@ class Node:
     def submit(
         self, prompt: Sequence[int], sampling: SamplingParams, client: str, forecast: Forecast, priority: int = 0
     ) -> Request:
-        """Take a request in; it is looked at when the node advances, now."""
+        """It is handled when the node advances, now."""
         predicted, known = split_forecast(forecast)
         self._changed, self.due = True, self._clock.now()
         return self._dispatcher.submit(
@@ -110,7 +101,7 @@ class Node:
         )
 
     def advance(self) -> None:
-        """Let executors do what is due, and decide what they do next."""
+        """Let executors act, then decide."""
         now = self._clock.now()
         for executor in self._executors:
             if executor.due <= now:
@@ -148,30 +139,27 @@ class Node:
         self._wake = math.inf if wake is None or wake <= now else wake
 
 
-PERIOD = 1.0
-"""Seconds between two times that nodes tell their load, as the router behind Ray Serve is told."""
+PERIOD = 1.0  # seconds between load reports, as behind Ray Serve
 
 
 class Router:
-    """Sends requests to one node after another; others choose otherwise."""
+    """Round-robin."""
 
-    due = math.inf
-    """When it wants to look at the nodes, on the clock."""
+    due = math.inf  # when it next looks at the nodes
 
     def __init__(self) -> None:
         self._next = 0
 
-    def look(self, nodes: Sequence[Node], now: float) -> None:
-        """Note what the nodes tell."""
+    def look(self, nodes: Sequence[Node], now: float) -> None: ...
 
     def choose(self, nodes: Sequence[Node], job: Job, now: float) -> int:
-        """The index of the node that gets this request."""
+        """Index of the node for this request."""
         chosen, self._next = self._next % len(nodes), self._next + 1
         return chosen
 
 
 class PowerOfTwo(Router):
-    """The node with fewer requests of two that are drawn, as Ray Serve does by default; it is told them at once."""
+    """The node with fewer requests of two drawn, as in Ray Serve; counts are immediate."""
 
     def __init__(self) -> None:
         self._random = random.Random(0)

@@ -1,8 +1,4 @@
-"""Predicted lengths in a simulation: none, the true ones, ones with a predictor's errors, or those of a file.
-
-Only here are true lengths looked at; what leaves is a prediction. Equal seeds give each request the same one, whichever
-strategy it is for.
-"""
+"""Simulated predictions: none, true, noisy, misleading, or of a file. Equal seeds give equal predictions."""
 
 from __future__ import annotations
 
@@ -24,31 +20,25 @@ from loadgen.workload.lengths import at, text_lines
 from scheduler.length.oracle import true_length
 from scheduler.length.prediction import LengthDistribution
 
-Forecast: TypeAlias = float | LengthDistribution | None
-"""Predicted tokens of an answer, or how likely each length is."""
+Forecast: TypeAlias = float | LengthDistribution | None  # tokens, or a distribution of them
 
-Predict: TypeAlias = Callable[[SamplingParams], Forecast]
-"""Sampling parameters -> predicted length. Called once for each request, in order of arrival."""
+Predict: TypeAlias = Callable[[SamplingParams], Forecast]  # called once a request, in order of arrival
 
-STEPS = 32
-"""Lengths in a distribution of a noisy prediction."""
+STEPS = 32  # lengths in a noisy prediction's distribution
 
 
 def split_forecast(forecast: Forecast) -> tuple[float | None, LengthDistribution | None]:
-    """Split a forecast into the predicted length and its distribution, as far as they are known."""
+    """(length, distribution), as far as known."""
     return (forecast.mean, forecast) if isinstance(forecast, LengthDistribution) else (forecast, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The quality of predictions; without any of these, nothing is predicted."""
+    """Without any of these, nothing is predicted."""
 
-    sigma: float | None = None
-    """Standard deviation of the error's logarithm; 0 for an oracle."""
-    wrong: str | None = None
-    """A name of WRONG: a predictor that misleads."""
-    file: Path | None = None
-    """A predicted length a line, one for each request in order of arrival."""
+    sigma: float | None = None  # of the error's logarithm; 0: oracle
+    wrong: str | None = None  # a name of WRONG
+    file: Path | None = None  # a length a line, in order of arrival
 
     def __str__(self) -> str:
         if self.file is not None:
@@ -58,7 +48,7 @@ class Prediction:
         return f"noisy:{self.sigma:g}" if self.sigma else "oracle"
 
     def source(self, seed: int) -> Predict | None:
-        """The predictor of one simulation; raises UserError for a file that cannot be read."""
+        """Raises UserError for an unreadable file."""
         if self.file is not None:
             return replay_forecasts(read_lengths(self.file))
         if self.wrong is not None:
@@ -87,7 +77,7 @@ def read_prediction(text: str) -> Prediction:
 
 
 def read_lengths(path: Path) -> list[float]:
-    """Lengths in tokens from a file with one a line; raises UserError."""
+    """A length a line; raises UserError."""
     lengths: list[float] = []
     for line, text in text_lines(path):
         try:
@@ -98,32 +88,28 @@ def read_lengths(path: Path) -> list[float]:
 
 
 def replay_forecasts(forecasts: Sequence[Forecast]) -> Predict:
-    """A predictor that says these, one a request in order of arrival."""
+    """One a request, in order of arrival."""
     following = iter(forecasts)
     return lambda sampling: next(following)
 
 
 def _inverted(seed: int) -> Predict:
-    """The longest answers are said to be the shortest, and the shortest the longest."""
+    """The longest answers are predicted shortest."""
     return lambda sampling: sampling.max_tokens + 1 - true_length(sampling)
 
 
 def _tenfold(seed: int) -> Predict:
-    """Ten times too long or a tenth, one as likely as the other."""
+    """Ten times too long or a tenth, equally likely."""
     rng = random.Random(seed)
     return lambda sampling: true_length(sampling) * rng.choice((0.1, 10.0))
 
 
+# misleading predictors, by name; called with a seed
 WRONG: Mapping[str, Callable[[int], Predict]] = MappingProxyType({"inverted": _inverted, "tenfold": _tenfold})
-"""Predictors that mislead, by name; called with a seed."""
 
 
 def _noisy(sigma: float, seed: int) -> Predict:
-    """A predictor that is wrong by a factor exp(sigma·z), z standard normal, and knows how wrong it may be.
-
-    What it says is the distribution of the length given its guess, where all lengths were as likely before:
-    log-normal about the guess.
-    """
+    """Off by exp(sigma·z), z standard normal, and aware of it: log-normal about the guess, for a flat prior."""
     rng, normal = random.Random(seed), NormalDist()
     factors = np.exp(sigma * np.array([normal.inv_cdf((step + 0.5) / STEPS) for step in range(STEPS)]))
 

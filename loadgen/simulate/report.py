@@ -1,6 +1,4 @@
-"""Simulations side by side, also at every combination of swept flags: a table for the eye, a page with plots, CSV for a
-notebook, and plain data for a file. Simulates nothing.
-"""
+"""Simulations side by side, also over swept flags: table, page, CSV, and data."""
 
 from __future__ import annotations
 
@@ -21,42 +19,34 @@ from loadgen.simulate.flags import SimulatedLoad, SimulatedMachine, SimulatedSch
 from models.errors import UserError
 from models.options import options_of, suggest
 
-Results: TypeAlias = Mapping[str, Sequence[Figures]]
-"""A strategy -> its figures, with each seed."""
+Results: TypeAlias = Mapping[str, Sequence[Figures]]  # strategy -> figures of each seed
 
-NOISE = "noise"
-"""An axis of its own: σ of `--prediction noisy:σ`, with 0 for an oracle."""
+NOISE = "noise"  # axis of σ in `--prediction noisy:σ`; 0: oracle
 
 RANGE = re.compile(r"([-+.\de]+):([-+.\de]+):([-+.\de]+)")
-MOST = 10_000
-"""Values of an axis that are no slip of the hand."""
+MOST = 10_000  # values of an axis; more is a slip
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A flag and its values."""
-
     name: str
     flag: str
-    """The name of the flag among the arguments."""
-    values: Mapping[str, object]
-    """By the texts that the user wrote, ranges written out."""
+    values: Mapping[str, object]  # by the user's texts, ranges expanded
 
 
 def read_axes(sweeps: Sequence[str]) -> tuple[Axis, ...]:
-    """The axes of `--sweep` flags, in their order. Raises UserError."""
+    """Raises UserError."""
     axes = tuple(map(_read_axis, sweeps))
     if len({axis.flag for axis in axes}) < len(axes):
         raise UserError("--sweep: two of them vary the same flag: write its values in one, parted by commas")
     return axes
 
 
-Values: TypeAlias = Mapping[str, str]
-"""The name of an axis -> one of its values, as the user wrote it."""
+Values: TypeAlias = Mapping[str, str]  # axis -> value as written
 
 
 def list_points(flags: SimulateFlags, axes: Sequence[Axis]) -> Iterator[tuple[Values, SimulateFlags]]:
-    """Every combination, and the flags that it means; the values of the last axis run fastest."""
+    """Every combination and its flags; the last axis varies fastest."""
     for texts in itertools.product(*(axis.values for axis in axes)):
         changes: dict[str, Any] = {axis.flag: axis.values[text] for axis, text in zip(axes, texts, strict=True)}
         yield {axis.name: text for axis, text in zip(axes, texts, strict=True)}, replace(flags, **changes)
@@ -81,7 +71,7 @@ def _read_axis(text: str) -> Axis:
 
 
 def _write_out(sweep: str, part: str) -> Iterator[str]:
-    """The values of FIRST:LAST:STEP, the last one included; any other text is a value itself."""
+    """FIRST:LAST:STEP expanded, LAST included."""
     found = RANGE.fullmatch(part)
     if found is None:
         yield part
@@ -96,13 +86,13 @@ def _write_out(sweep: str, part: str) -> Iterator[str]:
     yield from (f"{first + step * place:.10g}" for place in range(count))
 
 
-SIDE_BY_SIDE = 6  # strategies that have a column each where all figures are shown; more have a line each
-FURTHEST = 3.0  # times the least mean or p99 that a plot of both shows
+SIDE_BY_SIDE = 6  # strategies in columns where all figures are shown
+FURTHEST = 3.0  # times the least mean or p99 that a plot shows
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One strategy's figures, at one combination of swept values and with one seed."""
+    """One strategy at one combination and seed."""
 
     point: Values
     seed: int
@@ -112,7 +102,7 @@ class Ran:
 
 
 def _by_point(runs: Sequence[Ran]) -> Iterator[tuple[Values, Results]]:
-    """The values of each point, and the figures of its seeds by strategy."""
+    """By point, then strategy."""
     for point, some in groupby(runs, key=lambda one: one.point):
         found: dict[str, list[Json]] = {}
         for one in some:
@@ -121,17 +111,15 @@ def _by_point(runs: Sequence[Ran]) -> Iterator[tuple[Values, Results]]:
 
 
 def _name(point: Values) -> str:
-    """Axes and their values in words."""
     return ", ".join(f"{axis} {text}" for axis, text in point.items())
 
 
 def _label(point: Values, found: Results) -> Results:
-    """The strategies, their names after those of the values."""
     return {f"{_name(point)} {name}".lstrip(): one for name, one in found.items()}
 
 
 def make_table(runs: Sequence[Ran], *, everything: bool) -> Table:
-    """The terminal's table: the figures that matter most, each beside that of the first strategy; or all of them."""
+    """The main figures beside the first strategy's; or all."""
     failed = any(one.figures["failed"] for one in runs)
     keys = TABLES["all"] if everything else (*BRIEF, "failed") if failed else BRIEF
     table = tabulate_groups("", (_label(point, found) for point, found in _by_point(runs)), keys)
@@ -139,10 +127,10 @@ def make_table(runs: Sequence[Ran], *, everything: bool) -> Table:
 
 
 def write_csv(runs: Sequence[Ran]) -> str:
-    """A line a point, seed and strategy: the axes' values, then all figures."""
+    """A line a point, seed and strategy."""
     rows = [{**one.point, "seed": one.seed, "strategy": one.strategy, **one.figures} for one in runs]
     file = io.StringIO()
-    # Where no request was completed, there are fewer figures.
+    # fewer figures where nothing was completed
     writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
     writer.writerows(rows)
@@ -150,7 +138,7 @@ def write_csv(runs: Sequence[Ran]) -> str:
 
 
 def make_page(runs: Sequence[Ran], caption: str) -> str:
-    """The text of the HTML page; for each combination of the other axes, plots over the first axis and a table."""
+    """For each combination of other axes, plots over the first axis and a table."""
     groups: dict[str, list[tuple[Values, Results]]] = {}
     for point, found in _by_point(runs):
         first, others = (dict(islice(point.items(), *cut)) for cut in ((1,), (1, None)))
@@ -164,25 +152,25 @@ def make_page(runs: Sequence[Ran], caption: str) -> str:
 
 
 def locate(found: Results) -> dict[str, Point]:
-    """The p99 and the mean of each strategy that completed any request."""
+    """(p99, mean) by strategy."""
     columns = (COLUMNS["p99_jct_ms"], COLUMNS["mean_jct_ms"])
     read = {name: [read_all(column, one) for column in columns] for name, one in found.items()}
     return {name: Point(*map(fmean, values)) for name, values in read.items() if all(values)}
 
 
 def mark_best(found: Results) -> Results:
-    """The strategies, with a mark on the names of those that no other undercuts or equals."""
+    """Mark names on the frontier."""
     points = locate(found)
     alone = {name for name in find_frontier(points) if list(points.values()).count(points[name]) == 1}
     return {f"▲ {name}" if name in alone else name: one for name, one in found.items()}
 
 
 def _draw(points: Sequence[tuple[Values, Results]], at: str) -> list[Plot]:
-    """Figures over an axis whose values are numbers, and else mean against p99 at each of its values."""
+    """Over a numeric axis, else mean against p99 at each value."""
     axis = "".join(points[0][0])
     try:
         numbers = {float(first[axis]): found for first, found in points}
-    except (KeyError, ValueError):  # there is no axis, or it has other values
+    except (KeyError, ValueError):  # no axis, or not numeric
         return [
             draw_frontier(", ".join(filter(None, (f"Mean against p99{at}", _name(first)))), found)
             for first, found in points
@@ -191,7 +179,7 @@ def _draw(points: Sequence[tuple[Values, Results]], at: str) -> list[Plot]:
 
 
 def draw_lines(axis: str, points: Mapping[float, Results], at: str) -> list[Plot]:
-    """Figures over the numbers of an axis: a line a name in the band of its results."""
+    """A line a name over an axis."""
     names = [*next(iter(points.values()))]
     plots = []
     for column in map(COLUMNS.__getitem__, TABLES["plots"]):
@@ -208,7 +196,7 @@ def draw_lines(axis: str, points: Mapping[float, Results], at: str) -> list[Plot
 
 
 def draw_frontier(title: str, found: Results) -> Plot:
-    """Mean against p99: a mark a strategy, and the names of those that no other beats in both."""
+    """Mean against p99, frontier named."""
     points = locate(found)
     least = (min((one[axis] for one in points.values()), default=0.0) for axis in (0, 1))
     corner = Point(*(FURTHEST * one for one in least))
@@ -217,7 +205,7 @@ def draw_frontier(title: str, found: Results) -> Plot:
 
 
 def find_frontier(rows: Mapping[str, tuple[float, ...]]) -> set[str]:
-    """The names whose figures, of which less is better, no other name undercuts in one without exceeding in another."""
+    """Names that none beats in one figure without losing in another; less is better."""
     return {
         name
         for name, own in rows.items()

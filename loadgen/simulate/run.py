@@ -1,4 +1,4 @@
-"""From the flags of `lengthwise simulate` to a table on the screen and files."""
+"""`lengthwise simulate` from flags to table and files."""
 
 from __future__ import annotations
 
@@ -29,29 +29,27 @@ from scheduler.serving_time.presets import PRESETS
 from scheduler.serving_time.profile_file import latest_profile, read_profile
 from scheduler.strategy import STRATEGIES, Length
 
-GROUP_TOKENS = 8192
-"""Cells of a prefill group when nothing else is said."""
+GROUP_TOKENS = 8192  # cells of a prefill group by default
 
-MAX_NUM_SEQS = 32
-"""Rows that an executor runs at once, as in `lengthwise serve`."""
+MAX_NUM_SEQS = 32  # by default, as in `serve`
 
-SEEDS = 5  # at each point of a sweep, where nothing else is said
-LONG = 10.0  # seconds from which on the time that simulations will take is told
+SEEDS = 5  # at each point of a sweep by default
+LONG = 10.0  # seconds from which an estimate is printed
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A machine and the requests that it gets, the same for every strategy."""
+    """A machine and its requests, for every strategy."""
 
     flags: SimulateFlags
     machine: Machine
     load: list[Lengths]
-    answers_cut: int  # those that end where the request has as many tokens as the machine holds
-    prompts_left_out: int  # requests whose prompt leaves no room for an answer
+    answers_cut: int  # by the machine's size
+    prompts_left_out: int  # no room for an answer
 
     @property
     def note(self) -> str:
-        """A sentence about what was cut or left out; empty where nothing was."""
+        """On what was cut; may be empty."""
         if not (self.answers_cut or self.prompts_left_out):
             return ""
         return (
@@ -62,10 +60,7 @@ class Trace:
 
 
 def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
-    """Simulate each strategy, print and save; returns the exit code: 1 when a request failed, 130 when interrupted.
-
-    `cache` is the folder where this machine's profiles are. Raises UserError.
-    """
+    """The exit code: 1 when a request failed, 130 when interrupted. `cache` holds profiles. Raises UserError."""
     axes = report.read_axes(flags.sweep)
     seeds = _count_seeds(flags, axes)
     if flags.save_result is not None and (axes or seeds > 1):
@@ -98,7 +93,6 @@ def _count_seeds(flags: SimulateFlags, axes: Sequence[Axis]) -> int:
 def _run_all(
     flags: SimulateFlags, axes: Sequence[Axis], seeds: int, cache: Callable[[], Path], bars: Bars, runs: list[Ran]
 ) -> None:
-    """Add each simulation to the runs as it ends."""
     points, begun = list(report.list_points(flags, axes)), time.monotonic()
     total = len(points) * seeds * len(flags.chosen)
     for point, swept in points:
@@ -117,7 +111,6 @@ def _run_all(
 
 
 def _publish(flags: SimulateFlags, runs: Sequence[Ran], caption: str) -> None:
-    """Print and write what was simulated, if there is anything."""
     if not runs:
         return
     console = table_console()
@@ -132,7 +125,7 @@ def _publish(flags: SimulateFlags, runs: Sequence[Ran], caption: str) -> None:
 
 
 def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
-    """The machine, and the requests cut to what it can hold unless flags clip them. Raises UserError."""
+    """The machine, and requests cut to it unless flags clip them. Raises UserError."""
     machine = machine_of(flags, cache)
     requests = simulated_load(flags)
     clipped = flags.max_input_len is not None or flags.max_output_len is not None
@@ -144,7 +137,7 @@ def _prepare(flags: SimulateFlags, cache: Callable[[], Path]) -> Trace:
 
 
 def machine_of(flags: SimulateFlags, cache: Callable[[], Path]) -> Machine:
-    """The machine that the flags describe; raises UserError."""
+    """Raises UserError."""
     if flags.cost in PRESETS:
         machine = PRESETS[flags.cost]
     else:
@@ -181,7 +174,6 @@ def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:
 
 
 def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
-    """One strategy from the start."""
     flags, machine, load, strategy = trace.flags, trace.machine, trace.load, STRATEGIES[name]
     limits = Limits.of(flags, flags.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
     prices = prices_of(machine) if flags.profile else None
@@ -197,13 +189,13 @@ def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
         turns=flags.turns,
         think_time=flags.think_time,
         others=[(one, machine) for one in others],
-        # A router weighs all that waits, every second: for one node it would choose nothing by that.
+        # with one node a router chooses nothing
         router=ROUTERS[flags.router]() if others else None,
     )
 
 
 def _write_caption(flags: SimulateFlags, machine: Machine, axes: Sequence[Axis], seeds: int) -> str:
-    """Settings that the figures depend on, so that a reader of the table can make it again; swept ones as given."""
+    """Settings to repeat the table; swept ones as given."""
     swept = {axis.flag for axis in axes}
     rate = "a trace's own times" if flags.rate is None and is_timed(flags) else f"{flags.rate or RATE:g} requests/s"
     nodes = f"{flags.nodes} nodes, router {flags.router}, each " if flags.nodes > 1 else ""
@@ -224,7 +216,6 @@ SIZES = ("workers", "capacity_tokens", "max_num_seqs", "context_length", "max_pr
 
 
 def _document(trace: Trace, done: Mapping[str, tuple[Figures, Simulation]]) -> Json:
-    """All flags, the machine that they made, and the figures and requests of each strategy."""
     plain = {name: one if isinstance(one, int | float | None) else str(one) for name, one in vars(trace.flags).items()}
     return {
         **plain,

@@ -1,8 +1,6 @@
-"""The real dispatcher over simulated executors on a virtual clock: what becomes of a trace under a strategy, and its
-figures, under the names that `bench` uses.
+"""The real dispatcher over simulated executors on a virtual clock, and its figures under `bench`'s names.
 
-Time goes from one event to the next: an arrival, the end of an executor's work, a moment at which the batcher wants to
-be asked. Without random numbers, so equal inputs give equal results. Knows no file, no table and no strategy by name.
+Event-driven and deterministic.
 """
 
 from __future__ import annotations
@@ -37,61 +35,50 @@ from scheduler.stream import TokenStream
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The outcome of one request; times in seconds after the start of its run."""
+    """Seconds after the run's start."""
 
     arrival: float
-    started: float
-    """When the prompt began to be read."""
+    started: float  # prefill began
     first_token: float
     end: float
     input_length: int
-    output_length: int
-    """Tokens of its answer."""
-    runs: int
-    """Times that it was given to an executor: its slices, where a strategy slices."""
+    output_length: int  # tokens
+    runs: int  # times given to an executor
     predicted_length: float | None
     completed: bool = True
-    """False when it failed."""
-    cached_prompt: int = 0
-    """Tokens of its prompt that were kept from earlier ones."""
-    foretold: Foretold | None = None
-    """When its end was expected as it came."""
+    cached_prompt: int = 0  # tokens
+    foretold: Foretold | None = None  # expected on arrival
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A trace served from its first request to its last."""
-
-    requests: tuple[Served, ...]
-    """The requests in order of arrival."""
+    requests: tuple[Served, ...]  # in order of arrival
     workers: tuple[WorkerRecord, ...]
 
     @property
     def duration(self) -> float:
-        """Seconds from the first arrival to the last answer."""
+        """Seconds from first arrival to last answer."""
         return max(one.end for one in self.requests) - self.requests[0].arrival
 
     @property
     def throughput(self) -> float:
-        """Requests a second over the duration, where all were answered."""
+        """Requests/s over the duration."""
         return len(self.requests) / self.duration
 
 
 def prices_of(machine: Machine) -> Bilinear:
-    """The speed of a machine that has a profile."""
     assert isinstance(machine.cost, Bilinear), "not every machine has a profile"
     return machine.cost
 
 
 def fit_parts(strategy: Strategy, limits: Limits, machine: Machine, prices: Bilinear | None) -> Parts:
-    """A strategy's parts for executors of this size; prices: what the scheduler knows of their speed from the start."""
+    """`prices`: what the scheduler knows of the executors' speed from the start."""
     return assemble(
         strategy, limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs), prices
     )
 
 
-Watch = Callable[[int], None]
-"""Called with the number of requests that have ended so far."""
+Watch = Callable[[int], None]  # called with the number of ended requests
 
 
 def simulate(
@@ -107,15 +94,14 @@ def simulate(
     others: Sequence[tuple[Parts, Machine]] = (),
     router: Router | None = None,
 ) -> Simulation:
-    """Serve the trace to its end; executors of the result are in the order of their nodes.
+    """Serve the trace to its end; executors in order of their nodes.
 
-    max_tokens   what every request asks for, whatever it will generate
-    turns        requests in a row that make a conversation: only the first of them comes at a time of its own, each
-                 other `think_time` seconds after the answer before it. A conversation ends before a turn that no
-                 executor could hold
-    others       nodes beside the first one, behind the `router` (None: in turn)
+        max_tokens   that every request asks for
+        turns        requests of a conversation: each comes `think_time` seconds after the answer before; none that no
+                     executor could hold
+        others       nodes beside the first, behind the `router` (None: in turn)
 
-    Raises UserError for a trace that is empty or has a request that no executor could hold.
+    Raises UserError for an empty trace, or a request that no executor could hold.
     """
     if not trace:
         raise UserError("there is nothing to simulate: the trace is empty")
@@ -151,7 +137,7 @@ def _refuse_long(trace: Sequence[Lengths], most: int, max_tokens: int) -> None:
 
 
 class _Sink(TokenStream):
-    """Calls back when an answer ends; its tokens are not kept."""
+    """Calls back when an answer ends."""
 
     def __init__(self, ended: Callable[[FinishReason], None]) -> None:
         self._ended = ended
@@ -174,10 +160,10 @@ class _Simulator:
     predict: Predict | None
     turns: int
     think_time: float
-    longest: int  # tokens that each node can hold of a request
-    block: int | None  # tokens of a block of a prompt that a router remembers; None: no prompt is kept
-    due: list[tuple[float, int]]  # a heap: when requests come, and their places in the trace
-    history: dict[int, int] = field(default_factory=dict)  # tokens that each conversation has
+    longest: int  # tokens of a request that each node can hold
+    block: int | None  # tokens of a prefix block that a router remembers
+    due: list[tuple[float, int]]  # heap of (time, place in the trace)
+    history: dict[int, int] = field(default_factory=dict)  # tokens of each conversation
     prompts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # one of each length
     requests: list[Request] = field(default_factory=list)
     ended: int = 0
@@ -201,7 +187,7 @@ class _Simulator:
         return self.due[0][0] if self.due else math.inf
 
     def _move(self) -> None:
-        """Move the clock to the next event."""
+        """To the next event."""
         time = min(self._next_arrival, min(node.due for node in self.nodes))
         if time == math.inf:
             left = len(self.requests) - self.ended
@@ -223,7 +209,7 @@ class _Simulator:
             self.requests.append(request)
 
     def _make_prompt(self, place: int) -> tuple[int, ...]:
-        """Tokens without a meaning: those of conversations tell these and their places apart."""
+        """Distinct by conversation and place."""
         length = self.trace[place].input_length
         if self.turns == 1:
             return self.prompts.setdefault(length, (0,) * length)
@@ -232,7 +218,7 @@ class _Simulator:
         return tuple(range(begin, begin + self.history.get(conversation, 0) + length))
 
     def _follow(self, request: Request, place: int) -> None:
-        """Let a conversation's next turn come, unless it is over."""
+        """Let a conversation's next turn come."""
         following = place + 1
         if following % self.turns == 0 or following == len(self.trace):
             return
@@ -250,7 +236,7 @@ class _Simulator:
 
 
 def served(request: Request, origin: float = 0.0) -> Served:
-    """The record of a request that has ended; `origin` is when its run began, in seconds of the dispatcher's clock."""
+    """`origin`: the run's start on the dispatcher's clock."""
     times = request.times
     end = math.nan if times.end is None else times.end
     return Served(
@@ -275,13 +261,11 @@ def _foretold(request: Request) -> Foretold | None:
 
 PERCENTILES = (50.0, 95.0, 99.0, 100.0)
 
-Figures: TypeAlias = dict[str, Any]
-"""Figures under flat names, such as `p99_jct_ms`, `mean_normalized_latency_s` and `request_throughput`."""
+Figures: TypeAlias = dict[str, Any]  # such as `p99_jct_ms`, `mean_normalized_latency_s`, `request_throughput`
 
 
 def measure_latencies(requests: Sequence[Served], cost: Cost | None = None) -> Figures:
-    """The latencies of completed requests, and throughput from the first arrival to the last answer; slowdowns where
-    the machine's costs are known. Raises UserError where no request was completed."""
+    """Latencies of completed requests and throughput; slowdowns where costs are known. Raises UserError without any."""
     done = [one for one in requests if one.completed]
     if not done:
         raise UserError("no request was completed, so there are no latencies")
@@ -303,17 +287,16 @@ def measure_latencies(requests: Sequence[Served], cost: Cost | None = None) -> F
 
 
 def measure_slowdown(one: Served, cost: Cost) -> float:
-    """How many times as long a request took as it would alone on an idle machine with these costs."""
+    """Latency over that alone on an idle machine."""
     alone = cost.prefill(1, one.input_length) + cost.decode(1, one.input_length, max(0, one.output_length - 1))
     return (one.end - one.arrival) / alone
 
 
 def measure_simulation(simulation: Simulation, cost: Cost | None = None) -> Figures:
-    """The figures of a simulation; latencies are null where no request was completed.
+    """Latencies are null where nothing was completed.
 
-    Times in seconds unless their name says otherwise; throughputs from the first arrival to the last answer. The mean
-    batch size counts rows that have ended but keep their slot; pad and invalid tokens and slices are means of a
-    request; `completion_std` is the standard deviation of the moments at which executors finished (SCLS, 3.2).
+    Seconds unless named otherwise. The mean batch size counts ended rows that keep their slot; pad and invalid tokens
+    and slices are means of a request; `completion_std` is of the times at which executors finished (SCLS, 3.2).
     """
     requests, workers, duration = simulation.requests, simulation.workers, simulation.duration
     done = [one for one in requests if one.completed]

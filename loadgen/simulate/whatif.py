@@ -1,5 +1,5 @@
-"""The latest requests of a journal, replayed under every strategy and under other settings, at the mean speed that the
-machine had when it served; and the report on which of them would have served these requests better. No text is read.
+"""A journal's latest requests replayed under other strategies and settings, at the speed that the machine had. No text
+is read.
 """
 
 from __future__ import annotations
@@ -28,41 +28,33 @@ from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES, Length
 
-FEWEST = 20
-"""Requests below which a replay says nothing."""
+FEWEST = 20  # requests for a meaningful replay
 
-GUESSED = Prediction(0.5)
-"""The lengths for strategies that want them where the journal has none."""
+GUESSED = Prediction(0.5)  # where the journal has no predictions
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Requests that one strategy served one after another, in order of arrival."""
+    """One strategy's requests in order of arrival."""
 
     model: str
     strategy: str
     recorded: tuple[Served, ...]
-    max_tokens: int
-    """Tokens that the most demanding of them asked for."""
-    left_out: int
-    """Requests that ended without a token."""
+    max_tokens: int  # most that any asked for
+    left_out: int  # without a token
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request, prompt and answer together."""
+        """Tokens of the longest, prompt and answer."""
         return max(one.input_length + one.output_length for one in self.recorded)
 
     @property
     def predicted(self) -> bool:
-        """Whether the server predicted lengths."""
         return any(one.predicted_length is not None for one in self.recorded)
 
 
 def read_replay(journal: Path, model: str | None, most: int) -> Replay:
-    """The newest requests of a journal, `most` at most, as far back as one strategy served one model.
-
-    `model` as the journal names it; None for the one served last. Raises UserError.
-    """
+    """A journal's newest `most` requests of one strategy and model (None: the last). Raises UserError."""
     newest = list(read(journal, last=most, model=model))[::-1]
     same = takewhile(lambda one: (one.model, one.strategy) == (newest[0].model, newest[0].strategy), newest)
     asked = sorted(same, key=_arrival)
@@ -98,7 +90,7 @@ def _served(entry: RequestEntry, arrival: float) -> Served:
 
 
 def _arrival(entry: RequestEntry) -> float:
-    """When a request came, in seconds since 1970."""
+    """Seconds since 1970."""
     return entry.finished_at - entry.latency
 
 
@@ -109,17 +101,16 @@ OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = MappingProxyType(
         "half the memory": lambda one: replace(one, capacity_tokens=max(one.context_length, one.capacity_tokens // 2)),
         "one more executor": lambda one: replace(one, workers=one.workers + 1),
     }
-)
-"""Machines to try; an executor that is added has a device of its own."""
+)  # an added executor has its own device
 
-ROUNDS = 8  # simulations that look for the machine's speed, at most
-CLOSE = 0.002  # the share of the served seconds by which a simulation at the speed found may miss them
-OFF = 0.5  # the error from which on the simulator has nothing to say
+ROUNDS = 8  # of the search for the machine's speed
+CLOSE = 0.002  # relative error of served seconds at the speed found
+OFF = 0.5  # error from which on the simulator is useless
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings of a server, and the learned prices of its machine."""
+    """A server's settings and its machine's prices."""
 
     options: Scheduling
     machine: Machine
@@ -127,50 +118,45 @@ class Setting:
     group_tokens: int
 
     def slowed(self, factor: float) -> Setting:
-        """A machine that takes so many times as long as its learned prices say."""
+        """Scaled seconds."""
         return replace(self, machine=replace(self.machine, cost=self.prices.slowed(factor)))
 
 
-Trial: TypeAlias = tuple[str, str]
-"""A strategy, and how its machine differs from the one that served; empty: not at all."""
+Trial: TypeAlias = tuple[str, str]  # strategy, and how its machine differs; empty: not
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A journal's requests as they were served, and as other strategies would have served them."""
-
     replay: Replay
-    slowdown: float  # seconds for which requests were served, over what the learned prices say
+    slowdown: float  # served seconds over priced ones
     recorded: Figures
-    trials: Mapping[Trial, Figures]  # the first is the strategy that served, simulated
-    interrupted: bool = False  # whether some trials are missing
+    trials: Mapping[Trial, Figures]  # first: the strategy that served
+    interrupted: bool = False  # trials are missing
 
     @property
     def own(self) -> Figures:
-        """The figures of the strategy that served, simulated."""
         return self.trials[self.replay.strategy, ""]
 
     @property
     def errors(self) -> tuple[float, float]:
-        """Deviation of the own strategy's replay from the recorded, as shares of that: of the mean JCT and its p99."""
+        """Relative errors of the own replay's mean JCT and p99."""
         mean, p99 = (self.own[key] / self.recorded[key] - 1 for key in ("mean_jct_ms", "p99_jct_ms"))
         return mean, p99
 
     @property
     def trusted(self) -> bool:
-        """Whether the simulator is near enough to the record to say anything."""
         return max(map(abs, self.errors)) < OFF
 
     @property
     def by_mean(self) -> list[Trial]:
-        """The other trials, the least mean JCT first."""
+        """Others, least mean JCT first."""
         return sorted([*self.trials][1:], key=lambda one: self.trials[one]["mean_jct_ms"])
 
 
 def try_all(replay: Replay, setting: Setting, names: Sequence[str]) -> Iterator[WhatIf]:
-    """Replay under the own strategy and, unless that is far from the record, under each of the others; then the best of
-    them and the own one on other machines, where a trial that comes out as on this one is left out. Gives what is known
-    after each trial."""
+    """Replay the own strategy and, if it fits the record, the others; then the best and own on other machines. Yields
+    after each trial.
+    """
     slowdown = find_slowdown(replay, setting)
     setting = setting.slowed(slowdown)
     recorded = measure_latencies(replay.recorded, setting.machine.cost)
@@ -195,7 +181,7 @@ def _measure(replay: Replay, setting: Setting, name: str) -> Figures:
 
 
 def find_slowdown(replay: Replay, setting: Setting) -> float:
-    """The factor on the learned prices with which requests are served for as long as recorded."""
+    """The factor on prices that reproduces the recorded seconds."""
     slowdown, target = 1.0, sum(one.end - one.started for one in replay.recorded)
     for _ in range(ROUNDS):
         served = play(replay, setting.slowed(slowdown), replay.strategy)
@@ -207,7 +193,7 @@ def find_slowdown(replay: Replay, setting: Setting) -> float:
 
 
 def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
-    """The strategies that are asked for, else all that a server of the same weights could run; raises UserError."""
+    """Those asked for, else all that a server of these weights could run; raises UserError."""
     able = find_strategies(asked or STRATEGIES)
     unfit = [name for name, one in able.items() if one.quantization is not None or one.length == Length.ORACLE]
     if asked and unfit:
@@ -216,7 +202,6 @@ def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:
-    """The requests as a strategy would serve them; the scheduler knows the prices as they were learned."""
     machine, strategy = setting.machine, STRATEGIES[name]
     limits = Limits.of(setting.options, setting.group_tokens, machine.max_num_seqs)
     predict = None
@@ -228,12 +213,13 @@ def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:
     return simulate(parts, machine, trace, min(replay.max_tokens, machine.context_length), predict=predict).requests
 
 
-WORST_P99 = 1.05  # the ratio to the own strategy's p99 up to which another strategy may be called better
+WORST_P99 = 1.05  # of the own p99 that a better strategy may have
 
 
 def find_better(found: WhatIf) -> Trial | None:
-    """The trial with the least mean JCT whose p99 is not above the own one's by more than 5 %; None where its gain is
-    no larger than the simulator's error on these requests. Other executors are no choice: they cost another device."""
+    """The least mean JCT within WORST_P99; None where the gain is within the simulator's error. Other executors do not
+    count: they cost a device.
+    """
     for one in found.by_mean:
         ratios = {key: found.trials[one][key] / found.own[key] for key in ("mean_jct_ms", "p99_jct_ms")}
         if "executor" not in one[1] and ratios["p99_jct_ms"] <= WORST_P99:
@@ -242,7 +228,6 @@ def find_better(found: WhatIf) -> Trial | None:
 
 
 def write_sentences(found: WhatIf) -> Iterator[str]:
-    """The verdict, and what it rests on."""
     replay, (mean_error, p99_error) = found.replay, found.errors
     if not found.trusted:
         yield (
@@ -278,8 +263,7 @@ def _write_verdict(found: WhatIf) -> str:
 
 
 def show(found: WhatIf) -> RenderableType:
-    """The sentences for a terminal and, where the simulator may be trusted, all trials: the strategy that served first,
-    and then the least mean."""
+    """Sentences and, where trusted, all trials."""
     sentences = [Text(f"{line}\n") for line in write_sentences(found)]
     if not found.trusted:
         return Group(*sentences)
@@ -288,7 +272,6 @@ def show(found: WhatIf) -> RenderableType:
 
 
 def whatif_json(found: WhatIf) -> Json:
-    """The figures of all replays."""
     return {
         "model": found.replay.model,
         "requests": len(found.replay.recorded),

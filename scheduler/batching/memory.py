@@ -20,7 +20,7 @@ def whole_length(request: Request) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Whether an executor may be given rows; an idle one may always have one, as admission checks that it fits alone."""
+    """Whether an executor may be given rows; an idle one may always have one, as admission checks its size."""
 
     # (worker, new rows, longest in tokens) -> KV tokens then held; None: a batch of its own, bounded by `most`
     cells: Callable[[Worker, int, int], int] | None = None

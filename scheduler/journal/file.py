@@ -1,6 +1,4 @@
-"""The journal's file: the table of requests, taking over a file of an earlier version, writing, reading, pruning and
-setting it aside. No threads.
-"""
+"""The journal's SQLite file: tables, migration, writing, reading, pruning, setting aside. No threads."""
 
 from __future__ import annotations
 
@@ -18,8 +16,7 @@ import numpy as np
 
 from models.errors import UserError
 
-VERSION = 5
-"""Raise it when the table changes. Versions before 5 had a table of batches besides, which nothing read."""
+VERSION = 5  # versions before 5 also had a table of batches, which nothing read
 
 STATEMENTS = (
     """CREATE TABLE IF NOT EXISTS requests (
@@ -34,14 +31,13 @@ STATEMENTS = (
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Make the table, or take over that of an earlier version: all of it in one transaction, or nothing.
-
-    Raises sqlite3.DatabaseError for a version that is not known here, and then nothing was touched.
+    """Create or migrate the table in one transaction. Raises sqlite3.DatabaseError, with nothing touched, for an
+    unknown version.
     """
     with connection:
         if read_version(connection) == VERSION:
             return
-        connection.execute("BEGIN IMMEDIATE")  # so that of two processes the second finds it done
+        connection.execute("BEGIN IMMEDIATE")  # the second of two processes finds it done
         version = read_version(connection)
         if not 0 <= version <= VERSION:
             raise sqlite3.DatabaseError(f"its format is {version}, this program writes {VERSION}")
@@ -53,72 +49,55 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def read_version(connection: sqlite3.Connection) -> int:
-    """The version of a file's tables; 0 before they are made. Raises sqlite3.Error."""
+    """0 before tables exist. Raises sqlite3.Error."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
 
 
-BUSY = 5.0
-"""Seconds to wait for another process that writes."""
+BUSY = 5.0  # seconds to wait for another writer
 
-BESIDE = ("", "-wal", "-shm")
-"""Endings of the names of the files in which SQLite keeps a journal."""
+BESIDE = ("", "-wal", "-shm")  # endings of SQLite's files
 
-DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-"""Codes of errors that another try does not mend."""
+DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})  # errors that a retry does not mend
 
 
 class JournalError(UserError):
-    """A journal cannot be read; the message says why."""
+    """A journal cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestEntry:
-    """One finished request. Times are seconds after its arrival, lengths tokens; None where it ended before."""
+    """One finished request; seconds after arrival, tokens; None where it ended before."""
 
-    finished_at: float
-    """Seconds since 1970."""
+    finished_at: float  # seconds since 1970
     model: str
     strategy: str
-    outcome: str
-    """How it ended: stop, length, repetition, error or cancelled."""
+    outcome: str  # stop, length, repetition, error or cancelled
     input_length: int
     user_input_length: int
     max_tokens: int
     generated: int
     predicted: float | None
-    source: str | None
-    """Where the prediction came from."""
+    source: str | None  # of the prediction
     assigned: float | None
     started: float | None
     first_token: float | None
-    latency: float
-    """Seconds from arrival to the end."""
-    runs: int = 1
-    """Times that it was given to an executor."""
-    replayed: bool = False
-    """Whether its length was prescribed (design 3.1)."""
-    features: tuple[float, ...] = ()
-    """The numbers that its length was predicted from."""
+    latency: float  # seconds to the end
+    runs: int = 1  # times given to an executor
+    replayed: bool = False  # the length was prescribed
+    features: tuple[float, ...] = ()  # of the prediction
     instruction: str | None = None
-    user_input: str | None = None
-    """Texts are recorded only where the operator allowed it."""
-    scope: str = ""
-    """Whose request it was, as a digest of the key and salt that it came with; empty without them."""
+    user_input: str | None = None  # recorded only with --journal-prompts
+    scope: str = ""  # digest of key and salt; empty without
 
 
-CUT = frozenset({"length", "repetition"})
-"""Outcomes of answers that would have become longer."""
+CUT = frozenset({"length", "repetition"})  # answers that would have become longer
 
-ANSWERED = frozenset({"stop"}) | CUT
-"""Outcomes of requests that were not broken off."""
+ANSWERED = frozenset({"stop"}) | CUT  # not broken off
 
 
 def own_file(path: Path) -> Path:
-    """The journal that this version reads and writes: `path`, or one beside it where that is of a newer version.
-
-    The newer one may be writing its own meanwhile, so that is left as it is.
-    """
+    """`path`, or a file beside it where that is of a newer version, which may still be in use."""
     if not path.is_file():
         return path
     with suppress(sqlite3.Error), closing(_connect_to_read(path)) as connection:
@@ -128,21 +107,18 @@ def own_file(path: Path) -> Path:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error tells of a file that is no journal any more, rather than of a lock or a full disk."""
+    """A file that is no journal, rather than a lock or a full disk."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a journal to write, made first if need be, for its owner alone.
-
-    Raises sqlite3.DatabaseError when the file is none, OSError.
-    """
+    """Open to write, created for its owner alone. Raises sqlite3.DatabaseError, OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _make_private(path)
     connection = sqlite3.connect(path, timeout=BUSY)
     try:
         prepare(connection)
-        # Each commit is on the disk, whatever kills the process or the machine.
+        # each commit is on the disk, whatever kills the process
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
@@ -152,16 +128,16 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Hide a journal, which may hold prompts, from other users; one of another user stays as its owner has it."""
+    """Hide a journal from other users, unless it is another user's."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    for suffix in BESIDE:  # by name: to close a file of an open database would take its locks away
+    for suffix in BESIDE:  # by name: closing a file of an open database would drop its locks
         with suppress(FileNotFoundError, PermissionError):
             path.with_name(path.name + suffix).chmod(0o600)
 
 
 def append(connection: sqlite3.Connection, entries: Sequence[RequestEntry]) -> None:
-    """Write entries in one transaction. Raises sqlite3.Error, and then nothing is written."""
+    """One transaction, all or nothing. Raises sqlite3.Error."""
     names = [field.name for field in dataclasses.fields(RequestEntry)]
     rows = [[_stored(getattr(one, name)) for name in names] for one in entries]
     with connection:
@@ -170,7 +146,7 @@ def append(connection: sqlite3.Connection, entries: Sequence[RequestEntry]) -> N
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a journal that cannot be used, and what SQLite keeps beside it; returns its new name. Raises OSError."""
+    """Rename an unusable journal with its companions; returns its new name. Raises OSError."""
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     for suffix in BESIDE:
         with suppress(FileNotFoundError):
@@ -181,8 +157,8 @@ def set_aside(path: Path) -> Path:
 def read(
     path: Path, *, since: float = 0.0, last: int | None = None, model: str | None = None
 ) -> Iterator[RequestEntry]:
-    """The entries that ended since `since`, seconds since 1970, oldest first; only those of a model, and
-    the `last` of these. Raises JournalError.
+    """Entries that ended since `since` (seconds since 1970), oldest first; of one model, and the `last` of them.
+    Raises JournalError.
     """
     path = _find(path)
     try:
@@ -199,9 +175,8 @@ def read(
 
 
 def prune(path: Path, *, before: float | None = None, keep: int | None = None) -> int:
-    """Delete entries that ended before a time, and all but the newest `keep`; returns how many.
-
-    Gives the space back to the file system. Raises JournalError.
+    """Delete entries that ended before a time, and all but the newest `keep`; returns how many. Shrinks the file.
+    Raises JournalError.
     """
     path = _find(path)
     newest = "SELECT id FROM requests ORDER BY id DESC LIMIT ?"

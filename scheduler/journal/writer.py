@@ -1,7 +1,6 @@
-"""The journal: every finished request in an SQLite file, written by a thread of its own, within bounds.
+"""The journal: every finished request, written by its own thread within bounds.
 
-It never stands in the way of serving: entries wait while they cannot be written, and those that find no room to wait
-are dropped and counted. It knows no strategy; the table is in file.py.
+It never delays serving: entries wait while they cannot be written, and are dropped and counted beyond that.
 """
 
 from __future__ import annotations
@@ -21,25 +20,19 @@ from typing import TypeAlias
 
 from scheduler.journal.file import RequestEntry, append, connect, is_damage, own_file, set_aside
 
-CHUNK = 1000
-"""Entries that are deleted in one transaction while a server writes."""
+CHUNK = 1000  # entries deleted in one transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a server keeps; None for no bound."""
+    """None: unbounded."""
 
-    age: float | None = None
-    """Seconds since an entry ended."""
-    size: float | None = None
-    """Bytes of the file."""
+    age: float | None = None  # seconds since an entry ended
+    size: float | None = None  # bytes of the file
 
 
 def trim(connection: sqlite3.Connection, bounds: Bounds, now: float) -> None:
-    """Delete the oldest entries until the others are within the bounds; `now` in seconds since 1970.
-
-    The space is used again, but not given back. Raises sqlite3.Error.
-    """
+    """Delete the oldest entries beyond the bounds; `now` since 1970. The file does not shrink. Raises sqlite3.Error."""
     pages = "pragma_page_count, pragma_freelist_count, pragma_page_size"
     used = f"SELECT (page_count - freelist_count) * page_size FROM {pages}"
     oldest = "SELECT id FROM requests WHERE finished_at < ? ORDER BY finished_at LIMIT ?"
@@ -53,38 +46,31 @@ def trim(connection: sqlite3.Connection, bounds: Bounds, now: float) -> None:
 
 log = logging.getLogger(__name__)
 
-QUEUE = 10_000
-"""Entries that wait to be written; more are dropped."""
+QUEUE = 10_000  # entries waiting to be written; more are dropped
 
-BATCH = 500
-"""Entries in one transaction at most."""
+BATCH = 500  # entries in one transaction
 
-RETRY = 1.0
-"""Seconds from a failed attempt to write to the next."""
+RETRY = 1.0  # seconds until a failed write is tried again
 
-INTERVAL = 60.0
-"""Seconds between two messages of what cannot be written, and of looks for what is too old where nothing ends."""
+INTERVAL = 60.0  # seconds between messages, and between trims where nothing ends
 
-CLOSING_TIME = 5.0
-"""Seconds that closing waits for the last entries."""
+CLOSING_TIME = 5.0  # seconds
 
 
-_Waiting: TypeAlias = tuple[RequestEntry, Future[bool]]
-"""An entry to write, and what tells whether it was written."""
+_Waiting: TypeAlias = tuple[RequestEntry, Future[bool]]  # entry, and whether it was written
 
 
 class Journal:
-    """`put` may be called from any thread. What is written survives the end of the process, however it comes."""
+    """`put` may be called from any thread; what is written survives any end of the process."""
 
     def __init__(self, path: Path, *, limit: int = QUEUE, bounds: Bounds = Bounds()) -> None:
         self.path = path
         self._bounds = bounds
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(limit)
-        self.written = 0
-        """Entries that are in the file."""
-        self._dropped = 0  # for want of room in the queue; counted by `put`
-        self._failed = 0  # for want of a file that can be written; counted by the thread
-        self._told = 0  # of both, what has been said
+        self.written = 0  # entries in the file
+        self._dropped = 0  # no room in the queue; counted by `put`
+        self._failed = 0  # could not be written; counted by the thread
+        self._told = 0  # of both, already logged
         self._silent_until = 0.0
         self._closing = threading.Event()
         self._connection: sqlite3.Connection | None = None
@@ -92,14 +78,14 @@ class Journal:
 
     @property
     def lost(self) -> int:
-        """Entries that were dropped: the queue was full, or the file could not be written before the end."""
+        """Entries dropped."""
         return self._dropped + self._failed
 
     def start(self) -> None:
         self._thread.start()
 
     def put(self, entry: RequestEntry) -> Future[bool]:
-        """Note a finished request; never blocks and never raises. Tells when it is on the disk, or is lost."""
+        """Queue an entry; never blocks or raises. The result: whether it is on the disk."""
         stored: Future[bool] = Future()
         try:
             self._queue.put_nowait((entry, stored))
@@ -109,9 +95,9 @@ class Journal:
         return stored
 
     def close(self) -> None:
-        """Write the entries that wait, each tried once more, and end the thread."""
+        """Write what waits, each entry tried once more, and end the thread."""
         self._closing.set()
-        with suppress(queue.Full):  # a disk that hangs; the thread does not keep the process
+        with suppress(queue.Full):  # a hanging disk; the thread is a daemon
             self._queue.put(None, timeout=CLOSING_TIME)
         self._thread.join(CLOSING_TIME)
         if self._thread.is_alive():
@@ -139,7 +125,7 @@ class Journal:
             self._connection.close()
 
     def _take(self) -> tuple[list[_Waiting], bool]:
-        """The entries that wait, none after a while without any; and whether the last was among them."""
+        """Waiting entries, none after a timeout; and whether the last is among them."""
         taken: list[_Waiting | None] = []
         with suppress(queue.Empty):
             taken.append(self._queue.get(timeout=INTERVAL))
@@ -148,14 +134,14 @@ class Journal:
         return [one for one in taken if one is not None], None in taken
 
     def _store(self, entries: Sequence[RequestEntry]) -> bool:
-        """Write entries; False when that is to be tried again."""
+        """False when the write is to be retried."""
         try:
             if entries:
                 self._append(entries)
         except (sqlite3.OperationalError, OSError) as error:
             self._complain(str(error), len(entries))
             return False
-        except Exception:  # an entry that the table cannot hold: a bug, but no reason to stop serving
+        except Exception:  # an entry that the table cannot hold: a bug, but serving goes on
             self._failed += len(entries)
             log.exception("the journal refused entries")
         return True
@@ -165,7 +151,7 @@ class Journal:
             append(self._open(), entries)
         except sqlite3.DatabaseError as error:
             self._close()
-            if isinstance(error, sqlite3.OperationalError):  # a full disk, a lock: the file itself is sound
+            if isinstance(error, sqlite3.OperationalError):  # full disk or lock: the file is sound
                 raise
             if is_damage(error):
                 aside = set_aside(self.path)
@@ -176,7 +162,6 @@ class Journal:
         self.written += len(entries)
 
     def _trim(self) -> None:
-        """Keep within the bounds, next time if not now."""
         if self._bounds != Bounds() and self.path.is_file():
             with suppress(sqlite3.Error, OSError):
                 trim(self._open(), self._bounds, time.time())
@@ -197,7 +182,7 @@ class Journal:
             self._connection = None
 
     def _complain(self, reason: str, held: int = 0) -> None:
-        """Say how many entries wait and how many are lost, once a minute: a full disk would fill the log next."""
+        """Log waiting and lost entries once a minute, lest a full disk fill the log."""
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until, self._told = now + INTERVAL, self.lost
             said = f"{self._queue.qsize() + held} entries wait, {self._told} are lost"
