@@ -1,6 +1,5 @@
-"""The experiments' commands: `lengthwise bench engine`, `gpu`, `quality` and `grid`, `paper` and `arena`.
-
-What they need besides flags, torch, numpy or the scheduler, is imported when one runs: `--help` does without.
+"""The commands `lengthwise bench engine`, `gpu`, `quality` and `grid`, `paper` and `arena`; heavy imports happen when
+one runs.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from models.options import Subparsers, add_command
 
 
 def add_benchmarks(subparsers: Subparsers) -> None:
-    """Add the commands below `bench`."""
     engine = add_command(subparsers, "engine", EngineBench, run_engine)
     gpu = add_command(subparsers, "gpu", GpuBench, run_gpu)
     quality = add_command(subparsers, "quality", QualityBench, run_quality)
@@ -20,7 +18,7 @@ def add_benchmarks(subparsers: Subparsers) -> None:
 
 
 def add_commands(subparsers: Subparsers) -> None:
-    """Add `paper` and `arena` to the program's own commands."""
+    """`paper` and `arena`."""
     add_command(subparsers, "paper", Experiments, run_paper)
     add_command(subparsers, "arena", Arena, run_arena)
 

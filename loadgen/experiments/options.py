@@ -1,6 +1,4 @@
-"""The flags of the experiments' commands, `lengthwise bench engine`, `gpu`, `quality` and `grid`, `paper` and `arena`;
-and which of `paper` cannot be followed together or with the paper that is named.
-"""
+"""Flags of the experiments' commands, and which of `paper`'s exclude each other."""
 
 from __future__ import annotations
 
@@ -17,10 +15,9 @@ from models.network.quantization import QUANTIZATIONS, Quantization
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
-ROWS = (1, 8, 32, 64)  # rows that engines are compared at, unless flags say
+ROWS = (1, 8, 32, 64)  # compared by default
 
-Several = Annotated[int, Meta(ge=2)]
-"""A length in which a token follows another."""
+Several = Annotated[int, Meta(ge=2)]  # so that a token follows another
 
 KINDS = tuple(kind for kind in QUANTIZATIONS if kind != Quantization.NONE)
 
@@ -124,7 +121,7 @@ class Arena(Simulated):
 
 
 PAPERS = ("magnus", "scls", "ssjf", "baton")
-ONLY = MappingProxyType({"tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"})  # flags for one paper alone
+ONLY = MappingProxyType({"tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"})  # flags of one paper only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +179,7 @@ class Experiments:
     save_result: Path | None = option(None, "write all runs and rows as JSON")
 
     def refuse(self) -> None:
-        """Raise UserError for the first flag that cannot be followed."""
+        """Raise UserError for the first flag that does not apply."""
         if not self.paper:
             raise UserError(f"name a paper: {', '.join(PAPERS)}")
         given = {one.name for one in fields(self) if getattr(self, one.name) != one.default}
@@ -197,7 +194,7 @@ class Experiments:
             raise UserError("Baton's queries are drawn as its text says: leave --trace and --input-scale out")
 
     def choose(self, known: Sequence[str]) -> Sequence[str]:
-        """The experiments to run, all unless there are names; raises UserError for one that is not known."""
+        """By name, all by default; raises UserError."""
         unknown = [name for name in self.experiments or () if name not in known]
         if unknown:
             raise UserError(f"--experiments: {', '.join(unknown)} is none of {', '.join(known)}")

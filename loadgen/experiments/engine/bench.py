@@ -1,6 +1,7 @@
-"""Carries out `lengthwise bench engine`: loads, lets this engine and transformers' `generate` take turns at one part
-after another, so that what else the machine does troubles both alike, and prints a table. This engine's rows come
-in their order, a few more than have slots, so that prompts are read ahead as in a server.
+"""`lengthwise bench engine`: this engine and transformers' `generate` take turns, so that other load hits both
+alike.
+
+A few more rows than slots come in order, so that prompts are read ahead as in a server.
 """
 
 from __future__ import annotations
@@ -34,25 +35,20 @@ from loadgen.result_file import require_writable, save_json
 from models.errors import UserError
 from models.progress import Bars
 
-Shape: TypeAlias = tuple[int, int]
-"""Tokens of a row's prompt and of its output."""
+Shape: TypeAlias = tuple[int, int]  # tokens of prompt and output
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The outcome of one run over some rows."""
+    """One run over some rows."""
 
-    seconds: float
-    """Seconds from the first prompt to the last token."""
-    steps: tuple[float, ...]
-    """Seconds from token to token while nothing was read, each step once or once a row."""
-    lengths: tuple[int, ...]
-    """Tokens generated for each row and kept, in the rows' order."""
+    seconds: float  # from the first prompt to the last token
+    steps: tuple[float, ...]  # from token to token while no prompt was read
+    lengths: tuple[int, ...]  # tokens generated and kept, by row
 
 
 def draw_rows(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[RowSpec]:
-    """Rows with random prompts, of the likeliest tokens, by the tokens of prompt and output of each, which follow even
-    past an end token."""
+    """Random prompts of likely tokens; outputs ignore end tokens."""
     return [
         RowSpec(
             place,
@@ -64,14 +60,13 @@ def draw_rows(rng: random.Random, vocab: int, shapes: Iterable[Shape]) -> list[R
 
 
 def shape_of(row: RowSpec) -> Shape:
-    """Tokens of a row's prompt and of its output."""
+    """Tokens of prompt and output."""
     return len(row.prompt), row.sampling.max_tokens
 
 
 def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
-    """Tokens of prompts, which all differ, and of outputs, which all differ too, uniform in `shortest` to `longest`.
-
-    Raises UserError when there are fewer lengths than rows.
+    """Distinct tokens of prompts and of outputs, uniform in `shortest` to `longest`. Raises UserError when there are
+    too few.
     """
     lengths = range(shortest, longest + 1)
     if len(lengths) < count:
@@ -83,18 +78,18 @@ def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: i
 
 
 def longest(shapes: Sequence[Shape]) -> int:
-    """Columns that hold any of the rows, also when the longest prompt gets the longest output."""
+    """Columns for any row, with the longest prompt and the longest output."""
     return sum(map(max, zip(*shapes, strict=True)))
 
 
 @dataclass(slots=True)
 class Lengthwise:
-    """This engine: a device in this thread that `slots` rows run on at a time."""
+    """This engine in this thread, `slots` rows at a time."""
 
     subject: Subject
     slots: int
     clock: Clock = time.perf_counter
-    _lifecycle: Lifecycle[Row] | None = None  # made in the first run, whose rows say how large
+    _lifecycle: Lifecycle[Row] | None = None  # made for the first run's rows
 
     @torch.inference_mode()
     def run(self, rows: Sequence[RowSpec]) -> Turn:
@@ -103,7 +98,7 @@ class Lengthwise:
         threads = torch.get_num_threads()
         try:
             if self.subject.model.reads_exactly:
-                torch.set_num_threads(1)  # as the server has it
+                torch.set_num_threads(1)  # as in the server
             return self._serve(self._lifecycle, rows)
         finally:
             torch.set_num_threads(threads)
@@ -130,7 +125,7 @@ class Lengthwise:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """transformers' `generate` on static batches of `slots` rows, each until its longest row ends."""
+    """transformers' `generate` on static batches of `slots` rows."""
 
     network: PreTrainedModel
     slots: int
@@ -150,7 +145,7 @@ class Generate:
         return Turn(self.clock() - begin, tuple(steps), tuple(lengths))
 
     def _generate(self, rows: Sequence[RowSpec], times: list[float]) -> int:
-        """Generate for a batch, noting when each step ends; returns the number of tokens that each row got."""
+        """Tokens of each row; notes when each step ends."""
 
         def tick(tokens: Tensor, scores: Tensor, **_: object) -> Tensor:
             times.append(self.clock())
@@ -173,29 +168,22 @@ class Generate:
         return output.shape[1] - tokens.shape[1]
 
 
-Draw: TypeAlias = Callable[[int], Sequence[RowSpec]]
-"""The rows of a round, by its number; other prompts each time, of the same lengths."""
-Run: TypeAlias = Callable[[Sequence[RowSpec]], Turn]
-"""Generates for all rows; raises anything that keeps it from running here."""
+Draw: TypeAlias = Callable[[int], Sequence[RowSpec]]  # round -> its rows: equal lengths, other prompts
+Run: TypeAlias = Callable[[Sequence[RowSpec]], Turn]  # may raise anything
 
 
 @dataclass(slots=True)
 class Standing:
-    """The figures of one engine so far."""
-
-    rates: list[float] = field(default_factory=list)
-    """Tokens/s of each round that counts: tokens asked for, over all of the time."""
-    steps: list[float] = field(default_factory=list)
-    """Median seconds of a step, a figure a round."""
-    trouble: str | None = None
-    """Why it cannot run here, if it cannot."""
+    rates: list[float] = field(default_factory=list)  # tokens/s of each counted round
+    steps: list[float] = field(default_factory=list)  # median seconds of a step, by round
+    trouble: str | None = None  # why it cannot run here
 
     @property
     def rate(self) -> float:
         return statistics.median(self.rates)
 
     def play(self, run: Run, rows: Sequence[RowSpec], *, counts: bool) -> None:
-        """Book a run; one that fails, or whose answers have other lengths than were asked for, is trouble."""
+        """Book a run; failures and wrong lengths are trouble."""
         try:
             turn = run(rows)
             wrong = sum(made != row.sampling.max_tokens for made, row in zip(turn.lengths, rows, strict=True))
@@ -212,10 +200,7 @@ class Standing:
 def contest(
     engines: Mapping[str, Run], draw: Draw, rounds: int, watch: Callable[[], None] = lambda: None
 ) -> dict[str, Standing]:
-    """Play a round that warms up, then `rounds` that count; each begins with another engine.
-
-    An engine that fails is left out from then on.
-    """
+    """A warm-up round, then `rounds` that count, each beginning with another engine; failing engines drop out."""
     standings = {name: Standing() for name in engines}
     order = deque(engines)
     for number in range(rounds + 1):
@@ -238,7 +223,6 @@ Json: TypeAlias = dict[str, Any]
 
 
 def show(found: Json, console: Console) -> None:
-    """Print a table with all parts."""
     floor, setting = found["floor"], found["setting"]
     console.print(
         f"memory bandwidth {floor['bandwidth'] / 1e9:.1f} GB/s, weights {floor['weight_bytes'] / MIB:.0f} MiB, "
@@ -277,13 +261,13 @@ def _cells(one: Json, least: float | None) -> tuple[str, ...]:
 
 
 def find_troubles(found: Json) -> dict[str, str]:
-    """Reasons that kept an engine from running, by its name."""
+    """By engine."""
     standings = [one for part in found["parts"] for one in part["standings"]]
     return {one["name"]: one["trouble"] for one in standings if one["trouble"]}
 
 
 def run_engine(asked: EngineBench) -> int:
-    """Compare and print; returns the exit code. Raises UserError, also when this engine could not run."""
+    """Returns the exit code. Raises UserError, also when this engine could not run."""
     require_writable(asked.save_result)
     found = run_bench(asked)
     show(found, table_console())
@@ -294,7 +278,7 @@ def run_engine(asked: EngineBench) -> int:
 
 
 def run_bench(asked: EngineBench) -> Json:
-    """Load the model and measure one part after another: seconds, bytes, tokens a second. Raises UserError."""
+    """Raises UserError."""
     with Bars() as bars:
         bars.begin(f"loading {asked.model}")
         subject = load_subject(asked)
@@ -329,12 +313,12 @@ def run_bench(asked: EngineBench) -> Json:
 
 
 def _draw(seed: int, vocab: int, shapes: Sequence[Shape], number: int) -> list[RowSpec]:
-    """Rows of a round. Their lengths are those of all rounds, else rounds could not be compared; tokens differ."""
+    """Lengths are those of all rounds; tokens differ."""
     return draw_rows(random.Random(f"{seed} {number}"), vocab, shapes)
 
 
 def _plan_parts(asked: EngineBench) -> list[tuple[str, int, list[Shape]]]:
-    """The name of each part, its rows at a time, and the shapes of its rows."""
+    """Each part's name, rows at a time, and shapes."""
     parts = [
         (f"{rows} rows", rows, [(asked.input_len, asked.output_len)] * rows)
         for rows in asked.rows or (() if asked.ragged else ROWS)

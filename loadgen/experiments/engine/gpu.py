@@ -1,7 +1,7 @@
-"""Carries out `lengthwise bench gpu`: what a person with a bare GPU machine runs once, and sends back the file of.
-What is right and how fast it is, on one device with one network; parts fail one by one: an error is a result too.
+"""`lengthwise bench gpu`: correctness and speed on a bare GPU machine, part by part; a part's error is a result,
+too.
 
-On a CPU gathering attention and steps without capture stand in for flash attention and graphs.
+On a CPU gathering attention and uncaptured steps stand in.
 """
 
 from __future__ import annotations
@@ -41,22 +41,19 @@ from models.network.attention import Runs, attend, flash_attention, gather_atten
 from server.composition.devices import hush_transformers
 
 Json: TypeAlias = dict[str, Any]
-Way: TypeAlias = Callable[[torch.device], Capture] | None
-"""A decode step's capture; None: under a mask, as rows with holes are stepped."""
+Way: TypeAlias = Callable[[torch.device], Capture] | None  # a decode step's capture; None: under a mask, as with holes
 
 WAYS: Mapping[str, Way] = MappingProxyType({"graph": capture_on, "eager": capture_nothing, "mask": None})
 
-SPARE = 64
-"""Columns that a batch may grow by while it is measured."""
+SPARE = 64  # columns by which a measured batch may grow
 
-CALLS = 20
-"""Calls of one layer's attention that are timed together."""
+CALLS = 20  # of one layer's attention timed together
 
 TESTS = Path("tests/engine/forward/test_cuda.py")
 
 
 def run_tests() -> Json:
-    """The tests that want a GPU, where the repository is."""
+    """The tests marked `gpu`, in a checkout."""
     if not TESTS.exists():
         return {"left out": "no repository here"}
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-o", "addopts=", "-m", "gpu", str(TESTS)]
@@ -66,7 +63,7 @@ def run_tests() -> Json:
 
 @dataclass
 class Parts:
-    """What is measured with one network."""
+    """The parts with one network."""
 
     config: LlamaConfig
     dtype: torch.dtype
@@ -79,7 +76,7 @@ class Parts:
         self.varlen = flash_attention if flash else gather_attention
 
     def parity(self) -> Json:
-        """Rows that join and leave around each other: how many have the tokens that they have alone."""
+        """How many rows that join and leave around each other have their solo tokens."""
         specs = self._draw([(300, 24), (3, 31), (40, 38), (170, 45), (9, 52)])
         alone = {spec.row_id: self._answer([spec], None)[spec.row_id] for spec in specs}
         found = {name: self._answer(specs, way) for name, way in WAYS.items()}
@@ -100,7 +97,7 @@ class Parts:
         return found
 
     def rounding(self) -> Json:
-        """Relative errors of a step's logits in the dtype that is served, to one pass over all tokens."""
+        """Relative errors of a step's logits in the served dtype."""
         ended = Prefill(self.model, self._make_rows([200, 64, 7])).finish(CHUNK_TOKENS)
         for one in ended:
             one.row.accept(Choice(int(one.logits.argmax())))
@@ -116,15 +113,14 @@ class Parts:
         return errors
 
     def graphs(self, rows: int, length: int) -> Json:
-        """All graphs of a server's batch."""
         graphs = DecodeGraphs(self.model, self._make_arena(rows, length + SPARE), self.varlen)
         before = torch.cuda.memory_reserved()
         seconds = self._time(graphs.prepare, repeats=1, warm=0)
         return {"count": len(graphs), "capture_s": seconds, "MiB": (torch.cuda.memory_reserved() - before) / 2**20}
 
     def step(self, rows: int, length: int) -> Json:
-        """Milliseconds of a decode step of rows that are half as long, to as long, as `length`, and the floor's share;
-        `turn`: with tokens chosen and taken, `host_share`: what of it the device waits for.
+        """Milliseconds of a decode step of rows of `length` / 2 to `length`, and its share of the floor; `turn` adds
+        sampling, `host_share` is what the device waits for.
         """
         lengths, floor = _ragged(rows, length), self.subject.floor
         least = (floor.weight_bytes + sum(lengths) * floor.kv_bytes_per_token) / floor.bandwidth
@@ -140,11 +136,11 @@ class Parts:
                 del device
                 found |= {"turn_ms": 1e3 * turn, "host_share": 1 - seconds / turn}
             del batch
-            gc.collect()  # a step and its body refer to each other, and the next batch wants the memory
+            gc.collect()  # a step and its body form a cycle, and the next batch needs the memory
         return found
 
     def attention(self, rows: int, length: int) -> Json:
-        """Milliseconds of one layer's attention under a mask, and over runs by two bounds of the longest row."""
+        """Milliseconds of one layer's attention under a mask, and over runs with two bounds."""
         kv, device, lengths = self.model.kv, self.device, _ragged(rows, length)
         tokens = torch.randn((2, rows * length, kv.kv_heads, kv.head_dim), dtype=kv.dtype, device=device)
         query = torch.randn((rows, self.config.num_attention_heads, 1, kv.head_dim), dtype=kv.dtype, device=device)
@@ -162,7 +158,7 @@ class Parts:
         return {f"{name}_ms": 1e3 * each for name, each in seconds.items()} | {"error": error}
 
     def prefill(self, tokens: int) -> Json:
-        """Milliseconds of prompts of lengths that no pass had before, and of one length again and again."""
+        """Milliseconds of prompts of new lengths, and of one length repeated."""
 
         def read(count: int) -> None:
             Prefill(self.model, self._make_rows([count])).finish(max(tokens, CHUNK_TOKENS))
@@ -172,7 +168,7 @@ class Parts:
         return {"new_ms": [1e3 * each for each in new], "again_ms": 1e3 * again, "tokens_s": tokens / again}
 
     def copies(self, length: int) -> Json:
-        """Milliseconds in which a row of `length` tokens leaves the batch and comes back."""
+        """Milliseconds for a row of `length` tokens to leave the batch and return."""
         batch = self._fill([length, length], None)
         times = []
         for _ in range(3):
@@ -184,7 +180,7 @@ class Parts:
         return {"out_ms": [out for out, _ in times], "in_ms": [back for _, back in times]}
 
     def generate(self, rows: int) -> Json:
-        """Tokens a second, prefill included, beside transformers' `generate`."""
+        """Tokens/s, prefill included, beside transformers' `generate`."""
         engines = {OURS: Lengthwise(self.subject, rows).run, THEIRS: Generate(self.subject.load_plain(), rows).run}
         ours, theirs = contest(engines, partial(self._draw, [(64, 32)] * rows), 1).values()
         if trouble := ours.trouble or theirs.trouble:
@@ -207,7 +203,7 @@ class Parts:
         return RunningBatch(self.model, arena, headroom=0, graphs=graphs)
 
     def _fill(self, lengths: Sequence[int], way: Way) -> RunningBatch:
-        """A batch of rows whose K and V are random."""
+        """With random KV caches."""
         kv = self.model.kv
         batch = self._make_batch(len(lengths), max(lengths) + SPARE, way)
         shape = (2, kv.layers, kv.kv_heads, max(lengths), kv.head_dim)
@@ -218,7 +214,7 @@ class Parts:
         return batch
 
     def _time(self, work: Callable[[], object], repeats: int = 9, warm: int = 2) -> float:
-        """Median seconds until the device has done it."""
+        """Median seconds on the device."""
         seconds = []
         for _ in range(warm + repeats):
             begin = read_clock(self.device)
@@ -228,7 +224,7 @@ class Parts:
 
 
 def _ragged(rows: int, longest: int) -> list[int]:
-    """Lengths from `longest` down to half of it."""
+    """Lengths from `longest` down to half."""
     return [longest - place * longest // (2 * rows) for place in range(rows)]
 
 
@@ -240,19 +236,16 @@ def _repeated(way: Callable[[], object]) -> Callable[[], None]:
     return body
 
 
-LIMIT = 400.0
-"""Seconds after which no further part begins."""
+LIMIT = 400.0  # seconds after which no part begins
 
-MEMORY_SHARE = 0.3
-"""Part of the free memory that weights may take: two networks of them, and K and V beside, have to fit."""
+MEMORY_SHARE = 0.3  # of free memory for weights: two networks and KV must fit
 
 DRY = "no CUDA device: a dry run of a tiny network over the reference paths; its times say nothing of a GPU"
 
 
 @torch.inference_mode()
 def run_gpu(asked: GpuBench) -> int:
-    """Measure all parts, print each as it ends, and save them; returns the exit code, 1 where one failed. Raises
-    UserError."""
+    """Print each part as it ends, and save; the exit code is 1 where one failed. Raises UserError."""
     require_writable(asked.save_result)
     hush_transformers()
     dry = not torch.cuda.is_available()
@@ -297,7 +290,7 @@ def run_gpu(asked: GpuBench) -> int:
 
 
 def _count_layers(device: torch.device) -> int:
-    """Layers of an 8B that there is memory for, in 16 bits."""
+    """Layers of an 8B that fit, in 16 bits."""
     sizes = llama_8b(32)
     layer = 2.5 * sizes.hidden_size**2 + 3 * sizes.hidden_size * sizes.intermediate_size
     room = MEMORY_SHARE * torch.cuda.mem_get_info(device)[0] / 2 - 2 * sizes.vocab_size * sizes.hidden_size

@@ -1,8 +1,7 @@
-"""What the host costs: `python -P -m loadgen.experiments.engine.host [STREAMS [TOKENS]]`.
+"""The host's cost: `python -P -m loadgen.experiments.engine.host [STREAMS [TOKENS]]`.
 
-Serves on a virtual H100 and reads many streams at once with a client that only counts events. It prints tokens/s, how
-much longer a step takes than by the device's costs, the CPU of server and client a token, and events a read: 1 where
-each step of a stream is one write. A window counts from when all streams run to when the first one ends.
+Reads many streams of a virtual H100 with a client that only counts events, from when all run to when the first ends.
+Prints tokens/s, a step's time over the device's, CPU of server and client a token, and events a read (1: one write).
 """
 
 from __future__ import annotations
@@ -29,14 +28,11 @@ from loadgen.result_file import PROGRAM
 from scheduler.serving_time.presets import PRESETS, VIRTUAL
 
 PRESET = "h100-8b"
-WARM = 20
-"""Tokens of each stream before the window."""
+WARM = 20  # tokens of each stream before the window
 
-PROMPT = "hello, host"
-"""As many tokens as it has letters, in the vocabulary that is made for it."""
+PROMPT = "hello, host"  # a token a letter in its vocabulary
 
-PATIENCE = 60.0
-"""Seconds after which what was not answered is given up."""
+PATIENCE = 60.0  # seconds until an answer is given up
 
 END = b"0\r\n\r\n"
 
@@ -45,7 +41,7 @@ Sample: TypeAlias = NDArray[np.float64]
 
 
 class Stream(asyncio.Protocol):
-    """One answer, of which only events are counted."""
+    """One answer's events."""
 
     def __init__(self) -> None:
         self.events = self.reads = 0
@@ -58,8 +54,7 @@ class Stream(asyncio.Protocol):
 
 
 def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
-    """Counts since the start: seconds, those of the server's CPU and of the client's, events, reads, and the events of
-    the first stream, which has one of every step."""
+    """Seconds, CPU of server and client, events, reads, and the first stream's events (one a step)."""
     counts, reads = [one.events for one in streams], sum(one.reads for one in streams)
     times = time.perf_counter(), sum(server.cpu_times()[:2]), time.process_time()
     return np.array([*times, sum(counts), reads, max(counts)])
@@ -83,12 +78,12 @@ async def measure(server: psutil.Process, port: int, count: int, tokens: int) ->
         await asyncio.sleep(0.1)
     for transport, _ in connections:
         transport.abort()
-    await asyncio.sleep(0)  # in which they are closed
+    await asyncio.sleep(0)  # to close them
     return begin, end
 
 
 def save_checkpoint(folder: Path) -> None:
-    """Write a model whose tokenizer alone is used, for a machine that nothing shall be downloaded to."""
+    """A model whose tokenizer alone is used."""
     config = tiny(1)
     tokenizer = make_tokenizer(config.vocab_size)
     tokenizer.chat_template = "{{ messages[0].content }}"
@@ -98,7 +93,7 @@ def save_checkpoint(folder: Path) -> None:
 
 
 def measure_host(count: int = 256, tokens: int = 250) -> dict[str, float]:
-    """Tokens/s, how much longer a step takes than by its cost, microseconds of CPU a token, and events a read."""
+    """Tokens/s, a step's relative time, microseconds of CPU a token, events a read."""
     with TemporaryDirectory() as folder:
         save_checkpoint(Path(folder))
         flags = [folder, "--device", f"{VIRTUAL}:{PRESET}", "--port", "0", "--max-num-seqs", str(count)]

@@ -1,4 +1,4 @@
-"""`lengthwise bench quality`: the perplexity of texts when a network keeps its weights in fewer bits."""
+"""`lengthwise bench quality`: perplexity with quantized weights."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ from models.progress import Bars
 from models.text import Text
 from server.composition.devices import hush_transformers
 
-SHORTEST = 2
-"""Tokens of a text that has one to foretell."""
-MODULES = 12
-"""Modules of the standard library whose texts are read where no file is named."""
+SHORTEST = 2  # tokens of a text with one to predict
+MODULES = 12  # of the standard library, read where no file is named
 MIB = 2**20
 
 
 def run_quality(asked: QualityBench) -> None:
-    """Compare float32 with each kind that was asked for, and print the table. Raises UserError."""
+    """Raises UserError."""
     hush_transformers()
     folder = Catalog().resolve(asked.model)
     texts = _encode_texts(asked, Text.load(folder))
@@ -47,7 +45,7 @@ def run_quality(asked: QualityBench) -> None:
 
 
 def _encode_texts(asked: QualityBench, text: Text) -> list[list[int]]:
-    """Token ids to foretell: request and answer of each sample, cut."""
+    """Request and answer of each sample, cut."""
     whole = ("\n".join(filter(None, (one.instruction, one.input, one.reference))) for one in _find_samples(asked))
     found = [tokens for one in whole if len(tokens := text.encode(one)[: asked.max_len]) >= SHORTEST]
     if not found:
@@ -65,7 +63,7 @@ def _find_samples(asked: QualityBench) -> list[Sample]:
 
 
 def perplexity(model: LoadedModel, texts: Sequence[Sequence[int]], watch: Callable[[], None] = lambda: None) -> float:
-    """exp of the mean negative log-likelihood of each token but a text's first; texts of `SHORTEST` tokens or more."""
+    """exp of the mean negative log-likelihood of all tokens but a text's first."""
     total, count = 0.0, 0
     for text in texts:
         total += _surprise(model, text)
@@ -76,7 +74,7 @@ def perplexity(model: LoadedModel, texts: Sequence[Sequence[int]], watch: Callab
 
 @torch.inference_mode()
 def _surprise(model: LoadedModel, text: Sequence[int]) -> float:
-    """Sum over a text's tokens but the first of -log p(token | those before)."""
+    """Sum of -log p(token | those before) over a text's tokens but the first."""
     tokens = torch.tensor([text], device=model.device)
     places = torch.arange(len(text), device=model.device)[None]
     logits = model.forward(tokens, places, None, PassingStore())[0, :-1]
@@ -84,8 +82,7 @@ def _surprise(model: LoadedModel, text: Sequence[int]) -> float:
 
 
 def table(found: Mapping[str, tuple[float, int]]) -> str:
-    """Lines for people, of the perplexity and the bytes of weights that a decode step reads; others are compared with
-    the first."""
+    """Perplexity and bytes read by a decode step, beside the first."""
     plain, _ = next(iter(found.values()))
     lines = [f"{'weights':10} {'MiB a step':>10} {'perplexity':>10} {'change':>8}"]
     for name, (value, size) in found.items():

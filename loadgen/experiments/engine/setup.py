@@ -1,6 +1,5 @@
-"""Networks and devices to compare: loaded by a model's name, or Llama networks of random weights, made on the device,
-for a machine that nothing shall be downloaded to; and the least time of a decode step on that machine: that of reading
-the weights and the live K and V once. Nothing else here loads.
+"""Networks and devices to compare: loaded by name, or random Llama networks; and a decode step's floor, the time to
+read weights and live KV once.
 """
 
 from __future__ import annotations
@@ -42,30 +41,27 @@ from server.composition.loading import load_models
 
 Clock: TypeAlias = Callable[[], float]
 
-BUFFER_BYTES = 2**30
-"""Read at once; far more than a cache holds."""
+BUFFER_BYTES = 2**30  # read at once, more than any cache
 
 REPEATS = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The bounds of a decode step on this machine."""
+    """Bounds of a decode step on this machine."""
 
-    bandwidth: float
-    """Bytes a second."""
-    weight_bytes: int
-    """Read in each step."""
+    bandwidth: float  # bytes/s
+    weight_bytes: int  # read in each step
     kv_bytes_per_token: int
 
     def step(self, rows: int, input_len: int, output_len: int) -> float:
-        """Seconds of a decode step halfway through the outputs."""
+        """Seconds, halfway through the outputs."""
         live = rows * (input_len + output_len / 2)
         return (self.weight_bytes + live * self.kv_bytes_per_token) / self.bandwidth
 
 
 def weight_bytes(network: torch.nn.Module) -> int:
-    """Bytes of weights that a step reads: all but an embedding table that is not the head's too, each once."""
+    """All weights that a step reads once: an untied embedding table is not."""
     weights = {
         id(weight): weight.nbytes
         for module in network.modules()
@@ -78,9 +74,9 @@ def weight_bytes(network: torch.nn.Module) -> int:
 
 
 def measure_bandwidth(device: torch.device, clock: Clock = time.perf_counter, size: int | None = None) -> float:
-    """Bytes a second, with all threads: the best of some sums, which only read, and some copies, which write too.
+    """Bytes/s of all threads: the best of sums and copies.
 
-    size   bytes that are read at once; None: BUFFER_BYTES, or less where memory is short
+    size   bytes read at once; None: BUFFER_BYTES, or less where memory is short
     """
     room = psutil.virtual_memory().available // 8 if device.type == "cpu" else BUFFER_BYTES
     source = torch.ones((size or min(BUFFER_BYTES, room)) // 4, dtype=torch.float32, device=device)
@@ -98,19 +94,18 @@ def measure_bandwidth(device: torch.device, clock: Clock = time.perf_counter, si
 
 
 def read_clock(device: torch.device, clock: Clock = time.perf_counter) -> float:
-    """The time once the device has done all its work."""
+    """Once the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return clock()
 
 
-CHUNK_TOKENS = 512
-"""Prompt tokens that are read between two decode steps; the server's default of --max-num-batched-tokens."""
+CHUNK_TOKENS = 512  # prompt tokens between two decode steps; the server's default
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model as this project runs it, and what loads it as transformers alone would run it."""
+    """A model as this project runs it, and how transformers alone would."""
 
     model: LoadedModel
     text: Text
@@ -118,13 +113,13 @@ class Subject:
 
     @cached_property
     def floor(self) -> Floor:
-        """The bounds of its steps on its device, measured when they are first asked for."""
+        """Measured on first use."""
         bandwidth = measure_bandwidth(self.model.device)
         return Floor(bandwidth, weight_bytes(self.model.network), self.model.kv.bytes_per_token)
 
     @property
     def vocab(self) -> int:
-        """Token ids that prompts may be made of."""
+        """Ids for prompts."""
         return min(self.text.vocab_size, self.model.vocab_size)
 
     @property
@@ -133,32 +128,32 @@ class Subject:
 
     @property
     def weights(self) -> str:
-        """The way to keep weights, in the words of the tables."""
+        """In the tables' words."""
         kept = self.model.quantization
         return self.dtype if kept is Quantization.NONE else f"{self.dtype}, weights in {kept}"
 
     def lifecycle(self, slots: int, columns: int) -> Lifecycle[Row]:
-        """An empty device whose K and V hold `slots` rows of `columns` tokens, and the headroom that joining wants."""
+        """An empty device for `slots` rows of `columns` tokens, with headroom."""
         arena = KvArena(self.model.kv, slots * (columns + HEADROOM + 1), max_rows=slots)
         batch = RunningBatch(self.model, arena, graphs=graphs_for(self.model, arena))
         return Lifecycle(TorchDevice(self.model, self.text, batch, max_prefill_tokens=CHUNK_TOKENS))
 
 
 def load_subject(asked: BenchedModel) -> Subject:
-    """The model that was asked for, as a server loads it; raises CatalogError, LoadError and TextError."""
+    """As a server loads it; raises CatalogError, LoadError and TextError."""
     given = {name: getattr(asked, name) for name in ("model", "dtype", "quantization", "device")}
     (model, *_), text = load_models(ServeConfig(**given, executors=1))
     return Subject(model, text, partial(load_plain, model))
 
 
 def load_beside(subject: Subject, quantization: str) -> Subject:
-    """Load a subject's model anew, its weights kept otherwise; raises LoadError."""
+    """With other weights; raises LoadError."""
     kept = load(subject.model.folder, dtype=subject.dtype, device=str(subject.model.device), quantization=quantization)
     return replace(subject, model=kept)
 
 
 def load_plain(model: LoadedModel) -> PreTrainedModel:
-    """A model's checkpoint as transformers alone would run it, with its default attention."""
+    """With transformers' default attention."""
     network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         model.folder, dtype=model.kv.dtype, local_files_only=True, use_safetensors=True
     )
@@ -168,7 +163,7 @@ def load_plain(model: LoadedModel) -> PreTrainedModel:
 
 
 def describe_machine(device: torch.device) -> dict[str, object]:
-    """The device, a GPU's memory in bytes, and the versions on which figures depend."""
+    """Device, GPU memory in bytes, and versions."""
     about: dict[str, object] = {"threads": torch.get_num_threads(), **find_versions()}
     if device.type != "cuda":
         return {"device": platform.machine(), **about}
@@ -178,7 +173,7 @@ def describe_machine(device: torch.device) -> dict[str, object]:
 
 
 def llama_8b(layers: int) -> LlamaConfig:
-    """The sizes of Llama 3.1 8B, which has 32 layers, but for its context."""
+    """Llama 3.1 8B's sizes (32 layers), but for its context."""
     return LlamaConfig(
         vocab_size=128256,
         hidden_size=4096,
@@ -191,7 +186,7 @@ def llama_8b(layers: int) -> LlamaConfig:
 
 
 def tiny(layers: int) -> LlamaConfig:
-    """A network that a CPU computes at once; wide weights make the likeliest token likelier by more than rounding."""
+    """Fast on a CPU; wide weights separate likely tokens by more than rounding."""
     return LlamaConfig(
         vocab_size=320,
         hidden_size=64,
@@ -205,7 +200,7 @@ def tiny(layers: int) -> LlamaConfig:
 
 
 def make_network(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A network of these sizes, with the same numbers each time."""
+    """With the same numbers each time."""
     torch.manual_seed(0)
     with device:
         network: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
@@ -215,7 +210,7 @@ def make_network(config: LlamaConfig, dtype: torch.dtype, device: torch.device) 
 
 
 def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """A token for each byte, and words for all other numbers."""
+    """A token for each byte, and words for other numbers."""
     words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(f"<{number}>" for number in range(256, vocabulary))]
     backend = Tokenizer(BPE(vocab={word: number for number, word in enumerate(words)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -224,7 +219,7 @@ def make_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def random_subject(config: LlamaConfig, dtype: torch.dtype, device: torch.device) -> Subject:
-    """A network of these sizes on this project's own pass."""
+    """On this project's own pass."""
     network, context = make_network(config, dtype, device), config.max_position_embeddings
     decoder = Decoder(network, read_spec(network), context)
     if device.type == "cuda":

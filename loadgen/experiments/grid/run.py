@@ -1,7 +1,5 @@
-"""Plays cells: one simulation a cell and contender, each a line of a file, so that a run that ends goes on later; the
-figures of a run, and by how much each contender's differ from those of first come, first served; the grid's tables for
-a terminal; and the arena's page: a table a load that can be sorted, and mean against p99 with those that no other
-beats in both.
+"""Plays cells: a simulation for each cell and contender, a line of a file each, so that a run can be resumed;
+differences to FCFS; tables, and the arena's page.
 """
 
 from __future__ import annotations
@@ -52,12 +50,11 @@ from scheduler.strategy import STRATEGIES, Length, Strategy
 KINDS = ("jct_ms", "ttft_ms", "normalized_latency_s", "slowdown")
 
 Figures = Mapping[str, float]
-Results = Mapping[Cell, Mapping[str, Figures]]
-"""Cell -> contender -> figures."""
+Results = Mapping[Cell, Mapping[str, Figures]]  # cell -> contender -> figures
 
 
 def run_grid(asked: Grid) -> int:
-    """Play and print; returns the exit code. Raises UserError."""
+    """Returns the exit code. Raises UserError."""
     known = list_contenders()
     if unknown := [name for name in asked.strategies if name not in known]:
         raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(known)}")
@@ -72,7 +69,7 @@ def run_grid(asked: Grid) -> int:
 
 
 def run_arena(asked: Arena) -> int:
-    """Play, print and write the page; returns the exit code. Raises UserError."""
+    """Returns the exit code. Raises UserError."""
     further = find_strategies(asked.strategies)
     require_writable(asked.report, "--report")
     require_drawing(asked.report, "--report")
@@ -89,21 +86,19 @@ def run_arena(asked: Arena) -> int:
     return 0 if complete else INTERRUPTED
 
 
-BOOST = 30.0
-"""1/γ of boost, in works of the load's mean request: chosen well for it, since the rule itself does not say."""
-SECONDS = 1.5e-3  # that a simulated request takes on one core of an AMD EPYC (Zen 5)
+BOOST = 30.0  # 1/γ of boost, in works of the mean request: chosen well for it
+SECONDS = 1.5e-3  # of one core of an AMD EPYC (Zen 5) for a simulated request
 
 Runs = Sequence[tuple[Cell, Strategy]]
 
 
 def estimate_seconds(results: Results, runs: Runs) -> float:
-    """How long the runs take whose results are not there yet."""
+    """Of runs without results."""
     return SECONDS * sum(cell.requests for cell, one in runs if one.name not in results.get(cell, {}))
 
 
 def play_all(file: Path, runs: Runs, console: Console) -> tuple[Results, bool]:
-    """Play the runs that the file does not hold yet, each a line of it, below a bar and after a sentence on how long it
-    takes. Returns the results, and whether they are all there: Ctrl-C leaves those of the cells that are complete.
+    """Play missing runs, appending to the file, below a bar. Returns the results, and False after Ctrl-C.
 
     Raises UserError for a file that cannot be written.
     """
@@ -126,7 +121,7 @@ def play_all(file: Path, runs: Runs, console: Console) -> tuple[Results, bool]:
 
 
 def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
-    """The results that a file holds; runs of an earlier version, with fewer figures, are played again."""
+    """Runs of an earlier version, with fewer figures, are left out."""
     results: dict[Cell, dict[str, Figures]] = {}
     for line in file.read_text().splitlines() if file.exists() else ():
         cell, name, found = json.loads(line)
@@ -136,8 +131,9 @@ def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
 
 
 def play(cell: Cell, strategy: Strategy) -> Figures:
-    """The figures of one run: its latencies, the longest wait in seconds, Jain's index of slowdowns, and how much later
-    than by BASE the latest request ended, by BASE's p99 of completion times."""
+    """Latencies, longest wait, Jain's index of slowdowns, and how much later than under BASE the last request ended,
+    over BASE's p99.
+    """
     base, cost = _play_base(cell), MACHINES[cell.machine].cost
     done = base if strategy.name == BASE else _play_cell(cell, strategy)
     later = max(one.end - other.end for one, other in zip(done, base, strict=True))
@@ -164,7 +160,7 @@ def _play_cell(cell: Cell, strategy: Strategy) -> tuple[Served, ...]:
 
 @cache
 def measure_capacity(machine: str, load: str, seed: int) -> float:
-    """Requests a second that BASE serves where REQUESTS come at once, without the last tenth, beside which few run."""
+    """Requests/s that BASE serves of REQUESTS at once, without the last tenth."""
     lengths = [replace(one, arrival=0.0) for one in load_lengths(load, REQUESTS, seed)]
     ends = sorted(one.end for one in _simulate(machine, STRATEGIES[BASE], lengths, 1.0, None))
     most = int(0.9 * len(ends))
@@ -174,7 +170,7 @@ def measure_capacity(machine: str, load: str, seed: int) -> float:
 def _simulate(
     machine: str, strategy: Strategy, load: Sequence[Lengths], served: float, predict: Predict | None
 ) -> tuple[Served, ...]:
-    """A load on a machine by a rule; `served` requests a second tell what the mean one takes, for boost."""
+    """`served` requests/s give the mean time, for boost."""
     sizes = MACHINES[machine]
     limits = Limits.of(Scheduling(boost_gamma=served / BOOST), GROUP_TOKENS, sizes.max_num_seqs)
     parts = fit_parts(strategy, limits, sizes, prices_of(sizes))
@@ -190,7 +186,7 @@ READING = (
 
 
 def show(results: Results, contenders: Sequence[str], requests: int, console: Console) -> None:
-    """Print a table for each group of cells."""
+    """A table for each group of cells."""
     console.print(READING)
     for title, cells in group_cells([*results], requests).items():
         rows = tuple((name, *tell_differences([results[cell] for cell in cells], name)) for name in contenders)
@@ -198,7 +194,7 @@ def show(results: Results, contenders: Sequence[str], requests: int, console: Co
 
 
 def tell_differences(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[str, ...]:
-    """The cells of a contender's row below HEADS, without its name."""
+    """The cells below HEADS, without the name."""
     typical, most, least = compare(cells, name)
     return (
         *(" / ".join(f"{typical[f'{part}_{kind}']:+.1f}" for part in ("mean", "p99", "p100")) for kind in KINDS),
@@ -210,8 +206,9 @@ def tell_differences(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple
 
 
 def compare(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[Figures, Figures, Figures]:
-    """The differences of a contender to BASE over the results of some cells, in percent: the typical by the geometric
-    mean of ratios, the most and the least of any cell. A figure that is 0 under BASE, such as a wait, has none."""
+    """Differences to BASE in percent over some cells: geometric mean, most and least. None for figures that are 0 under
+    BASE.
+    """
     ratios = {
         figure: [one[name][figure] / one[BASE][figure] for one in cells if one[BASE][figure] > 0 < one[name][figure]]
         for figure in cells[0][BASE]
@@ -224,8 +221,7 @@ def compare(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[Figures,
 
 
 TEMPLATE = Path(__file__).with_name("arena.html.j2")
-MEASURED = Path(__file__).parents[3] / "docs" / "research" / "validation"
-"""Result files of `simulate --validate`."""
+MEASURED = Path(__file__).parents[3] / "docs" / "research" / "validation"  # of `simulate --validate`
 
 KEYS = (
     *("mean_jct_ms", "p99_jct_ms", "p100_jct_ms", "mean_normalized_latency_s", "mean_slowdown"),
@@ -234,7 +230,7 @@ KEYS = (
 
 
 def tabulate(results: Results, loads: Mapping[str, Cell]) -> Iterator[Table]:
-    """A table a load: BASE, then the others with their differences to it, by rising mean; ▲ marks the frontier."""
+    """A table a load: BASE, then others beside it by rising mean; ▲ marks the frontier."""
     for name, cell in loads.items():
         rows = results[cell]
         ordered = sorted(rows, key=lambda one: (one != BASE, rows[one]["mean_jct_ms"]))
@@ -243,7 +239,7 @@ def tabulate(results: Results, loads: Mapping[str, Cell]) -> Iterator[Table]:
 
 
 def tabulate_measured() -> Iterator[Table]:
-    """A table a result file: what the real engine did, and how far the simulator was from it."""
+    """A table a result file: engine against simulator."""
     for file in sorted(MEASURED.glob("*.json")):
         found = msgspec.json.decode(file.read_bytes())
         rows = []
@@ -256,7 +252,6 @@ def tabulate_measured() -> Iterator[Table]:
 
 
 def make_page(results: Results, loads: Mapping[str, Cell]) -> str:
-    """The text of the HTML page."""
     plots = [
         draw_frontier(name, {one: [found] for one, found in results[cell].items()}) for name, cell in loads.items()
     ]

@@ -1,4 +1,4 @@
-"""The tables of Baton (section 5.2): how long its two sets of queries take by each method, all there from the start."""
+"""Baton's tables (5.2): how long its two sets of queries take by each method, all there from the start."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from loadgen.experiments.paper.trial import Point, Stage, limits
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 
-ROOM = 4  # times the longest query that each row has memory for: the text tells of none that ran short
+ROOM = 4  # times the longest query, for each row; the text reports no shortage
 SOURCE = "lengths drawn evenly from the ranges of section 5.1, a word being a token"
 SHOWN = ("duration", "throughput", "batch_size", "pad", "invalid")
 BENCHMARK = "Benchmark"
 
 PASS = 0.07066
-CELL = 1.133e-6
-"""Seconds, solved for: with them Benchmark takes Table 2's 161.77 s at 2 rows, and Table 1's 6,619 s at 8."""
+CELL = 1.133e-6  # seconds, solved for: Benchmark takes Table 2's 161.77 s at 2 rows, and Table 1's 6,619 s at 8
 
-Range: TypeAlias = tuple[int, int]
-"""Least and most tokens; a word of the text counts as one (section 5.1)."""
+Range: TypeAlias = tuple[int, int]  # tokens; a word of the text counts as one (5.1)
 LONG: Range = (3600, 4400)  # "around 4,000 words"
 SHORT: Range = (36, 400)  # "a few dozen to 400 words"
 SHORTER: Range = (36, 200)  # Target-2's "a few dozen to 200 words"
@@ -35,16 +33,16 @@ SHORTER: Range = (36, 200)  # Target-2's "a few dozen to 200 words"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One of the tables. Both were measured with llama2-7b-chat in 16 bits."""
+    """One table, measured with llama2-7b-chat in 16 bits."""
 
     number: int
     device: str
-    token: float  # seconds that a prompt's token takes
+    token: float  # seconds of a prompt token
     queries: int
-    mix: tuple[tuple[Range, Range], ...]  # input and output of queries, in proportion
-    strategies: Mapping[str, str]  # methods, as the columns of the published table, and our strategies' names
+    mix: tuple[tuple[Range, Range], ...]  # (input, output) of queries, in proportion
+    strategies: Mapping[str, str]  # the table's columns -> our strategies
     where: str
-    doubled: int | None = None  # the batch size at which sequences are twice as long (section 5.2.1)
+    doubled: int | None = None  # batch size at which sequences are doubled (5.2.1)
 
 
 TARGET_1 = Target(
@@ -69,7 +67,7 @@ TARGET_2 = Target(
 
 
 def draw_lengths(target: Target, count: int, seed: int) -> list[tuple[int, int]]:
-    """Tokens of inputs and outputs, uniform in their ranges, shuffled."""
+    """Uniform in their ranges, shuffled."""
     rng = random.Random(seed)
     lengths = [(rng.randint(*ins), rng.randint(*outs)) for ins, outs in islice(cycle(target.mix), count)]
     rng.shuffle(lengths)
@@ -77,7 +75,7 @@ def draw_lengths(target: Target, count: int, seed: int) -> list[tuple[int, int]]
 
 
 def table(stage: Stage, target: Target) -> Experiment:
-    """All methods at each batch size of a table."""
+    """All methods at each batch size."""
     count = max(1, round(target.queries * stage.setting.scale))
     published = {size: seconds for size, *seconds in PUBLISHED[f"baton-table-{target.number}"]}
     points = [_point(target, count, size, stage.setting.seed) for size in published]
@@ -91,10 +89,10 @@ def table(stage: Stage, target: Target) -> Experiment:
 
 
 def _point(target: Target, count: int, size: int, seed: int) -> Point:
-    """A batch size on a machine of the tables, as far as text and arithmetic tell.
+    """A batch size on the tables' machine.
 
-    A prefill costs p1 a token and p4, an iteration d1 a cell and d4; p4 = d4, since both go through all layers once.
-    p1 is arithmetic: 2 operations for each of 6.74e9 parameters and token, at half of what the tensor cores can do.
+    Prefill costs p1 a token and p4, an iteration d1 a cell and d4 = p4, since both read all layers once. p1 is 2
+    operations for each of 6.74e9 parameters and token, at half the tensor cores' rate.
     """
     factor = 2 if size == target.doubled else 1
     lengths = tuple(Lengths(0.0, factor * ins, factor * outs) for ins, outs in draw_lengths(target, count, seed))
@@ -106,7 +104,7 @@ def _point(target: Target, count: int, size: int, seed: int) -> Point:
 
 
 def table_rows(runs: Runs, target: Target, published: Mapping[Any, Sequence[float]], whole: bool = True) -> list[Row]:
-    """Throughput against Benchmark's, and, where the sets are `whole`, seconds."""
+    """Throughput against Benchmark's and, for `whole` sets, seconds."""
     seconds = {(line.point.x, line.strategy): line.figures["duration"] for line in runs.lines}
     rows: list[Row] = []
     for size in dict.fromkeys(line.point.x for line in runs.lines):

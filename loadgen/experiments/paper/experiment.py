@@ -1,4 +1,4 @@
-"""A paper's experiments as data, and how one is carried out: point by point, as far as an interrupt lets it."""
+"""A paper's experiments as data, carried out point by point until interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadgen.experiments.paper.trial import Figures, Line, Point, Stage
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import Prediction
 
-FEW = 30  # requests of the smallest run that any of the papers tells of: Baton's Target-2
+FEW = 30  # requests of the papers' smallest run, Baton's Target-2
 
 
 Rows: TypeAlias = Callable[[Runs], Sequence[Row]]
@@ -21,22 +21,21 @@ Rows: TypeAlias = Callable[[Runs], Sequence[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment: its points, the strategies that run at each, and the rows made of their figures; and once it was
-    carried out, the figures and the rows."""
+    """Points, strategies, and rows made of their figures; with results once carried out."""
 
     title: str
-    setting: str  # machine, load, and what was assumed where the text says nothing
-    figures: tuple[str, ...] = ()  # the figures of a run to show
+    setting: str  # machine, load, and assumptions
+    figures: tuple[str, ...] = ()  # to show
     points: Sequence[Point] = ()
     strategies: Sequence[str] = ()
     compare: Rows = lambda runs: ()
-    rows: Sequence[Row] = ()  # at first those that no run tells: of requests alone, and what cannot be measured here
-    sweeping: bool = False  # whether `compare` speaks of all points together, so that some of them tell nothing
+    rows: Sequence[Row] = ()  # at first those without runs
+    sweeping: bool = False  # `compare` needs all points together
     lines: Sequence[Line] = ()
-    interrupted: bool = False  # whether it was broken off, so that this is not all of it
+    interrupted: bool = False  # results are incomplete
 
     def carry_out(self, play: Callable[[str, Point], Figures]) -> Experiment:
-        """Play every strategy at every point. Ctrl-C leaves what was run until then, with rows for complete points."""
+        """Ctrl-C keeps what ran, with rows for complete points."""
         lines: list[Line] = []
         interrupted = False
         try:
@@ -52,7 +51,7 @@ class Experiment:
 
     @property
     def warning(self) -> str | None:
-        """A reason to trust its figures little; None where there is none."""
+        """Why to trust its figures little; None without a reason."""
         fewest = min((line.figures["requests"] for line in self.lines), default=FEW)
         if fewest >= FEW:
             return None
@@ -64,7 +63,6 @@ class Experiment:
 
     @property
     def document(self) -> Json:
-        """Lines with all their figures, and the rows."""
         return {
             "title": self.title,
             "setting": self.setting,
@@ -80,10 +78,10 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """The experiments of a paper, and the requests that they have by default."""
+    """A paper's experiments and default requests."""
 
     experiments: Mapping[str, Callable[[Stage], Experiment]]
-    pool: Callable[[int, float], Pool]  # lengths for a seed, prompts scaled
-    longest: int = LONGEST  # tokens of the longest answer
+    pool: Callable[[int, float], Pool]  # (seed, prompt scale) -> lengths
+    longest: int = LONGEST  # tokens of an answer
     prediction: Callable[[Sequence[int]], Prediction] = lambda _: Prediction()  # as good as the paper's
-    input_scale: float = 1.0  # factor of the prompts' lengths, unless the user says otherwise
+    input_scale: float = 1.0  # of prompts, by default

@@ -1,6 +1,4 @@
-"""The requests of a paper's experiments: lengths of a trace, of the built-in tasks, or drawn; when they come; and how
-well their lengths are predicted.
-"""
+"""The requests of a paper's experiments: lengths, arrivals, and how well lengths are predicted."""
 
 from __future__ import annotations
 
@@ -19,49 +17,40 @@ from loadgen.workload.lengths import Cut, Lengths, load_trace
 from loadgen.workload.sample import Sample
 from models.errors import UserError
 
-POOL = 20_000
-"""Requests to draw; a longer run has them again."""
+POOL = 20_000  # requests drawn; longer runs repeat them
 
-TASKS = 4_000
-"""Requests to make of the built-in tasks, which takes longer."""
+TASKS = 4_000  # requests of the built-in tasks, which are slower to make
 
 CHAT_INPUT = (6.633, 0.985)
-CHAT_OUTPUT = (5.019, 0.859)
-"""Mean and standard deviation of the logarithms of token counts in Azure's published conversation trace of 2023."""
+CHAT_OUTPUT = (5.019, 0.859)  # mean and deviation of log tokens in Azure's conversation trace of 2023
 
-LONGEST = 1024
-"""Tokens of the longest prompts and answers (Magnus, IV-A; SCLS, 5.1)."""
+LONGEST = 1024  # tokens of prompts and answers (Magnus, IV-A; SCLS, 5.1)
 
-MOST = 200_000
-"""Requests of a trace that are used at most, its first ones: no experiment plays as many."""
+MOST = 200_000  # requests of a trace, its first ones
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Lengths in the order in which they are sent; only a Load of their own times uses these."""
+    """Lengths in order of sending."""
 
     lengths: tuple[Lengths, ...]
-    source: str
-    """Where they come from, for the reader."""
-    samples: tuple[Sample, ...] = ()
-    """Texts of the requests, where they are known."""
+    source: str  # for the reader
+    samples: tuple[Sample, ...] = ()  # texts, where known
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """When requests come, and how many: a rate in requests a second (infinity: all at once)."""
+    """Rate in requests/s (infinity: all at once), and count."""
 
     rate: float
     count: int
     burstiness: float = 1.0
     seed: int = 0
-    sorted_gaps: bool = False
-    """Whether the shortest gap between two arrivals comes first and the longest last."""
-    own_times: bool = False
-    """Whether requests come at the times that they have in the pool, which are stretched to the rate."""
+    sorted_gaps: bool = False  # gaps between arrivals ascend
+    own_times: bool = False  # the pool's own times, stretched to the rate
 
     def requests(self, pool: Pool) -> list[Lengths]:
-        begin = self.seed * self.count  # other seeds have other requests, as long as the pool has more
+        begin = self.seed * self.count  # other seeds use later requests of the pool
         if self.own_times and begin + self.count > len(pool.lengths):
             begin = 0
         places = range(begin, begin + self.count)
@@ -70,7 +59,7 @@ class Load:
         return [replace(one, arrival=float(time)) for one, time in zip(chosen, times, strict=True)]
 
     def _stretch(self, lengths: Sequence[Lengths], places: range) -> NDArray[np.float64]:
-        """Their own times, the last of which is at count / rate; a pool that ends begins again a mean gap later."""
+        """Their own times, the last at count / rate; a pool repeats after a mean gap."""
         lap = (lengths[-1].arrival - lengths[0].arrival) * len(lengths) / max(1, len(lengths) - 1)
         own = [lengths[place % len(lengths)].arrival + lap * (place // len(lengths)) for place in places]
         times = np.array(own, dtype=np.float64) - own[0]
@@ -85,14 +74,14 @@ class Load:
 
 
 def trace_pool(path: Path, max_output: int = LONGEST, input_scale: float = 1.0) -> Pool:
-    """The lengths of a trace in any of the formats that `bench` reads; raises UserError."""
+    """In any format that `bench` reads; raises UserError."""
     lengths = load_trace(path, cut=Cut(max_output=max_output, limit=MOST))
     part = f"the first {MOST:,} lengths" if len(lengths) == MOST else "lengths"
     return fitted(lengths, input_scale, f"{part} of the trace {path.name}", max_output)
 
 
 def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, count: int = POOL) -> Pool:
-    """Drawn lengths: log-normal as in a conversation service, the prompt's and the answer's independent."""
+    """Log-normal as in a conversation service, prompt and answer independent."""
     rng = random.Random(f"{seed}, chat")
     pairs = [(_draw(rng, CHAT_INPUT), _draw(rng, CHAT_OUTPUT)) for _ in range(count)]
     shape = f"in {CHAT_INPUT[0]:g} ± {CHAT_INPUT[1]:g}, out {CHAT_OUTPUT[0]:g} ± {CHAT_OUTPUT[1]:g} in ln tokens"
@@ -101,7 +90,7 @@ def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, co
 
 
 def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
-    """Lengths of the built-in workload, Magnus's eight tasks over sentences and functions of Python's library."""
+    """Magnus's eight tasks over Python's library."""
     return fitted(
         task_lengths(count, seed, LONGEST), input_scale, "lengths of the built-in workload's eight tasks", LONGEST
     )
@@ -110,7 +99,7 @@ def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
 def fitted(
     lengths: Sequence[Lengths], scale: float, source: str, max_output: int, samples: tuple[Sample, ...] = ()
 ) -> Pool:
-    """Make a pool of lengths with prompts `scale` times as long, one token at least and LONGEST at most."""
+    """Prompts scaled, within 1 to LONGEST tokens."""
     prompts = (min(LONGEST, max(1, round(one.input_length * scale))) for one in lengths)
     short = tuple(replace(one, input_length=prompt) for one, prompt in zip(lengths, prompts, strict=True))
     scaled = "" if scale == 1 else f", prompts times {scale:g}"
@@ -125,18 +114,15 @@ def outputs(requests: Sequence[Lengths]) -> list[int]:
     return [one.output_length for one in requests]
 
 
-WORST = 4.0
-"""A sigma that no predictor worth simulating has."""
-STEPS = 40
-"""Halvings of the range of sigma."""
-TOLERANCE = 0.02
-"""Distance from a wanted accuracy up to which it is had; one request more or less of a short trace is too little."""
+WORST = 4.0  # sigma that no predictor worth simulating has
+STEPS = 40  # halvings of sigma's range
+TOLERANCE = 0.02  # error of accuracy; a request of a short trace is less
 
 Floats = NDArray[np.float64]
 
 
 def sigma_for_rmse(lengths: Sequence[int], rmse: float) -> float:
-    """The sigma at which predictions are `rmse` tokens off, as a root mean square, before they are clipped."""
+    """For predictions that are `rmse` tokens off before clipping."""
     true = np.asarray(lengths, dtype=np.float64)
     errors = _draw_errors(len(true))
 
@@ -147,8 +133,8 @@ def sigma_for_rmse(lengths: Sequence[int], rmse: float) -> float:
 
 
 def sigma_for_accuracy(lengths: Sequence[int], cuts: Sequence[float], accuracy: float) -> float:
-    """The sigma at which this share of predictions falls into the class of the true length; these quantiles of the
-    lengths part the classes. Raises UserError where too many lengths are equal for that.
+    """For this share of predictions in the class of the true length; `cuts` are the classes' quantiles. Raises
+    UserError where too many lengths are equal.
     """
     true = np.asarray(lengths, dtype=np.float64)
     errors = _draw_errors(len(true))
@@ -168,7 +154,7 @@ def sigma_for_accuracy(lengths: Sequence[int], cuts: Sequence[float], accuracy: 
 
 
 def _draw_errors(count: int) -> Floats:
-    """Evenly spread normal errors, shuffled so that they have nothing to do with the lengths."""
+    """Evenly spaced normal quantiles, shuffled."""
     normal = NormalDist()
     errors = np.array([normal.inv_cdf((place + 0.5) / count) for place in range(count)])
     np.random.default_rng(0).shuffle(errors)

@@ -1,6 +1,5 @@
-"""Magnus's experiments: main comparison and ablation (section IV), how well prompts tell the lengths of answers (Table
-I), and the estimator of serving times as it learns (Fig. 14). Figure 6 is none: the simulated machine's two speeds
-are solved for from its times.
+"""Magnus's experiments: main comparison and ablation (IV), correlations of prompt and answer lengths (Table I), and
+the learning estimator (Fig. 14). Figure 6 is not one: the simulated speeds are fitted to it.
 """
 
 from __future__ import annotations
@@ -30,16 +29,14 @@ from scheduler.serving_time.nearest import estimate_error, served_batch
 from scheduler.serving_time.presets import V100_CHATGLM_6B
 from scheduler.strategy import STRATEGIES
 
-SHARE, MINUTES = 3.0, 20
-"""The rate as a multiple of what `vs` serves, and how long requests come, for the estimator to have ten lessons."""
+SHARE, MINUTES = 3.0, 20  # rate as a multiple of what `vs` serves, and minutes for ten lessons
+# name, slowness against the profile, sigma of a batch's factor
 CASES = (("times scatter", 1.0, 0.2), ("half as slow again", 1.5, 0.1), ("both", 1.5, 0.3))
-"""Names, how many times as long as its profile says a machine takes, and the sigma of a batch's factor besides."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoughCost:
-    """Seconds of a cost, times a factor, times another for each number of rows (log-normal): a machine whose times no
-    bilinear model tells, though batches like those seen do."""
+    """A cost times a factor, times a log-normal one for each number of rows, which no bilinear model fits."""
 
     cost: Bilinear
     factor: float
@@ -66,13 +63,12 @@ def _draw_factor(sigma: float, seed: int, rows: int) -> float:
 
 @dataclass(slots=True)
 class LessonLog:
-    """A PlanObserver, told after that which learns: an estimator's error at each of its lessons, beside that
-    of the profile alone."""
+    """The estimator's error at each lesson, beside the profile's; observes after what learns."""
 
     learning: Learner[SliceTiming]
     profile: Bilinear
+    # (time, error before learning, profile's error), seconds
     errors: list[tuple[float, float, float]] = field(default_factory=list)
-    """Times, errors before learning, and the profile's errors on the same batches; in seconds."""
     _served: list[SliceTiming] = field(default_factory=list)
     _latest: Lesson | None = None
 
@@ -86,7 +82,7 @@ class LessonLog:
 
 
 def learning(stage: Stage) -> Experiment:
-    """Figure 14, the estimator's half: its error over time on machines that are not as their profile says."""
+    """Figure 14: the estimator's error over time on machines that differ from their profile."""
     profile = prices_of(V100_CHATGLM_6B)
     served = stage.capacity("vs", V100_CHATGLM_6B, limits(), 350)
     seconds = 60.0 * MINUTES if stage.setting.duration is None else stage.setting.duration
@@ -108,7 +104,6 @@ def learning(stage: Stage) -> Experiment:
 def lesson_errors(
     stage: Stage, cost: RoughCost, requests: Sequence[Lengths], title: str
 ) -> list[tuple[float, float, float]]:
-    """Errors at each lesson of serving requests on machines of this cost, as a LessonLog has them."""
     parts = fit_parts(STRATEGIES["magnus"], limits(), V100_CHATGLM_6B, cost.cost)
     assert parts.estimates.batches is not None, "magnus learns serving times"
     log = LessonLog(parts.estimates.batches.learner, cost.cost)
@@ -120,7 +115,7 @@ def lesson_errors(
 
 
 def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> list[Row]:
-    """Rows for the error in the first interval, which nothing was learned before, and in those after."""
+    """Errors before the first lesson, and after."""
     falls, where = f"{name}: the estimator's error falls", "IV-C, Fig. 14"
     own, profile = ({f"{one[0] / 60:.0f} min": one[place] for one in errors} for place in (1, 2))
     if len(errors) < 2:
@@ -132,14 +127,14 @@ def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> lis
     ]
 
 
-RMSE = 15.649  # tokens: the error of the paper's predictor for ChatGLM-6B (III-B, Table II, USIN)
+RMSE = 15.649  # tokens: the paper's predictor for ChatGLM-6B (III-B, Table II, USIN)
 ABLATION = ("vs", "glp", "abp", "magnus")
-SHARES = (3.0, 4.0, 6.0, 8.0)  # rates as multiples of what `vs` serves: the text names none
+SHARES = (3.0, 4.0, 6.0, 8.0)  # rates as multiples of what `vs` serves; the text names none
 SATURATING = 50  # fixed batches an executor that show what `vs` serves
-FIXED = 7  # rows of the batches of vs, ccb and glp (IV-A)
+FIXED = 7  # rows of vs, ccb and glp's batches (IV-A)
 SHOWN = ("throughput", "mean", "tail", "valid_tokens", "total_tokens", "batch_size", "pad", "invalid")
 TOKENS = ("valid_tokens", "total_tokens")
-COMMENTED = "commented code"  # in an instruction that asks for code with a comment; the reference is the comment alone
+COMMENTED = "commented code"  # instructions that ask for commented code; the reference is the comment alone
 
 
 def main(stage: Stage) -> Experiment:
@@ -160,7 +155,7 @@ def ablation(stage: Stage) -> Experiment:
 
 
 def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[Row] = ()) -> Experiment:
-    """The paper's executors, or a share of them under the same share of the load."""
+    """The paper's executors, or a share with its share of the load."""
     machine, whole = shrink(V100_CHATGLM_6B, stage.setting.scale), V100_CHATGLM_6B.workers
     bounds = limits()
     rates: Sequence[float] | None = stage.setting.rates
@@ -180,7 +175,7 @@ def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped:
 
 
 def main_rows(runs: Runs) -> list[Row]:
-    """Rows of section IV-B: magnus against its baselines."""
+    """IV-B: magnus against its baselines."""
     fewer, ccb, throughput = (runs.read(name, "throughput") for name in ("vs", "ccb", "magnus"))
     between = all(fewer[point] < ccb[point] < best for point, best in throughput.items())
     return [
@@ -193,7 +188,7 @@ def main_rows(runs: Runs) -> list[Row]:
 
 
 def ablation_rows(runs: Runs) -> list[Row]:
-    """Rows of section IV-C: each step of the ablation."""
+    """IV-C: each step of the ablation."""
     valid, *others = runs.gain_rows(PUBLISHED["magnus-ablation"])
     return [
         valid,
@@ -204,14 +199,14 @@ def ablation_rows(runs: Runs) -> list[Row]:
 
 
 def _claim_same(runs: Runs, new: str, old: str, what: str, figure: str, within: float, where: str) -> Row:
-    """The claim that two strategies have a figure within this many percent of each other."""
+    """Figures within this many percent of each other."""
     differences = runs.gain(new, old, figure)
     same = all(abs(value) < within for value in differences.values())
     return Row.claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
 
 
 def correlations(stage: Stage) -> Experiment:
-    """Table I, whose correlations Figure 2 draws."""
+    """Table I, drawn in Figure 2."""
     rows = _pearson_rows(stage.pool) or [Row.skip("all of it", "the requests have no texts: give --tasks FOLDER")]
     setting = "lengths in tokens, estimated; answers are references, where the paper has those of three models"
     return Experiment("Magnus: Table I and Fig. 2", setting, rows=rows)
@@ -234,9 +229,8 @@ def _pearson_rows(pool: Pool) -> list[Row]:
 
 
 def read_pool(folder: Path, answers: str, seed: int, input_scale: float = 1.0) -> Pool:
-    """Requests of the task files (`*.jsonl`) in a folder, as many of each task, in random order. Raises UserError.
-
-    `answers` says what answers an instruction that asks for commented code: `code` or `reference`.
+    """From task files (`*.jsonl`) in a folder, equally many of each, shuffled. `answers`: for commented code, `code`
+    or `reference`. Raises UserError.
     """
     files = sorted(folder.glob("*.jsonl"))
     if not files:

@@ -1,6 +1,4 @@
-"""Experiments for the eye: what was measured in each run, and every row beside what is published, with a verdict; and a
-page of the figures that are swept, with a band over seeds.
-"""
+"""Experiments beside published figures, with verdicts; and a page of sweeps."""
 
 from __future__ import annotations
 
@@ -20,7 +18,6 @@ from loadgen.plot import SUMMARY, Plot, render_page, specify_lines
 
 
 def report(one: Experiment) -> RenderableType:
-    """Both tables of an experiment, below its title, and its verdicts, counted."""
     title = f"{one.title} (interrupted: as far as it came)" if one.interrupted else one.title
     warning = [Text(one.warning, style="yellow")] if one.warning else []
     head = (Text(title, style="bold"), Text(one.setting, style="dim"), *warning)
@@ -49,7 +46,7 @@ def _tabulate_rows(one: Experiment) -> TextTable:
 
 
 def make_page(title: str, seeds: Sequence[Mapping[str, Experiment]]) -> str:
-    """The text of the HTML page of the same experiments with different seeds."""
+    """The experiments with different seeds."""
     experiments = [[done[name] for done in seeds if name in done] for name in seeds[0]]
     plots = [plot for same in experiments for rows in _by_name(same).values() for plot in _draw(same, rows)]
     line = "Measured: the mean over the seeds, in a band from the lowest to the highest. Published: what the text says."
@@ -58,13 +55,13 @@ def make_page(title: str, seeds: Sequence[Mapping[str, Experiment]]) -> str:
 
 
 def _by_name(same: Sequence[Experiment]) -> dict[str, list[Row]]:
-    """The rows of one experiment's runs, one a seed."""
+    """One experiment's runs, one a seed."""
     names = dict.fromkeys(row.what for one in same for row in one.rows)
     return {name: [row for one in same for row in one.rows if row.what == name] for name in names}
 
 
 def _draw(same: Sequence[Experiment], rows: Sequence[Row]) -> Iterator[Plot]:
-    """A plot of a published figure over the points of a sweep, if these have numbers; rows by seed."""
+    """Over a sweep's numeric points; rows by seed."""
     labels = [[point.label for point in one.points] for one in same]  # a rate may depend on the seed
     found: list[tuple[float, list[float]]] = []
     for place, label in enumerate(labels[0]):

@@ -1,4 +1,4 @@
-"""Runs a paper's experiments, prints their tables and saves them as JSON after each experiment. Loads no model."""
+"""Runs a paper's experiments; prints and saves after each. Loads no model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from loadgen.simulate.prediction import Prediction
 from models.errors import INTERRUPTED
 from models.progress import Bars
 
-SEED_STEP = 100
-"""Between the seeds of two runs: a point that is repeated takes as many seeds as it has repeats."""
+SEED_STEP = 100  # between runs; repeats use seeds in between
 
 PAPERS: Mapping[str, Paper] = MappingProxyType(
     {"magnus": magnus.PAPER, "scls": scls.PAPER, "ssjf": ssjf.PAPER, "baton": baton.PAPER}
@@ -32,7 +31,7 @@ PAPERS: Mapping[str, Paper] = MappingProxyType(
 
 
 def run_paper(asked: Experiments) -> int:
-    """Run, print and save; returns the exit code, 130 after Ctrl-C. Raises UserError."""
+    """Returns the exit code, 130 after Ctrl-C. Raises UserError."""
     asked.refuse()
     paper = PAPERS[asked.paper]
     chosen = asked.choose(list(paper.experiments))
@@ -46,7 +45,7 @@ def run_paper(asked: Experiments) -> int:
     runs: list[dict[str, Experiment]] = [{} for _ in stages]
     interrupted = True
     try:
-        with suppress(KeyboardInterrupt):  # also between two runs, or in those that show what the baseline serves
+        with suppress(KeyboardInterrupt):  # also between runs, and in those of baselines
             for done, stage in zip(runs, stages, strict=True):
                 for name in chosen:
                     with Bars(latest_only=True) as bars:
@@ -57,7 +56,7 @@ def run_paper(asked: Experiments) -> int:
                     if done[name].interrupted:
                         raise KeyboardInterrupt
             interrupted = False
-    finally:  # a run that fails takes nothing from those before it
+    finally:  # keep earlier results if a run fails
         if asked.save_result is not None and runs[0]:
             save(asked.save_result, _write_result(asked, stages[0], runs[0], interrupted), "--save-result")
     if asked.report is not None and runs[0]:
@@ -80,7 +79,7 @@ def _set_up(asked: Experiments, paper: Paper) -> Stage:
 
 
 def _estimate(asked: Experiments, chosen: Sequence[str]) -> float:
-    """Seconds that the experiments take, by those that they took at full size on one core."""
+    """Seconds, by those on one core at full size."""
     seconds = {(paper, name): took for paper, name, took in PUBLISHED["seconds"]}
     known = sum(seconds.get((asked.paper, name.removesuffix("-authors").removesuffix("-ds")), 1.0) for name in chosen)
     arrivals = 1.0 if asked.duration is None or asked.paper == "ssjf" else asked.duration / MINUTES_10
@@ -88,7 +87,7 @@ def _estimate(asked: Experiments, chosen: Sequence[str]) -> float:
 
 
 def _write_result(asked: Experiments, stage: Stage, done: Mapping[str, Experiment], interrupted: bool) -> bytes:
-    """The result as JSON, with a line a run and a row."""
+    """A line a run and a row."""
     names = ("paper", "scale", "seed", "duration", "input_scale", "rates")
     document = {
         **{name: getattr(asked, name) for name in names},

@@ -1,4 +1,4 @@
-"""The experiments of SCLS (section 5): the main comparison, the ablation, slice lengths and numbers of workers."""
+"""SCLS's experiments (5): main comparison, ablation, slice lengths, workers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from loadgen.experiments.paper.trial import SLICE_MEMORY, Point, Stage, limits, 
 from scheduler.serving_time.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
-RATES, RATE = (10.0, 15.0, 20.0, 25.0), 20.0  # requests a second of the main experiment, and of all others
+RATES, RATE = (10.0, 15.0, 20.0, 25.0), 20.0  # requests/s of the main experiment, and of others
+# CodeFuse's prompts to Azure's: assumed, as the paper gives no lengths; with Azure's own most figures do not come out
 INPUT_SCALE = 0.25
-"""Prompts of CodeFuse to those of Azure's trace: an assumption, since the paper does not tell its lengths. With it most
-of its figures come out; with Azure's own prompts they do not."""
 SLICE = 128
 SLICES = (16, 32, 64, 128, 256, 512, 1024)
 WORKERS = (1, 2, 4, 8)
@@ -34,10 +33,10 @@ class Backend:
     key: str
     title: str
     machine: Machine
-    fixed: int  # rows of the batches of sls, so and pm (5.1, 5.4)
+    fixed: int  # rows of sls, so and pm's batches (5.1, 5.4)
     interval: float  # Γ in seconds (5.1)
     baselines: tuple[str, ...]
-    memory: str = SLICE_MEMORY  # the rule that says how many rows of a slice fit (4.3)
+    memory: str = SLICE_MEMORY  # how many rows of a slice fit (4.3)
 
 
 HF = Backend("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
@@ -45,8 +44,7 @@ DS = Backend("ds", "DeepSpeed", A100_LLAMA2_13B_DS, 12, 3.0, ("sls", "ils", "ils
 
 
 def make_point(stage: Stage, backend: Backend, label: str, rate: float = RATE, slices: int = SLICE) -> Point:
-    """A point at a rate for the whole machine, with slices of this length, on the paper's executors, or a share of them
-    under the same share of the load."""
+    """A rate for the whole machine, on the paper's executors or a share with its share of the load."""
     machine = shrink(backend.machine, stage.setting.scale)
     load = stage.load(rate * machine.workers / backend.machine.workers)
     bounds = limits(slice_length=slices, max_batch_size=backend.fixed, min_interval=backend.interval, recompute=True)
@@ -85,7 +83,7 @@ def slices(stage: Stage, backend: Backend) -> Experiment:
 
 
 def workers(stage: Stage, backend: Backend) -> Experiment:
-    """Figure 22: the whole load on fewer workers, each as fast as ever."""
+    """Figure 22: the whole load on fewer workers."""
     one = replace(make_point(stage, backend, ""), load=stage.load(RATE))
     points = [
         replace(one, label=f"workers: {count}", x=count, machine=replace(one.machine, workers=count))
@@ -95,7 +93,7 @@ def workers(stage: Stage, backend: Backend) -> Experiment:
 
 
 def main_rows(runs: Runs, backend: str) -> list[Row]:
-    """Rows of section 5.2: scls against its baselines, at every point of the sweep."""
+    """5.2: scls against its baselines, at every point."""
     few = runs.read("scls", "few_slices").values()
     told, early = f"{min(few):.1f} to {max(few):.1f} %", runs.read("scls", "early_returns")
     return [
@@ -123,7 +121,7 @@ def _claim_balance(runs: Runs) -> Row:
 
 
 def ablation_rows(runs: Runs) -> list[Row]:
-    """Rows of section 5.4: each step of the ablation."""
+    """5.4: each step of the ablation."""
 
     def values(figure: str, *names: str) -> dict[str, float]:
         return {line.strategy: line.figures[figure] for line in runs.lines if line.strategy in names}
@@ -140,7 +138,7 @@ def ablation_rows(runs: Runs) -> list[Row]:
 
 
 def slice_rows(runs: Runs) -> list[Row]:
-    """Rows of section 5.5; lines by rising slice length."""
+    """5.5, by rising slice length."""
 
     def values(figure: str) -> dict[str, float]:
         return {f"{line.point.x:g}": line.figures[figure] for line in runs.lines}
@@ -163,7 +161,7 @@ def slice_rows(runs: Runs) -> list[Row]:
 
 
 def worker_rows(runs: Runs) -> list[Row]:
-    """Throughput a worker next to that of one worker alone."""
+    """Throughput a worker beside one worker alone."""
     counts = {line.point.x: line.figures["throughput"] for line in runs.lines}
     alone = counts[min(counts)] / min(counts)
     shares = {f"{count:g}": throughput / count / alone for count, throughput in counts.items()}

@@ -1,7 +1,5 @@
-"""The experiments of SSJF (section 4.2): JCT and throughput against rate, burstiness, batch size and way to train.
-
-The text names neither numbers of requests nor most rates and variations; those of the simulator that the authors
-publish are used.
+"""SSJF's experiments (4.2): JCT and throughput against rate, burstiness, batch size and training. Numbers of
+requests and variations are those of the authors' simulator.
 """
 
 from __future__ import annotations
@@ -23,24 +21,23 @@ ORDERS, MODES = ("fcfs", "ssjf", "sjf-oracle"), ("none", "dynamic", "continuous"
 SIZE = 4  # rows of a batch (4.2)
 REPEATS = 20  # runs of each point
 REQUESTS = 50
-LONGEST = 512  # answers are shorter than this (4.3, note on data processing)
-RATES, SIZES_RATE, TRAINED_RATE = (1.0, 2.0, 5.0, 10.0), 10.0, 5.0  # requests a second
-VARIATIONS = (1.0, 2.5, 4.0, 5.5)  # coefficients of variation of the gaps between arrivals
+LONGEST = 512  # answers are shorter (4.3, data processing)
+RATES, SIZES_RATE, TRAINED_RATE = (1.0, 2.0, 5.0, 10.0), 10.0, 5.0  # requests/s
+VARIATIONS = (1.0, 2.5, 4.0, 5.5)  # coefficients of variation of arrival gaps
 SIZES = (1, 2, 4, 8)
+# of the paper's predictor (4.3, Table 2, REG (L1)), and its classes' quantiles (`preprocess_dataset.py`)
 ACCURACY, CUTS = 0.615, (0.25, 0.5, 0.75, 0.99)
-"""Accuracy of the paper's predictor (4.3, Table 2, REG (L1)), and the quantiles of lengths that part its classes, as
-the authors' program has them (`preprocess_dataset.py`)."""
 SHOWN = ("mean", "tail", "answered_meanwhile", "first_quarter", "throughput", "batch_size")
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """A way to read what the text leaves open: what throughput is, and how bursts come."""
+    """Readings of what the text leaves open."""
 
     title: str
-    burst: float  # the rate of the experiment on burstiness
-    sorted_gaps: bool  # whether gaps between bursty arrivals come sorted, the shortest first
-    throughput: str  # the figure that stands for the text's throughput, which it does not define
+    burst: float  # rate of the burstiness experiment
+    sorted_gaps: bool  # gaps of bursty arrivals ascend
+    throughput: str  # the figure for throughput, which the text does not define
     told: str
 
 
@@ -85,7 +82,7 @@ def sizes(stage: Stage) -> Experiment:
 
 
 def formulations(stage: Stage, counting: Counting = OURS) -> Experiment:
-    """Table 2, as far as the accuracies that it tells decide: ways to train the predictor."""
+    """Table 2, as far as its accuracies decide."""
     points = [make_point(stage, name, TRAINED_RATE, right=right) for name, right, *_ in PUBLISHED["ssjf-table-2"]]
     rows = partial(formulation_rows, throughput=counting.throughput)
     title = f"ways to train at {TRAINED_RATE:g}/s, Table 2"
@@ -93,7 +90,7 @@ def formulations(stage: Stage, counting: Counting = OURS) -> Experiment:
 
 
 def azure_times(stage: Stage, counting: Counting = OURS) -> Experiment:
-    """Figures 4 and 6 with the arrival times of a trace; the paper drives its load by one of Azure's."""
+    """Figures 4 and 6 with a trace's arrival times; the paper uses one of Azure's."""
     points = [make_point(stage, f"{rate:g}/s", rate, own_times=True) for rate in stage.setting.rates or RATES]
     plan = _plan(stage, counting, "rates with a trace's arrival times, section 4.1", points, _rows(counting, "rates"))
     if any(one.arrival for one in stage.pool.lengths):
@@ -104,9 +101,9 @@ def azure_times(stage: Stage, counting: Counting = OURS) -> Experiment:
 def make_point(
     stage: Stage, label: str, rate: float, size: int = SIZE, right: float | None = None, **shape: Any
 ) -> Point:
-    """A point of a sweep on the authors' machine.
+    """On the authors' machine.
 
-    right   share of predictions in the right class, where it is not the predictor's of Table 2
+    right   share of predictions in the right class; default: Table 2's
     shape   of the Load
     """
     duration, scale = stage.setting.duration, stage.setting.scale
@@ -148,7 +145,7 @@ def _tell_aging(factor: float) -> str:
 
 
 def sjf_rows(runs: Runs, published: Sequence[Any], throughput: str) -> list[Row]:
-    """Short jobs first against FCFS in the same mode; `throughput` is the figure that stands for the text's."""
+    """SJF against FCFS in the same mode; `throughput` is the figure that stands for the text's."""
     rows = []
     for name, (low, high), where, (least, most), times_where in published:
         fcfs = f"fcfs-{name.rpartition('-')[2]}"
@@ -159,7 +156,7 @@ def sjf_rows(runs: Runs, published: Sequence[Any], throughput: str) -> list[Row]
 
 
 def size_rows(runs: Runs) -> list[Row]:
-    """Rows of Figure 8, which the text tells in words."""
+    """Figure 8, which the text gives in words."""
     where = "4.2, Fig. 8"
     jct = runs.gain("ssjf-continuous", "ssjf-dynamic", "mean")
     below = all(value >= 0 for value in jct.values())
@@ -173,7 +170,7 @@ def size_rows(runs: Runs) -> list[Row]:
 
 
 def formulation_rows(runs: Runs, throughput: str) -> list[Row]:
-    """Rows of Table 2's last two lines, each in all modes, since the text does not say in which one it is."""
+    """Table 2's last two lines, in all modes, as the text names none."""
     gains = {mode: runs.gain(f"ssjf-{mode}", f"fcfs-{mode}", "mean") for mode in MODES}
     times = {mode: runs.compare(f"ssjf-{mode}", f"fcfs-{mode}", throughput) for mode in MODES}
     rows = []

@@ -1,5 +1,4 @@
-"""A point of an experiment, the runs of strategies there in the simulator, and the figures of a run that the papers ask
-for. Knows no paper."""
+"""A point of an experiment, strategies' simulated runs there, and figures that papers ask for."""
 
 from __future__ import annotations
 
@@ -19,40 +18,34 @@ from scheduler.options import Scheduling
 from scheduler.plan import Assignment
 from scheduler.strategy import STRATEGIES, Length, Strategy
 
-SLICE_MEMORY = "slice"  # the rule of memory of strategies that slice
-FEW_SLICES = 3
-"""Most slices that "the vast majority" of requests needs (SCLS, 5.2)."""
+SLICE_MEMORY = "slice"  # memory rule of strategies that slice
+FEW_SLICES = 3  # slices of "the vast majority" (SCLS, 5.2)
 MINUTES_10 = 600.0
-GROUP_TOKENS = 8192  # cells of a prefill group, for strategies that form their own
+GROUP_TOKENS = 8192  # cells of a prefill group
 
 
-Figures: TypeAlias = Mapping[str, float]
-"""The figures of a run by name, or the means of several: times in seconds, rates a second, shares in percent."""
-Begin: TypeAlias = Callable[[str, int], Watch]
-"""Shows what is played and its number of requests; returns a callback for the number that have ended."""
+Figures: TypeAlias = Mapping[str, float]  # seconds, 1/s, percent
+Begin: TypeAlias = Callable[[str, int], Watch]  # progress, given a title and a number; returns its callback
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a sweep: a machine under a load, at which every strategy of an experiment runs. A run is the same
-    whatever its label, place and repeats."""
+    """A machine under a load. A run does not depend on label, place and repeats."""
 
     label: str = field(compare=False)
     machine: Machine
     load: Load
     limits: Limits
-    x: float = field(
-        default=0.0, compare=False
-    )  # its place in the sweep: a slice's length, a number of rows or workers
-    prediction: Prediction | None = None  # None: one as good as the paper's
-    pool: Pool | None = None  # requests of its own; None: those of all runs
-    slice_memory: str = SLICE_MEMORY  # the rule of memory for strategies that slice
-    repeats: int = field(default=1, compare=False)  # runs with requests and arrivals of their own; their mean is shown
+    x: float = field(default=0.0, compare=False)  # in the sweep
+    prediction: Prediction | None = None  # None: as good as the paper's
+    pool: Pool | None = None  # None: the common one
+    slice_memory: str = SLICE_MEMORY  # memory rule of strategies that slice
+    repeats: int = field(default=1, compare=False)  # runs with other requests and arrivals, averaged
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The figures of a strategy at one point of a sweep."""
+    """A strategy's figures at a point."""
 
     strategy: str
     point: Point
@@ -60,47 +53,47 @@ class Line:
 
 
 def at_point(strategy: Strategy, point: Point) -> Strategy:
-    """The strategy with the point's rule of memory, where it slices."""
+    """With the point's memory rule, where it slices."""
     return replace(strategy, memory=point.slice_memory) if strategy.memory == SLICE_MEMORY else strategy
 
 
 def limits(**options: Any) -> Limits:
-    """Limits with the given options in place of the server's defaults."""
+    """In place of the server's defaults."""
     return Limits.of(Scheduling(**options), GROUP_TOKENS, max_num_seqs=1)
 
 
 def shrink(machine: Machine, scale: float) -> Machine:
-    """A machine with this share of the executors, one at least."""
+    """With this share of the executors, at least one."""
     return replace(machine, workers=max(1, round(machine.workers * scale)))
 
 
 @dataclass(slots=True)
 class Stage:
-    """Plays the runs of experiments in the simulator, and each only once."""
+    """Plays each run once."""
 
     pool: Pool
     setting: Experiments
-    max_tokens: int  # tokens of the longest answer
+    max_tokens: int  # of an answer
     prediction: Prediction = Prediction()
     begin: Begin = lambda title, total: lambda ended: None
     _trials: dict[tuple[str, Point], Figures] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
-        """Seconds of arrivals where the paper has ten minutes."""
+        """Of arrivals, where the paper has ten minutes."""
         return self.setting.duration or MINUTES_10
 
     def load(self, rate: float) -> Load:
-        """Poisson arrivals at a rate."""
+        """Poisson arrivals."""
         return Load(rate, max(2, round(rate * self.seconds)), seed=self.setting.seed)
 
     def capacity(self, name: str, machine: Machine, bounds: Limits, count: int) -> float:
-        """Requests a second that a strategy serves when all are there from the start."""
+        """Requests/s with all there from the start."""
         load = Load(float("inf"), count, seed=self.setting.seed)
         return self.play(name, Point("all at once", machine, load, bounds))["throughput"]
 
     def play(self, name: str, point: Point) -> Figures:
-        """The figures of a strategy at a point; the mean of several runs where it is repeated. Raises UserError."""
+        """Means over repeats. Raises UserError."""
         load = point.load
         runs = [replace(point, load=replace(load, seed=load.seed + number)) for number in range(point.repeats)]
         missing = [run for run in runs if (name, run) not in self._trials]
@@ -112,7 +105,7 @@ class Stage:
         return pool_trials([self._trials[name, run] for run in runs])
 
     def _run(self, name: str, point: Point, watch: Watch) -> Figures:
-        """Simulate a strategy at a point; the load's seed is that of the predictions' errors too."""
+        """The load's seed is that of prediction errors, too."""
         strategy, pool, slices = at_point(STRATEGIES[name], point), point.pool or self.pool, SliceCount()
         parts = fit_parts(strategy, point.limits, point.machine, prices_of(point.machine))
         parts = replace(parts, observers=(*parts.observers, slices))
@@ -124,17 +117,16 @@ class Stage:
 
 
 def _after(watch: Watch, before: int) -> Watch:
-    """A watch for a run that comes after others that had `before` requests."""
+    """Progress of a run behind `before` requests."""
     return lambda ended: watch(before + ended)
 
 
 def pool_trials(trials: Sequence[Figures]) -> Figures:
-    """The mean of each figure."""
     return {name: fmean(one[name] for one in trials) for name in trials[0]}
 
 
 def make_trial(done: Simulation, early_share: float = 0.0) -> Figures:
-    """The figures of a simulation. Raises UserError when a request was not answered."""
+    """Raises UserError when a request was not answered."""
     found = measure_simulation(done)
     if found["failed"]:
         raise UserError(f"{found['failed']} of {len(done.requests)} requests failed")
@@ -145,33 +137,33 @@ def make_trial(done: Simulation, early_share: float = 0.0) -> Figures:
     waited = sorted(one.end for one in done.requests)[quarter] - begin
     return {
         "requests": len(done.requests),
-        "duration": found["duration"],  # from the first arrival to the last answer
-        "throughput": found["request_throughput"],  # over the duration
+        "duration": found["duration"],  # first arrival to last answer
+        "throughput": found["request_throughput"],
         "answered_meanwhile": meanwhile / (last - begin) if last > begin else 0.0,  # before the last request came
-        "first_quarter": quarter / waited,  # until the first quarter was answered: the throughput of SSJF's program
+        "first_quarter": quarter / waited,  # until a quarter was answered: the throughput of SSJF's program
         "valid_tokens": found["output_throughput"],
-        "total_tokens": generated / found["duration"],  # invalid ones among them (Magnus, IV-A)
-        "mean": found["mean_jct_ms"] / 1000,  # response time, from arrival to last token
+        "total_tokens": generated / found["duration"],  # invalid ones included (Magnus, IV-A)
+        "mean": found["mean_jct_ms"] / 1000,  # response time
         "tail": found["p95_jct_ms"] / 1000,
         "batch_size": found["mean_batch_size"],
         "pad": found["pad_tokens"],  # a request
-        "invalid": found["invalid_tokens"],  # tokens a request
+        "invalid": found["invalid_tokens"],  # a request
         "slices": found["slices"],  # a request
         "few_slices": 100 * fmean(one.runs <= FEW_SLICES for one in done.requests),
-        "early_returns": 100 * early_share,  # slices that ended early since all their rows had
-        "imbalance": found["completion_std"],  # of the executors' completion times (SCLS, 3.2)
+        "early_returns": 100 * early_share,  # slices whose rows had all ended
+        "imbalance": found["completion_std"],  # of executors' completion times (SCLS, 3.2)
     }
 
 
 @dataclass(slots=True)
 class SliceCount:
-    """An observer that notes of each batch with an iteration limit whether all its rows ended before that."""
+    """Counts batches with an iteration limit whose rows all ended before it."""
 
     _early: list[bool] = field(default_factory=list)
 
     @property
     def early_share(self) -> float:
-        """Share of the batches that ended early; 0 without any."""
+        """0 without batches."""
         return fmean(self._early) if self._early else 0.0
 
     def on_finish(self, assignment: Assignment, now: float) -> None:

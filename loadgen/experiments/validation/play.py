@@ -1,10 +1,7 @@
-"""A trace played on the real engine, without a server around it: every request at its time, until the last is answered,
-recorded as a simulation of it is recorded; and the speed of that run, told by its own steps: what iterations and
-prefills took, and how that changed while it ran.
+"""A trace on the real engine, recorded as its simulation; and the run's speed over time, by its own steps.
 
-Speed is not told by how long executors were at work altogether: how full batches are is an accident of the run as
-well, and would seem to be a slow machine. A step lasts from the report before it to its own, so that what is done
-between two steps counts: rows that join, copies, reports.
+Not by the executors' total time, as full batches would look like a slow machine. A step lasts from the report before
+it to its own, so that work between steps counts.
 """
 
 from __future__ import annotations
@@ -44,23 +41,18 @@ from server.composition.app import Relay
 from server.composition.devices import conditions_of, swap_bytes
 from server.composition.loading import build_executor, load_models
 
-FOR_EVER = 1e9
-"""Seconds for which a machine keeps its last speed."""
+FOR_EVER = 1e9  # seconds for which the last speed holds
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedCurve:
-    """Moments, and the work that a device which is never idle has done by then. Both ascend, from 0; between them the
-    speed is even.
-    """
+    """Work that a never idle device has done by each moment; both ascend from 0, linear in between."""
 
-    moments: FloatArray
-    """(moments,), in seconds after the run's begin."""
-    work: FloatArray
-    """(moments,), in seconds by the prices."""
+    moments: FloatArray  # (moments,), seconds after the run's begin
+    work: FloatArray  # (moments,), seconds by the prices
 
     def pace(self, now: float, seconds: float) -> float:
-        """The Pace of a machine that is as fast at each moment as this one was."""
+        """A machine as fast at each moment."""
         done = float(np.interp(now, self.moments, self.work))
         return float(np.interp(done + seconds, self.work, self.moments)) - now
 
@@ -70,44 +62,39 @@ PHASES: tuple[Phase, Phase] = ("prefill", "decode")
 
 @dataclass(frozen=True, slots=True)
 class RunSpeed:
-    """The prices of a run, and how its speed changed about them."""
+    """A run's prices, and its speed about them."""
 
-    prices: Bilinear
-    """Fitted to the run's steps; the sums of all prefills and of all iterations are what they took."""
-    slowdown: float
-    """Seconds of all steps, over what the profile says."""
+    prices: Bilinear  # fitted; sums of prefills and of iterations are exact
+    slowdown: float  # seconds over the profile's
     curve: SpeedCurve
 
 
 @dataclass(slots=True)
 class Speedometer:
-    """Hears what executors report, and holds their steps against the profile."""
+    """Compares executors' reports with the profile."""
 
     profile: Bilinear
     _readers: dict[int, StepTimings] = field(default_factory=dict)
-    _busy_since: dict[int, float] = field(default_factory=dict)
-    """When the last step of each executor that still has rows ended, as counted here."""
-    _steps: list[tuple[int, float, Step]] = field(default_factory=list)
-    """Executors, and when these ended which steps."""
+    _busy_since: dict[int, float] = field(default_factory=dict)  # end of the last step of each busy executor
+    _steps: list[tuple[int, float, Step]] = field(default_factory=list)  # (executor, end, step)
 
     def hear(self, report: Report, now: float) -> None:
-        """Note a step that ended at `now`, in seconds after the run's begin."""
+        """`now`: seconds after the run's begin."""
         if not isinstance(report, StepReport):
             return
         since = self._busy_since.get(report.executor, now - report.seconds)
-        # A report that is heard late lengthens one step; those behind it begin where that one ended, or the delay of
-        # every late report would be counted beside the seconds of the step that it delayed.
+        # a late report lengthens one step only, else each delay would count twice
         lasted = replace(report, seconds=max(report.seconds, now - since))
         end = since + lasted.seconds
         reader = self._readers.setdefault(report.executor, StepTimings())
         self._steps += [(report.executor, end, step) for step in reader.read(lasted, self.profile)]
         if not (report.shape.rows or report.shape.staged):
             self._busy_since.pop(report.executor, None)
-        elif report.tally != Tally():  # else rows were moved only, and that belongs to the next step
+        elif report.tally != Tally():  # else rows only moved, as part of the next step
             self._busy_since[report.executor] = end
 
     def read(self) -> RunSpeed:
-        """The speed of all that was heard; the profile's where it was nothing."""
+        """The profile's speed without steps."""
         if {step.phase for _, _, step in self._steps} != set(PHASES):
             even = np.array([0.0, FOR_EVER])
             return RunSpeed(self.profile, 1.0, SpeedCurve(even, even))
@@ -117,7 +104,7 @@ class Speedometer:
         return RunSpeed(prices, measured / profiled, self._follow(prices))
 
     def _follow(self, prices: Bilinear) -> SpeedCurve:
-        """The curve by the steps of the first executor: all share one machine."""
+        """By the first executor: all share a machine."""
         moments, work = [0.0], [0.0]
         for executor, now, step in self._steps:
             if executor == self._steps[0][0]:
@@ -128,7 +115,7 @@ class Speedometer:
         return SpeedCurve(np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER]))
 
     def _fit(self) -> Bilinear:
-        """The model of all steps, whose sums over those of a phase are what these took."""
+        """Exact in the sums of each phase."""
         prefills, decodes = ([step for _, _, step in self._steps if step.phase == phase] for phase in PHASES)
         found = fit_surfaces([step.timing for step in prefills], [step.timing for step in decodes])
         read, decoded = (
@@ -140,7 +127,7 @@ class Speedometer:
 
 
 def _seconds(step: Step) -> float:
-    """Seconds that a step took; a step of the decode phase is one iteration."""
+    """Of a decode step: one iteration."""
     return step.timing.seconds
 
 
@@ -154,20 +141,20 @@ STOP_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Models, text, profile and the sizes of executors, which all strategies share."""
+    """Models, text, profile and sizes, shared by all strategies."""
 
     config: ServeConfig
     models: tuple[LoadedModel, ...]
     text: Text
     profile: Bilinear
-    infos: tuple[ExecutorInfo, ...] = ()  # of executors as this engine builds them
+    infos: tuple[ExecutorInfo, ...] = ()  # as this engine builds them
 
     @property
     def vocabulary(self) -> int:
         return min(self.text.vocab_size, self.models[0].vocab_size)
 
     def new_executors(self, deliver: Deliver) -> tuple[Executor, ...]:
-        """Executors that are not started yet."""
+        """Not started."""
         store: HostStore[Row] = HostStore(swap_bytes(self.config))
         return tuple(
             run_in_own_thread(partial(build_executor, self.config, index, model, self.text, store, deliver))
@@ -176,7 +163,7 @@ class Engine:
 
 
 def load_engine(config: ServeConfig) -> Engine:
-    """Load the model for each executor and find its profile; raises what `open_service` raises."""
+    """Raises what `open_service` raises."""
     models, text = load_models(config)
     profile = load_profile(default_cache(), conditions_of(config, models[0]))
     if profile is None:
@@ -190,13 +177,12 @@ def load_engine(config: ServeConfig) -> Engine:
 
 
 def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
-    """Prompts of the trace's lengths; which tokens they are does not bear on how long they take."""
+    """Of the trace's lengths."""
     rng = random.Random(f"{seed}, prompts")
     return [tuple(rng.choices(range(vocabulary), k=request.input_length)) for request in trace]
 
 
-WARM_UP = 4
-"""Requests that are played before a run and not recorded."""
+WARM_UP = 4  # requests before a run, not recorded
 WARM_UP_TOKENS = 8
 
 
@@ -209,11 +195,8 @@ def play(
     watch: Watch,
     hear: Callable[[Report, float], None],
 ) -> Simulation:
-    """The record of all requests on new executors, in order of arrival; a few short ones are played before, so that a
-    run finds the executors as later ones do, on parts of their own, since parts keep state. Raises UserError when a
-    request fails.
-
-    `hear` is called with every report of the run and the seconds since its begin.
+    """The record in order of arrival, on new executors, warmed up on parts of their own. Raises UserError when a
+    request fails. `hear` gets each report and its seconds.
     """
     clock, most = MonotonicClock(), max(one.output_length for one in trace)
     few = [replace(one, arrival=0.0, output_length=min(one.output_length, WARM_UP_TOKENS)) for one in trace[:WARM_UP]]
@@ -253,10 +236,7 @@ async def serve(
     predict: Predict | None = None,
     watch: Watch = lambda ended: None,
 ) -> list[Request]:
-    """Submit every request at its time and wait for the last; all have finished then.
-
-    Requests are counted from when they were due, though the event loop be late. Raises UserError when one fails.
-    """
+    """Returns when all are finished, counted from when they were due. Raises UserError when one fails."""
     begin, requests, tasks = clock.now(), list[Request](), list[asyncio.Task[None]]()
     numbers = itertools.count(1)
 

@@ -1,8 +1,4 @@
-"""`lengthwise simulate --validate`: one trace on the real engine and in the simulator, with this machine's profile,
-and how far apart they are, as a table and as JSON.
-
-The composition root of that: model, executors, strategy, load, simulated twin.
-"""
+"""`lengthwise simulate --validate`: one trace on the real engine and in the simulator, compared."""
 
 from __future__ import annotations
 
@@ -35,11 +31,9 @@ from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig, load_config
 from server.composition.scheduling import parts_for
 
-MEAN_BOUND, P99_BOUND = 0.05, 0.10
-"""Within these shares of what was measured, the simulator is trusted."""
+MEAN_BOUND, P99_BOUND = 0.05, 0.10  # relative errors within which the simulator is trusted
 
-LEAST = 1e-3
-"""A difference that is not above this is none: batches that return as a whole have a TPOT of nothing."""
+LEAST = 1e-3  # smaller differences are none: whole batches have a TPOT of 0
 
 QUANTITIES: Mapping[str, float] = MappingProxyType(
     {
@@ -47,36 +41,30 @@ QUANTITIES: Mapping[str, float] = MappingProxyType(
         **{f"p99_{name}_ms": P99_BOUND for name in ("ttft", "tpot", "jct")},
         "request_throughput": MEAN_BOUND,
     }
-)
-"""The figures that are compared, and the bounds of their deviations."""
+)  # figures and bounds
 
+# slowdowns of simulations whose mean counts: plans may depend on milliseconds, and the engine's run is one draw
 DRAWS = tuple(1 + 0.0005 * step for step in range(-8, 9))
-"""Slowdowns of the simulations of a run, whose mean counts: where plans depend on milliseconds, as in SCLS, each is one
-draw of many, and the run on the engine is another.
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One figure, measured on the engine and simulated."""
+    """Measured and simulated."""
 
     real: float
-    profiled: float
-    """Simulated with the machine as fast as its profile says."""
-    simulated: float
-    """Simulated with the machine as fast as it was in this run."""
+    profiled: float  # at the profile's speed
+    simulated: float  # at this run's speed
     bound: float = MEAN_BOUND
-    spread: float = 0.0
-    """Standard deviation of the simulations whose mean is `simulated`."""
+    spread: float = 0.0  # standard deviation of the latter
 
     @property
     def deviation(self) -> float:
-        """Deviation of the simulated from the real, as a share of the real; 0 where both are next to nothing."""
+        """Relative; 0 where both are next to nothing."""
         return _deviate(self.simulated, self.real)
 
     @property
     def profile_deviation(self) -> float:
-        """Deviation of the figure simulated at the profile's speed, as a share of the real."""
+        """At the profile's speed."""
         return _deviate(self.profiled, self.real)
 
     @property
@@ -90,18 +78,16 @@ def _deviate(simulated: float, real: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one strategy at one load.
+    """One strategy at one load.
 
-    A machine that others use too is not always as fast as when it was profiled, and near saturation a tenth more work
-    is half as long again to wait. So the simulator is judged with the speed of the run, told by its own steps.
+    At the run's own speed: other load slows a machine, and near saturation a tenth more work is half as long again to
+    wait.
     """
 
     strategy: str
-    rho: float | None
-    """Requests that came, by those that the strategy serves; None where the rate was given."""
+    rho: float | None  # of what the strategy serves; None with a given rate
     requests: int
-    slowdown: float
-    """How much longer steps took than the profile says."""
+    slowdown: float  # of steps against the profile
     quantities: Mapping[str, Quantity]
 
     @property
@@ -110,7 +96,6 @@ class Verdict:
 
 
 def compare(real: Figures, profiled: Figures, simulated: Sequence[Figures]) -> dict[str, Quantity]:
-    """All quantities of a run, of its simulation by the profile and of those at the run's speed."""
     found = {}
     for column, bound in ((COLUMNS[key], bound) for key, bound in QUANTITIES.items()):
         engine, profile, *draws = (one[column.key] * column.scale for one in (real, profiled, *simulated))
@@ -119,7 +104,7 @@ def compare(real: Figures, profiled: Figures, simulated: Sequence[Figures]) -> d
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
-    """The table with a line a strategy, load and quantity."""
+    """A line a strategy, load and quantity."""
     shown = Table(
         title="The simulator beside the engine",
         title_style="bold",
@@ -145,7 +130,6 @@ def _cells(one: Quantity, slowdown: str) -> tuple[str, ...]:
 
 
 def verdict_json(one: Verdict) -> Json:
-    """A verdict with both figures and how far they are apart."""
     return {
         "strategy": one.strategy,
         "rho": one.rho,
@@ -159,37 +143,30 @@ def verdict_json(one: Verdict) -> Json:
     }
 
 
-PROBE = 64
-"""Requests, all there from the start, that show what a strategy can serve."""
+PROBE = 64  # requests at once that show what a strategy serves
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Bounds of a run's duration and, unless flags say, of its lengths."""
+    """Bounds of a run's duration and, by default, of its lengths."""
 
-    duration: float
-    """Most seconds of arrivals."""
+    duration: float  # of arrivals, at most
     max_input: int
     max_output: int
-    least: int
-    """Requests, however slow the machine is: a few say nothing."""
+    least: int  # requests, however slow the machine
 
 
 SHARED = (
     *("max_num_seqs", "max_model_len", "max_num_batched_tokens"),
     *("prefill_ahead", "max_batch_size", "slice_length", "min_interval"),
-)
-"""Flags of a simulation that the engine has too."""
+)  # flags of both
 
 FULL = Size(120.0, 512, 256, 40)
 QUICK = Size(20.0, 256, 160, 10)
 
 
 def lengths(asked: ValidateFlags, context_length: int) -> list[Lengths]:
-    """The requests that the flags ask for, at --rate or, without it, all at the start; raises UserError.
-
-    Lengths are clipped, so that an engine of this context can hold each.
-    """
+    """At --rate, or all at the start; clipped to the engine's context. Raises UserError."""
     size = QUICK if asked.quick else FULL
     clipped = replace(
         asked,
@@ -204,7 +181,7 @@ def lengths(asked: ValidateFlags, context_length: int) -> list[Lengths]:
 
 
 def paced(asked: ValidateFlags, probe: Sequence[Lengths], rate: float) -> list[Lengths]:
-    """Requests of the probe's kind, so many a second."""
+    """The probe's requests at a rate."""
     size = QUICK if asked.quick else FULL
     duration = min(asked.duration, size.duration)
     count = asked.num_requests or max(size.least, round(rate * duration))
@@ -212,8 +189,7 @@ def paced(asked: ValidateFlags, probe: Sequence[Lengths], rate: float) -> list[L
 
 
 def validate(asked: ValidateFlags) -> int:
-    """Play, simulate, print and save; returns the exit code: 1 when they are too far apart, or it cannot be done, 130
-    after Ctrl-C, which leaves what was judged until then."""
+    """The exit code is 1 when they differ too much, 130 after Ctrl-C, which keeps what was judged."""
     find_strategies(asked.chosen)
     require_writable(asked.save_result)
     engine = run_in_own_thread(partial(load_engine, _config(asked)))
@@ -233,14 +209,14 @@ def validate(asked: ValidateFlags) -> int:
 
 
 def _config(asked: ValidateFlags) -> ServeConfig:
-    """Settings of the engine; flags of the simulation that mean the same win over the environment."""
+    """Flags of the simulation win over the environment."""
     given = {name: getattr(asked, name) for name in SHARED}
     given |= {"model": asked.validate or None, "executors": asked.workers, "recompute": asked.recompute or None}
     return load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
 
 
 def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[Verdict]:
-    """The verdicts on each strategy at each load, as they come."""
+    """As they come."""
     twin = _twin(engine)
     with Bars() as bars:
         for name in asked.chosen:
@@ -256,7 +232,6 @@ def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[Verdict]:
 def _play(
     asked: ValidateFlags, config: ServeConfig, engine: Engine, trace: Sequence[Lengths], bars: Bars
 ) -> tuple[Simulation, RunSpeed]:
-    """A trace on new executors, and how fast these were."""
     speed = Speedometer(engine.profile)
     watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
     prompts = random_prompts(trace, engine.vocabulary, asked.seed)
@@ -268,7 +243,7 @@ def _play(
 def _traces(
     asked: ValidateFlags, config: ServeConfig, engine: Engine, bars: Bars
 ) -> Iterator[tuple[float | None, list[Lengths]]]:
-    """The loads of a strategy: at --rate, else at shares of what it serves just now where all come at once."""
+    """At --rate, else at shares of what it just served."""
     wanted = lengths(asked, min(info.context_length for info in engine.infos))
     if asked.rate is not None:
         yield None, wanted
@@ -278,11 +253,11 @@ def _traces(
         yield rho, paced(asked, wanted, rho * served)
 
 
-# The simulated twin
+# the simulated twin
 
 
 def _twin(engine: Engine) -> Machine:
-    """The executors as a simulation has them: all like the smallest."""
+    """All like the smallest executor."""
     infos, model = engine.infos, engine.models[0]
     return Machine(
         cost=engine.profile,
@@ -297,7 +272,7 @@ def _twin(engine: Engine) -> Machine:
 
 
 def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths]) -> Figures:
-    """The figures of the trace on simulated executors; the scheduler believes in the profile, as beside the engine."""
+    """The scheduler believes in the profile, as on the engine."""
     parts = parts_for(config, engine.infos, engine.profile, inline)
     done = simulate(parts, twin, trace, max(one.output_length for one in trace), predict=_predict(config))
     if failed := sum(not one.completed for one in done.requests):
@@ -306,5 +281,5 @@ def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequenc
 
 
 def _predict(config: ServeConfig) -> Predict | None:
-    """The oracle for strategies that ask for lengths, on both sides; None for others."""
+    """The oracle on both sides; None where lengths are unused."""
     return None if STRATEGIES[config.strategy].length == Length.NONE else true_length
