@@ -1,7 +1,4 @@
-"""Sentence embeddings by sentence-transformers, from a folder that the catalog has checked.
-
-It opens no network and runs no code from the folder. It knows nothing of requests or forests.
-"""
+"""Sentence embeddings from a verified folder, without network access or code from the folder."""
 
 from __future__ import annotations
 
@@ -18,18 +15,15 @@ from models.catalog.catalog import EMBEDDER_MAX_TOKENS
 from models.errors import CatalogError, translate_failures
 from models.network.packing import pack_encoder
 
-BATCH = 8
-"""Texts in one forward pass. On a CPU larger ones are no faster, and carry more padding."""
+BATCH = 8  # texts in a pass; larger ones are no faster on a CPU
 
-REMEMBERED = 1024
-"""Texts whose embeddings are kept: applications send the same instruction again and again."""
+REMEMBERED = 1024  # texts with kept embeddings: instructions repeat
 
-MODULES = "modules.json"
-"""The file that only a sentence embedder's folder has."""
+MODULES = "modules.json"  # marks a sentence embedder's folder
 
 
 class Embedder:
-    """Embeds texts; for one thread at a time."""
+    """One thread at a time."""
 
     def __init__(self, network: SentenceTransformer) -> None:
         self._network = network
@@ -37,7 +31,7 @@ class Embedder:
 
     @classmethod
     def load(cls, folder: Path, *, max_tokens: int = EMBEDDER_MAX_TOKENS) -> Embedder:
-        """Read the network in `folder`; raises CatalogError when it is no sentence embedder."""
+        """Raises CatalogError when it is no sentence embedder."""
         if not (folder / MODULES).is_file():
             raise CatalogError(
                 f"{folder} is no sentence embedder, it has no {MODULES}: name one, such as all-minilm-l6-v2"
@@ -50,28 +44,28 @@ class Embedder:
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of a text that are read, its start and end marks included."""
+        """Marks included."""
         return int(self._network.max_seq_length or EMBEDDER_MAX_TOKENS)
 
     @property
     def vocab_size(self) -> int:
-        """Token ids that the tokenizer knows."""
         return len(self._network.tokenizer)
 
     @property
     def dimensions(self) -> int:
-        """Numbers of an embedding."""
+        """Of an embedding."""
         return int(self._network.get_embedding_dimension() or 0)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts, whole, their marks and the network's default prompt included."""
+        """Whole, with marks and the network's default prompt."""
         prompt = self._network.prompts.get(self._network.default_prompt_name or "") or ""
         found: list[list[int]] = self._network.tokenizer([prompt + text for text in texts])["input_ids"]
         return found
 
     def encode_ids(self, ids: Sequence[Sequence[int]], dimensions: int | None = None) -> NDArray[np.float32]:
-        """Embed token ids as rows (n, dim), in one pass; with `dimensions`, the first of them at length 1, as
-        sentence-transformers' `truncate_dim` and `normalize_embeddings` have it."""
+        """Rows (n, dim) in one pass; `dimensions` truncates and normalizes, as sentence-transformers' `truncate_dim`
+        and `normalize_embeddings`.
+        """
         features = self._network.tokenizer.pad({"input_ids": [list(one) for one in ids]}, return_tensors="pt")
         with torch.inference_mode():
             embeddings = self._network(dict(features))["sentence_embedding"]
@@ -80,7 +74,7 @@ class Embedder:
         return np.asarray(embeddings.numpy(), dtype=np.float32)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed texts as rows (n, dim). Equal texts are embedded once, and longer ones cut after `max_tokens`."""
+        """Rows (n, dim), texts cut after `max_tokens`."""
         fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
         if fresh:
             self._known.update(zip(fresh, self._embed(fresh), strict=True))

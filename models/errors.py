@@ -1,5 +1,4 @@
-"""The error that ends a command with a message instead of a traceback, and exit codes; free of torch, for every package
-to import."""
+"""Errors that end a command with a message, and exit codes; torch-free."""
 
 from __future__ import annotations
 
@@ -7,39 +6,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C ended, as shells have it."""
+INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 
 
 class UserError(Exception):
-    """A mistake or an obstacle that the user can act on; the message says what is wrong, and the remedy."""
+    """The message says what is wrong, and the remedy."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(UserError):
-    """A command line that says too little or contradicts itself."""
+    """An incomplete or contradictory command line."""
 
     exit_code = 2
 
 
 class CatalogError(UserError):
-    """A model cannot be had; the message names what is wrong and the remedy."""
+    """A model cannot be had."""
 
 
 class TextError(UserError, ValueError):
-    """Text or messages that the model's tokenizer or chat template refuses; the message is for the client."""
+    """The tokenizer or chat template refuses it; the message is for the client."""
 
 
 class StrategyError(UserError, ValueError):
-    """A strategy cannot be had, or names a part that does not exist."""
+    """A strategy cannot be had, or names an unknown part."""
 
 
 @contextmanager
 def translate_failures(word: Callable[[str], UserError]) -> Iterator[None]:
-    """Raise what `word` makes of the reason when a library fails at a file or text, whatever it raises.
+    """Raise `word(reason)` for any failure of a library.
 
-    A panic of Rust is a BaseException, which no `except Exception` meets. A UserError passes as it is.
+    A Rust panic is a BaseException, which `except Exception` misses. UserError passes.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Files that are replaced whole or not at all, and whether a place can be written."""
+"""Atomic file replacement, and whether a place can be written."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from typing import BinaryIO
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file whose readers see the old content or the new one, whatever interrupts; makes its folder.
-
-    Raises OSError, and then leaves what was there before.
-    """
+    """Readers see the old or the new content; makes the folder. Raises OSError, and then the old content stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -32,19 +29,19 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error says that there is no room left, on the disk or of what its user may have there."""
+    """No room on the disk, or beyond the user's quota."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def require_writable_folder(folder: Path) -> None:
-    """Make a folder if need be, and raise OSError unless files can be made in it."""
+    """Make the folder if need be. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
 
 
 def require_writable_file(path: Path) -> None:
-    """Raise OSError unless a file can be written at `path`; makes its folder, and leaves no file."""
+    """Makes the folder, leaves no file. Raises OSError."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not path.exists():

@@ -1,8 +1,8 @@
-"""Options of commands, declared once as fields of frozen dataclasses: name, type, bounds, choices, default and help,
-which is the docstring below the field. A command's own help is the docstring of its function.
+"""Options of commands as fields of frozen dataclasses: name, type, bounds, choices and default; the docstring below
+a field is its help, a function's docstring its command's.
 
-A field's type says what its value may be: `Annotated[int, Meta(ge=1)]`, `Literal["auto", "cpu"]`. They become
-flags of a command line here; server/cli/settings.py reads the same fields from the environment and from a TOML file.
+Types bound values: `Annotated[int, Meta(ge=1)]`, `Literal["auto", "cpu"]`. server/cli/settings.py reads the same
+fields from the environment and TOML.
 """
 
 from __future__ import annotations
@@ -51,49 +51,35 @@ NOUNS: Mapping[object, str] = types.MappingProxyType(
 )
 
 
+# placeholders in --help; N: a number
 METAVARS: Mapping[object, str] = types.MappingProxyType({str: "TEXT", Path: "FILE", dict: "JSON"})
-"""Stand-ins for a value in --help; N stands for a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field as users meet it: what `option` was given, and what `bind` reads off the field's name and type."""
+    """A field as given to `option`, and what `bind` reads off its name and type."""
 
     help: str
     default: Any
-    metavar: str = ""
-    """The stand-in for a value in --help."""
-    flag: str = ""
-    """Another name than the field's; of a positional argument, the field's own."""
-    short: tuple[str, ...] = ()
-    """Further names of the flag, as ("-n",)."""
-    choices: Callable[[], Iterable[str]] = tuple
-    """The values to choose from; with `check`, which then decides alone, those that --help names."""
-    parse: Callable[[str], Any] | None = None
-    """Reads one value of a type of our own; raises ValueError."""
-    check: Callable[[Any], None] | None = None
-    """Refuses by ValueError a value of the right type that cannot be used all the same."""
-    nargs: Literal["?", "*", "+"] | None = None
-    """Several words may follow the flag, or with "?" none, which means `const`."""
+    metavar: str = ""  # placeholder in --help
+    flag: str = ""  # instead of the field's name
+    short: tuple[str, ...] = ()  # further names, as ("-n",)
+    choices: Callable[[], Iterable[str]] = tuple  # allowed values; with `check`, only named in --help
+    parse: Callable[[str], Any] | None = None  # reads a value of our own type; raises ValueError
+    check: Callable[[Any], None] | None = None  # raises ValueError for a well-typed but unusable value
+    nargs: Literal["?", "*", "+"] | None = None  # words behind the flag; "?": none means `const`
     const: object = None
-    commas: bool = False
-    """Whether one flag holds several values, parted by commas."""
-    infinite: bool = False
-    """Whether a number may be inf."""
+    commas: bool = False  # several values in one flag
+    infinite: bool = False  # may be inf
     positional: bool = False
     name: str = ""
-    hint: Any = str
-    """The type of one value, bounds included."""
-    kind: Any = str
-    """The type of one value without bounds."""
+    hint: Any = str  # of one value, bounds included
+    kind: Any = str  # of one value, without bounds
     bounds: Meta = Meta()
-    many: bool = False
-    """Whether it holds several values."""
-    listed: tuple[str, ...] = ()
-    """The values to choose from."""
+    many: bool = False  # several values
+    listed: tuple[str, ...] = ()  # to choose from
 
     def bind(self, name: str, hint: Any, text: str) -> Option:
-        """The option of a field of this name and type, with this docstring."""
         if typing.get_origin(hint) in (types.UnionType, typing.Union):
             (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
         many = typing.get_origin(hint) is tuple and (self.commas or typing.get_args(hint)[-1] is ...)
@@ -111,7 +97,7 @@ class Option:
         return dataclasses.replace(self, help=self.help or text, name=name, flag=flag, metavar=metavar, **bound)
 
     def from_text(self, text: str, *, separated: bool = False) -> object:
-        """The value of one flag, or of a variable, which has several values `separated`; raises ValueError."""
+        """From one flag, or a variable with several values `separated`; raises ValueError."""
         if not (self.commas or separated):
             return self._read(text)
         if not (parts := [part.strip() for part in text.split(",") if part.strip()]):
@@ -119,14 +105,14 @@ class Option:
         return tuple(map(self._read, parts))
 
     def from_flag(self, text: str) -> object:
-        """The value of one flag, as argparse asks for it; raises ArgumentTypeError."""
+        """Raises ArgumentTypeError."""
         try:
             return self.from_text(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     def from_toml(self, value: object) -> object:
-        """The value as a TOML file has it; raises ValueError."""
+        """Raises ValueError."""
         if not self.many:
             return self._check(value, value, strict=True)
         values = value if isinstance(value, list) else [value]
@@ -137,7 +123,7 @@ class Option:
             return self.parse(text)
         value: object = text
         if self.kind is dict:
-            with suppress(ValueError):  # else it is refused as what it is: no object
+            with suppress(ValueError):  # else it is refused as no object
                 value = json.loads(text)
         return self._check(value, text)
 
@@ -159,7 +145,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """The description of a valid value."""
+        """Description of a valid value."""
         noun, least, most = NOUNS.get(self.kind, "a value"), self.bounds.ge, self.bounds.le
         if self.kind is float and not self.infinite and most is None:
             noun = "a finite number"
@@ -171,7 +157,7 @@ class Option:
 
     @property
     def full_help(self) -> str:
-        """The text in --help: the help, whether the flag may be repeated, and the default."""
+        """Help, repeatability and default."""
         help, default = self.help + "; may be repeated" * (self.many and not self.commas), self.default
         if default in (None, "", ()) or (default is False or "(default" in help):
             return help
@@ -180,10 +166,7 @@ class Option:
 
 
 def option(default: T, help: str = "", *, secret: bool = False, **traits: Any) -> T:
-    """A dataclass field that users can set, with fields of `Option`; a secret one is left out of what is printed.
-
-    Its help is the docstring below it, but for one that is computed.
-    """
+    """A dataclass field that users can set. Secrets are not printed. Help: the docstring below, unless computed."""
     return field(default=default, metadata={"option": Option(help, default, **traits)}, repr=not secret)
 
 
@@ -192,11 +175,11 @@ def _write(value: object) -> str:
 
 
 def options_of(group: type) -> tuple[Option, ...]:
-    """The options of a dataclass, in order, inherited ones first."""
+    """In order, inherited first."""
     return _read_options(group)
 
 
-@cache  # apart from its caller, since mypy takes no type[T] for a key of a cache
+@cache  # apart from its caller: mypy takes no type[T] as a cache key
 def _read_options(group: type) -> tuple[Option, ...]:
     hints, texts = typing.get_type_hints(group, include_extras=True), _read_docstrings(group)
     declared = (one for one in dataclasses.fields(group) if "option" in one.metadata)
@@ -204,14 +187,14 @@ def _read_options(group: type) -> tuple[Option, ...]:
 
 
 def _read_docstrings(group: type) -> Mapping[str, str]:
-    """The docstrings below the fields of a dataclass and its bases."""
+    """Docstrings below fields, bases included."""
     bases = [one for one in reversed(group.__mro__) if dataclasses.is_dataclass(one)]
     return {name: text for one in bases for name, text in _read_classes(one.__module__).get(one.__name__, {}).items()}
 
 
 @cache
 def _read_classes(module: str) -> Mapping[str, Mapping[str, str]]:
-    """The docstrings below the fields of each class of a module, which Python itself does not keep."""
+    """By class; Python does not keep them."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {one.name: dict(_pair_docstrings(one)) for one in tree.body if isinstance(one, ast.ClassDef)}
 
@@ -224,27 +207,26 @@ def _pair_docstrings(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def suggest(word: str, names: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
-    """The nearest of the names as a question to add to an error; empty where none is as like as `cutoff`, 0 to 1."""
+    """ " (did you mean X?)", or empty below the similarity `cutoff`."""
     near = difflib.get_close_matches(word, list(names), n=1, cutoff=cutoff)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def split_pair(text: str) -> tuple[str, str]:
-    """KEY=VALUE as a pair; raises ValueError."""
+    """KEY=VALUE; raises ValueError."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ValueError(f"{text!r} is not KEY=VALUE")
     return key, value
 
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-"""The place to which a program's commands are added."""
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # where commands are added
 
 
 def add_options(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: Iterable[Option], *, given_only: bool = False
 ) -> None:
-    """Add a flag for each option; `given_only` ones leave no trace unless they are given, so that others may decide."""
+    """`given_only` flags leave no trace unless given, so that other sources may decide."""
     for option in found:
         several, default = option.many and not option.commas, option.default
         default = list(default) if several and isinstance(default, tuple) else default  # actions add to it
@@ -253,7 +235,7 @@ def add_options(
             keywords["dest"] = option.name
         help = option.full_help.replace("%", "%%")
         if option.kind is bool:
-            # A switch has a flag to turn it off as well; one that is a `no` would need a double one.
+            # every switch can be turned off, without a double `no`
             switch = "store_true" if option.name.startswith("no_") else argparse.BooleanOptionalAction
             parser.add_argument(option.flag, action=switch, help=help, **keywords)
             continue
@@ -261,37 +243,35 @@ def add_options(
         if nargs is not None:
             keywords |= {"nargs": nargs, "const": option.const}
         if several:
-            # A flag that may be repeated takes one word, unless it says otherwise: the word behind it may be the model.
+            # a repeatable flag takes one word: the next may be the model
             keywords["action"] = "extend" if nargs else "append"
         flags = [*option.short, option.flag]
         parser.add_argument(*flags, type=option.from_flag, metavar=option.metavar, help=help, **keywords)
 
 
 def add_groups(parser: argparse.ArgumentParser, groups: Mapping[str, type]) -> None:
-    """Add the flags of several dataclasses, each below its title."""
+    """Each below its title."""
     for title, group in groups.items():
         add_options(parser.add_argument_group(title), options_of(group))
 
 
 def groups_of(flags: type) -> dict[str, type]:
-    """The dataclasses that all flags of a command are made of, by what their docstrings say."""
+    """By title."""
     return {str(part.__doc__).rstrip("."): part for part in flags.__bases__}
 
 
 def given(args: argparse.Namespace, group: type) -> dict[str, Any]:
-    """The options of a group that the command line names; several values of one come as a tuple."""
+    """Options on the command line; several values as a tuple."""
     values = {option.name: getattr(args, option.name) for option in options_of(group) if option.name in args}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def read_options(args: argparse.Namespace, group: type[T]) -> T:
-    """The options of a group as the command line gives them."""
     return group(**given(args, group))
 
 
 def describe(work: Callable[..., object]) -> dict[str, Any]:
-    """The texts of a command's help: its function's docstring, whose first sentence stands in the list of commands, and
-    whose end may be an example."""
+    """From a function's docstring: the first sentence for the list of commands, an example at the end."""
     text, mark, example = " ".join((work.__doc__ or "").split()).partition("Example: ")
     first = text.partition(". ")[0].strip(" .")
     return {"help": first[:1].lower() + first[1:], "description": text, "epilog": mark + example}
@@ -300,8 +280,7 @@ def describe(work: Callable[..., object]) -> dict[str, Any]:
 def add_command(
     subparsers: Subparsers, name: str, group: type[T], work: Callable[[T], int | None]
 ) -> argparse.ArgumentParser:
-    """Add a command with the options of a dataclass; `work` takes them, and returns the exit code or None for 0. Its
-    docstring is the command's help."""
+    """`work` takes the options, returns the exit code or None for 0; its docstring is the help."""
     parser: argparse.ArgumentParser = subparsers.add_parser(name, **describe(work))
     add_options(parser, options_of(group))
     parser.set_defaults(run=lambda args: work(read_options(args, group)) or 0)

@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: bars on a terminal; elsewhere a line as each part begins, and some later."""
+"""Progress on standard error: bars on a terminal, else a line as each part begins and some later."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Task, TaskID
 
-REDRAW = 0.5
-"""Seconds between two drawings: they take CPU time from the work itself."""
+REDRAW = 0.5  # seconds between drawings, which cost CPU
 
-LINE_INTERVAL = 10.0
-"""Seconds between two lines about a part that goes on where there is no terminal."""
+LINE_INTERVAL = 10.0  # seconds between lines without a terminal
 
 
 class Bars:
-    """The bars of some work, shown while it is entered.
+    """Shown while entered.
 
-    threaded      whether a thread draws, so that the time also moves while nothing is done; without one, nothing
-                  runs beside work that is timed
-    lines         whether lines are printed where there is no terminal
-    latest_only   whether a part disappears when the next begins
+    threaded      a thread draws, so that time moves on; without one nothing disturbs timings
+    lines         print lines without a terminal
+    latest_only   a part disappears when the next begins
     """
 
     def __init__(
@@ -36,7 +33,7 @@ class Bars:
         latest_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # Imported late: a start that shows no bar does without.
+        # slow to import
         from rich import console, progress
 
         self._console = console.Console(stderr=True)
@@ -66,11 +63,10 @@ class Bars:
         self._progress.stop()
 
     def say(self, line: str, style: str = "") -> None:
-        """Print a line above the bars."""
+        """Above the bars."""
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, title: str, total: int | None = None) -> Bar:
-        """Show the bar of the next part, or print its title where there is no terminal."""
         if self._lines:
             self.say(title)
         self._told = self._clock()
@@ -79,15 +75,14 @@ class Bars:
         return Bar(self, self._progress.add_task(title, total=total, note=""))
 
     def watch(self, title: str, total: int) -> Callable[..., None]:
-        """Begin a part; returns what to call with how much of it is done, and with a `note` beside if there is one."""
+        """Begin a part; returns a callback for what is done and a `note`."""
         return self.begin(title, total).show
 
     def advance(self, count: int = 1) -> None:
-        """Count so much more of the latest part as done."""
         self.update(self._progress.task_ids[-1], advance=count)
 
     def update(self, task: TaskID, **changes: Any) -> None:
-        """Change a part; draw it, or print a line about it, if the last time is long enough ago."""
+        """Change a part; draw or print it, rate-limited."""
         self._progress.update(task, **changes)
         now = self._clock()
         if now - self._told >= self._interval:
@@ -105,20 +100,18 @@ def _describe(part: Task) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One part of some work: how much of it is done, of how much, and a note beside."""
+    """One part: done, total, note."""
 
     bars: Bars
     task: TaskID
 
     def advance(self, count: int = 1) -> None:
-        """Count so much more as done."""
         self.bars.update(self.task, advance=count)
 
     def show(self, done: int, *, total: int | None = None, note: str = "") -> None:
-        """Take over how much is done, a note, and a `total`, which stays until another is given."""
+        """`total` stays until another is given."""
         self.bars.update(self.task, completed=done, total=total, note=note)
 
 
 def say(line: str) -> None:
-    """Print a line: a step begins, or something unusual was met."""
     print(line, file=sys.stderr)

@@ -1,8 +1,7 @@
-"""Threads: work in one of its own that is gone afterwards, and code of others that is ended after a time.
+"""Work in a thread that ends with it, and time limits for foreign code.
 
-OpenMP counts the helper threads of each living thread that ever computed, and when they outnumber the cores it puts
-waiting ones to sleep at once, which makes a decode step half as long again. So what computes once, such as loading a
-model, must not do so in a thread that lives on beside those that serve or are measured.
+OpenMP counts the helper threads of every living thread that computed; beyond the cores waiting ones sleep at once, and
+a decode step takes half as long again. So one-off work, such as loading, must not stay in a living thread.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ T = TypeVar("T")
 
 
 def run_in_own_thread(work: Callable[[], T], stop: threading.Event | None = None) -> T:
-    """Return what `work` returns, or raise what it raises, once its thread has ended.
-
-    stop   set when the caller is interrupted, which then waits until the work has ended
+    """Returns or raises as `work`, once its thread has ended. `stop` is set when the caller is interrupted, which then
+    waits.
     """
     with ThreadPoolExecutor(1, "own") as pool:
         future = pool.submit(work)
@@ -30,26 +28,26 @@ def run_in_own_thread(work: Callable[[], T], stop: threading.Event | None = None
         except BaseException:
             if stop is not None:
                 stop.set()
-            raise  # once the thread has ended, as the pool has it
+            raise  # once the thread has ended
         return future.result()
 
 
 class _Overdue(BaseException):
-    """Raised in a thread whose time is up; no `except Exception` of the code that runs there holds it up."""
+    """Passes `except Exception` of the code that runs there."""
 
 
 class Deadline:
-    """Ends what any thread does inside `limit` once it has taken `seconds`; a call into C ends first."""
+    """Ends any thread's `limit` block after `seconds`; a call into C ends first."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._due: dict[int, float] = {}  # when each thread's time is up
-        self._watched = False  # whether a thread looks at them, which it does while there are any
+        self._due: dict[int, float] = {}  # deadline of each thread
+        self._watched = False  # a watching thread exists
         self._lock = threading.Lock()
 
     @contextmanager
     def limit(self) -> Iterator[None]:
-        """Raise TimeoutError here should the block take too long."""
+        """Raise TimeoutError when the block takes too long."""
         me = threading.get_ident()
         with self._lock:
             self._due[me] = time.monotonic() + self._seconds
@@ -60,7 +58,7 @@ class Deadline:
             try:
                 yield
             finally:
-                with self._lock:  # from here on nothing is raised that has not been
+                with self._lock:  # nothing is raised from here on
                     self._due.pop(me, None)
         except _Overdue:
             raise TimeoutError(f"it took longer than {self._seconds:g} s") from None

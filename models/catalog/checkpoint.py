@@ -1,6 +1,5 @@
-"""Folders that can be served, with config, tokenizer and weights as whole safetensors files, and the memory they take.
-
-Only headers are read, torch is not needed, and where a folder comes from is not known here.
+"""Folders with config, tokenizer and whole safetensors files, and the memory they need. Reads headers only, without
+torch.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ UNSAFE = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def require_checkpoint(folder: Path) -> None:
-    """Raise CatalogError unless the folder has all that serving needs."""
+    """Raise CatalogError for an incomplete folder."""
     if not (folder / "config.json").is_file():
         raise CatalogError(f"{folder} has no config.json: {_instead(folder)}")
     if not weight_files(folder):
         raise CatalogError(f"{folder} has no safetensors weights: {_instead(folder)}")
-    count_values(folder)  # raises where one is not whole
+    count_values(folder)  # raises for a truncated file
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise CatalogError(f"{folder} has no tokenizer: copy tokenizer.json of the original model there")
 
@@ -43,7 +42,7 @@ def _instead(folder: Path) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint; empty where there are none. Raises CatalogError."""
+    """Empty without any. Raises CatalogError."""
     if not (folder / INDEX).is_file():
         return sorted(folder.glob("*.safetensors"))
     with translate_failures(lambda why: CatalogError(f"{folder / INDEX} is damaged ({why}): download it again")):
@@ -52,10 +51,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def count_values(folder: Path) -> int:
-    """Numbers in all weights of a checkpoint, by the headers of its files. Raises CatalogError.
-
-    The header of a safetensors file tells its length, so a file that was cut short shows without reading it.
-    """
+    """Parameters by the files' headers, which also show truncation. Raises CatalogError."""
     total = 0
     for path in weight_files(folder):
         try:
@@ -66,32 +62,27 @@ def count_values(folder: Path) -> int:
     return total
 
 
+# called with the parameters before a fetch or conversion; raises to refuse it
 Admit: TypeAlias = Callable[[int], object]
-"""Called with the numbers in a model's weights before it is fetched or converted; raises to refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Numbers that a model keeps in memory."""
+    """Numbers in memory."""
 
     weights: int
-    kv: int = 0
-    """K and V of one token over all layers; 0 for a model that keeps none."""
-    context: int = 0
-    """Tokens of its context."""
+    kv: int = 0  # K and V of one token over all layers; 0: none
+    context: int = 0  # tokens
 
     def tell(self, width: int, slots: int, context: int | None) -> str:
-        """The memory in words, for numbers of `width` bytes and slots of `context` tokens (None: the model's own)."""
+        """In words, for `width` bytes a number and slots of `context` tokens (None: the model's)."""
         weights, tokens = f"weights {self.weights * width / 2**30:.1f} GiB", context or self.context
         kept = slots * tokens * self.kv * width / 2**30
         return f"{weights}, K and V of {slots} slots with {tokens:,} tokens each {kept:.1f} GiB" if kept else weights
 
 
 def read_need(folder: Path) -> Need:
-    """The need of a checkpoint, by its configuration and the headers of its files. Raises CatalogError.
-
-    K and V count only where the configuration names its sizes as most do.
-    """
+    """By configuration and headers. Raises CatalogError. K and V count where sizes have their usual names."""
     weights = count_values(folder)
     with translate_failures(lambda why: CatalogError(f"{folder}/config.json is damaged ({why}): download it again")):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -1,8 +1,4 @@
-"""The cache on disk: folders that are whole or absent, whatever else works there and whatever interrupts.
-
-It owns locking, publishing and the manifest by which a folder is known to be whole. It does not know what is in
-a folder or where that comes from, nor where folders lie.
-"""
+"""The cache on disk: folders that are complete or absent, whatever interrupts. Locks, atomic publishing, manifests."""
 
 from __future__ import annotations
 
@@ -19,24 +15,22 @@ from models.errors import CatalogError
 from models.progress import say
 
 MANIFEST = "manifest.json"
-FORMAT = 2
-"""Raise it when folders are made differently, so that those of earlier versions are made anew."""
+FORMAT = 2  # raise it to rebuild folders
 
-Build = Callable[[Path, Path], None]
-"""Fills the second folder with the files of an entry; what it puts into the first is thrown away."""
+Build = Callable[[Path, Path], None]  # (scratch, out): fills `out`
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source that a folder is made from."""
+    """What a folder is made from."""
 
-    source: str  # a requirement, or the path of a file
-    sha256: str  # of that source
+    source: str  # requirement, or path of a file
+    sha256: str  # of the source
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The record inside a folder; `files` maps relative paths to sizes in bytes."""
+    """`files`: relative path -> bytes."""
 
     format: int
     origin: Origin
@@ -44,12 +38,12 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files together."""
+        """Bytes."""
         return sum(self.files.values())
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder whose files are all there in full length, else None."""
+    """None unless all files are there in full length."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
         sizes = {name: (folder / name).stat().st_size for name in manifest.files}
@@ -59,29 +53,27 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def find_whole(shelf: Path) -> Iterator[tuple[Path, Manifest]]:
-    """The folders on a shelf that are whole, by name."""
+    """Complete folders on a shelf, by name."""
     for folder in sorted(shelf.glob("[!.]*")):
         if (manifest := read_manifest(folder)) is not None:
             yield folder, manifest
 
 
 def obtain(folder: Path, origin: Origin, needed: int, build: Build) -> Path:
-    """The folder, built first unless it is there, whole and of this origin. It is built in a hidden one beside it, that
-    is moved to its place in one step, by one process at a time.
+    """The folder, built beside its place and moved there in one step, by one process, unless it is there.
 
-    needed   bytes that building takes on disk at most
-    Raises CatalogError when there is no space or the cache cannot be written, and whatever `build` raises.
+    `needed`: bytes on disk for building. Raises CatalogError, and what `build` raises.
     """
     if not _has(folder, origin):
         with _lock(folder):
-            # Another process may have built it while this one waited.
+            # another process may have built it meanwhile
             if not _has(folder, origin):
                 _rebuild(folder, origin, needed, build)
     return folder
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder, once no other process builds it; raises CatalogError."""
+    """Waits for builders. Raises CatalogError."""
     with _lock(folder):
         shutil.rmtree(folder)
 
@@ -96,7 +88,7 @@ def _rebuild(folder: Path, origin: Origin, needed: int, build: Build) -> None:
     if folder.exists():
         say(f"{folder} is damaged or out of date: it is made anew")
         shutil.rmtree(folder)
-    shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
+    shutil.rmtree(work, ignore_errors=True)  # of a killed process
     require_space(folder.parent, needed, folder.name)
     try:
         (out := work / "out").mkdir(parents=True)
@@ -109,7 +101,7 @@ def _rebuild(folder: Path, origin: Origin, needed: int, build: Build) -> None:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Let no other process change a folder meanwhile; raises CatalogError where it cannot be written."""
+    """Raises CatalogError where it cannot be written."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.with_name(f".{folder.name}.lock"))
@@ -128,7 +120,7 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def require_space(root: Path, needed: int, what: str, variable: str = "LENGTHWISE_CACHE") -> None:
-    """Raise CatalogError unless the disk of a folder, which may not be there yet, has so many bytes left."""
+    """Raise CatalogError unless the folder's disk has this much left; the folder may be missing."""
     there = next(folder for folder in (root, *root.parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if free < needed:
@@ -141,7 +133,7 @@ def require_space(root: Path, needed: int, what: str, variable: str = "LENGTHWIS
 def _seal(folder: Path, origin: Origin) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in files:
-        path.chmod(0o644)  # some libraries write for the owner only; a service may run as another user
+        path.chmod(0o644)  # a service may run as another user
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     manifest = msgspec.json.encode(Manifest(FORMAT, origin, sizes))
     (folder / MANIFEST).write_bytes(msgspec.json.format(manifest))

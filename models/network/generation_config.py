@@ -1,7 +1,4 @@
-"""Sampling parameters that a request leaves out: what a model recommends, and what an operator puts in its place.
-
-It owns the fields, their bounds and their defaults. It reads no file and loads no network.
-"""
+"""Default sampling parameters: OpenAI's, a model's recommendations, an operator's overrides."""
 
 from __future__ import annotations
 
@@ -15,44 +12,36 @@ from models.options import suggest
 
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
 TopP: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
-TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-"""0 and -1 are off."""
+TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]  # 0 and -1: off
 MinP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 RepetitionPenalty: TypeAlias = Annotated[float, Meta(ge=0.01, le=10)]
 TokenCount: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
-    """Values of the sampling parameters that a request leaves out; at first those of OpenAI's API.
-
-    The fields are those of a generation_config.json that matter here.
-    """
+    """Fields of generation_config.json; initially OpenAI's defaults."""
 
     temperature: Temperature = 1.0
     top_p: TopP = 1.0
     top_k: TopK = 0
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
-    max_new_tokens: TokenCount | None = None
-    """Tokens that no answer exceeds, whatever its request asks for; None where only the context bounds it."""
+    max_new_tokens: TokenCount | None = None  # bound of any answer; None: the context
 
     def override(self, given: Mapping[str, Any]) -> SamplingDefaults:
-        """Replace values by those given, where None stands for the API's own default; other keys are passed over.
-
-        Raises msgspec.ValidationError for a value out of bounds.
-        """
+        """Replace values; None stands for OpenAI's default, other keys are ignored. Raises msgspec.ValidationError."""
         kept = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in given}
         changed = {name: value for name, value in given.items() if value is not None}
         return msgspec.convert(kept | changed, SamplingDefaults)
 
 
 def sampling_defaults(text: bytes) -> SamplingDefaults:
-    """Read what a generation_config.json recommends. Raises msgspec.DecodeError and UnicodeDecodeError."""
+    """From generation_config.json. Raises msgspec.DecodeError and UnicodeDecodeError."""
     return SamplingDefaults().override(msgspec.json.decode(text, type=dict[str, Any]))
 
 
 def check_overrides(given: Mapping[str, Any]) -> None:
-    """Raise ValueError unless each key is a field of SamplingDefaults, with a value within its bounds."""
+    """Raise ValueError for unknown keys and values out of bounds."""
     known = SamplingDefaults.__struct_fields__
     for key in given:
         if key not in known:

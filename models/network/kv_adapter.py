@@ -1,8 +1,4 @@
-"""The only file that knows transformers' Cache API: lets a network use memory for K and V that is not its own, and runs
-any causal language model of transformers over such memory.
-
-It does not know where the memory lies or which rows are in it; a `KvStore` does.
-"""
+"""The only file that knows transformers' Cache API: runs any causal language model over a `KvStore`'s memory."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from models.network.attention import Mask, Select
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """The shape of one token's K and V."""
+    """Of one token's K and V."""
 
     layers: int
     kv_heads: int
@@ -31,29 +27,26 @@ class KvShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Δ: bytes of K and V of one token over all layers."""
+        """Δ: K and V of one token, all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
 class KvPass(Protocol):
-    """The cells of one forward pass, written and read layer by layer."""
+    """Cells of one forward pass, layer by layer."""
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new K and V, each (rows, kv_heads, new tokens, head_dim), after RoPE.
-
-        Returns what attention shall read: K and V, each (rows, kv_heads, columns, head_dim), views where possible.
+        """Store new K and V, each (rows, kv_heads, new, head_dim), after RoPE; returns those to attend, each (rows,
+        kv_heads, columns, head_dim), views where possible.
         """
 
 
 class KvStore(Protocol):
-    """Memory for K and V."""
-
     def begin_pass(self, rows: int, new: int) -> KvPass:
-        """The cells of a pass over `new` tokens of each of `rows` rows."""
+        """For `new` tokens of each of `rows` rows."""
 
 
 class PassingStore:
-    """A KvStore that keeps nothing: attention reads what was just computed, for texts that are read in one pass."""
+    """Keeps nothing: attention reads what was just computed."""
 
     def begin_pass(self, rows: int, new: int) -> PassingStore:
         return self
@@ -63,12 +56,12 @@ class PassingStore:
 
 
 class KvCells:
-    """A KvPass over two buffers (layers, rows, kv_heads, columns, head_dim); its first layer takes all views."""
+    """Over buffers (layers, rows, kv_heads, columns, head_dim); the first layer takes all views."""
 
     def __init__(
         self, keys: Tensor, values: Tensor, new: slice, read: slice, counts: Sequence[int] | None = None
     ) -> None:
-        """Columns `new` are written, columns `read` are read; `counts`: new tokens of each row that are no padding."""
+        """Write columns `new`, read columns `read`; `counts`: new tokens of each row without padding."""
         self.keys, self.values, self.new, self.read, self.counts = keys, values, new, read, counts
 
     @cached_property
@@ -81,17 +74,14 @@ class KvCells:
         return tuple(zip(*buffers, strict=True))
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new K and V in place (a KvPass's verb)."""
         self._new[0][layer].copy_(keys)
         self._new[1][layer].copy_(values)
         return self._read[layer]
 
 
 class StoreCache(Cache):
-    """Presents a KvStore to a transformers network as its `past_key_values`.
-
-    Positions and masks are always passed in explicitly, so the lengths that the base class would report are
-    never asked for; asking is a bug in a network that this server does not support.
+    """A KvStore as `past_key_values`. Positions and masks are always passed in, so a network that asks for lengths
+    is unsupported.
     """
 
     def __init__(self, store: KvStore, rows: int, new: int) -> None:
@@ -111,31 +101,31 @@ class StoreCache(Cache):
 
 
 class ForeignNetwork(nn.Module):
-    """A network of transformers. One thread may use it at a time; see `twin`."""
+    """A transformers network; one thread at a time, see `twin`."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         super().__init__()
         self.network = network
         self._select: Select = None
         head: nn.Module = network.get_output_embeddings()  # type: ignore[no-untyped-call]
-        head._forward_pre_hooks.clear()  # a twin's copy still carries the original's hook
+        head._forward_pre_hooks.clear()  # the copy still has the original's hook
         head.register_forward_pre_hook(self._gather)
 
     @property
     def embeddings(self) -> Tensor:
-        """The embedding of each token, (vocabulary, hidden)."""
+        """(vocabulary, hidden)."""
         weight: Tensor = self.network.get_input_embeddings().weight  # type: ignore[assignment]
         return weight
 
     def _gather(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        """Give the head the chosen places only, by a hook, so that any network's own head and scaling stay in use."""
+        """By a hook, the head reads chosen places only, so that any network's head and scaling work."""
         if self._select is None:
             return None
         rows, places = self._select
         return (inputs[0][rows, places].unsqueeze(1),)  # (k, 1, hidden)
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
-        """Logits in float32, as `LoadedModel.forward` has them."""
+        """Float32 logits, as `LoadedModel.forward`."""
         self._select = select
         try:
             output = self.network(
@@ -146,16 +136,16 @@ class ForeignNetwork(nn.Module):
                 use_cache=True,
             )
         finally:
-            self._select = None  # the network may also be called directly
+            self._select = None  # the network may be called directly, too
         logits: Tensor = output.logits.float()
         return logits[:, 0] if select is not None else logits
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Logits (rows, new, vocab) of texts in one pass, without a cache or anything else of this server's."""
+        """Logits (rows, new, vocab) in one pass, without a cache."""
         logits: Tensor = self.network(input_ids=tokens, use_cache=False).logits
         return logits.float()
 
     def twin(self) -> ForeignNetwork:
-        """A network for another thread, which shares these weights."""
+        """For another thread, sharing weights."""
         weights = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
         return ForeignNetwork(copy.deepcopy(self.network, weights))

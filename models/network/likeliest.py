@@ -1,7 +1,5 @@
-"""The likeliest tokens of each row, and their logits in full precision where the head rounds its sums to 16 bits.
-
-In bfloat16 a logit of 25 has steps of an eighth, so that the two likeliest tokens are often equal to the last bit, and
-which of them is taken would be an accident.
+"""Likeliest tokens with float32 logits, where the head rounds to 16 bits: in bfloat16 a logit of 25 has steps of an
+eighth, so that ties would decide.
 """
 
 from __future__ import annotations
@@ -9,23 +7,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LIKELIEST = 16
-"""Tokens whose logits are summed anew."""
+LIKELIEST = 16  # tokens whose logits are summed again
 
-BLOCK = 64
-"""Tokens of a row whose largest logit is found first."""
+BLOCK = 64  # tokens searched for their maximum first
 
-ROWS = 64
-"""Rows at a time, so that little memory is taken where whole texts are read."""
+ROWS = 64  # at a time, to bound memory for whole texts
 
 
 def sharpen(logits: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
-    """Sum the likeliest tokens' logits in float32, in place; each row's numbers depend on that row alone.
+    """Sum the likeliest tokens' logits in float32, in place, each row by itself.
 
-    logits   (rows, vocab) in float32, rounded to the dtype of the others
-    hidden   (rows, width), what the head is given
+    logits   (rows, vocab) in float32, rounded
+    hidden   (rows, width), the head's input
     weight   (vocab, width) of the head
-    returns  logits
     """
     for scores, inputs in zip(torch.split(logits, ROWS), torch.split(hidden, ROWS), strict=True):
         tokens = find_likeliest(scores, LIKELIEST)
@@ -34,9 +28,7 @@ def sharpen(logits: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def find_likeliest(logits: Tensor, count: int) -> Tensor:
-    """Ids (rows, count) of the largest of `logits` (rows, vocab): those of the blocks with the largest maxima, which
-    takes a third of the time of a search in all of them. Fewer where the vocabulary is smaller.
-    """
+    """Ids (rows, count) of the largest logits (rows, vocab), by block maxima: a third of a full search's time."""
     vocab = logits.shape[1]
     blocks = vocab // BLOCK
     if blocks <= count:
@@ -49,15 +41,13 @@ def find_likeliest(logits: Tensor, count: int) -> Tensor:
 
 
 def find_peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest logit of each row of (rows, vocab), and the first token that has it: what `logits.max(dim=-1)` tells,
-    NaN as the largest of all included, in a part of its time.
-    """
+    """As `logits.max(dim=-1)`, first of ties and NaN as the largest included, in less time."""
     vocab = logits.shape[1]
     blocks = vocab // BLOCK
     if not blocks:
         return logits.max(dim=-1).values, logits.argmax(dim=-1)
     maxima = logits[:, : blocks * BLOCK].view(len(logits), blocks, BLOCK).amax(dim=-1)
-    # What lies behind the last whole block, and so many before it that they are a block too.
+    # the last whole block may overlap the one before
     peaks, places = torch.cat((maxima, logits[:, -BLOCK:].amax(dim=-1, keepdim=True)), dim=1).max(dim=-1)
     starts = (places * BLOCK).clamp_(max=vocab - BLOCK)
     within = logits.gather(1, starts[:, None] + torch.arange(BLOCK, device=logits.device)).argmax(dim=-1)

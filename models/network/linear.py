@@ -1,7 +1,4 @@
-"""Linear layers for inference: a weight kept in the form that matrix kernels read, and nothing to train.
-
-Each kind is one class. Which of them a network gets is `models.network.packing`'s business.
-"""
+"""Linear layers for inference, in the layouts that matrix kernels read, one class a kind; packing.py chooses."""
 
 from __future__ import annotations
 
@@ -13,21 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-GROUP = 32
-"""Weights of a row that share a scale and a zero in `Int4Linear`."""
+GROUP = 32  # weights of a row that share scale and zero in `Int4Linear`
 
-TILES = (8, 4, 2)
-"""Runs of 16 inputs that a CUDA kernel for four bits may read at a time, the best first."""
+TILES = (8, 4, 2)  # runs of 16 inputs that CUDA's 4-bit kernel may read at once, best first
 
-MANY = 20
-"""Rows from which on it pays to widen weights of eight bits anew at each product, where no wide ones are kept."""
+MANY = 20  # rows from which widening 8-bit weights at each product pays
 
 
 def round_up(tokens: int) -> int:
-    """The least number of tokens that a pass is padded to: all up to 32, and 16 between a power of two and the next.
+    """Tokens that a pass is padded to: all up to 32, then 16 steps an octave.
 
-    oneDNN compiles a product for each number, which takes a millisecond or two and half a MiB. That of padding is a
-    fortieth in the mean.
+    oneDNN compiles a product for each number: a millisecond or two and half a MiB. Padding costs a fortieth on
+    average.
     """
     step = 1 << max(0, (tokens - 1).bit_length() - 5)
     return -(-tokens // step) * step
@@ -39,14 +33,13 @@ def pad_tokens(hidden: Tensor, tokens: int) -> Tensor:
 
 
 class InferenceLinear(nn.Module):
-    """The common part of all kinds. Copies share the weight, which never changes."""
+    """Copies share the weight, which never changes."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.bias: Tensor | None = linear.bias
-        self.weight_bytes = 0
-        """Bytes of the weight that a product reads."""
+        self.weight_bytes = 0  # read by a product
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InferenceLinear:
         twin = copy.copy(self)
@@ -64,7 +57,7 @@ class InferenceLinear(nn.Module):
 
 
 class PackedLinear(InferenceLinear):
-    """The weight as it is, laid out by oneDNN. A plain layer's is re-ordered, or read badly, at every call."""
+    """Laid out by oneDNN; a plain layer's weight is reordered, or read badly, at every call."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
@@ -77,37 +70,34 @@ class PackedLinear(InferenceLinear):
         return output
 
     def add_to(self, residual: Tensor, inputs: Tensor) -> Tensor:
-        """residual + forward(inputs), in one operation."""
+        """residual + forward(inputs), fused."""
         output: Tensor = torch.ops.mkldnn._linear_pointwise.binary(inputs, residual, self.packed, self.bias, "add")
         return output
 
 
 class PairedLinear(PackedLinear):
-    """A packed layer that never multiplies one row: oneDNN takes another kernel for it, whose sums differ."""
+    """Never multiplies one row: oneDNN's kernel for it sums differently."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
         return super().forward(_pair(inputs))[: len(inputs)]
 
     def add_to(self, residual: Tensor, inputs: Tensor) -> Tensor:
-        """residual + forward(inputs), in one operation."""
+        """residual + forward(inputs), fused."""
         return super().add_to(_pair(residual), _pair(inputs))[: len(inputs)]
 
 
 def _pair(inputs: Tensor) -> Tensor:
-    """Inputs (..., width), twice if they are one row."""
+    """(..., width), doubled if one row."""
     return torch.cat((inputs, inputs)) if inputs.numel() == inputs.shape[-1] else inputs
 
 
 class BeyondFloat16(ValueError):
-    """A weight has numbers that float16 cannot hold."""
+    """A weight exceeds float16."""
 
 
 class HalfLinear(InferenceLinear):
-    """A float32 layer whose weight is kept in float16 (FBGEMM): half the bytes to read, products still in float32.
-
-    Nothing but what float16 cannot tell apart is lost. Raises BeyondFloat16 when it cannot hold the weight.
-    """
+    """Float32 layer with float16 weights (FBGEMM): half the bytes, products in float32. Raises BeyondFloat16."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
@@ -123,14 +113,15 @@ class HalfLinear(InferenceLinear):
 
 
 def round_to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Levels from -127 to 127 of weights (out, in) in float32, and the scale of each output (out,) in bfloat16."""
+    """Levels -127 to 127 of float32 weights (out, in), and each output's bfloat16 scale (out,)."""
     scales = (weight.abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
     return (weight / scales[:, None]).round_().clamp_(-127, 127), scales
 
 
 def round_to_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Levels n from 0 to 15 of weights (out, in) in float32, (out, in / GROUP, GROUP), and the scale s and zero z of
-    each group, (out, in / GROUP), which bfloat16 holds: a weight is s(n - 8) + z."""
+    """Levels n in 0 to 15, (out, in / GROUP, GROUP), bfloat16 scale s and zero z, (out, in / GROUP): weight s(n - 8) +
+    z.
+    """
     groups = weight.reshape(len(weight), -1, GROUP)
     low, high = groups.amin(dim=-1), groups.amax(dim=-1)
     scale = ((high - low) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16().float()
@@ -139,19 +130,16 @@ def round_to_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _IntegerLinear(InferenceLinear):
-    """Weights in few bits, inputs in bfloat16: only what is kept in memory is rounded much.
+    """Weights in few bits, inputs in bfloat16.
 
-    torch's kernels for such weights go through them row by row. They are the fastest for few rows; many rows have a
-    plain product with `wide`, the same weight in the layer's dtype and in oneDNN's layout, where that is kept as well.
-    Both sides compute one function up to rounding: inputs and outputs are rounded to bfloat16 on both, sums are in
-    float32 on both, and `wide` is the very numbers of the levels, rounded once where its subclass says so.
+    torch's kernels for these are fastest for few rows; many rows use `wide`, the same weight in the layer's dtype,
+    where kept. Both compute one function up to rounding: bfloat16 inputs and outputs, float32 sums.
     """
 
-    most_few: ClassVar[int]
-    """Rows up to which the kernel for few bits is the faster one."""
+    most_few: ClassVar[int]  # rows up to which the narrow kernel is faster
 
     def __init__(self, linear: nn.Linear, *, keep_wide: bool = False) -> None:
-        """Takes a layer whose dtype `models.network.packing.packs`, if it shall `keep_wide`."""
+        """`keep_wide` needs a dtype that `packing.packs`."""
         super().__init__(linear)
         self.levels, self.scales, wide = self._pack(linear.weight.detach().float())
         self.wide: Tensor | None = None
@@ -160,7 +148,7 @@ class _IntegerLinear(InferenceLinear):
         self.weight_bytes = self.levels.nbytes + self.scales.nbytes
 
     def _multiply(self, inputs: Tensor) -> Tensor:
-        rounded = inputs.bfloat16()  # also where it is widened again: an answer must not depend on its neighbours
+        rounded = inputs.bfloat16()  # always, as an answer must not depend on its neighbours
         if self._is_few(len(inputs)):
             output = self._narrow(rounded)
         else:
@@ -172,24 +160,24 @@ class _IntegerLinear(InferenceLinear):
         return self.wide is None or rows <= self.most_few
 
     def _pack(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Levels and scales as the kernel reads them, and (out, in) the weight with wider numbers."""
+        """Levels and scales for the kernel, and the wide weight (out, in)."""
         raise NotImplementedError
 
     def _narrow(self, inputs: Tensor) -> Tensor:
-        """The product of inputs in bfloat16 with the weight in few bits."""
+        """With bfloat16 inputs."""
         raise NotImplementedError
 
     def _multiply_wide(self, inputs: Tensor) -> Tensor:
-        """The product of inputs in the layer's dtype with `wide`."""
+        """With inputs in the layer's dtype."""
         output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.wide, None, "none", [], "")
         return output
 
 
 class Int8Linear(_IntegerLinear):
-    """Eight bits a weight, and one scale for each output.
+    """Eight bits a weight, a scale an output.
 
-    levels, wide  whole numbers of -127 to 127, which bfloat16 holds as they are
-    scales        (out), applied to the sums: by the kernel before they are rounded, on the wide side after
+    levels, wide  -127 to 127, exact in bfloat16
+    scales        (out), applied to sums
     """
 
     most_few = 3
@@ -212,11 +200,11 @@ class Int8Linear(_IntegerLinear):
 
 
 class Int4Linear(_IntegerLinear):
-    """Four bits a weight, and a scale and a zero for each 32 of an output's.
+    """Four bits a weight, a scale and zero for each 32.
 
-    levels  packed, whole numbers n of 0-15
-    scales  (in / 32, out, 2): scale s and zero z, of n's weight s(n - 8) + z
-    wide    these weights; in bfloat16 each rounded once, which changes it by 1/512 of itself at most
+    levels  packed, n in 0 to 15
+    scales  (in / 32, out, 2): s and z of the weight s(n - 8) + z
+    wide    rounded once in bfloat16, by at most 1/512
     """
 
     most_few = 8
@@ -238,7 +226,7 @@ class Int4Linear(_IntegerLinear):
 
 
 class CudaInt4Linear(Int4Linear):
-    """`Int4Linear` on a CUDA device: the same levels, scales and zeros, read by a kernel for tensor cores."""
+    """`Int4Linear` for CUDA's tensor cores."""
 
     def _pack_levels(self, levels: Tensor) -> Tensor:
         tiles = next(tiles for tiles in TILES if self.in_features % (16 * tiles) == 0)
@@ -255,16 +243,15 @@ FP8 = torch.float8_e4m3fn
 
 
 def round_to_fp8(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers (rows, width) in eight bits, the largest of each row as the largest that these hold, and its scale,
-    (rows, 1) in float32."""
+    """Numbers (rows, width) scaled so that each row's maximum fits, and scales (rows, 1) in float32."""
     largest = torch.finfo(FP8).max
     wide = numbers.float()
     scales = (wide.abs().amax(dim=1, keepdim=True) / largest).clamp_(min=torch.finfo(torch.float32).tiny)
-    return (wide / scales).clamp_(-largest, largest).to(FP8), scales  # beyond, the conversion yields NaN
+    return (wide / scales).clamp_(-largest, largest).to(FP8), scales  # larger numbers become NaN
 
 
 class Fp8Linear(InferenceLinear):
-    """Weights and inputs in eight bits with an exponent, with a scale for each output and each row of inputs.
+    """e4m3 weights and inputs, a scale for each output and input row.
 
     levels  (out, in)
     scales  (out, 1)
@@ -276,7 +263,7 @@ class Fp8Linear(InferenceLinear):
         self.weight_bytes = self.levels.nbytes + self.scales.nbytes
 
     def _multiply(self, inputs: Tensor) -> Tensor:
-        if not len(inputs):  # of which the product refuses the scales
+        if not len(inputs):  # the product refuses empty scales
             return inputs.new_empty(0, self.out_features)
         rounded, scales = round_to_fp8(inputs)
         output = torch._scaled_mm(rounded, self.levels.t(), scales, self.scales.t(), out_dtype=torch.bfloat16)

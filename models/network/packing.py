@@ -1,10 +1,7 @@
-"""The choice of how weights are kept on a device, and the replacement of a network's linear layers to that end.
+"""Chooses how weights are kept on a device, and replaces linear layers accordingly.
 
-It knows no network beyond its linear layers, and of the CPU only what decides about them.
-
-On a CPU weights lie in huge pages: a step reads all of them, and looks up an address for each page. Most systems give
-huge pages to memory only for which it is asked, and neither torch nor malloc asks. Memory for K and V is left alone:
-rows touch it here and there, and huge pages stalled the first steps.
+On a CPU weights move into huge pages, which neither torch nor malloc asks for. KV memory does not: it is touched here
+and there, and huge pages stalled first steps.
 """
 
 from __future__ import annotations
@@ -31,45 +28,41 @@ from models.network.linear import (
 )
 from models.network.quantization import QUANTIZATIONS, Quantization
 
-ALIGNMENT = 16
-"""Outputs of a layer that the kernels for integer weights go through at a time."""
+ALIGNMENT = 16  # outputs that integer kernels process at once
 
-WIDE_SHARE = 0.25
-"""Part of the free memory that weights in the model's dtype may take beside those in fewer bits."""
+WIDE_SHARE = 0.25  # of free memory for wide weights beside narrow ones
 
 log = logging.getLogger(__name__)
 
-HALVES = ("bfloat16", "float16")
-"""Types of 16 bits that a checkpoint may be stored in."""
+HALVES = ("bfloat16", "float16")  # 16-bit types of checkpoints
 
 
 class UnsupportedQuantization(UserError, ValueError):
-    """Raised for a quantization that does not exist, or has no kernels on this device; the message says what to do."""
+    """Unknown, or without kernels on this device."""
 
 
 def computes_bfloat16() -> bool:
-    """Whether this CPU multiplies in bfloat16; others would convert back and forth."""
+    """Whether this CPU multiplies in bfloat16 without converting."""
     able = torch.cpu.get_capabilities()
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
 def packs(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether packed layers exist for this dtype on this device."""
+    """Whether packed layers exist for this dtype and device."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype is torch.float32 or (dtype is torch.bfloat16 and computes_bfloat16())
 
 
 def halves(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether float32 layers can keep their weights in float16 here."""
+    """Whether float32 layers can keep float16 weights here."""
     return dtype is torch.float32 and device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines
 
 
 def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, narrows: bool) -> Quantization:
-    """The quantization of a name. Raises UnsupportedQuantization.
+    """By name. Raises UnsupportedQuantization.
 
-    `auto` keeps weights that are stored in 16 bits in 16 bits where the CPU would have them widened, if it `narrows`,
-    and rounds nothing else.
+    `auto` keeps 16-bit weights in 16 bits where the CPU would widen them, if it `narrows`, and rounds nothing else.
     """
     if name == "auto":
         fits = narrows and stored in HALVES and halves(dtype, device)
@@ -88,8 +81,7 @@ def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, 
     return chosen
 
 
-CAPABILITIES = {Quantization.INT4: (8, 0), Quantization.FP8: (8, 9)}
-"""What there are kernels for on CUDA, and the least compute capability of a device that runs them."""
+CAPABILITIES = {Quantization.INT4: (8, 0), Quantization.FP8: (8, 9)}  # CUDA kernels and the least compute capability
 
 
 def _require_on_cuda(quantization: Quantization, device: torch.device) -> None:
@@ -115,13 +107,11 @@ def pack(
     paired: bool = False,
     device: torch.device | None = None,
 ) -> None:
-    """Replace every plain linear layer of a network on a CPU; frees the weights that nothing else uses.
+    """Replace every linear layer, freeing plain weights; on another `device` one after another.
 
-    On another `device` layers are packed there one after another, so that it need not hold all of them as they were.
-
-    head  the layer of the network that yields logits, which four bits would harm
-    free  bytes of memory: where they are plenty, layers of few bits keep wide weights too, for batches of many rows
-    paired  whether layers in the model's dtype shall never multiply one row
+    head    yields logits, which four bits would harm
+    free    bytes of memory: if plenty, narrow layers keep wide weights for many rows
+    paired  layers in the model's dtype never multiply one row
     """
     cuda = device is not None and device.type == "cuda"
     keep_wide = not cuda and quantization in (Quantization.INT8, Quantization.INT4) and _has_room(network, free)
@@ -134,14 +124,13 @@ def pack(
 
 
 def _kept(quantization: Quantization, *, cuda: bool) -> Quantization:
-    """How a network's head is kept."""
     if quantization is Quantization.FP8 or cuda:
         return Quantization.NONE
     return Quantization.INT8 if quantization is Quantization.INT4 else quantization
 
 
 def _has_room(network: nn.Module, free: int) -> bool:
-    """Whether `free` bytes are plenty for the weights of all plain linear layers; says what follows from that."""
+    """Whether `free` bytes suffice for all linear weights; logs the consequence."""
     needed = sum(layer.weight.nbytes for layer in network.modules() if type(layer) is nn.Linear)
     if enough := needed <= free * WIDE_SHARE:
         log.info("%d MiB of weights stay in the model's dtype as well, for batches of many rows", needed / 2**20)
@@ -155,10 +144,7 @@ def _has_room(network: nn.Module, free: int) -> bool:
 
 
 def pack_encoder(network: nn.Module) -> None:
-    """Replace the linear layers of a network in float32 that reads one short text at a time, on the CPU.
-
-    Where it computes in 32 bits only, reading weights is half the time of a text of few tokens: they are kept in 16.
-    """
+    """Replace float32 layers of a network that reads one short text at a time: 16-bit weights halve its reads."""
     cpu = torch.device("cpu")
     if halves(torch.float32, cpu) and not computes_bfloat16():
         pack(network, Quantization.FLOAT16)
@@ -174,7 +160,7 @@ def _packed(
     *,
     cuda: bool = False,
 ) -> nn.Module:
-    """The closest kind that this layer can have; `plain` is that of a weight in the model's dtype."""
+    """The closest possible kind; `plain` is for the model's dtype."""
     packable = packs(linear.weight.dtype, linear.weight.device)
     even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
     match quantization:
@@ -192,15 +178,13 @@ def _packed(
     return plain(linear) if packable else linear
 
 
-MADV_COLLAPSE = 25
-"""Advice to Linux, from 6.1 on, to move what lies in small pages into huge ones at once; addresses stay."""
+MADV_COLLAPSE = 25  # Linux 6.1: move small pages into huge ones at once, in place
 
-SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
-"""Tells the bytes of a huge page, where the system has some."""
+SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")  # bytes of a huge page, where there are some
 
 
 def move_weights(network: nn.Module) -> None:
-    """Move a network's weights on the CPU into huge pages, as far as the system does that."""
+    """As far as the system does."""
     try:
         size = int(SIZE_FILE.read_text())
         advise = ctypes.CDLL(None).madvise
@@ -214,7 +198,7 @@ def move_weights(network: nn.Module) -> None:
 
 
 def find_pages(network: nn.Module, size: int) -> list[int]:
-    """Addresses of the pages of `size` bytes that hold weights on the CPU, with what lies beside smaller ones."""
+    """Addresses of pages of `size` bytes with weights, small neighbours included."""
     pages = set[int]()
     for module in network.modules():
         for weight in (*module.parameters(recurse=False), *module.buffers(recurse=False), *vars(module).values()):

@@ -1,5 +1,4 @@
-"""The ways to keep the weights of linear layers, and who computes a pass on a CPU, by name; without torch, so that
-flags can name them."""
+"""Weight formats and CPU kernels by name; torch-free, for flags."""
 
 from __future__ import annotations
 
@@ -7,27 +6,24 @@ from enum import StrEnum
 
 
 class Quantization(StrEnum):
-    """A way to keep the weights of linear layers; values are those of the flag."""
+    """Values are the flag's."""
 
-    NONE = "none"
-    """Weights stay in the dtype of the model."""
+    NONE = "none"  # the model's dtype
     FLOAT16 = "float16"
     INT8 = "int8"
     INT4 = "int4"
-    FP8 = "fp8"
-    """Eight bits with an exponent, e4m3, inputs too: for CUDA."""
+    FP8 = "fp8"  # e4m3, inputs too: CUDA
 
 
+# lossy; the head keeps more bits than INT4, or its own on CUDA
 FEW_BITS = frozenset({Quantization.INT8, Quantization.INT4, Quantization.FP8})
-"""Those that a network's own numbers are rounded for; its head is kept in more bits than INT4, or as it is on CUDA."""
 
-QUANTIZATIONS = tuple(one.value for one in Quantization)
-"""The names as plain strings, which argparse shows as they are."""
+QUANTIZATIONS = tuple(one.value for one in Quantization)  # plain strings, which argparse shows as they are
 
 
 class Kernels(StrEnum):
-    """A choice of kernels; values are those of the flag."""
+    """Values are the flag's."""
 
-    AUTO = "auto"  # this server's own where they can, else torch's
+    AUTO = "auto"  # our own where they can, else torch's
     NATIVE = "native"
     TORCH = "torch"

@@ -1,7 +1,5 @@
-"""SSJF's proxy model: an encoder with a two-layer head on its first token, which predicts how long an answer becomes,
-and its folder: the encoder as transformers keeps it, the head as safetensors, and a manifest in JSON.
-
-Training it is the business of training.py. Nothing in a folder is run when it is read.
+"""SSJF's proxy: an encoder with a two-layer head on its first token, and its folder (encoder, head, manifest).
+Reading runs nothing of it.
 """
 
 from __future__ import annotations
@@ -27,23 +25,17 @@ from models.errors import CatalogError, translate_failures
 from models.network.packing import pack_encoder
 from models.proxy.task import Scale, Task, lengths_of
 
-MAX_TOKENS = 512
-"""Tokens of a conversation that are read, its last ones (SSJF, section 3.1)."""
+MAX_TOKENS = 512  # last tokens of a conversation (SSJF, 3.1)
 
-HEAD_WIDTH = 128
-"""Outputs of the head's first layer, as the authors' code has it; the paper does not say."""
+HEAD_WIDTH = 128  # of the authors' code
 
-CELLS = 2048
-"""Most tokens of a forward pass, padding included: larger ones are no faster on a CPU."""
+CELLS = 2048  # tokens of a pass, padding included; larger ones are no faster on a CPU
 
+# characters considered for each token read; all of a long conversation would take longer than predicting
 TEXT_PER_TOKEN = 32
-"""Characters before the last this many times the tokens that are read are not looked at, since reading a long
-conversation to its beginning would take longer than predicting."""
 
 
 class ProxyNetwork(nn.Module):
-    """The encoder and its head."""
-
     def __init__(self, encoder: nn.Module, hidden: int, task: Task) -> None:
         super().__init__()
         self.encoder = encoder
@@ -51,39 +43,39 @@ class ProxyNetwork(nn.Module):
         self.head = nn.Sequential(nn.Linear(hidden, HEAD_WIDTH), nn.ReLU(), nn.Linear(HEAD_WIDTH, outputs))
 
     def first_token(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and their mask (n, tokens) -> the last hidden state of each row's first token, (n, hidden)."""
+        """Ids and mask (n, tokens) -> the first token's last hidden state (n, hidden)."""
         states: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0].float()
         return states
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Token ids and their mask (n, tokens) -> outputs (n, outputs)."""
+        """Ids and mask (n, tokens) -> (n, outputs)."""
         outputs: Tensor = self.head(self.first_token(ids, mask))
         return outputs
 
 
 class Reader:
-    """Texts -> token ids, the last `max_tokens` of each, with the marks that the encoder wants around them."""
+    """Texts -> ids, the last `max_tokens` of each with the encoder's marks."""
 
     def __init__(self, tokenizer: Any, max_tokens: int) -> None:
         self.tokenizer = tokenizer
         self.max_tokens = max_tokens
         tokenizer.truncation_side = "left"
-        tokenizer.padding_side = "right"  # the first token is the first of the row
+        tokenizer.padding_side = "right"  # the first token is the row's first
 
     def read(self, texts: Sequence[str]) -> list[list[int]]:
-        """Raises nothing for any text; an empty one is its marks alone."""
+        """Never raises; an empty text is its marks."""
         ends = [text[-self.max_tokens * TEXT_PER_TOKEN :] for text in texts]
         encoded = self.tokenizer(ends, truncation=True, max_length=self.max_tokens, padding=False)
         return [list(ids) for ids in encoded["input_ids"]]
 
     def pad(self, rows: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Rows -> ids and mask, each (n, longest)."""
+        """Ids and mask, each (n, longest)."""
         padded = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(device)
         return padded["input_ids"], padded["attention_mask"]
 
 
 class Proxy:
-    """A network, its reader, and what its outputs mean. One thread at a time."""
+    """A network, its reader, and its outputs' meaning. One thread at a time."""
 
     def __init__(self, network: ProxyNetwork, reader: Reader, task: Task, scale: Scale) -> None:
         self.network = network
@@ -93,7 +85,7 @@ class Proxy:
 
     @classmethod
     def fresh(cls, folder: Path, task: Task, scale: Scale, *, max_tokens: int = MAX_TOKENS, seed: int = 0) -> Proxy:
-        """Make a proxy of an encoder from a folder with an untrained head. Raises CatalogError."""
+        """With an untrained head. Raises CatalogError."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder, reader = load_encoder(folder, max_tokens)
@@ -105,17 +97,17 @@ class Proxy:
         return next(self.network.parameters()).device
 
     def pack(self) -> Proxy:
-        """Lay its layers out for inference on a CPU, after which it cannot be trained any more."""
+        """For inference on a CPU; ends training."""
         if self.device.type == "cpu":
             pack_encoder(self.network)
         return self
 
     def predict(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Texts -> predicted lengths in tokens, (n,)."""
+        """Tokens (n,)."""
         return lengths_of(self.task, self.scale, self.compute(self.reader.read(texts), self.network).cpu())
 
     def compute(self, rows: Sequence[list[int]], part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """What a part of the network makes of rows' ids and mask, in the order of the rows; nothing is learned."""
+        """Apply a part of the network in order of the rows, without gradients."""
         self.network.eval()
         found: dict[int, Tensor] = {}
         with torch.no_grad():
@@ -126,7 +118,7 @@ class Proxy:
 
 
 def groups(rows: Sequence[list[int]], cells: int) -> Iterator[list[int]]:
-    """Places of rows in groups of similar length, none with more than `cells` cells, padding included."""
+    """Rows of similar length, at most `cells` with padding."""
     group: list[int] = []
     for place in sorted(range(len(rows)), key=lambda place: len(rows[place])):
         if group and (len(group) + 1) * len(rows[place]) > cells:
@@ -138,7 +130,7 @@ def groups(rows: Sequence[list[int]], cells: int) -> Iterator[list[int]]:
 
 
 def load_encoder(folder: Path, max_tokens: int) -> tuple[Any, Reader]:
-    """The encoder in a folder, and its reader. Raises CatalogError when there is none that can serve as a proxy."""
+    """Raises CatalogError when it cannot serve as a proxy."""
     require_checkpoint(folder)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     library_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -157,7 +149,7 @@ def load_encoder(folder: Path, max_tokens: int) -> tuple[Any, Reader]:
 
 
 def _require_overview(encoder: Any, reader: Reader, folder: Path) -> None:
-    """The first token must have seen all others, which it has not in a network that reads forwards only."""
+    """The first token must see all others."""
     rows = reader.read(["first", "first second third"])
     ids, mask = reader.pad(rows, torch.device("cpu"))
     encoder.eval()
@@ -170,8 +162,7 @@ def _require_overview(encoder: Any, reader: Reader, folder: Path) -> None:
         )
 
 
-FORMAT = 1
-"""Raise it when the folder's meaning changes."""
+FORMAT = 1  # of the folder
 
 REMEDY = "`lengthwise train --predictor proxy`"
 
@@ -182,23 +173,17 @@ ENCODER = "encoder"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The properties of a proxy besides its weights."""
-
     format: int
     task: Task
     scale: Scale
-    max_tokens: int
-    """Tokens of a text that it reads."""
-    hidden: int
-    """Values of the encoder's state of a token."""
-    encoder: str
-    """Name of the encoder that it was made of."""
-    rows: int
-    """Rows that it was trained on."""
+    max_tokens: int  # tokens of a text
+    hidden: int  # width
+    encoder: str  # name
+    rows: int  # trained on
 
 
 def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
-    """Write a proxy: what was at `folder` is replaced once the new one is whole. Raises OSError."""
+    """Atomic. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
@@ -218,7 +203,7 @@ def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises CatalogError when there is no proxy that this version can use."""
+    """Raises CatalogError when unusable."""
     if not (folder / MANIFEST).exists():
         raise CatalogError(f"there is no proxy at {folder}: make one with {REMEDY}")
     with translate_failures(lambda why: CatalogError(f"{folder} is no proxy of {REMEDY}: {why}")):
@@ -230,7 +215,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def load(folder: Path) -> Proxy:
-    """Read a proxy; raises CatalogError with the remedy."""
+    """Raises CatalogError."""
     about = read_manifest(folder)
     encoder, reader = load_encoder(folder / ENCODER, about.max_tokens)
     network = ProxyNetwork(encoder, about.hidden, about.task)

@@ -1,7 +1,4 @@
-"""Two-phase fine-tuning of a proxy (SSJF, section 3.1): encoder and head together, then the head alone.
-
-It knows neither files nor terminals: progress goes to a callback, and the result stays in memory.
-"""
+"""Two-phase fine-tuning of a proxy (SSJF, 3.1): encoder and head, then the head alone."""
 
 from __future__ import annotations
 
@@ -20,30 +17,26 @@ from torch import Tensor, nn
 from models.proxy.network import Proxy
 from models.proxy.task import Task, at_ranks, loss, targets
 
-NEIGHBOURHOOD = 16
-"""Batches' worth of rows among which batches of similar length are made: less padding, and still at random."""
+NEIGHBOURHOOD = 16  # batches' worth of rows grouped by length: less padding, still random
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """The options of a training. The paper says two phases; the numbers suit encoders of some 20 million weights."""
+    """The paper has two phases; these numbers suit encoders of some 20 million weights."""
 
-    epochs: int = 4
-    """Epochs of phase 1 at most; 0 leaves the encoder as it is."""
-    head_epochs: int = 40
-    """Epochs of phase 2 at most. They cost little: the frozen encoder reads every text once."""
+    epochs: int = 4  # of phase 1, at most; 0 leaves the encoder as it is
+    head_epochs: int = 40  # of phase 2, at most; the frozen encoder reads each text once
     batch: int = 16
     encoder_rate: float = 5e-5
     head_rate: float = 1e-3
-    patience: int = 1
-    """Epochs of phase 1 that may pass without a lower loss on what is held out; `head_patience` is phase 2's."""
+    patience: int = 1  # epochs of phase 1 without a better held-out loss
     head_patience: int = 5
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextRows:
-    """Texts, and the tokens of their answers (n,)."""
+    """Texts and their answers' tokens (n,)."""
 
     texts: Sequence[str]
     lengths: NDArray[np.float32]
@@ -51,11 +44,10 @@ class TextRows:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The progress of a training: reported after each batch of phase 1 and each epoch of phase 2."""
+    """Reported after each batch of phase 1 and epoch of phase 2."""
 
     phase: int
-    done: int
-    """Batches of phase 1, or epochs of phase 2."""
+    done: int  # batches or epochs
     total: int
 
 
@@ -64,7 +56,7 @@ Watch: TypeAlias = Callable[[Step], None]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Losses on the held-out part: before anything, after each epoch of phase 1, and of phase 2."""
+    """Held-out losses: before, after each epoch of phase 1, and of phase 2."""
 
     start: float
     both: tuple[float, ...]
@@ -74,20 +66,18 @@ class History:
 def train(
     proxy: Proxy, rows: TextRows, held_out: TextRows, options: TrainingOptions, watch: Watch | None = None
 ) -> History:
-    """Fine-tune in place; afterwards the proxy has the weights of the least loss on `held_out`.
-
-    Equal arguments and threads give equal weights. Raises ValueError when there is nothing to learn from, or to hold
-    against it.
+    """In place; keeps the weights of the least loss on `held_out`. Deterministic for equal arguments and threads.
+    Raises ValueError without data for either part.
     """
     if not rows.texts or not held_out.texts:
         raise ValueError("there are no rows to learn from, or none are held out")
-    with torch.random.fork_rng(), torch.enable_grad():  # torch's generator is left as it was
+    with torch.random.fork_rng(), torch.enable_grad():  # keeps torch's generator as it was
         torch.manual_seed(options.seed)
         return _Training(proxy, rows, held_out, options, watch or (lambda _: None)).run()
 
 
 class _Training:
-    """One fine-tuning, used once."""
+    """Used once."""
 
     def __init__(
         self, proxy: Proxy, rows: TextRows, held_out: TextRows, options: TrainingOptions, watch: Watch
@@ -111,7 +101,7 @@ class _Training:
         return History(start, both, head)
 
     def _note_scores(self) -> None:
-        """Hold the scores of a ranking against lengths, rank for rank, on what it has learned from."""
+        """Map a ranking's scores to lengths rank by rank, on training data."""
         proxy = self._proxy
         if proxy.task is Task.RANKING:
             with torch.no_grad():
@@ -141,7 +131,7 @@ class _Training:
         return _repeat(network, start, train_epoch, options.epochs, options.patience)
 
     def _train_head(self) -> tuple[float, ...]:
-        """The frozen encoder's state of each text stays the same, so it is computed once."""
+        """The frozen encoder's states are computed once."""
         options, head, done = self._options, self._network.head, count(1)
         states, held = self._states(self._rows), self._states(self._held_rows)
         optimizer = torch.optim.AdamW(head.parameters(), lr=options.head_rate)
@@ -161,7 +151,7 @@ class _Training:
         optimizer.step()
 
     def _batches(self) -> Iterator[list[int]]:
-        """Every row once: at random, but with rows of similar length together, and those batches at random again."""
+        """Each row once, shuffled, rows of similar length together."""
         order = self._rng.permutation(len(self._rows)).tolist()
         size = self._options.batch
         batches = []
@@ -171,7 +161,7 @@ class _Training:
         return (batches[place] for place in self._rng.permutation(len(batches)).tolist())
 
     def _states(self, rows: Sequence[list[int]]) -> Tensor:
-        """The encoder's state of each row's first token, (n, hidden)."""
+        """Of each row's first token, (n, hidden)."""
         return self._proxy.compute(rows, self._network.first_token)
 
     def _held_loss(self, states: Tensor) -> float:
@@ -182,8 +172,7 @@ class _Training:
 def _repeat(
     module: nn.Module, start: float, train_epoch: Callable[[], float], epochs: int, patience: int
 ) -> tuple[float, ...]:
-    """The loss after each epoch, until more than `patience` of them bring no lower one; the module is left with the
-    weights of the least."""
+    """Losses by epoch, until `patience` epochs bring none lower; keeps the best weights."""
     losses, best = [start], copy.deepcopy(module.state_dict())
     while len(losses) <= epochs and len(losses) - 1 - losses.index(min(losses)) <= patience:
         losses.append(train_epoch())

@@ -1,5 +1,5 @@
-"""The loads of the grid and the arena, prompts and answers of at most LONGEST tokens each, equal for equal seeds; and
-their cells, a machine with a load and what is predicted.
+"""Loads of the grid and the arena, at most LONGEST tokens a side, repeatable by seed; and cells: machine, load,
+prediction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Counts: TypeAlias = NDArray[np.int64]
 
 
 def _log_normal(random: Generator, count: int) -> tuple[Counts, Counts]:
-    """Heavy tails: the longest tenth of the answers holds half of all tokens."""
+    """Heavy tails: the longest tenth of answers has half of all tokens."""
     prompts, answers = random.lognormal(math.log(150), 1.0, count), random.lognormal(math.log(80), 1.4, count)
     return _clip(prompts), _clip(answers)
 
@@ -45,8 +45,9 @@ def _bimodal(random: Generator, count: int) -> tuple[Counts, Counts]:
 
 
 def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
-    """As in ServeGen: a few of 30 clients send most, prompts of each are log-normal with a heavy tail, and its answers
-    exponential, by means that differ between clients by a factor of three (standard deviation)."""
+    """As in ServeGen: a few of 30 clients send most; log-normal prompts, exponential answers of means that differ
+    threefold.
+    """
     shares = np.arange(1, 31) ** -1.2
     client = random.choice(30, count, p=shares / shares.sum())
     prompts, answers = random.lognormal(math.log(250), 0.8, 30), random.lognormal(math.log(120), 1.1, 30)
@@ -58,7 +59,7 @@ def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
 
 
 def _mooncake(random: Generator, count: int) -> tuple[Counts, Counts]:
-    """As in Mooncake's conversations, cut at LONGEST: nearly all prompts are longer, answers have some 340 tokens."""
+    """As in Mooncake's conversations, cut at LONGEST: most prompts are longer, answers have some 340 tokens."""
     return _clip(random.lognormal(math.log(7000), 1.2, count)), _clip(random.lognormal(math.log(290), 0.6, count))
 
 
@@ -76,22 +77,16 @@ SHAPES: Mapping[str, Callable[[Generator, int], tuple[Counts, Counts]]] = Mappin
         "equal": lambda random, count: (np.full(count, 120), np.full(count, 200)),
     }
 )
-TASKS = "tasks"
-"""The built-in tasks of `lengthwise simulate`."""
+TASKS = "tasks"  # of `lengthwise simulate`
 
-TRACE_STEP = 900.0
-"""Seconds from where one seed plays a trace to where the next does."""
+TRACE_STEP = 900.0  # seconds between the seeds' places in a trace
 
-FEWEST = 20
-"""Requests of a trace below which a cell says nothing."""
+FEWEST = 20  # requests of a trace for a meaningful cell
 
 
 @cache
 def load_lengths(load: str, count: int, seed: int) -> tuple[Lengths, ...]:
-    """Requests of a load, which is a name of SHAPES, TASKS, or the path of a trace; no arrivals yet.
-
-    Raises UserError for a trace that cannot be read, or has too few requests.
-    """
+    """Requests of SHAPES, TASKS or a trace's path, without arrivals. Raises UserError."""
     if load in SHAPES:
         pairs = zip(*SHAPES[load](np.random.default_rng(seed), count), strict=True)
         return tuple(Lengths(0.0, int(prompt), int(answer)) for prompt, answer in pairs)
@@ -108,15 +103,15 @@ def load_lengths(load: str, count: int, seed: int) -> tuple[Lengths, ...]:
 
 
 def check_traces(traces: Sequence[str], count: int, seeds: Sequence[int]) -> None:
-    """Raise UserError for a trace that not all runs can have, before the first of them."""
+    """Raise UserError for a trace that some run could not have."""
     for trace in traces:
         for seed in seeds:
             load_lengths(trace, count, seed)
 
 
+# 8 billion parameters on an H100 by arithmetic: 16 GB of weights and 131 kB of KV a token at 2.7e12 B/s, 1.6e10
+# operations a token at 5e14/s
 FAST_GPU = Bilinear(p1=3.2e-5, p2=0.0, p3=0.0, p4=0.006, d1=4.9e-8, d2=0.0, d3=0.0, d4=0.006)
-"""A model of 8 billion parameters on an H100 by arithmetic: 16 GB of weights and 131 kB of K and V a token at 2.7e12
-bytes a second, 1.6e10 operations a token at 5e14 a second."""
 
 H100 = Machine(FAST_GPU, 400_000, 64, 2048)
 GRID = ("A100, scarce memory", "A100, scarce slots", "small CPU", "H100")
@@ -129,29 +124,28 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
         "H100": H100,
         "H100, 256 slots": replace(H100, max_num_seqs=256),
     }
-)
-"""All machines; the last, with slots for nearly all that comes, is the arena's alone."""
+)  # the last, with slots for nearly all, is the arena's
 
 
-BASE = "baton-pd"  # first come, first served; what all are compared with
-RATES = (0.7, 1.0, 1.3, 1.6)  # ρ: requests that come, by those that BASE serves in the same time
-BURSTS = (1.0, 0.02)  # ρ and burstiness of a load that comes in bursts of some 50 requests
+BASE = "baton-pd"  # FCFS, the baseline
+RATES = (0.7, 1.0, 1.3, 1.6)  # ρ: requests, over those that BASE serves
+BURSTS = (1.0, 0.02)  # ρ and burstiness, some 50 requests a burst
 USUAL = "noisy:0.3"
 MISLEADING = ("inverted", "tenfold", "noisy:2")
 OTHERS = ("oracle", "noisy:0.7", *MISLEADING)
-ALIKE = ("narrow", "equal")  # loads whose lengths are so similar that predictions do not matter
-HARD = 1.3  # ρ at which other predictions are tried
+ALIKE = ("narrow", "equal")  # loads too uniform for predictions
+HARD = 1.3  # ρ for other predictions
 REQUESTS = 600
-OVERLOADS = (100, 3000)  # requests of short and of long overloads
+OVERLOADS = (100, 3000)  # requests of short and long overloads
 OVERLOADED = (("A100, scarce slots", "small CPU"), ("log-normal", "bimodal", TASKS))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A load on a machine, which every contender plays."""
+    """A load on a machine."""
 
     machine: str
-    load: str  # a name of the built-in loads, or a trace's path
+    load: str  # a built-in name, or a trace's path
     rho: float
     burstiness: float = 1.0
     prediction: str = USUAL
@@ -160,19 +154,18 @@ class Cell:
 
     @property
     def described(self) -> str:
-        """The cell in a few words."""
         return f"{self.machine}, {Path(self.load).stem}, ρ {self.rho:g}, predictions {self.prediction}"
 
 
 def list_contenders() -> dict[str, Strategy]:
-    """The rules that the grid compares: all join rows of similar length as slots free, and differ in who is next."""
+    """Orders over similar-length prefill groups with continuous batching."""
     names = (BASE, "lengthwise", "fsp", "boost", "uniboost", "hrrn", "srpt", "gittins")
     sjf = replace(STRATEGIES["srpt"], name="sjf", preemption="none")
     return {name: STRATEGIES[name] for name in names} | {sjf.name: sjf}
 
 
 def all_cells(traces: Sequence[str], seeds: Sequence[int], requests: int = REQUESTS) -> list[Cell]:
-    """The whole grid in a random order, always the same, so that a part of it is a fair sample."""
+    """In a fixed random order, so that a part is a fair sample."""
     cells: list[Cell] = []
     for seed, machine, load in product(seeds, GRID, (*SHAPES, TASKS, *traces)):
         usual = Cell(machine, load, HARD, seed=seed, requests=requests)
@@ -187,12 +180,12 @@ def all_cells(traces: Sequence[str], seeds: Sequence[int], requests: int = REQUE
 
 
 def group_cells(cells: Sequence[Cell], requests: int = REQUESTS) -> dict[str, list[Cell]]:
-    """The cells by whether a rule can gain there: whether requests wait, how much lengths differ, what is predicted."""
+    """By whether an order can gain: queue, spread of lengths, prediction."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.load in ALIKE:
             name = "lengths alike"
-        elif cell.rho < 1:  # fewer requests come than are served; a burst has a ρ of 1
+        elif cell.rho < 1:  # below capacity; a burst has ρ 1
             name = "no queue"
         elif cell.requests in OVERLOADS and cell.requests != requests:
             name = f"an overload of {cell.requests} requests"
@@ -202,15 +195,15 @@ def group_cells(cells: Sequence[Cell], requests: int = REQUESTS) -> dict[str, li
     return {name: groups[name] for name in sorted(groups)}
 
 
+# other weight types do not matter here
 ALL = tuple(name for name, one in STRATEGIES.items() if one.quantization is None)
-"""All rows of the table; weights of another type are no matter of scheduling."""
 
 _JOINING = STRATEGIES["baton-pd"]
+# differ from `baton-pd` in order only
 ORDERS = tuple(
     name for name, one in STRATEGIES.items() if (one.batching, one.refill) == (_JOINING.batching, _JOINING.refill)
     and one.memory in (_JOINING.memory, "peak")
 )  # fmt: skip
-"""The rows that differ from `baton-pd` in nothing but who is next."""
 
 
 WIDE = "H100, 256 slots"

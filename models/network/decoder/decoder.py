@@ -1,8 +1,7 @@
-"""The forward pass of Llama-shaped networks, fused and eager: half the operations of transformers'.
+"""The forward pass of Llama-shaped networks, fused and eager: half of transformers' operations.
 
-It takes the weights over from a network that transformers loaded, layer by layer, so that no second copy stays. One
-pass serves prefill, decode, entering by shape and CUDA graphs: it asks nothing of the device, and no shape depends on
-data. It keeps nothing between passes, so that several threads may use it at a time.
+Takes weights over from transformers' network layer by layer. One pass serves prefill, decode, entry by shape and CUDA
+graphs: it never reads from the device, no shape depends on data, and it keeps no state, so threads may share it.
 """
 
 from __future__ import annotations
@@ -25,18 +24,15 @@ from models.network.linear import InferenceLinear, PackedLinear, pad_tokens, rou
 
 log = logging.getLogger(__name__)
 
-WARM_UP = 10**11
-"""Products of two numbers that compiling may take at most: a second or two, twice what it does for SmolLM2-135M."""
+WARM_UP = 10**11  # products of two numbers to compile at most: a second or two, twice SmolLM2-135M's
 
 
 class Decoder(nn.Module):
-    """A Llama-shaped network."""
-
     head: nn.Linear
     norm_weight: Tensor
 
     def __init__(self, network: PreTrainedModel, spec: DecoderSpec, context_length: int) -> None:
-        """Takes the network's weights, which is of no use afterwards. Raises NotOfFamily, and leaves it as it was."""
+        """The network is unusable afterwards. Raises NotOfFamily, and then leaves it intact."""
         super().__init__()
         self.spec = spec
         body = network.get_submodule("model")
@@ -55,12 +51,12 @@ class Decoder(nn.Module):
 
     @property
     def embeddings(self) -> Tensor:
-        """The embedding of each token, (vocabulary, hidden)."""
+        """(vocabulary, hidden)."""
         weight: Tensor = self.embed.weight
         return weight
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
-        """Logits in float32, as `LoadedModel.forward` has them."""
+        """Float32 logits, as `LoadedModel.forward`."""
         hidden = self.embed.forward(tokens)
         if self.spec.embedding_scale != 1:
             hidden = hidden * self.spec.embedding_scale
@@ -79,25 +75,25 @@ class Decoder(nn.Module):
         return logits if self.spec.logits_divisor == 1 else logits / self.spec.logits_divisor
 
     def _read_out(self, hidden: Tensor) -> Tensor:
-        """Logits (..., vocab) in float32 of what the last norm yields, (..., width)."""
+        """Float32 logits (..., vocab) of the last norm's output (..., width)."""
         head: nn.Module = self.head
         rounded: Tensor = head.forward(hidden)
         logits = rounded.float()
         if rounded.dtype is torch.float32 or not (self._tied and isinstance(head, PackedLinear)):
-            return logits  # a packed head's weight is still there if it is that of the embeddings
+            return logits  # a packed head's weight remains if it is the embeddings'
         return sharpen(logits.flatten(0, -2), hidden.flatten(0, -2), self.embed.weight).view(logits.shape)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Logits (rows, new, vocab) of texts in one pass, without a cache."""
+        """Logits (rows, new, vocab) in one pass, without a cache."""
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         return self.forward(tokens, positions, None, PassingStore())
 
     @torch.inference_mode()
     def warm_up(self, tokens: int, rows: int) -> None:
-        """Have a CPU's products compiled: those of passes over up to `tokens` tokens, and the head's for up to `rows`.
+        """Compile a CPU's products for passes of up to `tokens` tokens, and the head's for up to `rows`.
 
-        Left to requests, the first of each length would wait for it, and memory would grow until all lengths had come.
-        Of a large network, which takes seconds for it, the shorter passes only: it computes each of them in one layer.
+        Otherwise the first request of each length would wait, and memory grow. Of a large network only shorter passes,
+        in one layer.
         """
         weight, layer = self.embeddings, self.layers[0]
         if weight.device.type != "cpu":
@@ -116,16 +112,15 @@ class Decoder(nn.Module):
 
     @torch.inference_mode()
     def compile_parts(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Make rotation and gated product one kernel each, where torch can compile them and they compute the same.
-
-        For CUDA, where each of their operations is a kernel; to be called once the weights are on the device.
+        """Fuse rotation and gated product into a kernel each, if torch compiles them correctly. For CUDA, once weights
+        are there.
         """
         tokens = sample_text(self.rotary.positions, len(self.embeddings)).to(self.embeddings.device)
         expected, layers = self.read(tokens), [one for one in self.layers if isinstance(one, DecoderLayer)]
-        torch.compiler.reset()  # it keeps eight variants of a function, those of other networks among them
+        torch.compiler.reset()  # it keeps eight variants of a function, other networks' included
         turns = torch.compile(turn, backend=backend, dynamic=True)
         multiplies = torch.compile(multiply_gate, backend=backend, dynamic=True)
-        activate = {type(layer.activate): layer.activate for layer in layers}  # one module, not one for each layer
+        activate = {type(layer.activate): layer.activate for layer in layers}  # one module for all layers
         for layer in layers:
             layer.turn, layer.multiply_gate, layer.activate = turns, multiplies, activate[type(layer.activate)]
         try:
@@ -136,28 +131,23 @@ class Decoder(nn.Module):
                 layer.turn, layer.multiply_gate = turn, multiply_gate
 
     def twin(self) -> Decoder:
-        """A network for another thread, which shares these weights."""
+        """For another thread, sharing weights."""
         return self
 
 
-TOKENS = 32
-"""Length of the text that both read."""
+TOKENS = 32  # of the text that both read
 
 EXACT = 1e-3
-ROUNDING = 8
-"""A logit vector may differ by EXACT of its length, or by so many times what the dtype rounds a number by."""
+ROUNDING = 8  # a logit vector may differ by EXACT of its length, or by this many roundings of the dtype
 
 
 class OtherLogits(ValueError):
-    """A decoder computes something else than its network did, whose weights it has taken."""
+    """A decoder differs from the network whose weights it has taken."""
 
 
 @torch.no_grad()
 def take_over(network: PreTrainedModel, context_length: int) -> Decoder:
-    """A decoder with a network's weights, which keeps none that were fused.
-
-    Raises NotOfFamily, the network being as it was, and OtherLogits, the network being of no more use.
-    """
+    """A decoder with a network's weights. Raises NotOfFamily (the network is intact) and OtherLogits (it is not)."""
     spec = read_spec(network)
     tokens = sample_text(context_length, network.config.vocab_size).to(network.device)
     expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
@@ -167,15 +157,15 @@ def take_over(network: PreTrainedModel, context_length: int) -> Decoder:
 
 
 def sample_text(context_length: int, vocabulary: int) -> Tensor:
-    """A text (1, tokens) that two passes read, to compare what they compute."""
+    """A text (1, tokens) to compare two passes."""
     return torch.arange(10, 10 + min(TOKENS, context_length))[None] % vocabulary
 
 
 def require_alike(found: Tensor, expected: Tensor, dtype: torch.dtype, rounded: float = 0.0) -> None:
-    """Raises OtherLogits unless logits (1, tokens, vocab) are those expected, but for rounding in `dtype` and a
-    relative error of `rounded`, that of weights in fewer bits.
+    """Raises OtherLogits unless logits (1, tokens, vocab) are equal but for rounding in `dtype` and a relative
+    `rounded`.
 
-    In 16 bits a text's first places are off by a tenth in any pass, the reference's own included: no context yet.
+    In 16 bits a text's first places are off by a tenth in any pass.
     """
     errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
     error = float(errors[:, found.shape[1] // 2 :].median())

@@ -1,8 +1,5 @@
-"""Which networks the decoder can run, and what it must know of them: told by their modules and config, never by name.
-
-The family is Llama's: RMSNorm before attention and before a gated MLP, rotary positions, grouped queries; biases, norms
-of the queries' and keys' heads, multipliers and layers without rotation where there are some. Whether a network that
-looks like one of the family also computes like one is found out in models.network.decoder.decoder.
+"""Which networks the decoder runs, by modules and config, never by name: Llama's family, with RMSNorm, gated MLP,
+rotary positions, grouped queries; optional biases, head norms, multipliers, and layers without rotation.
 """
 
 from __future__ import annotations
@@ -20,27 +17,24 @@ SOFT_CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
 
 
 class NotOfFamily(ValueError):
-    """A network departs from the family; the message says where."""
+    """The message says how the network departs."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """Facts of a network besides its weights that its decoder goes by."""
+    """Facts of a network besides its weights."""
 
     heads: int
     kv_heads: int
     head_dim: int
-    eps: float
-    """Added to the mean square in every RMSNorm."""
+    eps: float  # added to the mean square in RMSNorm
     attention_scale: float
-    embedding_scale: float
-    """Factor of embeddings (Granite), 1 elsewhere."""
-    logits_divisor: float
-    """Divisor of logits (Granite), 1 elsewhere."""
+    embedding_scale: float  # Granite's; 1 elsewhere
+    logits_divisor: float  # Granite's; 1 elsewhere
 
 
 def read_spec(network: PreTrainedModel) -> DecoderSpec:
-    """Read what the decoder must know of a network; raises NotOfFamily unless it can run it."""
+    """Raises NotOfFamily."""
     if any(getattr(network.config, name, None) for name in SOFT_CAPS):
         raise NotOfFamily("it caps logits softly")
     _require(_children(network) == {"model", "lm_head"}, "it is more than a body and a head")
@@ -88,12 +82,12 @@ def _read_layer(layer: nn.Module, body: nn.Module, network: PreTrainedModel) -> 
 
 
 def _children(module: nn.Module) -> set[str]:
-    """The names of a module's children with weights, and of the one that rotates."""
+    """Names of children with weights, and of the rotary one."""
     return {name for name, child in module.named_children() if child.state_dict() or name == "rotary_emb"}
 
 
 def _epsilon(norm: nn.Module) -> float:
-    """The epsilon of an RMSNorm. Raises NotOfFamily for a norm of another kind."""
+    """Of an RMSNorm. Raises NotOfFamily for another norm."""
     epsilon = getattr(norm, "variance_epsilon", None)
     _require(epsilon is not None and set(norm._parameters) == {"weight"}, "its norms are of another kind")
     return float(epsilon)  # type: ignore[arg-type]

@@ -1,16 +1,13 @@
-"""One layer of the decoder: its weights, fused as they are taken over from transformers' modules, and its pass.
+"""One decoder layer: fused weights taken over from transformers' modules, and its pass.
 
-Gate and up are one product, and so are queries, keys and values:
+    qkv      (heads + 2 kv_heads) x head_dim outputs, queries first
+    gate_up  2 x intermediate outputs, gate first
 
-    qkv      (heads + 2 kv_heads) x head_dim of outputs, queries first
-    gate_up  2 x intermediate of outputs, gate first
+Rotary positions (RoFormer, 3.2.2) come from a table by the network's own rotary module, so scaled kinds are
+transformers', as far as they do not depend on a batch's length (`models.network.loader` bounds the context).
 
-Positions are rotary (Su et al., RoFormer, section 3.2.2), from a table that the network's own rotary module computed.
-Every scaled kind is thus what transformers makes of it, its attention factor included, as far as it does not change
-with the length of a batch; what does is bounded by the context, where `models.network.loader` ends it.
-
-    one line of the table        cos of half a head | sin of half a head
-    a head, turned               [a b] -> [a b] * [cos cos] + [b a] * [-sin sin]
+    line of the table    cos of half a head | sin of half a head
+    rotated head         [a b] -> [a b] * [cos cos] + [b a] * [-sin sin]
 """
 
 from __future__ import annotations
@@ -29,14 +26,14 @@ from models.network.linear import InferenceLinear, PackedLinear, pad_tokens
 
 
 class Rotation(NamedTuple):
-    """Factors for the tokens of one pass, each (rows, 1, new, head_dim)."""
+    """Factors for a pass, each (rows, 1, new, head_dim)."""
 
     cos: Tensor
     sin: Tensor
 
 
 def turn(heads: Tensor, rotation: Rotation) -> Tensor:
-    """`heads` (rows, heads, new, head_dim), turned."""
+    """`heads` (rows, heads, new, head_dim), rotated."""
     return torch.addcmul(heads * rotation.cos, heads.roll(heads.shape[-1] // 2, dims=-1), rotation.sin)
 
 
@@ -47,15 +44,13 @@ def multiply_gate(gate_up: Tensor, activate: Callable[[Tensor], Tensor]) -> Tens
 
 
 class Rotary(nn.Module):
-    """Rotations by position."""
-
     table: Tensor
 
     def __init__(self, rotary: nn.Module, embeddings: Tensor, positions: int, head_dim: int) -> None:
         """Raises NotOfFamily where pairs are not half a head apart.
 
         rotary      transformers' module: (embeddings, positions) -> cos and sin, each (1, positions, turned)
-        embeddings  a tensor of the dtype and on the device in which the network computes
+        embeddings  of the network's dtype and device
         positions   how many there may be
         """
         super().__init__()
@@ -71,23 +66,20 @@ class Rotary(nn.Module):
         self._turned, self.positions = turned, positions
 
     def pair_order(self, head_dim: int) -> list[int] | None:
-        """The order of a head's numbers in which pairs are half a head apart; None for the order that they have.
-
-        Partial rotation turns the first `turned` numbers only. Queries and keys in another order have the same product.
+        """A head's order with pairs half a head apart; None if it has that. Partial rotation turns the first
+        `turned` numbers; queries and keys reordered alike have the same product.
         """
         half, end = self._turned // 2, (head_dim + self._turned) // 2
         order = [*range(half), *range(self._turned, end), *range(half, self._turned), *range(end, head_dim)]
         return None if self._turned == head_dim else order
 
     def gather(self, positions: Tensor) -> Rotation:
-        """The rotation of each token; positions are (rows, new)."""
+        """For positions (rows, new)."""
         cos, sin = self.table[positions].unsqueeze(1).chunk(2, dim=-1)
         return Rotation(torch.cat((cos, cos), dim=-1), torch.cat((sin.neg(), sin), dim=-1))
 
 
 class DecoderLayer(nn.Module):
-    """Attention and a gated MLP, each added to what comes in."""
-
     qkv: nn.Linear | InferenceLinear
     out: nn.Linear | InferenceLinear
     gate_up: nn.Linear | InferenceLinear
@@ -97,7 +89,7 @@ class DecoderLayer(nn.Module):
     head_weight: Tensor | None
 
     def __init__(self, layer: nn.Module, spec: DecoderSpec, rotary: Rotary) -> None:
-        """Takes over the weights of one of transformers' layers, which keeps none that were fused."""
+        """Takes over a transformers layer's weights."""
         super().__init__()
         self._spec = spec
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
@@ -111,11 +103,11 @@ class DecoderLayer(nn.Module):
         scale = float(getattr(layer, "residual_multiplier", 1.0))
         self.out, self.down = _scale(attention, "o_proj", scale), _scale(mlp, "down_proj", scale)
         self.activate = next(child for name, child in mlp.named_children() if name in ("act_fn", "activation_fn"))
-        self.turn, self.multiply_gate = turn, multiply_gate  # which a decoder on CUDA has compiled
+        self.turn, self.multiply_gate = turn, multiply_gate  # compiled on CUDA
         self._take_head_norms(attention, order)
 
     def _take_head_norms(self, attention: nn.Module, order: Sequence[int] | None) -> None:
-        """Norms of each query's and key's head (Qwen3): one weight for all of them, (heads + kv_heads, 1, head_dim)."""
+        """Norms of query and key heads (Qwen3) as one weight, (heads + kv_heads, 1, head_dim)."""
         spec = self._spec
         self.register_buffer("head_weight", None)
         if not hasattr(attention, "q_norm"):
@@ -147,21 +139,21 @@ class DecoderLayer(nn.Module):
 
 
 def add_product(linear: nn.Linear | InferenceLinear, inputs: Tensor, residual: Tensor) -> Tensor:
-    """residual + linear(inputs), in one operation where the kernels have it."""
+    """residual + linear(inputs), fused where kernels have it."""
     if isinstance(linear, PackedLinear):
         return linear.add_to(residual, inputs)
     return residual + linear.forward(inputs)
 
 
 def norm_weight(norm: nn.Module) -> Tensor:
-    """The weight (width,) of an RMSNorm."""
+    """(width,)."""
     weight = norm.weight
     assert isinstance(weight, Tensor)
     return weight.detach()
 
 
 def _fuse(parent: nn.Module, names: Sequence[str], fused: str) -> nn.Linear:
-    """One layer for the product of an input with several layers, or with one that is fused already."""
+    """One layer for several with the same input, or one fused already."""
     parts = [_take(parent, name) for name in ((fused,) if hasattr(parent, fused) else names)]
     whole = torch.cat([part.weight.detach() for part in parts])
     biases: list[Tensor | None] = [part.bias for part in parts]
@@ -174,7 +166,6 @@ def _fuse(parent: nn.Module, names: Sequence[str], fused: str) -> nn.Linear:
 
 
 def _reorder_heads(qkv: nn.Linear, spec: DecoderSpec, order: Sequence[int] | None) -> None:
-    """Put the numbers of each query's and key's head into another order."""
     if order is None:
         return
     turning = (spec.heads + spec.kv_heads) * spec.head_dim
@@ -185,7 +176,7 @@ def _reorder_heads(qkv: nn.Linear, spec: DecoderSpec, order: Sequence[int] | Non
 
 
 def _scale(parent: nn.Module, name: str, factor: float) -> nn.Linear:
-    """A layer times a constant: Granite's residual multiplier."""
+    """Granite's residual multiplier."""
     linear = _take(parent, name)
     if factor != 1.0:
         for tensor in linear.parameters():
@@ -194,7 +185,7 @@ def _scale(parent: nn.Module, name: str, factor: float) -> nn.Linear:
 
 
 def _take(parent: nn.Module, name: str) -> nn.Linear:
-    """A module's layer, which it has no longer."""
+    """Remove a module's layer from it."""
     linear = parent.get_submodule(name)
     assert isinstance(linear, nn.Linear)
     delattr(parent, name)
@@ -202,7 +193,7 @@ def _take(parent: nn.Module, name: str) -> nn.Linear:
 
 
 def _linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A layer with these weights, not a copy of them."""
+    """Shares the weights."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype)
     linear.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:
