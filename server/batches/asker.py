@@ -1,4 +1,4 @@
-"""The lines of a batch -> requests to the one dispatcher, below all others, and their answers as HTTP has them."""
+"""Batch lines as requests of the lowest priority, and their answers as HTTP."""
 
 from __future__ import annotations
 
@@ -27,43 +27,39 @@ from server.http.access import ACCESS, ALL, Share
 
 log = logging.getLogger(__name__)
 
-LINE_LOGPROBS = 2**16
-"""Log-probabilities of one line, fewer than of a call: its answer is whole in memory before any of it is kept."""
+LINE_LOGPROBS = 2**16  # of a line, fewer than of a call: its answer is held whole in memory
 
-LATER = (429, 503)
-"""Statuses of requests that are asked again."""
+LATER = (429, 503)  # retried statuses
 
 
+# paths that reach the dispatcher
 ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType({"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION})
-"""Paths whose requests come to the dispatcher."""
 
 EMBEDDINGS = "/v1/embeddings"
 
-PATHS = (*ENDPOINTS, EMBEDDINGS)
-"""All paths whose requests may come in a batch."""
+PATHS = (*ENDPOINTS, EMBEDDINGS)  # of batch lines
 
 
 class ModelAsker:
-    """Asks the models of an application. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, app: web.Application) -> None:
         self._app = app
 
     def enter(self, holder: str | None) -> Share | None:
-        """A share of a key's quota for a request; None while too little of it is left."""
+        """A share of the key's quota; None while too little is left."""
         quota = self._app[ACCESS].quota
         with suppress(ApiError):
             return quota.enter(holder or ALL, self._app[DISPATCHER].now(), quota.background)
         return None
 
     def leave(self, share: Share) -> None:
-        """A request is over."""
         self._app[ACCESS].quota.leave(share)
 
     async def ask(
         self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
     ) -> LineReply | None:
-        """The answer to a request, also where it is an error; None where there is no room for it now."""
+        """An answer or error; None where there is no room now."""
         try:
             reply = await self._answer(endpoint, body, Caller(holder, request_id), share)
         except ApiError as failure:
@@ -72,7 +68,7 @@ class ModelAsker:
             log.exception("request %s failed", request_id)
             message = f"internal error; the server's log tells more under the request id {request_id}"
             return _failed(ApiError(500, message), request_id)
-        written = await self._app[MODEL].run_in_thread(encode, reply)  # which may be large
+        written = await self._app[MODEL].run_in_thread(encode, reply)  # may be large
         return LineReply(200, request_id, msgspec.Raw(written))
 
     async def _answer(self, endpoint: str, raw: bytes, caller: Caller, share: Share) -> msgspec.Struct:

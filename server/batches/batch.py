@@ -1,6 +1,4 @@
-"""A batch: requests from a file, to be answered while no other request wants the slots; its place on the disk, and its
-lines, of input and of answers, which are JSON. Disk access may block: it runs in a thread.
-"""
+"""A batch on the disk: its record, and JSON lines of input and results. Disk access blocks, so runs in a thread."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-WINDOW = 24 * 3600
-"""Seconds that a batch has: OpenAI knows this one window only."""
+WINDOW = 24 * 3600  # seconds; OpenAI's only window
 
 BatchStatus: TypeAlias = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -25,29 +22,26 @@ UNDER_WAY = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
 
 
 class BatchRecord(msgspec.Struct, kw_only=True):
-    """All that outlives the server, beside the results. Times in seconds since 1970; only the runner changes it."""
+    """What outlives the server, beside results. Seconds since 1970; changed by the runner only."""
 
     id: str
     holder: str | None
     endpoint: str
     input_file_id: str
-    output_file_id: str
-    """Where answers go; a file once the batch has ended, if there are any."""
+    output_file_id: str  # becomes a file at the end, if there are answers
     error_file_id: str
     created_at: int
     metadata: dict[str, str] = {}
     status: BatchStatus = "validating"
     errors: list[LineError] = []
-    times: dict[str, int] = {}
-    """Status -> when it came to it."""
-    total: int = 0
-    """Lines of the input, and those that have an answer or an error; on the disk those of a batch that has ended."""
+    times: dict[str, int] = {}  # status -> when
+    total: int = 0  # lines of the input, and answered or failed ones; on disk for ended batches
     completed: int = 0
     failed: int = 0
 
     @property
     def result_ids(self) -> tuple[str, str]:
-        """Where answers go, and where errors."""
+        """Ids of answers and of errors."""
         return self.output_file_id, self.error_file_id
 
     @property
@@ -59,22 +53,19 @@ class BatchRecord(msgspec.Struct, kw_only=True):
         return self.status in UNDER_WAY
 
     def enter(self, status: BatchStatus) -> None:
-        """Give the batch another status, and note the time."""
+        """Set a status and its time."""
         self.status = status
         self.times = {**self.times, status: int(time.time())}
 
 
 MOST_LINES = 50_000
-READ_SIZE = 2**20
-"""Bytes that are read at a time: a thread that reads little at a time gives the interpreter away and takes it back so
-often that the event loop's wait for it begins anew each time, which made pauses of 0.1 s."""
+READ_SIZE = 2**20  # at once: small reads pass the interpreter to and fro, which paused the event loop for 0.1 s
 
-MOST_ERRORS = 100
-"""Errors of an input that are told."""
+MOST_ERRORS = 100  # reported
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """An error in a line of the input, or in the input as a whole."""
+    """In a line, or the input as a whole."""
 
     code: str
     message: str
@@ -83,8 +74,6 @@ class LineError(msgspec.Struct, frozen=True):
 
 
 class InputLine(msgspec.Struct, frozen=True):
-    """A line of a batch's input: one request."""
-
     custom_id: Annotated[str, Meta(min_length=1, max_length=512)]
     url: str
     body: msgspec.Raw
@@ -93,21 +82,20 @@ class InputLine(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a line is in the input: what is kept of it until it is answered."""
+    """All that is kept of a line until it is answered."""
 
     custom_id: str
     offset: int
     size: int
 
     def read(self, path: Path) -> bytes:
-        """The body of its request."""
         with open(path, "rb") as file:
             file.seek(self.offset)
             return bytes(msgspec.json.decode(file.read(self.size), type=InputLine).body)
 
 
 def find_lines(path: Path, endpoint: str, longest: int) -> tuple[list[Place], list[LineError]]:
-    """The places of all lines, of `longest` bytes at most, and the first faults of the input. Raises OSError."""
+    """Places of lines up to `longest` bytes, and the first errors. Raises OSError."""
     places: dict[str, Place] = {}
     errors: list[LineError] = []
     offset, number = 0, 0
@@ -116,7 +104,7 @@ def find_lines(path: Path, endpoint: str, longest: int) -> tuple[list[Place], li
             if raw.strip():
                 if len(raw) > longest:
                     errors.append(LineError("line_too_large", f"a line has {longest} bytes at most", number))
-                    break  # where the next one begins is unknown
+                    break  # the next line's begin is unknown
                 line = _read_line(raw, number, endpoint, places)
                 if isinstance(line, LineError):
                     errors.append(line)
@@ -133,7 +121,7 @@ def find_lines(path: Path, endpoint: str, longest: int) -> tuple[list[Place], li
 
 
 def _read_line(raw: bytes, number: int, endpoint: str, earlier: Container[str]) -> InputLine | LineError:
-    """A line, or what is wrong with it; `earlier` are the ids of those before."""
+    """`earlier`: ids of the lines before."""
     try:
         line = msgspec.json.decode(raw, type=InputLine)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -148,15 +136,13 @@ def _read_line(raw: bytes, number: int, endpoint: str, earlier: Container[str]) 
 
 
 class LineReply(msgspec.Struct, frozen=True):
-    """The answer to a request as HTTP would have it."""
-
     status_code: int
     request_id: str
     body: msgspec.Raw
 
 
 class ResultLine(msgspec.Struct, frozen=True):
-    """A line of an output or an error file."""
+    """Of an output or error file."""
 
     id: str
     custom_id: str
@@ -165,7 +151,7 @@ class ResultLine(msgspec.Struct, frozen=True):
 
 
 def read_answered(path: Path) -> set[str]:
-    """The lines that have an answer in a file of results; what a crash has left of a last line is cut off."""
+    """Answered lines in a result file; a crash's partial last line is cut off."""
     found: set[str] = set()
     if path.exists():
         with open(path, "rb+", buffering=READ_SIZE) as file:
@@ -180,8 +166,7 @@ def read_answered(path: Path) -> set[str]:
 
 
 def append(path: Path, lines: bytes) -> None:
-    """Add whole lines to a file of results; they are on the disk when this returns. Raises OSError, and then adds
-    none."""
+    """All or none, on the disk on return. Raises OSError."""
     before = path.stat().st_size if path.exists() else 0
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
@@ -190,5 +175,5 @@ def append(path: Path, lines: bytes) -> None:
             os.fsync(file.fileno())
     except OSError:
         if path.exists():
-            os.truncate(path, before)  # or half a line would spoil the next
+            os.truncate(path, before)  # half a line would spoil the next
         raise

@@ -1,6 +1,5 @@
-"""The batches of a server: lines of a file become requests below all others, and each answer goes to the disk at once.
-
-A batch that goes on where an earlier server ended asks only for lines without an answer there.
+"""Runs a server's batches: lines become requests of the lowest priority, and each answer is stored at once, so that
+a restart asks only for missing ones.
 """
 
 from __future__ import annotations
@@ -30,64 +29,60 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_BATCHES = 1000
-"""Batches that are remembered; of those that have ended, the oldest go first."""
+MOST_BATCHES = 1000  # remembered; the oldest ended go first
 
-MOST_UNDER_WAY = 100
-"""Batches of a key that may be under way."""
+MOST_UNDER_WAY = 100  # of a key
 
-LINES_PER_SLOT = 2
-"""Lines that are asked for at a time, by the executors' slots: one runs and one is at hand when it ends."""
+LINES_PER_SLOT = 2  # lines asked for at a time, by slots: one runs, one is ready
 
-RETRY = 1.0
-"""Seconds after which a line is tried again that found no room in the queue, in its key's quota or on the disk."""
+RETRY = 1.0  # seconds until a line is retried for lack of queue, quota or disk
 
 
 class TooManyBatches(Exception):
-    """A key has as many batches under way as it may, or all keys together."""
+    """Of a key, or in all."""
 
 
 @dataclass(eq=False, slots=True)
 class Batch:
-    """A batch as this process knows it; `total`, `completed` and `failed` of the record count its lines."""
+    """As this process knows it; the record counts lines."""
 
     record: stored.BatchRecord
-    ending: bool = False  # whether only its files are left to be made, so that it cannot be cancelled any more
+    ending: bool = False  # only files are left to make: too late to cancel
     task: asyncio.Task[None] | None = None
 
 
 class Batches:
-    """All batches of a server. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, folder: Path, capacity: int, longest: int, asker: ModelAsker, slots: Callable[[], int]) -> None:
-        """`capacity` in bytes of all files, `longest` in those of a line. Raises OSError."""
+        """`capacity` of all files and `longest` line in bytes. Raises OSError."""
         self.files = FileStore(folder / "files", capacity)
         self._folder = RecordFolder(folder / "batches", stored.BatchRecord)
         self._longest, self._asker, self._slots = longest, asker, slots
-        self._disk = ThreadPoolExecutor(1, "batches")  # of one thread, so that what is written last is there last
+        self._disk = ThreadPoolExecutor(1, "batches")  # one thread keeps the order of writes
         records = sorted(self._folder.load(), key=lambda record: (record.created_at, record.id))
         self._batches = {record.id: Batch(record) for record in records}
 
     def start(self) -> None:
-        """Go on with what an earlier server left."""
-        self._free = asyncio.Semaphore(max(1, LINES_PER_SLOT * self._slots()))  # lines more that may be asked for
+        """Resume what an earlier server left."""
+        self._free = asyncio.Semaphore(max(1, LINES_PER_SLOT * self._slots()))  # further lines that may be asked for
         open_ = [batch for batch in self._batches.values() if batch.record.under_way]
         self.files.remove_rests({name: one.record.holder for one in open_ for name in one.record.result_ids})
         for batch in open_:
             batch.task = asyncio.create_task(self._run(batch), name=batch.record.id)
 
     async def stop(self) -> None:
-        """Break off; what has no answer yet is asked for by the next server."""
+        """The next server asks for what is missing."""
         tasks = [batch.task for batch in self._batches.values() if batch.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(self._disk.shutdown)  # what is being written is done then
+        await asyncio.to_thread(self._disk.shutdown)  # finishes writing
 
     async def create(
         self, input_file_id: str, endpoint: str, holder: str | None, metadata: Mapping[str, str]
     ) -> stored.BatchRecord:
-        """Begin a batch. Raises NoSuchFile and TooManyBatches."""
+        """Raises NoSuchFile and TooManyBatches."""
         self.files.find(input_file_id, holder)
         self._check_room(holder)
         record = stored.BatchRecord(
@@ -100,28 +95,28 @@ class Batches:
             created_at=int(time.time()),
             metadata=dict(metadata),
         )
-        await asyncio.shield(self._begin(record))  # or a client that leaves would have one that the next server begins
+        await asyncio.shield(self._begin(record))  # or a client that leaves would start it at the next restart
         return record
 
     def find(self, name: str, holder: str | None) -> stored.BatchRecord | None:
-        """A batch of this key's; None where there is none."""
+        """The key's own; None without it."""
         batch = self._batches.get(name)
         return None if batch is None or batch.record.holder != holder else batch.record
 
     def all_of(self, holder: str | None) -> list[stored.BatchRecord]:
-        """The batches of a key, the latest first."""
+        """The key's, latest first."""
         return [one.record for one in self._batches.values() if one.record.holder == holder][::-1]
 
     async def cancel(self, name: str) -> None:
-        """Break a batch off for good; what has an answer keeps it."""
+        """Answers so far stay."""
         batch = self._batches[name]
         if batch.task is not None and not batch.ending and batch.record.status != "cancelling":
             batch.record.enter("cancelling")
-            batch.task.cancel()  # at once: later, the batch may have ended, or the client that asks may be gone
+            batch.task.cancel()  # at once, while it and the client exist
             await self._on_disk(self._folder.save, name, batch.record)
 
     def uses(self, file_id: str) -> bool:
-        """Whether a batch under way reads a file."""
+        """Whether a running batch reads a file."""
         return any(one.record.under_way and one.record.input_file_id == file_id for one in self._batches.values())
 
     def _check_room(self, holder: str | None) -> None:
@@ -142,12 +137,12 @@ class Batches:
         batch.task = asyncio.create_task(self._run(batch), name=record.id)
 
     async def _forget_oldest(self) -> None:
-        """Where too many are remembered, forget a batch that has ended: the oldest of the key that has most of them."""
+        """Forget the oldest ended batch of the key with most."""
         if len(self._batches) <= MOST_BATCHES:
             return
         ended = [one.record for one in self._batches.values() if not one.record.under_way]
         held = Counter(record.holder for record in ended)
-        oldest = max(ended, key=lambda record: held[record.holder])  # the first of several
+        oldest = max(ended, key=lambda record: held[record.holder])  # first of equals
         del self._batches[oldest.id]
         await self._on_disk(self._folder.remove, oldest.id)
 
@@ -174,7 +169,7 @@ class Batches:
             log.exception("%s has ended, but its files cannot be written: the next server tries again", record.id)
 
     async def _answer_all(self, record: stored.BatchRecord) -> stored.BatchStatus:
-        """Ask for every line that has no answer, until the window closes; returns how the batch has ended."""
+        """Ask for every missing line until the window closes; returns the final status."""
         path, places = self.files.path(record.input_file_id), list[stored.Place]()
         try:
             places, record.errors = await self._on_disk(stored.find_lines, path, record.endpoint, self._longest)
@@ -204,14 +199,14 @@ class Batches:
         return "completed"
 
     async def _find_unanswered(self, record: stored.BatchRecord, places: Sequence[stored.Place]) -> list[stored.Place]:
-        """The lines without an answer, the others counted."""
+        """Missing lines; counts the others."""
         paths = map(self.files.path, record.result_ids)
         output, error = [await self._on_disk(stored.read_answered, path) for path in paths]
         record.completed, record.failed = len(output), len(error)
         return [place for place in places if place.custom_id not in output | error]
 
     async def _take_slot(self, holder: str | None) -> Share:
-        """Wait for a slot, and for the quota of a key and its room for answers, without holding the one meanwhile."""
+        """Wait for quota and room first, then for a slot."""
         while True:
             await self._free.acquire()
             share = self._asker.enter(holder) if self.files.may_answer(holder) else None
@@ -232,7 +227,7 @@ class Batches:
         await self._append(record, [stored.ResultLine(name, place.custom_id, reply, None)], fine=fine)
 
     async def _append(self, record: stored.BatchRecord, lines: Sequence[stored.ResultLine], *, fine: bool) -> None:
-        """Add answers, or errors; they are on the disk, and counted, when this returns."""
+        """On the disk and counted on return."""
         name = record.result_ids[not fine]
         await self._write(self._append_now, name, record.holder, msgspec.json.Encoder().encode_lines(lines))
         record.completed += fine * len(lines)
@@ -243,7 +238,7 @@ class Batches:
         self.files.note_answers(name, holder, len(written))
 
     async def _finish(self, record: stored.BatchRecord, last: stored.BatchStatus) -> None:
-        """Make files of the answers, and end."""
+        """Make files, and end."""
         if last == "completed":
             record.enter("finalizing")
         await self._find_unanswered(record, ())
@@ -252,7 +247,6 @@ class Batches:
         await self._write(self._folder.save, record.id, record)
 
     def _publish(self, record: stored.BatchRecord) -> None:
-        """Make files of the answers and the errors."""
         for name, kind in zip(record.result_ids, ("output", "error"), strict=True):
             if self.files.path(name).exists() and not self.files.has(name):
                 self.files.add(name, f"{record.id}_{kind}.jsonl", "batch_output", record.holder)
@@ -261,12 +255,11 @@ class Batches:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
 
     async def _write(self, work: Callable[..., T], *arguments: object) -> T:
-        """Write for a batch under way, again and again while the disk is full. Raises OSError where something else is
-        wrong."""
+        """Retry while the disk is full. Raises OSError otherwise."""
         told = False
         while True:
             try:
-                # Shielded: an answer that is there counts, whatever breaks the batch off meanwhile.
+                # an answer that exists counts, even if the batch is cancelled meanwhile
                 return await asyncio.shield(self._on_disk(work, *arguments))
             except OSError as error:
                 if not is_disk_full(error):
@@ -278,7 +271,6 @@ class Batches:
 
 
 def _request_id(record: stored.BatchRecord, place: stored.Place) -> str:
-    """The name under which a line's request is known."""
     return f"{record.id.replace('batch_', 'batch_req_', 1)}_{place.offset}"
 
 
@@ -286,12 +278,11 @@ BATCHES = web.AppKey("batches", Batches)
 
 
 async def start_batches(app: web.Application) -> None:
-    """Go on with what an earlier server left."""
     if BATCHES in app:
         app[BATCHES].start()
 
 
 async def stop_batches(app: web.Application) -> None:
-    """Break batches off, so that the server can end; another goes on with them."""
+    """Let the server end; the next one resumes."""
     if BATCHES in app:
         await app[BATCHES].stop()

@@ -1,6 +1,5 @@
-"""Files that clients have sent or that batches have made, in a folder, each with its holder's key, up to a bound.
-
-What adds and removes files may block, and runs in threads; what looks them up is for any thread.
+"""Files that clients sent or batches made, each with its owner's key, up to a bound. Changes block, so run in
+threads; look-ups are thread-safe.
 """
 
 from __future__ import annotations
@@ -20,56 +19,50 @@ import msgspec
 
 from models.files import replace_file
 
-MOST_FILES = 10_000
-"""Files of all holders."""
+MOST_FILES = 10_000  # of all owners
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A file."""
-
     id: str
     object: Literal["file"] = "file"
     bytes: int
-    created_at: int
-    """Seconds since 1970."""
+    created_at: int  # seconds since 1970
     filename: str
     purpose: str
     status: Literal["processed"] = "processed"
 
 
 class StoredFile(FileObject, frozen=True, kw_only=True):
-    """A file as it is stored, which its key's holder sees without the last field."""
+    """The last field is hidden from its owner."""
 
-    holder: str | None
-    """Name of the API key that it belongs to; None where there are no keys."""
+    holder: str | None  # API key's name; None without keys
 
 
 class NoSuchFile(Exception):
-    """Raised where no file has this id, or the file is another's."""
+    """No file has this id, or it is another key's."""
 
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 
 class RecordFolder(Generic[R]):
-    """Records by id, a JSON file each. May block: it runs in a thread."""
+    """A JSON file for each record. Blocks."""
 
     def __init__(self, folder: Path, kind: type[R]) -> None:
-        """Raises OSError where the folder cannot be made."""
+        """Raises OSError."""
         self._folder, self._kind = folder, kind
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def save(self, name: str, record: R) -> None:
-        """Keep a record; it is on the disk when this returns."""
+        """On the disk on return."""
         with replace_file(self._folder / f"{name}.json") as file:
             file.write(msgspec.json.encode(record))
 
     def remove(self, name: str) -> None:
-        """Forget a record."""
         (self._folder / f"{name}.json").unlink(missing_ok=True)
 
     def load(self) -> list[R]:
-        """All records; what is none is left out."""
+        """Invalid files are left out."""
         found: list[R] = []
         for path in self._folder.glob("*.json"):
             with suppress(OSError, msgspec.MsgspecError):
@@ -78,24 +71,22 @@ class RecordFolder(Generic[R]):
 
 
 class FileStore:
-    """The folder. A file's content is there first and what is known of it last, so that what a crash has left half is
-    no file, but a rest that the next start removes.
-    """
+    """Content is written before its record, so that a crash leaves only remains, removed at the next start."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
-        """`capacity` in bytes. Raises OSError where the folder cannot be made."""
+        """`capacity` in bytes. Raises OSError."""
         self._folder, self._capacity = folder, capacity
         self._records = RecordFolder(folder, StoredFile)
         self._files = {file.id: file for file in self._records.load() if self.path(file.id).exists()}
-        self._drafts: dict[str, str | None] = {}  # the holder of each
-        self._lock = threading.Lock()  # of what follows: threads add and remove contents
-        self._sizes: dict[str, int] = {}  # bytes of each content; beside it those of each holder
+        self._drafts: dict[str, str | None] = {}  # owners
+        self._lock = threading.Lock()  # of what follows
+        self._sizes: dict[str, int] = {}  # bytes of each content, and of each owner
         self._contents, self._bytes = Counter[str | None](), Counter[str | None]()
         for file in self._files.values():
             self._count(file.id, file.holder, file.bytes)
 
     def _count(self, name: str, holder: str | None, size: int | None) -> None:
-        """Count a content with the bytes that it has now; None where it is gone."""
+        """Update a content's size; None: it is gone."""
         with self._lock:
             before = self._sizes.pop(name, None)
             if size is not None:
@@ -104,8 +95,7 @@ class FileStore:
             self._bytes[holder] += (size or 0) - (before or 0)
 
     def room_of(self, holder: str | None, times: int = 1) -> int:
-        """Bytes that a holder may still have of so many times the capacity; none where there are too many files. One
-        key of several has half of everything at most, so that it cannot keep the others out."""
+        """Bytes left of `times` the capacity, 0 beyond the number of files. One of several keys has half at most."""
         part, room = 1 if holder is None else 2, times * self._capacity
         with self._lock:
             if self._contents[holder] >= MOST_FILES // part or self._contents.total() >= MOST_FILES:
@@ -113,7 +103,7 @@ class FileStore:
             return max(0, min(room // part - self._bytes[holder], room - self._bytes.total()))
 
     def take_room(self, draft: str, count: int) -> bool:
-        """Count bytes for a draft; returns False where they do not fit."""
+        """Reserve bytes for a draft; False where they do not fit."""
         holder = self._drafts[draft]
         fits = count <= self.room_of(holder)
         if fits:
@@ -121,19 +111,18 @@ class FileStore:
         return fits
 
     def may_answer(self, holder: str | None) -> bool:
-        """Whether more answers may be written for a holder: they may take as much again as what is sent."""
+        """Answers may take as much again as uploads."""
         return self.room_of(holder, times=2) > 0
 
     def note_answers(self, name: str, holder: str | None, count: int) -> None:
-        """Count bytes that were written for a content that becomes a file by `add`."""
+        """Count bytes of a content that `add` makes a file."""
         self._count(name, holder, self._sizes.get(name, 0) + count)
 
     def path(self, name: str) -> Path:
-        """Where the content of a file is, or is being made."""
         return self._folder / f"{name}.data"
 
     def remove_rests(self, made: Mapping[str, str | None]) -> None:
-        """Remove contents that belong to no file; those of `made`, of these holders, are to become some."""
+        """Remove contents without a file, except those in `made`, by owner."""
         for content in self._folder.glob("*.data"):
             name = content.stem
             if name in made and name not in self._files:
@@ -143,7 +132,7 @@ class FileStore:
 
     @contextmanager
     def draft(self, holder: str | None) -> Iterator[tuple[str, BinaryIO]]:
-        """An id, and a content to write; it becomes a file of the holder's by `keep`, else it is removed."""
+        """An id and a content to write; becomes a file by `keep`, else it is removed."""
         name = new_file_id()
         self._drafts[name] = holder
         self._count(name, holder, 0)
@@ -156,7 +145,7 @@ class FileStore:
                 self._drop(name, holder)
 
     def keep(self, name: str, filename: str, purpose: str) -> StoredFile:
-        """Make a file of a draft. Raises NoSuchFile where it was left meanwhile, and OSError."""
+        """Raises NoSuchFile where the draft is gone, and OSError."""
         holder = self._take_draft(name)
         try:
             return self.add(name, filename, purpose, holder)
@@ -165,7 +154,7 @@ class FileStore:
             raise
 
     def _take_draft(self, name: str) -> str | None:
-        """The holder of a draft, which no one else takes. Raises NoSuchFile where it was taken."""
+        """Its owner. Raises NoSuchFile where it is gone."""
         try:
             return self._drafts.pop(name)
         except KeyError:
@@ -176,9 +165,9 @@ class FileStore:
         self._count(name, holder, None)
 
     def add(self, name: str, filename: str, purpose: str, holder: str | None) -> StoredFile:
-        """Make a file of a content that is written."""
+        """Make a file of written content."""
         with open(self.path(name), "rb") as content:
-            os.fsync(content)  # it is there before what is known of it
+            os.fsync(content)  # before its record
             size = os.fstat(content.fileno()).st_size
         file = StoredFile(
             id=name, bytes=size, created_at=int(time.time()), filename=filename, purpose=purpose, holder=holder
@@ -189,23 +178,23 @@ class FileStore:
         return file
 
     def find(self, name: str, holder: str | None) -> StoredFile:
-        """The holder's file of this id; raises NoSuchFile."""
+        """The owner's file; raises NoSuchFile."""
         file = self._files.get(name)
         if file is None or file.holder != holder:
             raise NoSuchFile(name)
         return file
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this id, of any key."""
+        """Of any key."""
         return name in self._files
 
     def all_of(self, holder: str | None) -> list[StoredFile]:
-        """The files of a key, the latest first."""
+        """The key's, latest first."""
         own = (file for file in tuple(self._files.values()) if file.holder == holder)
         return sorted(own, key=lambda file: (file.created_at, file.id), reverse=True)
 
     def remove(self, name: str, holder: str | None) -> None:
-        """Delete the holder's file of this id; raises NoSuchFile."""
+        """The owner's file; raises NoSuchFile."""
         self.find(name, holder)
         self._records.remove(name)
         self._drop(name, holder)
@@ -218,7 +207,7 @@ def new_file_id() -> str:
 
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[str | None]:
-    """Keep a folder from other servers of this machine; yields why it cannot be used, None where it can."""
+    """Lock a folder against other servers; yields why it cannot be used, or None."""
     with ExitStack() as stack:
         obstacle: str | None = None
         try:

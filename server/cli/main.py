@@ -1,8 +1,6 @@
-"""The program `lengthwise`: its commands, their flags and exit codes, and what describes them: the completion of a
-shell, the OpenAPI document.
+"""The program `lengthwise`: commands, flags, exit codes, shell completion, the OpenAPI document.
 
-A command's own work is in its own module; what is heavy is imported only when a command needs it. An installed wheel
-has no `loadgen/experiments`, and so none of their commands.
+Heavy imports happen when a command needs them. An installed wheel lacks `loadgen/experiments` and its commands.
 """
 
 from __future__ import annotations
@@ -28,35 +26,34 @@ from server.version import VERSION
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. Wrong usage exits with 2 at once."""
+    """Returns the exit code; 2 for wrong usage."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may have another encoding than UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # terminals may lack UTF-8
     parser = build_parser()
     given_words = sys.argv[1:] if argv is None else argv
     if not given_words:
         parser.print_help()
         return 0
     args = parser.parse_args(given_words, argparse.Namespace(words=given_words[1:]))
-    if getattr(args, "computes", False):  # with torch in this process, for commands that may not import the server
+    if getattr(args, "computes", False):  # torch in this process, for commands that may not import the server
         tune_libraries(os.environ)
     return run_command(args)
 
 
 def run_command(args: argparse.Namespace) -> int:
-    """Do what a parsed command line says; returns the exit code. Errors for the user are printed here and only here."""
+    """Returns the exit code. User errors are printed only here."""
     try:
         return int(args.run(args))
     except UserError as error:
         print(f"lengthwise: error: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # The reader of the output has gone; what is still buffered has nowhere to go either.
+        # the output's reader is gone; drop what is buffered
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Every command and flag."""
     parser: argparse.ArgumentParser = CommandLine(
         prog="lengthwise",
         description="An LLM inference server that schedules by length.",
@@ -107,7 +104,7 @@ def _print_completion(args: argparse.Namespace) -> int:
 
 
 def _name_values(parser: argparse.ArgumentParser, places: Mapping[str, object]) -> None:
-    """Tell the library which values a flag has, which its help names and its type checks, and which are files."""
+    """Tell shtab the values and file types of flags."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
@@ -132,7 +129,7 @@ def _print_openapi(args: argparse.Namespace) -> int:
 
 
 def _experiments() -> ModuleType | None:
-    """What adds the experiments' commands; None in a wheel, which has none."""
+    """None in a wheel."""
     if find_spec("loadgen.experiments") is None:
         return None
     from loadgen.experiments import commands
@@ -141,8 +138,8 @@ def _experiments() -> ModuleType | None:
 
 
 def validate(asked: ValidateFlags) -> int:
-    """Run `simulate --validate`; returns the exit code."""
+    """`simulate --validate`; returns the exit code."""
     tune_libraries(os.environ)
-    from loadgen.experiments.validation.validate import validate  # torch, which other commands can do without
+    from loadgen.experiments.validation.validate import validate  # torch, which other commands do without
 
     return validate(asked)

@@ -1,5 +1,5 @@
-"""Settings from the command line, the environment and a file, and a command line that answers mistakes in three lines:
-what is wrong, what may have been meant, and where help is. It knows no particular setting.
+"""Settings from command line, environment and file; and three-line error messages: what is wrong, what may be meant,
+where help is.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ PREFIX = "LENGTHWISE_"
 
 
 class ConfigError(UserError):
-    """A setting cannot be used; the message names it as the user wrote it, and the remedy."""
+    """Names the setting as the user wrote it, and the remedy."""
 
-    exit_code = 78
-    """EX_CONFIG: a service manager should not try again."""
+    exit_code = 78  # EX_CONFIG: do not restart
 
 
 def add_settings(parser: argparse.ArgumentParser, *parts: type) -> None:
-    """Add a flag for each setting of these classes, bases included, below the description of the class that declares
-    it, and --config for a file."""
+    """A flag a setting, grouped by declaring class, and --config."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")
     for group in (one for part in parts for one in reversed(part.__mro__) if is_dataclass(one)):
         if own := [one for one in options_of(group) if one.name in group.__annotations__]:
@@ -40,10 +38,7 @@ def add_settings(parser: argparse.ArgumentParser, *parts: type) -> None:
 
 
 def load_settings(kind: type[T], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> T:
-    """Settings of which the command line's win over the environment's, those over the file's, those over the defaults.
-
-    Raises one ConfigError with all mistakes, a line each.
-    """
+    """Command line over environment over file over defaults. Raises one ConfigError with a line for each mistake."""
     known = {setting.name: setting for setting in options_of(kind)}
     values: dict[str, object] = {}
     mistakes: list[str] = []
@@ -60,7 +55,7 @@ def load_settings(kind: type[T], given: Mapping[str, object], environ: Mapping[s
         else:
             read(setting.name, f"{file}: {key}", partial(setting.from_toml, value))
     for name, setting in known.items():
-        if text := environ.get(_variable(name)):  # an empty one counts as unset: many tools cannot leave one out
+        if text := environ.get(_variable(name)):  # empty counts as unset, since many tools cannot omit it
             read(name, _variable(name), partial(setting.from_text, text, separated=setting.many))
     if mistakes:
         raise ConfigError("\n".join(mistakes))
@@ -68,7 +63,7 @@ def load_settings(kind: type[T], given: Mapping[str, object], environ: Mapping[s
 
 
 def read_settings(kind: type[T], args: argparse.Namespace) -> T:
-    """The settings of a command line with the flags of `add_settings`. Raises ConfigError."""
+    """With the flags of `add_settings`. Raises ConfigError."""
     file = args.config or os.environ.get(_variable("config"))
     return load_settings(kind, given(args, kind), os.environ, Path(file) if file else None)
 
@@ -80,10 +75,10 @@ def add_configured(
     work: Callable[[T], int],
     *parts: type,
 ) -> argparse.ArgumentParser:
-    """Add a command whose settings come from its flags, the environment and a file.
+    """A command with settings.
 
-    work    takes them and returns the exit code; its docstring is the command's help
-    parts   classes of the settings that it has flags for; none: all
+    work    takes them, returns the exit code; its docstring is the help
+    parts   classes of settings with flags here; none: all
     """
     parser: argparse.ArgumentParser = subparsers.add_parser(name, **describe(work))
     add_settings(parser, *(parts or (kind,)))
@@ -96,10 +91,7 @@ def _variable(name: str) -> str:
 
 
 def find_strangers(kind: type, environ: Mapping[str, str], others: Iterable[str] = ()) -> list[str]:
-    """A warning for each variable that looks like a setting and is none; `others` are read elsewhere.
-
-    They are no error, since programs that start this one may set some: Kubernetes does for a service of this name.
-    """
+    """Warnings for unknown variables with our prefix; `others` are read elsewhere. No errors: Kubernetes sets some."""
     names = [*(setting.name.upper() for setting in options_of(kind)), *others]
     found = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
     return [f"{PREFIX}{name} is no setting{_suggest(name, names, PREFIX)}" for name in found if name not in names]
@@ -119,9 +111,9 @@ def _suggest(key: str, names: Iterable[str], prefix: str = "") -> str:
 
 
 class CommandLine(argparse.ArgumentParser):
-    """Subcommands are read by the same class, and each tells of its own flags. All wrong values are told at once."""
+    """Subcommands share this class; all wrong values are reported at once."""
 
-    _mistakes: tuple[str, ...] = ()  # values that cannot be used, found so far
+    _mistakes: tuple[str, ...] = ()  # wrong values so far
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
@@ -131,7 +123,7 @@ class CommandLine(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Refuse here what this command does not know; the program above it knows none of its flags."""
+        """Refuse unknown flags here: the parent knows none of this command's."""
         known, strange = super().parse_known_args(args, namespace)
         if strange:
             self.error(self._about(strange, sys.argv[1:] if args is None else args))

@@ -1,6 +1,4 @@
-"""Where the server keeps what it learns, below the cache folder, and the served model there. Imports torch only for a
-model that is to be fetched.
-"""
+"""Where the server keeps what it learns, below the cache folder. Imports torch only to fetch a model."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from server.cli.settings import ConfigError
 
 
 def journal_path(cache: Path, named: Path | None = None) -> Path:
-    """The journal, which the user may have named."""
+    """By flag or default."""
     return named or cache / "journal" / "journal.sqlite3"
 
 
 def require_writable(journal: Path | None) -> None:
-    """Raise ConfigError for a journal that the user named and that cannot be written, before anything is served."""
+    """Raise ConfigError for a named journal that cannot be written."""
     if journal is None:
         return
     try:
@@ -31,33 +29,31 @@ def require_writable(journal: Path | None) -> None:
 
 
 def batches_path(cache: Path, model: str) -> Path:
-    """Where the files and batches of a served model are."""
     return cache / "batches" / _file_name(model)
 
 
 def model_key(model: str) -> str:
-    """The name of a served model in the journal, whatever the API calls it."""
+    """In the journal, independent of API names."""
     return Path(model).name
 
 
 def proxy_path(cache: Path, model: str) -> Path:
-    """Where the proxy of a served model is, or would be: another model's answers have other lengths."""
+    """One for each model, as answers' lengths differ."""
     return cache / "proxies" / _file_name(model)
 
 
 def forest_path(cache: Path, model: str) -> Path:
-    """Where the forest of a served model is, or would be."""
     return cache / "forests" / f"{_file_name(model)}.forest"
 
 
 def _file_name(model: str) -> str:
-    """The name of a served model as one of a file."""
     return re.sub(r"[^\w.-]", "_", Path(model).name)
 
 
 def fetch_model(config: ServeConfig) -> Path:
-    """The folder of the model, fetched or converted if need be. Raises CatalogError, and, before that is begun,
-    LoadError where the device has not the memory for the weights."""
+    """Fetched or converted if need be. Raises CatalogError, and LoadError, before it begins, where weights exceed
+    memory.
+    """
     return Catalog().resolve(config.model, partial(_require_memory, config))
 
 

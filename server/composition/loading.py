@@ -1,8 +1,5 @@
-"""The engine's part of the composition root: from a configuration to the model, once for each executor, its text, and
-executors that can be started.
-
-Where `--device virtual:PRESET` is asked for, no model is loaded but its tokenizer, and executors' threads run on
-devices that only take time.
+"""From a configuration to models (one an executor), text, and executors. `--device virtual:PRESET` loads only the
+tokenizer.
 """
 
 from __future__ import annotations
@@ -53,34 +50,27 @@ from server.lengths.predictors import choose_predictor
 
 log = logging.getLogger(__name__)
 
-WARM_ROWS = 32
-"""Rows up to which the head's product is compiled before the first request comes."""
+WARM_ROWS = 32  # for which the head is compiled before the first request
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """All that executors and the API have of the model."""
+    """What executors and the API have of the model."""
 
     text: Text
-    vocab_size: int
-    """Token ids that both the tokenizer and the network know."""
+    vocab_size: int  # ids known to both tokenizer and network
     sampling_defaults: SamplingDefaults
     executors: tuple[Executor, ...]
     store: HostStore[Any]
     prefixes: PrefixCache[Any]
     grammars: GrammarCompiler | None
-    conditions: Conditions
-    """The conditions under which the executors run."""
+    conditions: Conditions  # of the executors' runs
     token_features: TokenFeatures | None
-    shares_cores: bool
-    """Whether executors compute on the cores on which lengths are predicted."""
+    shares_cores: bool  # executors compute on the predictor's cores
 
 
 def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
-    """Load the model and build executors, whose threads are not started.
-
-    Raises CatalogError, LoadError and TextError with the remedy.
-    """
+    """Executors' threads are not started. Raises CatalogError, LoadError and TextError."""
     models, text = load_models(config)
     config = replace(config, max_num_seqs=devices.choose_slots(config, models[0], text, default_cache()))
     if config.batch_invariant:
@@ -109,7 +99,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
 
 
 def _open_grammars(grammars: Grammars, text: Text, model: LoadedModel) -> GrammarCompiler:
-    """The compiler of clients' grammars; the process in which they are tried starts meanwhile."""
+    """Its trial process starts meanwhile."""
     process = TrialProcess(run_trials, text.to_json(), model.vocab_size, tuple(model.end_token_ids))
     process.start()
     grammars.prepare()
@@ -117,9 +107,8 @@ def _open_grammars(grammars: Grammars, text: Text, model: LoadedModel) -> Gramma
 
 
 def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
-    """One network for each executor: on CUDA a device each, on a CPU the same weights for all.
-
-    Fetches what is not there, and probes what it loaded. Raises CatalogError, LoadError and TextError with the remedy.
+    """A network an executor: on CUDA a device each, on a CPU shared weights. Fetches and probes. Raises
+    CatalogError, LoadError and TextError.
     """
     devices.hush_transformers()
     _require_rows_apart(config)
@@ -134,7 +123,7 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
 
 
 def _require_rows_apart(config: ServeConfig) -> None:
-    """Raises LoadError where --batch-invariant is asked for beside a choice that contradicts it."""
+    """Raises LoadError for choices that contradict --batch-invariant."""
     if not config.batch_invariant:
         return
     if STRATEGIES[config.strategy].refill.entry is Entry.SHAPE:
@@ -147,7 +136,7 @@ def _require_rows_apart(config: ServeConfig) -> None:
 
 
 def load_networks(config: ServeConfig, folder: Path) -> Iterator[LoadedModel]:
-    """The network of each executor, loaded when it is asked for. Raises LoadError."""
+    """Loaded on demand. Raises LoadError."""
     names = devices.cuda_devices(config)
     for name in names:
         yield _network(config, folder, name)
@@ -170,7 +159,7 @@ def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
 
 
 def chat_template(config: ServeConfig) -> str | None:
-    """The chat template of the file that the flags name; None where they name none. Raises LoadError."""
+    """Of the flag's file; None without it. Raises LoadError."""
     if config.chat_template is None:
         return None
     try:
@@ -189,7 +178,7 @@ def build_executor(
     grammars: Grammars | None = None,
     prefixes: PrefixCache[RowKv] | None = None,
 ) -> Executor:
-    """An executor with its memory taken, its graphs captured, and its thread not started. Raises LoadError."""
+    """Memory taken, graphs captured, thread not started. Raises LoadError."""
     context = devices.context_length(config, model.context_length)
     capacity = min(devices.capacity_tokens(config, model), config.expected_slots * context)
     devices.require_room(config, model, capacity)
@@ -207,7 +196,7 @@ def build_executor(
 
 
 def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGraphs | None:
-    """Decode steps by flash attention, captured unless --enforce-eager; None where attention goes by a mask."""
+    """Captured unless --enforce-eager; None where attention goes by a mask."""
     begin = time.monotonic()
     graphs = graphs_for(model, arena, capture_nothing if config.enforce_eager else capture_on)
     if graphs is None:
@@ -221,7 +210,7 @@ def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGr
 
 
 def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loaded:
-    """Load the tokenizer and build executors, whose threads are not started. Raises UserError."""
+    """Threads are not started. Raises UserError."""
     text = Text.load(fetch_model(config), chat_template=chat_template(config))
     text.warm_up()
     context = devices.context_length(config, machine.longest)
@@ -229,7 +218,7 @@ def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loa
     kept = machine.prefix_cache_tokens
     store: HostStore[SimulatedRow] = HostStore()
     prefixes: PrefixCache[SimulatedKv] = PrefixCache(kept, chunk=CHUNK if kept else 1)
-    chunk = config.chunk_tokens("cuda")  # what it stands for
+    chunk = config.chunk_tokens("cuda")  # as the virtual device would
     executors = []
     for index in range(config.executors or machine.workers):
         batch = SimulatedBatch(machine.capacity_tokens, machine.max_num_seqs, HEADROOM)

@@ -1,8 +1,4 @@
-"""From a configuration to a profile: load the model, survey the device, fit, and check the fit on real slices.
-
-It knows all the parts; what they do is theirs. It runs in the thread that calls it, and nothing else may compute. It
-also prints a profile: what was measured, what was fitted, and how far apart they are.
-"""
+"""Makes a profile: load, survey, fit, check on real slices; and prints it. Nothing else may compute meanwhile."""
 
 from __future__ import annotations
 
@@ -30,26 +26,20 @@ from server.composition import devices, scheduling
 from server.composition.cache_paths import fetch_model
 from server.composition.loading import load_networks
 
-LONGEST = 2048
-"""Tokens of the longest rows that are measured, unless --max-model-len says: beyond, attention's share of the work
-grows, and a bilinear model that must suit it suits shorter rows less."""
+LONGEST = 2048  # tokens of measured rows by default; beyond, attention dominates and the bilinear fit suffers
 
-SLICE = 128
-"""Decode iterations of a slice (SCLS, section 5.1)."""
+SLICE = 128  # decode steps (SCLS, 5.1)
 
-SLICES_SHARE = 0.4
-"""Part of the time limit that is for slices."""
+SLICES_SHARE = 0.4  # of the time limit
 
-COPIES = 3
-"""Prompts that are being prefilled are held three times: in their group, as rows cut from it, and in the arena."""
+COPIES = 3  # a prefill holds prompts three times: group, cut rows, arena
 
-Watch: TypeAlias = Callable[[str, int, int], None]
-"""Is told (phase, steps done, steps in all)."""
+Watch: TypeAlias = Callable[[str, int, int], None]  # (phase, steps done, steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much to measure: `points` batch sizes by as many lengths, and `slices` whole slices."""
+    """`points` batch sizes by `points` lengths, and `slices`."""
 
     points: int
     slices: int
@@ -62,10 +52,7 @@ QUICK = Effort(points=3, slices=2)
 def make_profile(
     config: ServeConfig, effort: Effort, time_limit: float, watch: Watch, clock: Callable[[], float] = time.perf_counter
 ) -> Profile:
-    """Measure for about `time_limit` seconds after loading.
-
-    Raises UserError, also when there was too little time.
-    """
+    """For about `time_limit` seconds after loading. Raises UserError, also for too little time."""
     model, text = _load(config)
     longest = min(devices.context_length(config, model.context_length), config.max_model_len or LONGEST)
     capacity = min(devices.capacity_tokens(config, model) // COPIES, config.expected_slots * (longest + SLICE))
@@ -96,7 +83,7 @@ def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
 
 
 def slice_cells(cells: Iterable[Cell], model: Bilinear, count: int, seconds: float) -> tuple[Cell, ...]:
-    """Up to `count` cells, evenly spread by cost, the dearest that time allows among them; fewer if time is short."""
+    """Up to `count` cells, evenly by cost, within the time."""
     costs = {cell: model.serve(cell.rows, cell.length, SLICE) for cell in cells}
     for steps in range(count, 0, -1):
         affordable = sorted((cell for cell in costs if costs[cell] <= seconds / steps), key=lambda cell: costs[cell])
@@ -119,12 +106,10 @@ PUBLISHED = MappingProxyType(
         "prefill": "; SCLS: 160 ms with transformers, less than 40 ms with DeepSpeed",
         f"slice of {SLICE}": "; SCLS: 2300 ms, less than 400 ms",
     }
-)
-"""What SCLS publishes of an A100 with LLaMA2-13B (Figures 10a and 10b)."""
+)  # SCLS's A100 with LLaMA2-13B (Figures 10a and 10b)
 
 
 def print_report(profile: Profile) -> None:
-    """Tables and lines on standard output."""
     console = Console()
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     conditions, timings, model, errors = profile.conditions, profile.timings, profile.model, profile.errors
@@ -138,7 +123,7 @@ def print_report(profile: Profile) -> None:
     ):
         say(title)
         console.print(_grid(cells))
-    # The fit in the paper's notation (SCLS, equations 3 and 4), in seconds, and that of copies.
+    # in SCLS's notation (equations 3 and 4), seconds
     prefill = f"{model.p1:.3g}·N·L + {model.p2:.3g}·N + {model.p3:.3g}·L + {model.p4:.3g} + {model.p5:.3g}·N·L²"
     say(f"T_prefill(N, L) = {prefill}")
     say(f"τ_decode(l, N)  = {model.d1:.3g}·N·l + {model.d2:.3g}·N + {model.d3:.3g}·l + {model.d4:.3g}")

@@ -1,7 +1,6 @@
-"""GET /dashboard/events: the scene, a few times a second, the same bytes for all who look.
+"""GET /dashboard/events: snapshots of the scene, the same bytes for all viewers.
 
-Without viewers it only follows the rows. Nothing is kept for a slow reader: it misses snapshots, and the next one tells
-everything anew; one that stands still is cut off.
+Without viewers it only follows rows. Slow readers miss snapshots; the next is complete. Hanging ones are cut off.
 """
 
 from __future__ import annotations
@@ -28,57 +27,51 @@ from server.version import VERSION
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 0.125
-"""Seconds between two snapshots: often enough to see rows join, seldom enough to cost nothing."""
+INTERVAL = 0.125  # seconds between snapshots
 
-QUIET_TICKS = 8
-"""Ticks of which only the last is told while nothing happens."""
+QUIET_TICKS = 8  # while nothing happens, one tick in this many sends
 
 MOST_VIEWERS = 32
 
 
 class Feed:
-    """An observer of requests, a reader of reports, and the source of `frames`. Event loop only."""
+    """Observes requests, receives reports, makes `frames`. Event loop only."""
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self._interval = interval
-        self._scene: Scene | None = None  # until there is something to see
-        self._lost = False  # by a fault, until somebody looks again
+        self._scene: Scene | None = None  # nothing to show yet
+        self._lost = False  # after a fault, until somebody looks again
         self.viewers = 0
         self._frame = b""
         self._ticked = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
 
     def show(self, scene: Scene) -> None:
-        """From now on there is something to see."""
         scene.begin()
         self._scene, self._lost = scene, False
 
     def receive(self, report: Report) -> None:
-        """An executor has reported; to be called before the dispatcher takes it. Never raises."""
+        """Call before the dispatcher takes the report. Never raises."""
         if self._scene is None or self._lost:
             return
         try:
             self._scene.receive(report)
-        except Exception:  # a fault of the dashboard must not reach the requests
+        except Exception:  # a dashboard's fault must not reach requests
             log.exception("the dashboard lost track; it begins anew with the next that is opened")
             self._lost = True
             self._end()
 
     def on_first_token(self, request: Request, now: float) -> None:
-        """An answer has begun."""
         if self._scene is not None:
             self._scene.on_first_token(request, now)
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        """A request has ended."""
         if self._scene is not None:
             self._scene.on_end(request, reason, now)
 
     async def frames(self) -> AsyncGenerator[bytes]:
-        """Events to be sent as they are: an introduction, then snapshots, until the feed ends.
-
-        Raises ApiError 503 where as many look as may. To be closed when it is not read to its end.
+        """SSE frames: an introduction, then snapshots. Raises ApiError 503 with too many viewers. Close it if not read
+        to the end.
         """
         scene = self._scene
         if scene is None:
@@ -105,7 +98,7 @@ class Feed:
                 self._end()
 
     def close(self) -> None:
-        """End all frames for good: the server is going."""
+        """The server is going."""
         self._scene = None
         self._end()
 
@@ -125,14 +118,14 @@ class Feed:
                 self._wake()
 
     def _end(self) -> None:
-        """Let all viewers go; one who comes back begins anew."""
+        """Disconnect all viewers; they may come back."""
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
             self._wake()
 
     def _wake(self) -> None:
-        self._ticked.set()  # wakes all that wait,
+        self._ticked.set()  # wakes all that wait
         self._ticked.clear()  # and none that comes later
 
 
@@ -144,7 +137,7 @@ FEED = web.AppKey("feed", Feed)
 
 
 async def send_feed(request: web.Request) -> web.StreamResponse:
-    """Send the feed as server-sent events; 404 where there is none, 503 where too many look already."""
+    """404 without a feed, 503 with too many viewers."""
     feed = request.app.get(FEED)
     if feed is None:
         raise web.HTTPNotFound
@@ -164,7 +157,7 @@ async def send_feed(request: web.Request) -> web.StreamResponse:
 
 
 async def close_feed(app: web.Application) -> None:
-    """Let dashboards go when the server does, so that it need not wait for them."""
+    """Dashboards must not delay the server's end."""
     feed = app.get(FEED)
     if feed is not None:
         feed.close()
@@ -183,30 +176,29 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "Content-Security-Policy": POLICY,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",  # asked for again each time, answered by 304 as long as nothing has changed
+        "Cache-Control": "no-cache",  # revalidated each time, by 304 if unchanged
     }
 )
 
 
 def _file(name: str) -> web.FileResponse:
-    """The answer with one file, or that it is still what the client has; raises HTTPNotFound."""
+    """Raises HTTPNotFound."""
     path = FOLDER / name
     if path.parent != FOLDER or path.suffix not in TYPES or not path.is_file():
         raise web.HTTPNotFound
     return web.FileResponse(path, headers={**HEADERS, "Content-Type": f"{TYPES[path.suffix]}; charset=utf-8"})
 
 
-NAME = web.AppKey("name", str)
-"""The name of what is served."""
+NAME = web.AppKey("name", str)  # of what is served
 
 
 def wants_page(request: web.Request) -> bool:
-    """Whether the client is a browser that shows pages; `curl` and libraries accept anything, or JSON."""
+    """A browser; `curl` and libraries accept anything, or JSON."""
     return "text/html" in request.headers.get("Accept", "")
 
 
 class Index(msgspec.Struct, frozen=True):
-    """The body of GET / for programs."""
+    """GET / for programs."""
 
     name: str
     version: str
@@ -215,7 +207,7 @@ class Index(msgspec.Struct, frozen=True):
 
 
 async def index(request: web.Request) -> web.StreamResponse:
-    """Send a browser the dashboard, all others the names of the endpoints."""
+    """The dashboard for a browser, else endpoint names."""
     if wants_page(request):
         page = _file("index.html")
         page.headers["Vary"] = "Accept"
@@ -228,10 +220,8 @@ async def index(request: web.Request) -> web.StreamResponse:
 
 
 async def send_chat(request: web.Request) -> web.FileResponse:
-    """Answer with the page for conversations."""
     return _file("chat.html")
 
 
 async def send_file(request: web.Request) -> web.FileResponse:
-    """Answer with a file that the page asks for."""
     return _file(request.match_info["name"])

@@ -1,8 +1,7 @@
-"""One executor's rows as a viewer sees them: which lane each has, and which stage it is in.
+"""One executor's rows on the dashboard's lanes, and their stages, learned from its reports; changes of five minutes
+are kept.
 
-It learns that from the executor's reports alone, turn by turn, notes each change with its moment, and keeps the changes
-of five minutes. It knows no clock, no viewer and no drawing; a lane is a place on the screen, not a
-place in the arena.
+A lane is a place on the screen, not in the arena.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from scheduler.request import Request, State
 from server.dashboard.snapshot import Change, Row, Stage, rounded
 
 ENDED = (Stage.GONE, Stage.INVALID)
-KEPT = 300.0  # seconds for which a change is told to newcomers
-MOST_KEPT = 20_000  # changes that are kept at most
+KEPT = 300.0  # seconds that changes are kept for new viewers
+MOST_KEPT = 20_000  # changes
 
 
 @dataclass(slots=True)
@@ -27,25 +26,23 @@ class Occupant:
 
     lane: int
     request: Request
+    # GONE before its first stage, and from its last token until the next step shows whether it keeps its slot
     stage: Stage = Stage.GONE
-    """GONE before its first stage, and once the row has its last token, until the next step tells whether it keeps its
-    slot."""
 
     @property
     def lengths(self) -> tuple[int, int, int | None]:
-        """Tokens of the prompt, of the answer so far, and those predicted of the whole answer."""
+        """Tokens of the prompt, generated, and predicted."""
         request = self.request
         return request.input_length, request.generated, rounded(request.predicted_length)
 
 
 class Lanes:
-    """The lanes of one executor's rows. Everything public belongs to the event loop's thread."""
+    """Event loop only."""
 
     def __init__(
         self, executor: int, changes: MutableSequence[Change], held: Iterable[Request] = (), now: float = 0.0
     ) -> None:
-        """Changes go to `changes`, in order. `held` are requests that the executor has already; what became of those
-        that run is found out by and by."""
+        """Appends to `changes`. Stages of `held` requests are learned from later reports."""
         self._executor, self._changes = executor, changes
         self._past: deque[Change] = deque(maxlen=MOST_KEPT)
         self._window = 0
@@ -58,18 +55,18 @@ class Lanes:
 
     @property
     def rows(self) -> list[Row]:
-        """Rows on their lanes; those that have ended only where they keep a slot."""
+        """Ended rows only while they keep a slot."""
         shown = (row for row in self._occupants.values() if row.stage is not Stage.GONE)
         return [Row(row.lane, row.request.row_id, row.stage, *row.lengths) for row in shown]
 
     def history(self, now: float) -> list[Change]:
-        """The changes of the last five minutes, and before them the latest one of each lane."""
+        """Changes of five minutes, after the latest earlier one of each lane."""
         begin = now - KEPT
         before = {change.lane: change for change in self._past if change.at <= begin}
         return [*before.values(), *(change for change in self._past if change.at > begin)]
 
     def report(self, report: StepReport, requests: Mapping[RowId, Request], now: float) -> None:
-        """One turn is over. `requests` are those that the executor had when it began, by row."""
+        """A turn is over; `requests` by row, as of its begin."""
         start = now - report.seconds
         self._window = report.shape.end - report.shape.start
         self._settle_ended(report, start)
@@ -89,7 +86,7 @@ class Lanes:
             self._drop_ended(now)
 
     def prune(self, held: Collection[RowId], now: float) -> None:
-        """Drop rows that the executor lost without a word: those of requests that were cancelled."""
+        """Drop rows of cancelled requests."""
         for row_id, row in list(self._occupants.items()):
             if row.stage not in ENDED and row_id not in held:
                 self._leave(row_id, now)
@@ -100,7 +97,7 @@ class Lanes:
             self._leave(row_id, now)
 
     def _settle_ended(self, report: StepReport, start: float) -> None:
-        """A decode step tells whether rows that had ended were still in it."""
+        """A decode step shows whether ended rows were in it."""
         if report.tally.invalid:
             for row in self._occupants.values():
                 if row.stage is Stage.GONE:
@@ -116,7 +113,7 @@ class Lanes:
     def _update(self, update: RowUpdate, requests: Mapping[RowId, Request], start: float, now: float) -> None:
         row = self._occupants.get(update.row_id)
         if update.token_ids:
-            # A row's first token is chosen when its prompt has been read; from the second on it is in the batch.
+            # the first token comes with the prefill, the second with the first step in the batch
             stage, at = (Stage.STAGED, now) if row and row.stage is Stage.PREFILL else (Stage.DECODE, start)
             self._move(update.row_id, requests.get(update.row_id), stage, at)
         row = self._occupants.get(update.row_id)
@@ -124,7 +121,7 @@ class Lanes:
             self._change(row, Stage.GONE, now)
 
     def _enter_by_shape(self, report: StepReport, start: float) -> None:
-        """Rows with a first token are staged, unless the executor says that fewer are: then they entered the batch."""
+        """Rows with a first token are staged, unless the executor reports fewer: then they entered by shape."""
         fresh = {update.row_id for update in report.updates}
         staged = [row_id for row_id, row in self._occupants.items() if row.stage is Stage.STAGED]
         paused = sum(row.stage is Stage.PAUSED for row in self._occupants.values())
@@ -133,7 +130,7 @@ class Lanes:
             self._change(self._occupants[row_id], Stage.DECODE, start)
 
     def _move(self, row_id: RowId, request: Request | None, stage: Stage, at: float) -> None:
-        """Note a row's stage; an unknown row was cancelled while the turn was under way."""
+        """Unknown rows were cancelled during the turn."""
         row = self._occupants.get(row_id)
         if row is None and request is not None:
             row = self._occupants[row_id] = Occupant(self._free_lane(), request)
@@ -157,7 +154,6 @@ class Lanes:
             self._change(row, Stage.GONE, now)
 
     def _free_lane(self) -> int:
-        """The lowest lane that no row has."""
         if self._free:
             return heappop(self._free)
         self._lanes += 1

@@ -1,11 +1,9 @@
-"""Several nodes behind Ray Serve's proxy: `lengthwise ray`.
+"""Several nodes behind Ray Serve's proxy: `lengthwise ray`. The only module that imports ray.
 
     client -> Ray's proxy -> Front -> (router: least seconds of work) -> Replica -> `lengthwise serve`, a process
 
-The front reads a call, asks a node what it will cost, and hands both to the router of its handle; it passes the answer
-on as it comes. What is lost with a node is told as a 503, or, once a stream has begun, as an event with the error. The
-rule by which nodes are ranked is scheduler/placement.py; nodes tell their load as Ray's routing statistics. It
-imports ray, so only what starts it may import this.
+The front reads a call, asks a node for its cost, and gives both to the router (scheduler/placement.py). Loads are
+Ray's routing statistics. What is lost with a node is a 503, or an error event in a stream.
 """
 
 from __future__ import annotations
@@ -45,17 +43,13 @@ from server.http.proxy import HOPS, PROXYS, without
 
 log = logging.getLogger("ray.serve")
 
-PERIOD = 1.0
-"""Seconds between two times that a node tells its load, and that it is seen to live."""
+PERIOD = 1.0  # seconds between load reports
 
-UNBOUNDED = 1_000_000
-"""Calls at a time that Ray lets through: a node's own queue has the bound."""
+UNBOUNDED = 1_000_000  # calls that Ray lets through: the node's queue has the bound
 
-BLOCK = 256
-"""Bytes of a body's beginning that are remembered together, as what a node keeps."""
+BLOCK = 256  # bytes of a body that are one prefix block
 
-BYTES_PER_TOKEN = 4
-"""Bytes that a token is taken to have where no node can count tokens."""
+BYTES_PER_TOKEN = 4  # where no node can count tokens
 
 GENERATING = frozenset(operation.path for operation in OPERATIONS if operation.generates)
 
@@ -72,15 +66,13 @@ APP = "lengthwise"
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
 
-POLL = 0.1
-"""Seconds between two looks whether a server listens."""
+POLL = 0.1  # seconds between looks for a listening server
 
-PATIENCE = aiohttp.ClientTimeout(2.0)
-"""What an estimate or a load may take, beyond which a router does without."""
+PATIENCE = aiohttp.ClientTimeout(2.0)  # for an estimate or a load, which the router can do without
 
 
 class ByWork(RequestRouter):  # type: ignore[misc]  # it has no types where ray is not installed
-    """Ranks replicas by seconds of work, and counts what it has sent them since they told theirs."""
+    """Ranks replicas by seconds of work, with what was sent since their reports."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -93,7 +85,7 @@ class ByWork(RequestRouter):  # type: ignore[misc]  # it has no types where ray 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """All replicas, the best first. The request counts as sent at once: others are ranked before it has arrived."""
+        """Best first; the request counts as sent at once."""
         replicas = {replica.replica_id: replica for replica in candidate_replicas}
         for name, replica in replicas.items():
             if stats := replica.routing_stats:
@@ -109,27 +101,26 @@ class ByWork(RequestRouter):  # type: ignore[misc]  # it has no types where ray 
 
 
 class Replica:
-    """One node: a `lengthwise serve` of its own on a Unix socket, and calls to it, passed on as they are. It ends when
-    its server does, and the other way round."""
+    """One node: its own `lengthwise serve` on a Unix socket. Each ends with the other."""
 
     def __init__(self, flags: Sequence[str], key: str | None) -> None:
-        """`flags` are those of `lengthwise serve`; `key` is one of its API keys, where it has any."""
+        """`flags` of `lengthwise serve`; `key`: one of its API keys, if any."""
         self._folder = Path(tempfile.mkdtemp(prefix="lengthwise-"))
         self._socket = self._folder / "node.sock"
         self._flags = [*flags, "--uds", str(self._socket)]
         self._own = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     async def reconfigure(self, config: object) -> None:
-        """Start the server, and return when it listens: Ray calls this, once, before it sends anything."""
+        """Start the server and wait until it listens; Ray calls this once, first."""
         words = [sys.executable, "-P", "-m", "server.process.worker_process", str(os.getpid()), "serve", *self._flags]
         self._process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
         self._session = aiohttp.ClientSession(
-            "http://lengthwise",  # stands in for a host, where there is a socket
+            "http://lengthwise",  # placeholder host of a socket
             connector=aiohttp.UnixConnector(str(self._socket), limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
         )
-        while not self._socket.exists():  # it is there once the server listens
+        while not self._socket.exists():  # it appears once the server listens
             if self._process.returncode is not None:
                 raise RuntimeError(f"lengthwise serve ended with exit code {self._process.returncode}; see its log")
             await asyncio.sleep(POLL)
@@ -141,7 +132,7 @@ class Replica:
         os._exit(1)
 
     async def record_routing_stats(self) -> dict[str, Any]:
-        """The server's load, at a time of this machine's clock."""
+        """The load, at this machine's time."""
         asked = self._session.get("/load", headers=self._own, timeout=PATIENCE, raise_for_status=True)
         async with asked as answer:
             told = msgspec.json.decode(await answer.read(), type=Load)
@@ -151,14 +142,14 @@ class Replica:
     async def call(
         self, method: str, path: str, headers: Headers, body: bytes, job: Job | None = None
     ) -> AsyncIterator[tuple[int, Headers] | bytes]:
-        """The server's answer: its status and headers, then its body as it comes; `job` is for the router."""
+        """Status and headers, then the body as it comes; `job` is for the router."""
         async with self._session.request(method, path, headers=without(headers, HOPS), data=body or None) as answer:
             yield answer.status, without(answer.headers.items(), HOPS | PROXYS)
             async for piece in answer.content.iter_any():
                 yield piece
 
     async def estimate(self, headers: Headers, body: bytes) -> tuple[int, float | None] | None:
-        """Tokens of a call's prompts, and of its answers if they can be predicted; None where it cannot be told."""
+        """Tokens of a call's prompts and predicted answers; None where unknown."""
         own = without(headers, HOPS)
         asked = self._session.post("/v1/estimate", headers=own, data=body, timeout=PATIENCE, raise_for_status=True)
         with suppress(aiohttp.ClientError, TimeoutError):
@@ -169,7 +160,7 @@ class Replica:
         return None
 
     async def __del__(self) -> None:
-        """Let the server drain, and return when it has ended."""
+        """Drain, and return when the server has ended."""
         if hasattr(self, "_watch"):  # it has started
             self._watch.cancel()
             if self._process.returncode is None:
@@ -180,14 +171,13 @@ class Replica:
 
 
 class Front:
-    """Looks at a call as `lengthwise serve` does before it reads anything, and passes it on to a node."""
+    """Checks a call as `lengthwise serve` does, and passes it to a node."""
 
     def __init__(self, nodes: Any, servers: Servers) -> None:
         self._nodes = nodes
         self._servers = servers
 
     async def __call__(self, request: Request) -> Response:
-        """A node's answer as it comes, or a refusal."""
         try:
             body = await self._read(request)
         except ApiError as error:
@@ -211,7 +201,7 @@ class Front:
         return response
 
     async def _read(self, request: Request) -> bytes:
-        """The body; raises ApiError 401 and 421 before it is read, 408, and 413 before more is read than may be."""
+        """The body; raises ApiError 401, 421, 408 and 413."""
         servers, config, body = self._servers, self._servers.config, bytearray()
         if servers.hosts is not None:
             check_host(servers.hosts, request.headers.get("host", ""))
@@ -232,16 +222,16 @@ class Front:
         return bytes(body)
 
     async def _describe(self, headers: Headers, body: bytes) -> Job:
-        """A call as the router ranks nodes for it: its tokens, and the beginnings of its body."""
+        """Tokens and prefixes of a call, for the router."""
         told = None
-        with suppress(Exception):  # of whatever kind: the node is gone, and another will get the call
+        with suppress(Exception):  # the node is gone; another gets the call
             told = await self._nodes.estimate.remote(headers, body)
         prompt, output = told or (len(body) // BYTES_PER_TOKEN, None)
         return Job(prompt, output, list_prefixes(body, BLOCK))
 
 
 async def _body(answer: Any, first: bytes, is_stream: bool) -> AsyncIterator[bytes]:
-    """The rest of an answer; a stream that breaks off ends with the error, anything else without its end."""
+    """The rest of an answer; a broken stream ends with an error event, another answer without its end."""
     try:
         yield first
         async for piece in answer:
@@ -261,7 +251,6 @@ def _refusal(error: ApiError) -> Response:
 
 
 def build(servers: Servers, settings: Cluster) -> serve.Application:
-    """The application: servers behind a front."""
     config = RequestRouterConfig(
         request_router_class=ByWork if settings.router == "work" else settings.router,
         request_routing_stats_period_s=PERIOD,
@@ -282,16 +271,16 @@ def build(servers: Servers, settings: Cluster) -> serve.Application:
 
 
 def serve_until_signal(servers: Servers, settings: Cluster) -> None:
-    """Run the application until SIGINT or SIGTERM; calls that run then may end as with `lengthwise serve`."""
+    """Until SIGINT or SIGTERM; running calls end as with `lengthwise serve`."""
     signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before there are threads, which then have them blocked too
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # before there are threads, which inherit it
     ray.init(address=settings.address, include_dashboard=False)
     try:
         serve.start(http_options={"host": settings.host, "port": settings.port})
         serve.run(build(servers, settings), name=APP, route_prefix="/")
         print(f"ready on http://{settings.host}:{settings.port} with {settings.nodes} nodes", flush=True)
         signal.sigwait(signals)
-        serve.delete(APP)  # which drains it; a shutdown would end the proxy first, and all calls with it
+        serve.delete(APP)  # drains it; a shutdown would end the proxy first
     finally:
         serve.shutdown()
         ray.shutdown()

@@ -1,4 +1,4 @@
-"""Settings of a cluster: its own, and those of its servers, which are flags of `lengthwise serve`."""
+"""A cluster's settings, and its servers'."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from server.process.port import is_loopback
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """How many servers there are, what each is given, and where their proxy listens."""
-
     nodes: Count = option(1)
     """servers"""
     cpus: NonNegative = option(1.0)
@@ -39,24 +37,18 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Settings that all servers of a cluster are started with."""
+    """Of all servers of a cluster."""
 
-    flags: tuple[str, ...]
-    """Flags of `lengthwise serve`."""
-    key: str | None
-    """One of their API keys; None without any."""
-    config: ServeConfig
-    """What the flags say."""
+    flags: tuple[str, ...]  # of `lengthwise serve`
+    key: str | None  # one of their API keys
+    config: ServeConfig  # what the flags say
     keys: Keyring
-    hosts: frozenset[str] | None
-    """Names under which the proxy answers; None for any."""
+    hosts: frozenset[str] | None  # under which the proxy answers; None: any
 
 
 def read_servers(flags: Sequence[str], host: str) -> Servers:
-    """Check flags before any server is started; raises UserError for those that `lengthwise serve` would refuse. `host`
-    is the address on which the proxy listens.
-    """
-    from server.http.front import local_hosts  # brings aiohttp, which the help does without
+    """Check flags before a server starts; raises UserError. `host`: where the proxy listens."""
+    from server.http.front import local_hosts  # aiohttp, which --help does without
 
     parser = CommandLine(prog="lengthwise serve")
     add_settings(parser, ServeConfig)

@@ -1,7 +1,5 @@
-"""Where log lines go and how they look; and that broken requests cannot flood them.
-
-A line is for people, or one JSON object for programs. In systemd's journal it has its severity in front, as
-sd-daemon(3) has it, and no time, which the journal knows.
+"""Log lines, for people or as JSON, without loss of service when nobody reads them or clients cause floods. In
+systemd's journal they carry a severity (sd-daemon(3)) and no time.
 """
 
 from __future__ import annotations
@@ -26,15 +24,13 @@ log = logging.getLogger(__name__)
 TIMED = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 UNTIMED = "%(levelname)s %(name)s: %(message)s"
 
-MOST_LINES = 10_000
-"""Lines that may wait to be written; more are dropped, and counted."""
+MOST_LINES = 10_000  # waiting to be written; more are dropped and counted
 
-FLUSH_SECONDS = 0.3
-"""Seconds that the process waits at its end for lines to be written."""
+FLUSH_SECONDS = 0.3  # seconds at the process's end
 
 
 def configure(level: str, format: str = "human") -> None:
-    """Log to standard error from `level` on, lines for people or, in the format `json`, for programs."""
+    """To standard error; format `json` for programs."""
     journal = in_journal(sys.stderr, os.environ)
     formatter = JsonLines() if format == "json" else logging.Formatter(UNTIMED if journal else TIMED)
     handler = QueuedLines(sys.stderr.fileno())
@@ -44,7 +40,7 @@ def configure(level: str, format: str = "human") -> None:
 
 
 def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether what is written goes to systemd's journal (systemd.exec(5), $JOURNAL_STREAM)."""
+    """By systemd.exec(5)'s $JOURNAL_STREAM."""
     told = environ.get("JOURNAL_STREAM", "")
     try:
         status = os.fstat(stream.fileno())
@@ -54,36 +50,34 @@ def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 class QueuedLines(QueueHandler):
-    """Hands lines to a thread that writes them: where they are not read, what logs must not wait."""
+    """A thread writes the lines, so that what logs never waits."""
 
     def __init__(self, descriptor: int) -> None:
         self.lines: queue.Queue[logging.LogRecord] = queue.Queue(MOST_LINES)
         super().__init__(self.lines)
-        self.dropped = 0
-        """Lines for which there was no room."""
+        self.dropped = 0  # no room
         LineWriter(self, descriptor).start()
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue a record, whose message is its whole line, or count it where the queue is full."""
+        """Queue a formatted record, or count it as dropped."""
         try:
             self.lines.put_nowait(record)
         except queue.Full:
             self.dropped += 1
 
     def flush(self) -> None:
-        """Wait until all lines are written, for a moment."""
+        """Wait briefly for written lines."""
         with self.lines.all_tasks_done:
             self.lines.all_tasks_done.wait_for(lambda: not self.lines.unfinished_tasks, FLUSH_SECONDS)
 
 
 class LineWriter(QueueListener):
-    """Writes queued lines to a file descriptor: standard error's own lock, held by a line that nobody reads, would keep
-    the process from its end."""
+    """To a file descriptor: standard error's lock would keep the process from its end."""
 
     def __init__(self, source: QueuedLines, descriptor: int) -> None:
         super().__init__(source.lines)
         self._source, self._descriptor = source, descriptor
-        self._told = 0  # of the lines that were dropped
+        self._told = 0  # dropped lines already reported
 
     def handle(self, record: logging.LogRecord) -> None:
         line = f"{record.getMessage()}\n".encode("utf-8", "backslashreplace")
@@ -97,12 +91,11 @@ class LineWriter(QueueListener):
 
 
 def count_dropped() -> int:
-    """Lines that this process's log had no room for."""
     return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, QueuedLines))
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: what happened, where, while which request was served, and the fields of `extra`."""
+    """One object a line, with the request's id and `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
@@ -121,7 +114,7 @@ class JsonLines(logging.Formatter):
 
 
 class Prioritised(logging.Formatter):
-    """Another formatter's lines, each with its severity (sd-daemon(3)) in front."""
+    """Another formatter's lines with severity in front."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
@@ -133,7 +126,7 @@ class Prioritised(logging.Formatter):
 
 
 def with_fields(**fields: object) -> dict[str, Mapping[str, object]]:
-    """The `extra` of a log call: fields of its own in the JSON form, not shown in the human one."""
+    """A log call's `extra`, shown in JSON only."""
     return {"fields": fields}
 
 
@@ -143,18 +136,17 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def quiet_broken_requests(record: logging.LogRecord) -> bool:
-    """Drop what aiohttp logs, a traceback each, for bytes that are not HTTP or no text, and for files that are left
-    unread: any client can do so at any rate."""
+    """Drop aiohttp's tracebacks for invalid HTTP and unread files, which any client can cause at any rate."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, (HttpProcessingError, UnicodeError, TimeoutError))
 
 
 def _severity(level: int) -> int:
-    """Number of a level in syslog."""
+    """syslog's."""
     known = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
     return next((number for least, number in known if level >= least), 7)
 
 
 def _printable(text: str) -> str:
-    """Half characters, as paths may have them, are no JSON."""
+    """Half characters, as in paths, are no JSON."""
     return text.encode("utf-8", "replace").decode()

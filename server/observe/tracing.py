@@ -1,7 +1,5 @@
-"""OpenTelemetry spans of the calls that generate, sent to a collector where one is named.
-
-The extra `otel` is imported only then. Names and attributes are those of the conventions for generative AI, and vLLM's
-for latencies; no prompt and no answer is in them. What became of a call, the register knows.
+"""OpenTelemetry spans of generating calls (extra `otel`), with the GenAI conventions' names and vLLM's for
+latencies; no prompts or answers.
 """
 
 from __future__ import annotations
@@ -25,11 +23,10 @@ if TYPE_CHECKING:
 
 
 TRACING: web.AppKey[TracerProvider] = web.AppKey("tracing")
-"""Where spans go."""
 
 
 def tracing_to(endpoint: str) -> TracerProvider:
-    """Spans go there by OTLP over HTTP, in batches, from a thread of its own. Raises ConfigError without it."""
+    """OTLP over HTTP in batches, from a thread. Raises ConfigError without the extra."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -44,15 +41,14 @@ def tracing_to(endpoint: str) -> TracerProvider:
 
 
 async def close_tracing(app: web.Application) -> None:
-    """Send what has not been sent. It may take its time, so not on the event loop."""
+    """Flush; slow, so not on the event loop."""
     if TRACING in app:
         await asyncio.to_thread(app[TRACING].shutdown)
 
 
 @web.middleware
 async def trace_calls(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Put a span around each call that generates, where spans are collected; what its client sends in `traceparent` is
-    its parent."""
+    """A span for each generating call; `traceparent` is its parent."""
     if TRACING not in request.app or not request[OPERATION].generates:
         return await handler(request)
     from opentelemetry.trace import SpanKind
@@ -71,7 +67,7 @@ async def trace_calls(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 def _attributes(request: web.Request) -> dict[str, str | int | float | None]:
-    """Attributes that tell how a call went. Latencies are seconds."""
+    """Latencies in seconds."""
     told: dict[str, str | int | float | None] = {
         "http.route": request.path,
         "gen_ai.request.id": request_id(request),

@@ -1,7 +1,4 @@
-"""The life of a serving process: take the port, load, listen, say what is served, wait for a signal, drain, leave.
-
-It knows neither the model nor the endpoints; the composition root opens the service, routes.py the application.
-"""
+"""A serving process: take the port, load, listen, report what is served, wait for a signal, drain, leave."""
 
 from __future__ import annotations
 
@@ -40,40 +37,34 @@ from server.process.watchdog import Notifier, feed_watchdog, watch_loop
 
 log = logging.getLogger(__name__)
 
-LAST_SECONDS = 2.0
-"""Seconds after a second signal within which the process ends."""
+LAST_SECONDS = 2.0  # seconds from a second signal to the end
 
-GOODBYE = 2.0
-"""Seconds for which handlers may still write after the last request has ended."""
+GOODBYE = 2.0  # seconds for handlers' last writes
 
+# new objects before a collection: a step of 1,000 rows makes as many for a moment; after Python's 700 they count as
+# old, and all streams were scanned every hundred steps, for 0.1 s
 COLLECT_AFTER = 10_000
-"""New objects after which the collector looks for cycles among them. A step of a thousand rows makes some thousand, for
-moments: after Python's 700 they count as old, and all streams were looked through every hundred steps, for 0.1 s."""
 
+# seconds a thread may hold the interpreter; the event loop would wait Python's 5 ms for executors again and again
 SWITCH_INTERVAL = 0.001
-"""Seconds for which a thread may keep the interpreter from another: an executor's would keep the event loop waiting for
-Python's 5 ms again and again."""
 
 C = TypeVar("C", bound=FrontConfig)
 
-Opener: TypeAlias = Callable[[C], AbstractAsyncContextManager[Service]]
-"""Loads what the configuration names, and lets it go on leaving."""
+Opener: TypeAlias = Callable[[C], AbstractAsyncContextManager[Service]]  # loads a configuration's service
 
-FAILED = 70
-"""EX_SOFTWARE: what serves is gone, and a new process shall take over."""
+FAILED = 70  # EX_SOFTWARE: restart the process
 
 
 def serve(config: C, fetch: Callable[[C], None], open_service: Opener[C]) -> int:
-    """Serve until a signal comes; returns the process's exit code. Raises ConfigError."""
+    """Until a signal; returns the exit code. Raises ConfigError."""
     logs.configure(config.log_level, config.log_format)
     if sys.stderr is not None:
-        faulthandler.enable()  # a service manager's watchdog kills by SIGABRT, and shall learn where threads stood
+        faulthandler.enable()  # a service manager's watchdog kills by SIGABRT, and the stacks are wanted
     notifier = Notifier(os.environ)
     raise_file_limit(config.max_connections)
     front = build_front(config, os.environ)
     require_c_parser()
-    # The port is taken first: a minute of fetching and loading should not end in "already in use".
-    # SIGINT too: a shell that starts a program in the background has it ignored, and Python then leaves it so.
+    # first, lest a minute of loading end in "already in use"; SIGINT too, which background shells ignore
     with exit_on(*SIGNALS), taken(config.host, config.port, config.uds) as port:
         if is_public(port) and not len(front.access.keys):
             log.warning("other machines can reach this server, and anyone there may use it: set --api-key-file")
@@ -102,9 +93,9 @@ async def _serve(config: C, port: socket.socket, open_service: Opener[C], front:
 
 
 def shorten_pauses() -> None:
-    """Let the event loop wait less for the collector, and for other threads to leave it the interpreter."""
+    """Shorten the loop's waits for the collector and for other threads."""
     gc.collect()
-    gc.freeze()  # what is loaded stays: it need not be looked through again while every stream waits
+    gc.freeze()  # loaded objects stay, and need no scan while streams wait
     gc.set_threshold(COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_INTERVAL)
 
@@ -112,7 +103,7 @@ def shorten_pauses() -> None:
 async def _until_end(
     app: web.Application, service: Service, timeout: float, signals: Signals, notifier: Notifier
 ) -> int:
-    """Return when the process shall end, and with which code."""
+    """The exit code, when the process shall end."""
     await _wait_for_any(signals.first.wait(), service.dispatcher.death())
     if not signals.first.is_set():
         log.critical("nothing is left that could serve a request: the process ends with code %d", FAILED)
@@ -126,15 +117,15 @@ async def _until_end(
 
 
 def _leave_loading(config: FrontConfig) -> None:
-    """Nothing is lost by leaving at once, and the thread that reads the weights cannot be interrupted otherwise."""
+    """Nothing is lost, and the thread that reads weights cannot be interrupted."""
     if config.uds is not None:
         withdraw(config.uds)
     _leave_at_once(0)
 
 
 def _end_standstill() -> None:
-    """End the process with FAILED, and tell where all threads stand; in another thread than the loop's."""
-    signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)  # kills, should what stands still hold the log too
+    """End with FAILED and all stacks, from another thread than the loop's."""
+    signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)  # kills, should the log hang too
     if sys.stderr is not None:
         faulthandler.dump_traceback(all_threads=True)
     log.critical("the event loop stands still: the process ends with code %d", FAILED)
@@ -142,15 +133,15 @@ def _end_standstill() -> None:
 
 
 def _end_soon() -> None:
-    """End the process within LAST_SECONDS, whatever a thread or a process of ours is at."""
-    signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)  # kills, should a thread not let go of the interpreter
+    """Whatever threads and child processes do."""
+    signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)  # kills, should a thread not release the interpreter
     timer = threading.Timer(LAST_SECONDS - 0.5, _leave_at_once, (0,))
     timer.daemon = True
     timer.start()
 
 
 def _leave_at_once(code: int) -> None:
-    """Without the interpreter's own end, which waits for threads that may never come to theirs."""
+    """The interpreter's own end would wait for hanging threads."""
     for child in multiprocessing.active_children():
         child.kill()
     logging.shutdown()
@@ -163,19 +154,19 @@ def _leave_at_once(code: int) -> None:
 async def listen(
     service: Service, port: socket.socket, front: Front = OPEN, uds: Path | None = None, uds_mode: str | None = None
 ) -> AsyncIterator[web.Application]:
-    """Answer requests on a socket that is bound; a Unix socket gets its name now. Raises UserError."""
+    """On a bound socket; a Unix socket is published now. Raises UserError."""
     app = build_app(service, front)
     runner = web.AppRunner(
         app,
         handle_signals=False,
-        handler_cancellation=True,  # a client that leaves must free its row at once, also while it waits
+        handler_cancellation=True,  # a client that leaves frees its row at once, also while it waits
         shutdown_timeout=GOODBYE,
     )
     await runner.setup()
     try:
         try:
             await Listener(runner, port, front.settings, front.tls).start()
-        except OSError as error:  # another process that was loading too has been faster
+        except OSError as error:  # another process was faster
             if uds is not None:
                 raise UserError(f"--uds cannot be listened on: {error.strerror}") from None
             raise UserError(explain(error, *port.getsockname()[:2])) from None
@@ -187,7 +178,7 @@ async def listen(
 
 
 async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
-    """Let running requests end, for `timeout` seconds or until the user hurries; then end them with an error."""
+    """Let requests end for `timeout` seconds or until hurried, then end them with an error."""
     waiting, running = service.dispatcher.table.requests_waiting, service.dispatcher.table.requests_running
     if waiting or running:
         log.info(
@@ -201,19 +192,18 @@ async def drain(service: Service, timeout: float, hurry: asyncio.Event) -> None:
 
 
 async def _wait_for_any(*awaited: Coroutine[Any, Any, object], timeout: float | None = None) -> None:
-    """Return when the first of these is done, or after `timeout` seconds; the others are broken off."""
+    """The first of these, or `timeout` seconds; cancels the others."""
     tasks = [asyncio.ensure_future(one) for one in awaited]
     await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
 
 
-TYPICAL_TOKENS = 512
-"""Tokens before the next one of a row for which a speed is told."""
+TYPICAL_TOKENS = 512  # of context, for the reported speed
 
 
 def summarize(service: Service, address: str, seconds: float) -> str:
-    """Several lines, of which the first is the one that scripts wait for."""
+    """Scripts wait for the first line."""
     count = len(service.dispatcher.workers)
     executors = "1 executor" if count == 1 else f"{count} executors"
     lines = [f"Lengthwise ready on {address} ({service.name}, {executors}, {seconds:.1f} s)"]
@@ -242,7 +232,7 @@ def _weights(machine: Machine) -> str:
 
 
 def _speed(machine: Machine, slots: int) -> str:
-    """Tokens a second of decode steps by the learned prices, alone and with every slot of one executor taken."""
+    """Decode tokens/s by learned prices, for one request and for all slots of an executor."""
     if machine.prices is None:
         return "not known yet; it is learned from what is served"
     alone, full = (rows / machine.prices.iteration(rows, TYPICAL_TOKENS) for rows in (1, slots))

@@ -1,4 +1,4 @@
-"""The address a server listens on: taken before the model is loaded, with errors that name the remedy."""
+"""The listening address, taken before the model is loaded."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from models.errors import UserError
 
 
 def taken(host: str, port: int, path: Path | None) -> AbstractContextManager[socket.socket]:
-    """The socket to serve on, that of a path where there is one; raises UserError."""
+    """Raises UserError."""
     return take_port(host, port) if path is None else take_path(path)
 
 
 @contextmanager
 def take_port(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that is bound but does not listen yet; raises UserError."""
+    """Bound, not listening; raises UserError."""
     family, address = _resolve(host, port)
     with socket.socket(family, socket.SOCK_STREAM) as taken:
-        # Connections of a server that just ended must not keep its successor from starting.
+        # lingering connections must not block a successor
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             taken.bind(address)
@@ -36,7 +36,7 @@ def take_port(host: str, port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def take_path(path: Path) -> Iterator[socket.socket]:
-    """A Unix socket that is bound but has no name before `publish`, and is gone afterwards; raises UserError."""
+    """Bound under a provisional name until `publish`; removed afterwards. Raises UserError."""
     _require_vacant(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
         try:
@@ -49,15 +49,12 @@ def take_path(path: Path) -> Iterator[socket.socket]:
         finally:
             for name in (_provisional(path), path):
                 with suppress(FileNotFoundError):
-                    if name.stat().st_ino == inode:  # else another server is there
+                    if name.stat().st_ino == inode:  # else it is another server's
                         name.unlink()
 
 
 def publish(path: Path, mode: str | None = None) -> None:
-    """Give a Unix socket that listens its name, in one step, and before it this mode, in octal digits.
-
-    Raises UserError when another server has been faster.
-    """
+    """Atomically, with this octal mode. Raises UserError when another server was faster."""
     _require_vacant(path)
     if mode is not None:
         _provisional(path).chmod(int(mode, 8))
@@ -65,17 +62,16 @@ def publish(path: Path, mode: str | None = None) -> None:
 
 
 def withdraw(path: Path) -> None:
-    """Take back a Unix socket that did not get its name yet."""
     _provisional(path).unlink(missing_ok=True)
 
 
 def _provisional(path: Path) -> Path:
-    """The name of a socket that does not listen yet: under its own, others would take it for one left behind."""
+    """A name that no client takes for a stale socket."""
     return path.with_name(f"{path.name}.{os.getpid()}")
 
 
 def _require_vacant(path: Path) -> None:
-    """Raise UserError where a server listens; what one left behind may be replaced."""
+    """Raise UserError where a server listens; stale sockets may be replaced."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise UserError(f"--uds {path} is there and no socket: remove it, or choose another path")
@@ -89,7 +85,6 @@ def _require_vacant(path: Path) -> None:
 
 
 def address_of(taken: socket.socket, scheme: str) -> str:
-    """Where clients find a socket of an address and a port."""
     host, number = taken.getsockname()[:2]
     return f"{scheme}://[{host}]:{number}" if ":" in host else f"{scheme}://{host}:{number}"
 
@@ -100,7 +95,7 @@ def is_public(taken: socket.socket) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is for this machine alone; raises UserError."""
+    """Raises UserError."""
     _, address = _resolve(host, 0)
     return _is_loopback(address[0])
 
@@ -118,7 +113,7 @@ def _resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
 
 
 def explain(error: OSError, host: str, port: int) -> str:
-    """The cause of a failed bind or listen, and the remedy, in the user's words."""
+    """Cause and remedy of a failed bind or listen."""
     match error.errno:
         case errno.EADDRINUSE:
             return f"port {port} is already in use on {host}: end what listens there, or choose another with --port"

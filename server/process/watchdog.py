@@ -1,18 +1,9 @@
-"""Messages to a service manager (sd_notify(3)): ready, stopping, still well; none where it did not ask for them.
+"""sd_notify(3) messages; a thread that ends the process when its event loop hangs; a watchdog that gives up hanging
+executors.
 
-A thread that ends the process when its event loop stands still: nothing on the loop could, and all wait for it.
-
-Silence is counted in looks, not read off the clock, which goes on while the whole process is stopped. Code that holds
-the interpreter itself keeps this thread out too; a service manager's watchdog ends that.
-
-A watchdog that gives up executors which have work and do not go on with it.
-
-It asks nothing of them, so one that is merely busy is left in peace. An executor's beat counts what its loop has done:
-it changes before and after every turn. An executor that holds requests while its beat stays the same is silent; one
-that is silent for too long stands still, and is given up.
-
-Turns differ in length, so "too long" is the longer of `--stall-timeout` and ALLOWED_TURNS times the slowest turn of
-late. Silence is counted in looks, not read off the clock, which goes on while the whole process is stopped.
+Silence is counted in looks, not by the clock, which goes on while the process is stopped. An executor's beat changes
+around every turn; one that holds requests and is silent for longer than `--stall-timeout` and ALLOWED_TURNS times its
+slowest recent turn is given up. Code that holds the interpreter is left to the service manager's watchdog.
 """
 
 from __future__ import annotations
@@ -38,15 +29,15 @@ log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Datagrams to $NOTIFY_SOCKET; $WATCHDOG_USEC says how often it must hear that all is well."""
+    """Datagrams to $NOTIFY_SOCKET, at intervals by $WATCHDOG_USEC."""
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
-        """Takes its variables out of the environment, so that no child process speaks in our name."""
+        """Removes its variables, so that no child process sends messages."""
         self._address = environ.pop("NOTIFY_SOCKET", "")
         owner, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
         ours = microseconds.isdecimal() and owner in ("", str(os.getpid()))
+        # seconds between messages; None: no watchdog
         self.watchdog_interval = int(microseconds) / 3_000_000 if ours else None
-        """Seconds between two signs; None where no watchdog waits."""
 
     def ready(self, status: str) -> None:
         self._send(f"READY=1\nSTATUS={status}")
@@ -60,7 +51,7 @@ class Notifier:
     def _send(self, message: str) -> None:
         if not self._address:
             return
-        # A name that begins with @ is one of the abstract namespace.
+        # an abstract socket
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
@@ -71,7 +62,7 @@ class Notifier:
 
 
 async def feed_watchdog(notifier: Notifier, healthy: Callable[[], bool]) -> None:
-    """Tell the watchdog that all is well, as long as it is, until cancelled."""
+    """Until cancelled, while all is well."""
     if notifier.watchdog_interval is None:
         return
     while True:
@@ -80,18 +71,16 @@ async def feed_watchdog(notifier: Notifier, healthy: Callable[[], bool]) -> None
         await asyncio.sleep(notifier.watchdog_interval)
 
 
-LOOP_INTERVAL = 1.0
-"""Seconds between two looks, and two signs of life."""
+LOOP_INTERVAL = 1.0  # seconds between looks
 
-LIMIT = 30.0
-"""Seconds without a sign of life after which a loop stands still."""
+LIMIT = 30.0  # seconds of silence after which a loop hangs
 
 
 @asynccontextmanager
 async def watch_loop(
     end: Callable[[], None], *, limit: float = LIMIT, interval: float = LOOP_INTERVAL
 ) -> AsyncIterator[None]:
-    """Call `end` once, in another thread, when the running loop stands still, until the context is left."""
+    """Call `end` once, in another thread, when the running loop hangs."""
     beaten, stopped = threading.Event(), threading.Event()
 
     async def beat() -> None:
@@ -118,32 +107,26 @@ async def watch_loop(
         thread.join()
 
 
-INTERVAL = 1.0
-"""Seconds between two looks."""
+INTERVAL = 1.0  # seconds between looks
 
-ALLOWED_TURNS = 5.0
-"""Turns as long as the slowest of late for which an executor may be silent."""
+ALLOWED_TURNS = 5.0  # times the slowest recent turn that silence may last
 
-RECOVERY = 15.0
-"""Seconds that executors have to prove themselves while none takes rows."""
+RECOVERY = 15.0  # seconds for self-tests while no executor takes rows
 
-FADE = 0.99
-"""Part of the slowest turn's duration that is left at each further turn."""
+FADE = 0.99  # factor of the slowest turn at each further turn
 
 
 @dataclass(slots=True)
 class _Watched:
     executor: Executor
     beat: int = -1
-    silence: float = 0.0
-    """Seconds without a beat while it held requests."""
-    slowest: float = 0.0
-    """Seconds of its slowest turn of late."""
+    silence: float = 0.0  # seconds without a beat while holding requests
+    slowest: float = 0.0  # seconds of the slowest recent turn
     given_up: bool = False
 
 
 class Watchdog:
-    """Event loop only. `timeout` is seconds, 0 never gives an executor up; `interval` is seconds between two looks."""
+    """Event loop only; `timeout` 0 gives nobody up."""
 
     def __init__(
         self, executors: Sequence[Executor], holders: Dispatcher, timeout: float, *, interval: float = INTERVAL
@@ -151,23 +134,22 @@ class Watchdog:
         self._watched = {executor.info.index: _Watched(executor) for executor in executors}
         self._holders = holders
         self._timeout = timeout
-        self._dead = 0.0  # seconds for which no executor has taken rows
+        self._dead = 0.0  # seconds without any executor that takes rows
         self._interval = interval
 
     def receive(self, report: Report) -> None:
-        """Note how long an executor's turn took."""
         if isinstance(report, StepReport):
             watched = self._watched[report.executor]
             watched.slowest = max(report.seconds, watched.slowest * FADE)
 
     def responsive(self) -> bool:
-        """Whether any executor goes on with its work: none that is left has been silent for half of what is allowed."""
+        """Whether an executor works: silent for less than half of what is allowed."""
         left = [watched for watched in self._watched.values() if not watched.given_up]
         return not self._timeout or any(2 * watched.silence < self._allowed(watched) for watched in left)
 
     def look(self, passed: float) -> None:
-        """Look at each executor, `passed` seconds after the last time; give up those that stand still, and all where
-        none has proved itself for too long.
+        """`passed` seconds after the last look, give up hanging executors, and all if none has recovered for
+        too long.
         """
         self._dead = 0.0 if self._holders.alive else self._dead + passed
         for index, watched in self._watched.items():
@@ -189,7 +171,7 @@ class Watchdog:
         return max(self._timeout, ALLOWED_TURNS * watched.slowest)
 
     async def run(self) -> None:
-        """Look at regular times, until cancelled."""
+        """Until cancelled."""
         while True:
             await asyncio.sleep(self._interval)
             self.look(self._interval)

@@ -1,7 +1,7 @@
-"""A process that answers messages, beside the server's: started when it is first asked, and anew when it is gone.
+"""A process beside the server's that answers messages, started on first use and again when gone.
 
-What computes for milliseconds is done in such a process: in the server's own it would take the interpreter's lock and
-OpenMP's threads away from the executors. It ends with the server, also when that is killed.
+What computes for milliseconds runs here, away from the executors' interpreter lock and OpenMP threads. It ends with
+the server, even a killed one.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-KILL_TIMEOUT = 5.0
-"""Seconds that a process has to be gone once it is killed."""
+KILL_TIMEOUT = 5.0  # seconds for a killed process to be gone
 
 
 def kill(process: BaseProcess) -> None:
-    """End a process, also one that is stopped and would not hear that it shall end."""
+    """Even one that is stopped."""
     process.kill()
     process.join(KILL_TIMEOUT)
 
 
 def spawn(work: Callable[..., object], *arguments: object, name: str = "") -> tuple[BaseProcess, Connection[Any, Any]]:
-    """Run `work(connection, *arguments)` in a new process; both ends notice when the other is gone."""
-    context = multiprocessing.get_context("spawn")  # forking a process with threads is not safe
+    """Run `work(connection, *arguments)` in a new process; each end notices the other's."""
+    context = multiprocessing.get_context("spawn")  # forking threads is unsafe
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, *arguments), name=name or work.__name__, daemon=True)
-    # Ctrl-C reaches the whole group, and a process that has yet to be set up would complain of it at length.
+    # Ctrl-C reaches the group; a starting process would print a traceback
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -44,23 +43,21 @@ def spawn(work: Callable[..., object], *arguments: object, name: str = "") -> tu
     return process, ours
 
 
-START_TIMEOUT, TIMEOUT = 120.0, 20.0
-"""Seconds without a reply after which a process stands still: the first one, which takes loading, and later ones."""
+START_TIMEOUT, TIMEOUT = 120.0, 20.0  # seconds without a reply until a process hangs, the first with loading
 
-END_TIMEOUT = 5.0
-"""Seconds that a process has to end once it is no longer wanted."""
+END_TIMEOUT = 5.0  # seconds to end once told
 
 
 class ProcessFailed(RuntimeError):
-    """A process broke off, or cannot do its work; the next call starts another where it is gone."""
+    """The next call starts another process if this one is gone."""
 
 
 class Refusal(Exception):
-    """Raised by a worker for the caller, who has to ask for something else."""
+    """Raised by a worker for the caller."""
 
 
 class WorkerProcess:
-    """Asks a process, one message at a time in the order of their coming, in a thread of its own."""
+    """Messages one at a time, in order, from a thread of its own."""
 
     def __init__(
         self,
@@ -69,46 +66,46 @@ class WorkerProcess:
         timeout: float = TIMEOUT,
         start_timeout: float | None = START_TIMEOUT,
     ) -> None:
-        """`make` makes the worker, in the process; timeouts are in seconds, the second one that of the first reply."""
+        """`make` makes the worker in the process; timeouts in seconds, the second for the first reply."""
         self._name, self._make = name, make
         self._timeout, self._start_timeout = timeout, start_timeout
         self.thread = ThreadPoolExecutor(1, name)
         self._process: BaseProcess | None = None
         self._connection: Connection[Any, Any] | None = None
-        self._up = False  # whether the process has answered, and is not busy with loading any more
+        self._up = False  # it has answered once
         self._closed = False
 
     @property
     def running(self) -> bool:
-        """Whether a process has been started and has not been found to be gone."""
+        """Started, and not found gone."""
         return self._connection is not None
 
     @property
     def told_to_end(self) -> bool:
-        """Whether the server ends, whose signal may have come to all its processes."""
+        """The server ends; its signal may have reached all processes."""
         return self._closed or (self._process is not None and self._process.exitcode == -signal.SIGTERM)
 
     async def ask(self, method: str, *arguments: object) -> Any:
-        """The result of a method of the worker. Raises ProcessFailed, and what the worker refuses."""
+        """A worker method's result. Raises ProcessFailed, and what the worker refuses."""
         return await asyncio.get_running_loop().run_in_executor(self.thread, self.call, method, *arguments)
 
     def call(self, method: str, *arguments: object) -> Any:
-        """What `ask` does, from its thread."""
+        """`ask` from its thread."""
         reply = self._exchange((method, arguments))
         if isinstance(reply, ProcessFailed | Refusal):
             raise reply
         return reply
 
     def hang_up(self) -> None:
-        """Let the process end, from the same thread; the next call starts another."""
+        """From the same thread; the next call starts another."""
         self._disconnect()
         if self._process is not None:
             end(self._process)
 
     def close(self) -> None:
-        """End the process; a message that is under way is waited for a moment."""
+        """Waits briefly for a message under way."""
         self._closed = True
-        if self._process is not None and not self._up:  # it is still loading
+        if self._process is not None and not self._up:  # still loading
             self._process.kill()
         hung_up = self.thread.submit(self.hang_up)
         try:
@@ -125,7 +122,7 @@ class WorkerProcess:
             if self._connection is None:
                 self._up = False
                 self._process, self._connection = spawn(answer_all, self._make, name=self._name)
-                if self.told_to_end:  # since it was being started
+                if self.told_to_end:  # since it was started
                     self._process.kill()
             self._connection.send(message)
             if not self._connection.poll(self._timeout if self._up else self._start_timeout):
@@ -147,14 +144,13 @@ class WorkerProcess:
 
 
 def end(process: BaseProcess) -> None:
-    """Wait for a process that has been told to end, for a moment; one that stands still is killed."""
+    """Wait briefly for a process that was told to end, then kill it."""
     process.join(END_TIMEOUT)
     kill(process)
 
 
 def answer_all(connection: Connection[Any, Any], make: Callable[[], object]) -> None:
-    """Call the worker's methods as messages ask for them until the server is gone; where no worker can be made, the
-    first reply says why."""
+    """Serve messages until the server is gone; if no worker can be made, the first reply says why."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
     with suppress(EOFError, OSError):
         try:
@@ -181,11 +177,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    """Run the program with the words behind the parent's process id, as a child that ends with that parent, however it
-    ends; returns its exit code."""
+    """Run a program as a child that ends with its parent (the first word); returns its exit code."""
     parent = int(sys.argv.pop(1))
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before that
+    if os.getppid() != parent:  # the parent ended before
         return 1
     import lengthwise
 
