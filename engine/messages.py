@@ -16,7 +16,7 @@ RowId: TypeAlias = int  # unique within the process
 
 
 class FinishReason(StrEnum):
-    """The values are the API's."""
+    """Why a sequence ended."""
 
     STOP = "stop"
     LENGTH = "length"

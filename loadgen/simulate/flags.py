@@ -111,7 +111,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadFlags(SimulatedLoad, Workload):
-    pass
+    """The flags that say which requests come, and when."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ MOST_ERRORS = 100  # reported
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """In a line, or the input as a whole."""
+    """An error in a line of the input, or in the input as a whole."""
 
     code: str
     message: str

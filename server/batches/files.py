@@ -23,6 +23,8 @@ MOST_FILES = 10_000  # of all owners
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file."""
+
     id: str
     object: Literal["file"] = "file"
     bytes: int

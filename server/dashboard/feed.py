@@ -207,7 +207,7 @@ class Index(msgspec.Struct, frozen=True):
 
 
 async def index(request: web.Request) -> web.StreamResponse:
-    """The dashboard for a browser, else endpoint names."""
+    """Send a browser the dashboard, and other clients the names of the endpoints."""
     if wants_page(request):
         page = _file("index.html")
         page.headers["Vary"] = "Accept"
