@@ -38,7 +38,7 @@ class RowSpec:
 
 
 class Entry(StrEnum):
-    """How rows join the running batch (design 3.3)."""
+    """How rows join the running batch (design 1.2)."""
 
     EMBED = "embed"  # prefilled apart, copied in when a slot frees
     SHAPE = "shape"  # the prompt enters as one step; every other row carries padding
@@ -47,7 +47,7 @@ class Entry(StrEnum):
 
 
 class Overflow(StrEnum):
-    """What happens when rows outgrow the device (design 3.4)."""
+    """What happens when rows outgrow the device (design 1.3)."""
 
     SCALE = "scale"  # the worst-ranked rows are swapped to host memory
     SPLIT = "split"  # the batch stops and all its rows are handed back
@@ -139,7 +139,7 @@ class RowUpdate(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """The running batch at the end of a step (design 3.1)."""
+    """The running batch at the end of a step (design 1.1)."""
 
     rows: int = 0
     staged: int = 0  # rows that wait for a slot with their KV cache ready

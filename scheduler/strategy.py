@@ -1,4 +1,4 @@
-"""The table of strategies: each a named combination of parts, one choice a column (design 4).
+"""The table of strategies: each a named combination of parts, one choice a column (design 2.1).
 
 To add one, add a row, and an entry in a part's own table for a new choice; or keep both in a file, a package or an
 installed entry point.
