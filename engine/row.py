@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,61 +10,12 @@ from numpy.typing import NDArray
 from engine.device import DeviceRow
 from engine.kv.row_kv import RowKv
 from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, TokenLogprob
+from engine.repetition import RepetitionDetector
 from engine.sampling.grammar import Matcher
 from engine.sampling.params import SamplingParams
+from engine.token_counts import Said
 from models.text import Text
 from models.text_stream import StopMatcher, TextStream
-
-
-class Said:
-    """Distinct tokens of prompt and answer, with their counts in the answer."""
-
-    def __init__(self, prompt: Iterable[int], generated: Iterable[int]) -> None:
-        self._places = {token: place for place, token in enumerate(dict.fromkeys(prompt))}
-        self.tokens = array("q", self._places)
-        self.counts = array("f", [0.0]) * len(self.tokens)
-        for token in generated:
-            self.add(token)
-
-    def add(self, token: int) -> None:
-        place = self._places.setdefault(token, len(self.tokens))
-        if place == len(self.tokens):
-            self.tokens.append(token)
-            self.counts.append(0.0)
-        self.counts[place] += 1
-
-
-LONGEST_PERIOD = 64  # tokens of the longest run whose repetition is noticed
-
-LEAST_TOKENS = 256  # tokens that the repetitions must cover
-
-LEAST_TIMES = 4  # times that the run must occur
-
-
-class RepetitionDetector:
-    """Watches one answer in constant time and memory a token."""
-
-    def __init__(
-        self, longest_period: int = LONGEST_PERIOD, least_tokens: int = LEAST_TOKENS, least_times: int = LEAST_TIMES
-    ) -> None:
-        self._least_tokens = least_tokens
-        self._least_times = least_times
-        self._newest: deque[int] = deque(maxlen=longest_period)  # newest token first
-        self._agreeing: dict[int, int] = {}  # period -> tokens, up to the newest, equal to the one a period earlier
-
-    def push(self, token_id: int) -> bool:
-        """Whether the answer now ends in a run of tokens repeated often enough."""
-        before = self._agreeing
-        self._agreeing = {
-            period: before.get(period, 0) + 1
-            for period, earlier in enumerate(self._newest, start=1)
-            if earlier == token_id
-        }
-        self._newest.appendleft(token_id)
-        return any(
-            period + agreeing >= max(self._least_tokens, self._least_times * period)
-            for period, agreeing in self._agreeing.items()
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,16 @@ from engine.messages import Entry
 from models.errors import StrategyError, UserError
 from models.options import suggest
 from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits, OrderFactory
+from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.dp import DpBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
-from scheduler.batching.queued import ContinuousBatcher, RoundRobinBatcher, StaticBatcher
+from scheduler.batching.round_robin import RoundRobinBatcher
+from scheduler.batching.static import StaticBatcher
 from scheduler.batching.wma import WmaBatcher
 from scheduler.learner import Submit, inline
+from scheduler.observers import PlanObserver
 from scheduler.placement import PLACEMENTS, Placement
-from scheduler.plan import PlanObserver
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.nearest import BatchLearning, Nearest
@@ -29,7 +31,7 @@ from scheduler.waiting.by_work import Boost, FairSojourn, Feedback, ResponseRati
 from scheduler.waiting.fair import share_out
 from scheduler.waiting.out_of_turn import OutOfTurn
 from scheduler.waiting.prices import Prices, PricesNow, device_prices
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepRep
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts
 from scheduler.clock import Clock, earliest
-from scheduler.plan import Port, RequestObserver, Worker
+from scheduler.observers import RequestObserver
 from scheduler.request import Failure, Refused, Request, State, Times, TooLate
 from scheduler.request_table import RequestTable
 from scheduler.stream import TokenStream, Wakeups
-from scheduler.waiting.ranked import Deadlines
+from scheduler.waiting.deadlines import Deadlines
+from scheduler.worker import Port, Worker
 
 if TYPE_CHECKING:
     from scheduler.length.prediction import LengthDistribution

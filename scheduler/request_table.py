@@ -9,10 +9,12 @@ from itertools import islice
 from engine.messages import BatchShape, Cancel, Cause, Command, FinishReason, HandedBack, RowId, RowUpdate, StepReport
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
-from scheduler.plan import Assignment, Plan, Port, RequestObserver, Returns, Worker
+from scheduler.observers import RequestObserver
+from scheduler.plan import Assignment, Plan, Returns
 from scheduler.remaining_length import Calibration, remaining_length
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.expected_wait import ExpectedWait
+from scheduler.worker import Port, Worker
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
-from scheduler.placement import Job, NodeLoad, WorkRouter
+from scheduler.node_router import Job, NodeLoad, WorkRouter
 from scheduler.request import Request
 
 

@@ -26,7 +26,7 @@ from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
-from scheduler.placement import Job, list_prefixes
+from scheduler.node_router import Job, list_prefixes
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Strategy

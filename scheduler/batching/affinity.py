@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from scheduler.plan import Worker
 from scheduler.request import Request
+from scheduler.worker import Worker
 
 REMEMBERED = 65536  # keys, most recently used
 

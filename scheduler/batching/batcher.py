@@ -14,15 +14,17 @@ from engine.messages import MOST_PADDING, NO_LENGTH, Cause, RowId, Terms
 from models.errors import StrategyError
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
-from scheduler.plan import Plan, Returns, Worker
+from scheduler.plan import Plan, Returns
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear, ServingTime
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.by_length import Aging
 from scheduler.waiting.fair import Shares
+from scheduler.waiting.order import Order
 from scheduler.waiting.prices import PricesNow, usual_rows
-from scheduler.waiting.queue import Keys, Order
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
+from scheduler.waiting.sorted_requests import Keys
+from scheduler.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.batching.batcher import Batcher, Kit
-from scheduler.plan import Plan, Worker
+from scheduler.plan import Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.waiting.by_length import Arrived
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
+from scheduler.worker import Worker
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]

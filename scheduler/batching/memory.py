@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import ceil
 from types import MappingProxyType
 
-from scheduler.plan import Worker
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
+from scheduler.worker import Worker
 
 
 def whole_length(request: Request) -> int:

@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 from engine.messages import RowId
 from scheduler.batching.memory import Memory
-from scheduler.plan import Worker
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.machine import MachineModel
-from scheduler.waiting.queue import Keys
+from scheduler.waiting.sorted_requests import Keys
+from scheduler.worker import Worker
 
 # (executor, waiting requests best first, now) -> rows to preempt; asked once no executor takes more
 Preemption: TypeAlias = Callable[[Worker, Iterable[Request], float], Sequence[RowId]]

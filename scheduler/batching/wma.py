@@ -22,12 +22,13 @@ import numpy as np
 
 from engine.messages import Cause
 from scheduler.batching.batcher import Batcher, Kit
-from scheduler.plan import Plan, Worker
+from scheduler.plan import Plan
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import LEAST_SECONDS, FloatArray
 from scheduler.waiting.by_length import Arrived
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
+from scheduler.worker import Worker
 
 
 class Lengths(NamedTuple):

@@ -64,7 +64,7 @@ class Before:
     """What was before a request when it came."""
 
     waiting: tuple[int, float, int, int] = (0, 0.0, 0, 0)
-    """All that waited, as Ahead has it (waiting/queue.py)."""
+    """All that waited, as Ahead has it (waiting/sorted_requests.py)."""
     rest: float = 0.0
     """Mean work that rows had still to do."""
     rows: int = 0

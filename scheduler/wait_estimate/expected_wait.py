@@ -37,13 +37,13 @@ from typing import NamedTuple
 
 from scheduler.assembly import Parts
 from scheduler.clock import Clock
-from scheduler.placement import NodeLoad
-from scheduler.plan import Worker
+from scheduler.node_router import NodeLoad
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Before, Calibration, Comparison, Expected, Speed
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
-from scheduler.waiting.queue import Ahead
+from scheduler.waiting.sorted_requests import Ahead
+from scheduler.worker import Worker
 
 SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
 """Quantiles of a length that an estimate goes by."""

@@ -15,8 +15,8 @@ from itertools import islice
 from math import inf
 
 from scheduler.request import Request, State
-from scheduler.waiting.queue import Ahead
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
+from scheduler.waiting.sorted_requests import Ahead
 
 FRESH = 0.25
 """Seconds for which places are used that had to be counted, since thousands of requests may ask."""

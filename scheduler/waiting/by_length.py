@@ -13,8 +13,9 @@ from scheduler.options import Scheduling
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import FloatArray
+from scheduler.waiting.order import Order
 from scheduler.waiting.prices import PricesNow
-from scheduler.waiting.queue import Ahead, Key, Order
+from scheduler.waiting.sorted_requests import Ahead, Key
 
 
 @dataclass(frozen=True)

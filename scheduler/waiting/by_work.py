@@ -9,8 +9,9 @@ from math import ceil, expm1, floor, frexp, ldexp, log, log2
 
 from scheduler.remaining_length import work_left
 from scheduler.request import Request
+from scheduler.waiting.order import Order
 from scheduler.waiting.prices import Prices, PricesNow
-from scheduler.waiting.queue import Key, Order
+from scheduler.waiting.sorted_requests import Key
 
 LEAST_WORK = 1e-9  # keeps boosts finite and ratios defined
 

@@ -19,8 +19,9 @@ from typing import TypeAlias
 
 from scheduler.request import Request, State
 from scheduler.waiting.by_length import Aging
-from scheduler.waiting.queue import Ahead, Key, Order
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.order import Order
+from scheduler.waiting.queue import RankedQueue
+from scheduler.waiting.sorted_requests import Ahead, Key
 
 PROMPT_WEIGHT = 1.0  # w_p, for each prompt token that is not cached; the paper's
 

@@ -8,7 +8,7 @@ Bound: let work B of its `priority` wait when a request comes, and w* be the mos
 
     B / (1 - x) + C + w*
 
-is taken, requests of better priority or with a due deadline (waiting/ranked.py) apart, for any predictions; FCFS takes
+is taken, requests of better priority or with a due deadline (waiting/deadlines.py) apart, for any predictions; FCFS takes
 B + w*. Proof: what is taken in turn before it waited when it came, at most B; that adds at most B·x/(1 - x) to a
 credit of at most C, all that can jump; the last plan is w*. With x = 0 this is FCFS.
 
@@ -23,7 +23,8 @@ from dataclasses import dataclass
 
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
 from scheduler.request import Request, State
-from scheduler.waiting.queue import Ahead, Key, Order, SortedRequests
+from scheduler.waiting.order import Order
+from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
 
 RECENT = 1024  # newcomers whose mean work counts
 

@@ -1,148 +1,112 @@
-"""The order of a waiting queue.
-
-`priority` first, lower is earlier; then due requests, earliest deadline first (waiting/ranked.py); then the strategy's
-order. Keys end with the row's number, so none tie. Only predicted lengths are known here.
-"""
+"""A waiting queue in one order; requests due by their deadlines go first."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
-from operator import add, sub
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+import heapq
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+from math import inf
 
-import numpy as np
-
-from scheduler.remaining_length import remaining_length
-from scheduler.request import Request
-
-Key: TypeAlias = tuple[float, ...]  # least first; begins with the priority
-
-Keys: TypeAlias = Callable[[Request, float], Key]  # (request, now in seconds) -> key
+from scheduler.request import BACKGROUND, Request
+from scheduler.waiting.by_length import Aging
+from scheduler.waiting.deadlines import due_at
+from scheduler.waiting.order import Order
+from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
 
 
-class Ahead(NamedTuple):
-    """The requests before another one."""
+class RankedQueue(Collection[Request]):
+    """Requests sorted by an order's keys, due ones first within their priority, earliest deadline first.
 
-    place: int = 0
-    tokens: float = 0.0  # expected to be generated, by those with a prediction
-    unpredicted: int = 0  # requests
-    unread: int = 0  # tokens to read
-
-    def and_share(self, others: Ahead, number: int) -> Ahead:
-        """With `count` of others, and their share of tokens."""
-        part = number / max(1, others.place)
-        unpredicted = self.unpredicted + round(others.unpredicted * part)
-        unread = self.unread + round(others.unread * part)
-        return Ahead(self.place + number, self.tokens + others.tokens * part, unpredicted, unread)
-
-    def without(self, others: Ahead) -> Ahead:
-        """Without others, which are among them."""
-        return Ahead(*map(sub, self, others))
-
-    def and_one(self, request: Request) -> Ahead:
-        return Ahead(*map(add, self, (1, *_amounts(request))))
-
-
-def _amounts(request: Request) -> tuple[float, int, int]:
-    """Predicted tokens to generate, 1 without a prediction, and tokens to read."""
-    unpredicted = request.predicted_length is None and request.distribution is None
-    tokens = 0.0 if unpredicted else remaining_length(request)
-    return tokens, int(unpredicted), request.unread if request.needs_prefill else 0
-
-
-class SortedRequests:
-    """Iterates by key, least first; no two keys are equal.
-
-    Tokens are as of insertion, in arrays, so that thousands may wait.
+    Background requests keep their order of arrival. Before it is due, a deadline has no effect. Only requests whose
+    key changes move, so thousands may wait.
     """
 
-    def __init__(self) -> None:
-        self.keys: dict[Request, Key] = {}  # read only
-        self._sorted: list[Key] = []
-        self._requests: list[Request] = []
-        self._amounts = np.zeros((3, 16))  # a column for each request, some spare
+    def __init__(self, order: Order, aging: Aging = Aging()) -> None:  # noqa: B008 - frozen
+        """`aging` tells the seconds of a token, by which requests are due for their deadlines."""
+        self.order = order
+        self._aging = aging
+        self._now = -inf  # time of the present sorting
+        self._sorted = SortedRequests()
+        self._changes: list[tuple[float, int, Request]] = []  # heap with stale entries
+        self._count = itertools.count()  # tie-breaker
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._sorted)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+        return iter(self._sorted.keys)
 
-    def iterate_from(self, key: Key) -> Iterator[Request]:
-        """From this key on."""
-        return islice(self._requests, bisect_left(self._sorted, key), None)
+    def __contains__(self, request: object) -> bool:
+        return request in self._sorted.keys
 
-    def insert(self, key: Key, request: Request) -> None:
-        place, count = bisect_left(self._sorted, key), len(self)
-        if count == self._amounts.shape[1]:
-            self._amounts = np.concatenate([self._amounts, np.zeros_like(self._amounts)], axis=1)
-        self._amounts[:, place + 1 : count + 1] = self._amounts[:, place:count]
-        self._amounts[:, place] = _amounts(request)
-        self.keys[request] = key
-        self._sorted.insert(place, key)
-        self._requests.insert(place, request)
+    @property
+    def best_priority(self) -> float:
+        """Lowest `priority` waiting; the queue must not be empty."""
+        return self._sorted.keys[next(iter(self._sorted))][0]
 
-    def remove(self, request: Request) -> bool:
+    def key(self, request: Request, now: float) -> Key:
+        priority, *rest = self.order.key(request, now)
+        if request.in_background:
+            return (priority, 0, request.times.arrival, request.row_id)
+        if request.deadline is not None and now >= due_at(request, self._aging):
+            return (priority, 0, request.deadline, request.times.arrival, request.row_id)
+        return (priority, 1, *rest)
+
+    def add(self, request: Request) -> None:
+        self._sort(max(self._now, request.times.arrival))  # else a late decision moves thousands
+        self.order.enter(request)
+        self._put(request)
+
+    def _put(self, request: Request) -> None:
+        self._insert(request)
+        for moment in (due_at(request, self._aging), *self.order.changes_at(request)):
+            if self._now < moment < inf:
+                heapq.heappush(self._changes, (moment, next(self._count), request))
+
+    def discard(self, request: Request) -> bool:
         """False when it is not here."""
-        if request not in self.keys:
+        if not self._sorted.remove(request):
             return False
-        place, left = bisect_left(self._sorted, self.keys.pop(request)), len(self) - 1
-        del self._sorted[place], self._requests[place]
-        self._amounts[:, place:left] = self._amounts[:, place + 1 : left + 1]
+        self.order.leave(request)
         return True
 
-    def ahead(self, key: Key) -> Ahead:
-        """Sums over requests with lesser keys."""
-        count = bisect_left(self._sorted, key)
-        tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
-        return Ahead(count, tokens, int(unpredicted), int(unread))
-
-
-class Order(Protocol):
-    """Ranks the requests of one queue. Only `key` is required."""
-
-    by_key: ClassVar[bool] = True  # served least key first, else as `rank` says
-    by_entry: ClassVar[bool] = False  # keys hold only after `enter`
-
-    @abstractmethod
-    def key(self, request: Request, now: float) -> Key:
-        """At a time in seconds of the clock."""
-        ...
-
-    def changes_at(self, request: Request) -> tuple[float, ...]:
-        """When a waiting request's key changes."""
-        return ()
-
-    def enter(self, request: Request) -> None:
-        """A request begins to wait."""
-        return
-
     def revise(self, request: Request) -> None:
-        """A waiting request has another prediction."""
-        self.leave(request)
-        self.enter(request)
+        """Rank again after a new prediction; ignores absent requests."""
+        if self._sorted.remove(request):
+            self.order.revise(request)
+            self._put(request)
 
-    def leave(self, request: Request) -> None:
-        """A request waits no more."""
-        return
+    def serve(self, request: Request) -> None:
+        self.order.serve(request, next(iter(self._sorted)) is request)
+        self.discard(request)
 
-    def serve(self, request: Request, in_turn: bool) -> None:
-        """A request goes to an executor, before `leave`; `in_turn`: it had the least key."""
-        return
+    def ranked(self, now: float) -> Iterable[Request]:
+        """Best first. Time never goes back."""
+        self._sort(now)
+        return self.order.rank(self._sorted, self._sorted.keys, now)
 
-    def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterable[Request]:
-        """Requests as served, from those by key. A key's second number is 0 for due or background requests, which keep
-        their places.
-        """
-        return in_turn
+    def ahead(self, request: Request, now: float) -> Ahead:
+        """Requests ahead of one that waits here, or would if it came now."""
+        self._sort(now)
+        by_key = self._sorted.ahead(self._sorted.keys.get(request) or self.key(request, now))
+        return self.order.ahead_of_newcomer(request, by_key, now)
 
-    def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
-        """Estimate of what is ahead of a newcomer, given what is ahead by key."""
-        return by_key
+    def total(self) -> Ahead:
+        """All but background requests."""
+        return self._sorted.ahead((BACKGROUND,))
 
     def passed_by(self, before: Ahead) -> float | None:
-        """Tokens of later requests that may still pass a waiting one with `ahead` before it; None if unbounded."""
-        return None
+        """Work, in generated tokens, of later requests that may pass one with `ahead` before it, better priorities and
+        due ones apart; None if unbounded.
+        """
+        return self.order.passed_by(before)
+
+    def _sort(self, now: float) -> None:
+        self._now = now
+        while self._changes and self._changes[0][0] <= now:
+            request = heapq.heappop(self._changes)[2]
+            if self._sorted.remove(request):
+                self._insert(request)
+
+    def _insert(self, request: Request) -> None:
+        self._sorted.insert(self.key(request, self._now), request)

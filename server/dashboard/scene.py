@@ -14,9 +14,9 @@ import msgspec
 from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.evaluation import can_be_judged, is_inside
-from scheduler.plan import Worker
 from scheduler.request import Request, State
 from scheduler.waiting.fair import service_had
+from scheduler.worker import Worker
 from server.dashboard import snapshot
 from server.dashboard.lanes import Lanes
 from server.dashboard.snapshot import rounded

@@ -31,7 +31,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from scheduler.placement import Job, NodeLoad, WorkRouter, list_prefixes
+from scheduler.node_router import Job, NodeLoad, WorkRouter, list_prefixes
 from server.api.errors import ApiError, error_body
 from server.api.health import Load
 from server.api.operations import OPERATIONS

@@ -23,8 +23,8 @@ from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
 from scheduler.dispatcher import Dispatcher
 from scheduler.learner import Learner
-from scheduler.plan import Worker
 from scheduler.request_table import RequestTable
+from scheduler.worker import Worker
 from server.dashboard.feed import Feed
 from server.lengths.lengths import Lengths
 from server.observe.logs import count_dropped, with_fields

@@ -31,9 +31,10 @@ from server.http.front import OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.service import Machine, Service, build_app
 from server.observe import logs
+from server.process.loop_watchdog import watch_loop
+from server.process.notify import Notifier, feed_watchdog
 from server.process.port import address_of, explain, is_public, publish, taken, withdraw
 from server.process.setup import SIGNALS, Signals, exit_on
-from server.process.watchdog import Notifier, feed_watchdog, watch_loop
 
 log = logging.getLogger(__name__)
 

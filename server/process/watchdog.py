@@ -1,110 +1,25 @@
-"""sd_notify(3) messages; a thread that ends the process when its event loop hangs; a watchdog that gives up hanging
-executors.
+"""Gives up executors that hang.
 
 Silence is counted in looks, not by the clock, which goes on while the process is stopped. An executor's beat changes
 around every turn; one that holds requests and is silent for longer than `--stall-timeout` and ALLOWED_TURNS times its
-slowest recent turn is given up. Code that holds the interpreter is left to the service manager's watchdog.
+slowest recent turn is given up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
-import threading
-from collections.abc import AsyncIterator, Callable, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.messages import Report, StepReport
-from scheduler.clock import background
 from scheduler.dispatcher import Dispatcher
 
 if TYPE_CHECKING:
     from engine.executor import Executor
 
 log = logging.getLogger(__name__)
-
-
-class Notifier:
-    """Datagrams to $NOTIFY_SOCKET, at intervals by $WATCHDOG_USEC."""
-
-    def __init__(self, environ: MutableMapping[str, str]) -> None:
-        """Removes its variables, so that no child process sends messages."""
-        self._address = environ.pop("NOTIFY_SOCKET", "")
-        owner, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
-        ours = microseconds.isdecimal() and owner in ("", str(os.getpid()))
-        # seconds between messages; None: no watchdog
-        self.watchdog_interval = int(microseconds) / 3_000_000 if ours else None
-
-    def ready(self, status: str) -> None:
-        self._send(f"READY=1\nSTATUS={status}")
-
-    def stopping(self, status: str) -> None:
-        self._send(f"STOPPING=1\nSTATUS={status}")
-
-    def well(self) -> None:
-        self._send("WATCHDOG=1")
-
-    def _send(self, message: str) -> None:
-        if not self._address:
-            return
-        # an abstract socket
-        address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-                channel.connect(address)
-                channel.send(message.encode())
-        except OSError as error:
-            log.warning("the service manager cannot be told %r: %s", message.partition("\n")[0], error)
-
-
-async def feed_watchdog(notifier: Notifier, healthy: Callable[[], bool]) -> None:
-    """Until cancelled, while all is well."""
-    if notifier.watchdog_interval is None:
-        return
-    while True:
-        if healthy():
-            notifier.well()
-        await asyncio.sleep(notifier.watchdog_interval)
-
-
-LOOP_INTERVAL = 1.0  # seconds between looks
-
-LIMIT = 30.0  # seconds of silence after which a loop hangs
-
-
-@asynccontextmanager
-async def watch_loop(
-    end: Callable[[], None], *, limit: float = LIMIT, interval: float = LOOP_INTERVAL
-) -> AsyncIterator[None]:
-    """Call `end` once, in another thread, when the running loop hangs."""
-    beaten, stopped = threading.Event(), threading.Event()
-
-    async def beat() -> None:
-        while True:
-            beaten.set()
-            await asyncio.sleep(interval)
-
-    def watch() -> None:
-        silent = 0
-        while silent < round(limit / interval):
-            if stopped.wait(interval):
-                return
-            silent = 0 if beaten.is_set() else silent + 1
-            beaten.clear()
-        end()
-
-    thread = threading.Thread(target=watch, name="loop watchdog", daemon=True)
-    thread.start()
-    try:
-        async with background(beat(), "signs of life"):
-            yield
-    finally:
-        stopped.set()
-        thread.join()
 
 
 INTERVAL = 1.0  # seconds between looks

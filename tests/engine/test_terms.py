@@ -25,7 +25,8 @@ from engine.messages import (
     RowUpdate,
     Terms,
 )
-from engine.row import LEAST_TOKENS, Row
+from engine.repetition import LEAST_TOKENS
+from engine.row import Row
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text

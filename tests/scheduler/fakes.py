@@ -10,11 +10,12 @@ from engine.messages import Admit, Cancel, Command, ExecutorInfo, FinishReason, 
 from engine.sampling.params import SamplingParams
 from scheduler.batching.batcher import Kit, Limits
 from scheduler.batching.memory import MEMORIES, Memory
-from scheduler.plan import Returns, Worker
+from scheduler.plan import Returns
 from scheduler.request import Request, Times
 from scheduler.waiting.by_length import Fcfs
-from scheduler.waiting.queue import Order as Ranking
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.order import Order as Ranking
+from scheduler.waiting.queue import RankedQueue
+from scheduler.worker import Worker
 
 
 class VirtualClock:

@@ -16,10 +16,10 @@ from scheduler.batching.batcher import Limits
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
 from scheduler.placement import max_min
-from scheduler.plan import Worker
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
+from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token
 
 LIMITS = Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=1.0))

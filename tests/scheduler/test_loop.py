@@ -13,14 +13,15 @@ from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, Ro
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
-from scheduler.batching.queued import ContinuousBatcher
+from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.dispatcher import Dispatcher
 from scheduler.placement import idle_first
-from scheduler.plan import Plan, Worker
+from scheduler.plan import Plan
 from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.stream import AT_ONCE
+from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, settle, token
 
 LIMITS = Limits(group_tokens=200, prefill_ahead=2)

@@ -15,7 +15,7 @@ from tests.scheduler.fakes import request, worker
 ROW = """
 from dataclasses import dataclass
 from scheduler.strategy import Strategy
-from scheduler.waiting.queue import Order
+from scheduler.waiting.order import Order
 
 class Latest(Order):
     def key(self, request, now):

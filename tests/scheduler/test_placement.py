@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.placement import Job, NodeLoad, WorkRouter, idle_first, list_prefixes, max_min, round_robin
-from scheduler.plan import Assignment, Plan, Worker
+from scheduler.node_router import Job, NodeLoad, WorkRouter, list_prefixes
+from scheduler.placement import idle_first, max_min, round_robin
+from scheduler.plan import Assignment, Plan
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.waiting.prices import Prices, device_prices
+from scheduler.worker import Worker
 from tests.scheduler.fakes import port, request
 
 

@@ -39,15 +39,15 @@ from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits as Batching
 from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
-from scheduler.plan import Worker
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
+from scheduler.worker import Worker
 from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig
 from server.grammars import GrammarCompiler, Outcome, Trial, try_grammars
 from server.http.service import Service
 from server.process import life
-from server.process.watchdog import watch_loop
+from server.process.loop_watchdog import watch_loop
 
 ANSWER = "Grüße, 世界 😀!"
 REFUSED = "{{refused}}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.row import LEAST_TIMES, LEAST_TOKENS, LONGEST_PERIOD, RepetitionDetector
+from engine.repetition import LEAST_TIMES, LEAST_TOKENS, LONGEST_PERIOD, RepetitionDetector
 
 
 def fired(tokens: list[int], *bounds: int) -> int | None:

@@ -21,9 +21,9 @@ from scheduler.assembly import Parts, assemble
 from scheduler.batching.batcher import Limits
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
-from scheduler.plan import Worker
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
+from scheduler.worker import Worker
 
 COST = Bilinear(p1=0, p2=0, p3=0, p4=1.0, d1=0, d2=0, d3=0, d4=0.1)
 """Prefill 1 s, an iteration 0.1 s."""

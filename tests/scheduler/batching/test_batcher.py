@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.messages import Admit, Cause
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
-from scheduler.batching.queued import ContinuousBatcher, similar_group
+from scheduler.batching.continuous import ContinuousBatcher, similar_group
 from scheduler.plan import Plan
 from scheduler.request import BACKGROUND, Request
 from scheduler.strategy import SHAPE, STRATEGIES

@@ -15,11 +15,12 @@ from scheduler.batching.batcher import Limits
 from scheduler.batching.dp import DpBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.options import Scheduling
-from scheduler.plan import Assignment, Plan, Worker
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import MachineModel
 from scheduler.strategy import CLOSED, STRATEGIES
+from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, port, request
 
 MODEL = Bilinear(p1=1e-2, p2=0.0, p3=0.0, p4=0.1, d1=1e-3, d2=1e-3, d3=0.0, d4=0.1, c1=2e-3, c0=0.05)

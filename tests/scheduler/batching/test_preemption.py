@@ -18,17 +18,18 @@ from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
+from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import ByOrder, ByPriority
-from scheduler.batching.queued import ContinuousBatcher
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
-from scheduler.plan import Assignment, Plan, Worker
+from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.by_length import Sjf
+from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, request, token, worker
 
 SLICE = 4

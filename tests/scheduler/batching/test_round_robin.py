@@ -7,12 +7,14 @@ import pytest
 from engine.messages import Cause
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatcherFactory, Limits
+from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.memory import MEMORIES
-from scheduler.batching.queued import ContinuousBatcher, RoundRobinBatcher, StaticBatcher
+from scheduler.batching.round_robin import RoundRobinBatcher
+from scheduler.batching.static import StaticBatcher
 from scheduler.options import Scheduling
-from scheduler.plan import Worker
 from scheduler.request import Request
 from scheduler.strategy import CLOSED, STRATEGIES
+from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, port, request
 
 LIMITS = Limits(group_tokens=1000, prefill_ahead=0, options=Scheduling(max_batch_size=3))

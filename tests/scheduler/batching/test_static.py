@@ -12,7 +12,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.memory import MEMORIES
-from scheduler.batching.queued import StaticBatcher
+from scheduler.batching.static import StaticBatcher
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
 from scheduler.plan import Returns

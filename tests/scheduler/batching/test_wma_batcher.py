@@ -16,10 +16,11 @@ from scheduler.assembly import assemble
 from scheduler.batching.batcher import Limits
 from scheduler.batching.wma import Lengths, WmaBatcher, batch_lengths, expected_lengths, memory_tokens
 from scheduler.options import Scheduling
-from scheduler.plan import Plan, Returns, Worker
+from scheduler.plan import Plan, Returns
 from scheduler.request import Request, Times
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
+from scheduler.worker import Worker
 from tests.scheduler.batching.wma_oracle import wma
 from tests.scheduler.fakes import port
 

@@ -8,7 +8,7 @@ from itertools import islice
 from scheduler.request import Request
 from scheduler.waiting.by_length import Aging
 from scheduler.waiting.prices import Prices
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
 
 AGING = Aging(seconds_per_token=1.0)

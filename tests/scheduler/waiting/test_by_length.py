@@ -10,7 +10,7 @@ import pytest
 from scheduler.length.prediction import LengthDistribution
 from scheduler.request import Request
 from scheduler.waiting.by_length import ByRank, Gittins, TailInflated, inflated_length
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.waiting.predicted import AGING, TOKENS, by_tokens, fill, first, predicted, rows
 
 

@@ -21,7 +21,7 @@ from scheduler.waiting.by_work import (
     predicted_work,
 )
 from scheduler.waiting.prices import Prices, device_prices
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
 from tests.scheduler.waiting.predicted import AGING, TOKENS, by_tokens, fill, first, predicted, rows, serve
 

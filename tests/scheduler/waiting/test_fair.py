@@ -29,9 +29,9 @@ from scheduler.waiting.fair import (
     service_had,
     share_out,
 )
+from scheduler.waiting.order import Order
 from scheduler.waiting.out_of_turn import OutOfTurn
-from scheduler.waiting.queue import Order
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
 from tests.scheduler.waiting.predicted import AGING, first, serve
 

@@ -17,9 +17,9 @@ from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from scheduler.waiting.by_length import AgedSjf, Aging, Sjf
+from scheduler.waiting.order import Order
 from scheduler.waiting.prices import device_prices
-from scheduler.waiting.queue import Order
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request as bare
 
 AGING = Aging(factor=10.0, seconds_per_token=0.5)

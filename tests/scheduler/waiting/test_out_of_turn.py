@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler.request import Request, State
 from scheduler.waiting.out_of_turn import OutOfTurn
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, rows, serve
 
 

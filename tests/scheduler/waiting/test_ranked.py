@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from scheduler.request import Request
 from scheduler.waiting.by_length import Aging, ByRank, Fcfs, Sjf
-from scheduler.waiting.queue import Order
-from scheduler.waiting.ranked import RankedQueue
+from scheduler.waiting.order import Order
+from scheduler.waiting.queue import RankedQueue
 from tests.scheduler.fakes import request
 
 

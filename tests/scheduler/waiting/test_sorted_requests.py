@@ -7,7 +7,7 @@ import random
 import pytest
 
 from scheduler.request import Request
-from scheduler.waiting.queue import Ahead, Key, SortedRequests
+from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
 from tests.scheduler.fakes import request
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scheduler.placement import Job, NodeLoad, WorkRouter
+from scheduler.node_router import Job, NodeLoad, WorkRouter
 from scheduler.waiting.prices import Prices
 from server.cli.config import ServeConfig
 from server.deploy.settings import Servers

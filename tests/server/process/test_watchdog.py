@@ -15,7 +15,9 @@ import pytest
 
 from engine.messages import BatchShape, ExecutorInfo, StepReport
 from scheduler.clock import background
-from server.process.watchdog import Notifier, Watchdog, feed_watchdog, watch_loop
+from server.process.loop_watchdog import watch_loop
+from server.process.notify import Notifier, feed_watchdog
+from server.process.watchdog import Watchdog
 
 
 @dataclass

@@ -1,25 +1,21 @@
-"""Batchers over queues: continuous batching (Baton, 4.2), static batches (vanilla scheduling), and round-robin queues
-of each executor (SCLS, 5.1, baselines).
-"""
+"""Continuous batching: rows join as slots free (Baton, 4.2)."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from math import inf
 
 from engine.messages import Entry, RowId
 from scheduler.batching.affinity import Affinity
-from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Pauses
+from scheduler.batching.batcher import Batcher, Kit, Pauses
 from scheduler.batching.preemption import Background, ByOrder, ByPriority, Preemption
-from scheduler.clock import earliest
-from scheduler.plan import Plan, Worker
+from scheduler.plan import Plan
 from scheduler.request import BACKGROUND, Request
-from scheduler.waiting.by_length import Arrived
 from scheduler.waiting.fair import Fair
-from scheduler.waiting.ranked import RankedQueue
 from scheduler.waiting.returning import Returning
+from scheduler.worker import Worker
 
 
 class ContinuousBatcher(Batcher):
@@ -135,104 +131,3 @@ def similar_group(
             group.append(request)
             longest, widest, tokens = needed, max(widest, request.tokens), read
     return tuple(group)
-
-
-class StaticBatcher(Batcher):
-    """At most `max_batch_size` of the best-ranked requests, as fit in memory.
-
-    A batch that is not full waits until its oldest has waited for `batch_wait_timeout` (dynamic batching). `rows`
-    overrides `max_batch_size`.
-    """
-
-    def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
-        super().__init__(kit)
-        self._rows = rows or kit.limits.options.max_batch_size
-        self._asked = -inf  # when an executor last asked: older waits were seen then
-
-    def wake_at(self, now: float) -> float | None:
-        moments = map(self._times_out_at, self.waiting)
-        return min((moment for moment in moments if moment > self._asked), default=None)
-
-    def take(self, worker: Worker, now: float) -> Plan | None:
-        self._asked = now
-        most = self._rows or worker.info.max_rows
-        full = len(self.waiting) >= most
-        if worker.requests or not (full or any(self._times_out_at(request) <= now for request in self.waiting)):
-            return None
-        batch: list[Request] = []
-        for request in islice(self.waiting.ranked(now), most):
-            longest = max(self._kit.memory.length(other) for other in (*batch, request))
-            if not self._kit.memory(worker, len(batch) + 1, longest):
-                break
-            batch.append(request)
-        return self._serve(batch)
-
-    def _times_out_at(self, request: Request) -> float:
-        """When a request has waited long enough."""
-        return request.times.arrival + self._kit.limits.options.batch_wait_timeout
-
-
-class RoundRobinBatcher(Batcher):
-    """A batcher for each executor, fed round-robin.
-
-    An executor is known from its first call on, which gets one request, so that the others get their share.
-    """
-
-    def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
-        super().__init__(kit, RankedQueue(Arrived()))
-        self._local = local
-        self._unassigned: deque[Request] = deque()
-        self._queues: dict[int, Batcher] = {}
-        self._workers: dict[int, Worker] = {}
-        self._last = -1  # executor of the last request
-
-    def add(self, request: Request, now: float) -> None:
-        super().add(request, now)
-        self._unassigned.append(request)
-
-    def revise(self, request: Request, now: float) -> None:
-        super().revise(request, now)
-        for queue in self._queues.values():
-            queue.revise(request, now)
-
-    def discard(self, request: Request) -> bool:
-        if not super().discard(request):
-            return False
-        if request in self._unassigned:
-            self._unassigned.remove(request)
-        for queue in self._queues.values():
-            queue.discard(request)
-        return True
-
-    def wake_at(self, now: float) -> float | None:
-        return earliest(*(queue.wake_at(now) for queue in self._queues.values()))
-
-    def take(self, worker: Worker, now: float) -> Plan | None:
-        self._reclaim()
-        self._distribute(worker, now)
-        plan = self._queues[worker.info.index].take(worker, now)
-        for request in plan.requests if plan is not None else ():
-            self.waiting.discard(request)
-        return plan
-
-    def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
-        pauses: dict[int, Sequence[RowId]] = {}
-        for worker in workers:
-            if worker.info.index in self._queues:
-                pauses.update(self._queues[worker.info.index].preempt([worker], now))
-        return pauses
-
-    def _distribute(self, worker: Worker, now: float) -> None:
-        """Distribute new requests, or give one to an executor that asks for the first time."""
-        index, count = worker.info.index, len(self._unassigned)
-        if is_new := index not in self._queues:
-            self._queues[index], self._workers[index] = self._local(self._kit), worker
-        for _ in range(min(1, count) if is_new else count):
-            self._last = index if is_new else min(self._queues, key=lambda index: (index <= self._last, index))
-            self._queues[self._last].add(self._unassigned.popleft(), now)
-
-    def _reclaim(self) -> None:
-        """Take back requests of executors that take none."""
-        for index in [index for index, worker in self._workers.items() if not worker.serves]:
-            self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
-            del self._workers[index]

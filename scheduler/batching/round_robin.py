@@ -1,0 +1,81 @@
+"""Requests given to executors in turn, each with its own queue (SCLS, 5.1: baselines)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from engine.messages import RowId
+from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Pauses
+from scheduler.clock import earliest
+from scheduler.plan import Plan
+from scheduler.request import Request
+from scheduler.waiting.by_length import Arrived
+from scheduler.waiting.queue import RankedQueue
+from scheduler.worker import Worker
+
+
+class RoundRobinBatcher(Batcher):
+    """A batcher for each executor, fed round-robin.
+
+    An executor is known from its first call on, which gets one request, so that the others get their share.
+    """
+
+    def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
+        super().__init__(kit, RankedQueue(Arrived()))
+        self._local = local
+        self._unassigned: deque[Request] = deque()
+        self._queues: dict[int, Batcher] = {}
+        self._workers: dict[int, Worker] = {}
+        self._last = -1  # executor of the last request
+
+    def add(self, request: Request, now: float) -> None:
+        super().add(request, now)
+        self._unassigned.append(request)
+
+    def revise(self, request: Request, now: float) -> None:
+        super().revise(request, now)
+        for queue in self._queues.values():
+            queue.revise(request, now)
+
+    def discard(self, request: Request) -> bool:
+        if not super().discard(request):
+            return False
+        if request in self._unassigned:
+            self._unassigned.remove(request)
+        for queue in self._queues.values():
+            queue.discard(request)
+        return True
+
+    def wake_at(self, now: float) -> float | None:
+        return earliest(*(queue.wake_at(now) for queue in self._queues.values()))
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        self._reclaim()
+        self._distribute(worker, now)
+        plan = self._queues[worker.info.index].take(worker, now)
+        for request in plan.requests if plan is not None else ():
+            self.waiting.discard(request)
+        return plan
+
+    def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
+        pauses: dict[int, Sequence[RowId]] = {}
+        for worker in workers:
+            if worker.info.index in self._queues:
+                pauses.update(self._queues[worker.info.index].preempt([worker], now))
+        return pauses
+
+    def _distribute(self, worker: Worker, now: float) -> None:
+        """Distribute new requests, or give one to an executor that asks for the first time."""
+        index, count = worker.info.index, len(self._unassigned)
+        if is_new := index not in self._queues:
+            self._queues[index], self._workers[index] = self._local(self._kit), worker
+        for _ in range(min(1, count) if is_new else count):
+            self._last = index if is_new else min(self._queues, key=lambda index: (index <= self._last, index))
+            self._queues[self._last].add(self._unassigned.popleft(), now)
+
+    def _reclaim(self) -> None:
+        """Take back requests of executors that take none."""
+        for index in [index for index, worker in self._workers.items() if not worker.serves]:
+            self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
+            del self._workers[index]

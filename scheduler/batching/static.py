@@ -1,0 +1,46 @@
+"""Static batches from the front of a queue (vanilla scheduling), with dynamic batching by a timeout."""
+
+from __future__ import annotations
+
+from itertools import islice
+from math import inf
+
+from scheduler.batching.batcher import Batcher, Kit
+from scheduler.plan import Plan
+from scheduler.request import Request
+from scheduler.worker import Worker
+
+
+class StaticBatcher(Batcher):
+    """At most `max_batch_size` of the best-ranked requests, as fit in memory.
+
+    A batch that is not full waits until its oldest has waited for `batch_wait_timeout` (dynamic batching). `rows`
+    overrides `max_batch_size`.
+    """
+
+    def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
+        super().__init__(kit)
+        self._rows = rows or kit.limits.options.max_batch_size
+        self._asked = -inf  # when an executor last asked: older waits were seen then
+
+    def wake_at(self, now: float) -> float | None:
+        moments = map(self._times_out_at, self.waiting)
+        return min((moment for moment in moments if moment > self._asked), default=None)
+
+    def take(self, worker: Worker, now: float) -> Plan | None:
+        self._asked = now
+        most = self._rows or worker.info.max_rows
+        full = len(self.waiting) >= most
+        if worker.requests or not (full or any(self._times_out_at(request) <= now for request in self.waiting)):
+            return None
+        batch: list[Request] = []
+        for request in islice(self.waiting.ranked(now), most):
+            longest = max(self._kit.memory.length(other) for other in (*batch, request))
+            if not self._kit.memory(worker, len(batch) + 1, longest):
+                break
+            batch.append(request)
+        return self._serve(batch)
+
+    def _times_out_at(self, request: Request) -> float:
+        """When a request has waited long enough."""
+        return request.times.arrival + self._kit.limits.options.batch_wait_timeout

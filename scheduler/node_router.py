@@ -1,0 +1,113 @@
+"""Which of several nodes, each a server, gets a request.
+
+A node reports its load now and then; a router subtracts the seconds since and adds the work of what it sent since, for
+which prefixes sent to that node before cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from math import inf
+from typing import Generic, TypeVar
+
+from scheduler.waiting.prices import Prices, device_prices
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+REMEMBERED = 65536  # prefixes remembered for each node, most recently used
+
+
+LENGTH = 256.0  # tokens of an answer while unknown
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """A node's load as reported to routers."""
+
+    at: float  # seconds of a clock shared by nodes and routers
+    work: float  # seconds for all that it has
+    prices: Prices  # its executors together
+    requests: int = 0  # unanswered
+    slots: int = 1  # rows at a time
+    length: float | None = None  # mean tokens of recent answers; None before the first
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request as a router knows it."""
+
+    prompt_tokens: int
+    output_tokens: float | None = None  # None: as recent answers
+    prefixes: tuple[int, ...] = ()  # digests of the prompt's prefixes in whole blocks, shortest first
+
+
+def list_prefixes(prompt: Sequence[Hashable] | bytes, block: int) -> tuple[int, ...]:
+    """Digests of a prompt's prefixes, block by block; equal only within this process."""
+    found, digest = [], 0
+    for end in range(block, len(prompt) + 1, block):
+        digest = hash((digest, prompt[end - block : end]))
+        found.append(digest)
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Node:
+    load: NodeLoad  # as last reported
+    sent: list[tuple[float, float]] = field(default_factory=list)  # (time, seconds of work) of requests sent since
+    jobs: int = 0  # in all
+    prefixes: OrderedDict[int, None] = field(default_factory=OrderedDict)
+
+    def own_work(self, job: Job) -> float:
+        """Seconds of the node for a request."""
+        prices, lengths = self.load.prices, (job.output_tokens, self.load.length, LENGTH)
+        length = next(one for one in lengths if one is not None)
+        kept = sum(1 for _ in takewhile(self.prefixes.__contains__, job.prefixes)) / max(1, len(job.prefixes))
+        return prices.unit * prices.price(round(job.prompt_tokens * (1 - kept)), job.prompt_tokens, length)
+
+    def work_left(self, job: Job, now: float) -> float:
+        """Seconds of the node for all it has and a request."""
+        told = max(0.0, self.load.work - (now - self.load.at))
+        return told + sum(seconds for _, seconds in self.sent) + self.own_work(job)
+
+    def send(self, job: Job, now: float) -> None:
+        self.sent.append((now, self.own_work(job)))
+        self.jobs += 1
+        for prefix in job.prefixes:
+            self.prefixes[prefix] = None
+            self.prefixes.move_to_end(prefix)
+        while len(self.prefixes) > REMEMBERED:
+            self.prefixes.popitem(last=False)
+
+
+class WorkRouter(Generic[Name]):
+    """Ranks nodes by the work left with a request."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[Name, _Node] = {}
+
+    def keep_only(self, names: Iterable[Name]) -> None:
+        self._nodes = {name: self._node(name) for name in names}
+
+    def tell(self, name: Name, load: NodeLoad) -> None:
+        """Older reports than the last are ignored."""
+        if load.at > (node := self._node(name)).load.at:
+            node.load, node.sent = load, [one for one in node.sent if one[0] > load.at]  # the report includes the rest
+
+    def rank(self, names: Iterable[Name], job: Job, now: float) -> list[Name]:
+        """Best node first; ties by requests sent."""
+        nodes = {name: self._node(name) for name in names}
+        return sorted(nodes, key=lambda name: (nodes[name].work_left(job, now), nodes[name].jobs))
+
+    def note_sent(self, name: Name, job: Job, now: float) -> None:
+        self._node(name).send(job, now)
+
+    def _node(self, name: Name) -> _Node:
+        """A silent node counts as idle and average."""
+        if name not in self._nodes:
+            other = next((node.load for node in self._nodes.values()), NodeLoad(-inf, 0.0, device_prices()))
+            self._nodes[name] = _Node(replace(other, at=-inf, work=0.0))
+        return self._nodes[name]

@@ -1,0 +1,97 @@
+"""Requests sorted by key, with sums over those ahead of a request."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import add, sub
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from scheduler.remaining_length import remaining_length
+from scheduler.request import Request
+
+Key: TypeAlias = tuple[float, ...]  # least first; begins with the priority
+
+
+Keys: TypeAlias = Callable[[Request, float], Key]  # (request, now in seconds) -> key
+
+
+class Ahead(NamedTuple):
+    """The requests before another one."""
+
+    place: int = 0
+    tokens: float = 0.0  # expected to be generated, by those with a prediction
+    unpredicted: int = 0  # requests
+    unread: int = 0  # tokens to read
+
+    def and_share(self, others: Ahead, number: int) -> Ahead:
+        """With `count` of others, and their share of tokens."""
+        part = number / max(1, others.place)
+        unpredicted = self.unpredicted + round(others.unpredicted * part)
+        unread = self.unread + round(others.unread * part)
+        return Ahead(self.place + number, self.tokens + others.tokens * part, unpredicted, unread)
+
+    def without(self, others: Ahead) -> Ahead:
+        """Without others, which are among them."""
+        return Ahead(*map(sub, self, others))
+
+    def and_one(self, request: Request) -> Ahead:
+        return Ahead(*map(add, self, (1, *_amounts(request))))
+
+
+def _amounts(request: Request) -> tuple[float, int, int]:
+    """Predicted tokens to generate, 1 without a prediction, and tokens to read."""
+    unpredicted = request.predicted_length is None and request.distribution is None
+    tokens = 0.0 if unpredicted else remaining_length(request)
+    return tokens, int(unpredicted), request.unread if request.needs_prefill else 0
+
+
+class SortedRequests:
+    """Iterates by key, least first; no two keys are equal.
+
+    Tokens are as of insertion, in arrays, so that thousands may wait.
+    """
+
+    def __init__(self) -> None:
+        self.keys: dict[Request, Key] = {}  # read only
+        self._sorted: list[Key] = []
+        self._requests: list[Request] = []
+        self._amounts = np.zeros((3, 16))  # a column for each request, some spare
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def iterate_from(self, key: Key) -> Iterator[Request]:
+        """From this key on."""
+        return islice(self._requests, bisect_left(self._sorted, key), None)
+
+    def insert(self, key: Key, request: Request) -> None:
+        place, count = bisect_left(self._sorted, key), len(self)
+        if count == self._amounts.shape[1]:
+            self._amounts = np.concatenate([self._amounts, np.zeros_like(self._amounts)], axis=1)
+        self._amounts[:, place + 1 : count + 1] = self._amounts[:, place:count]
+        self._amounts[:, place] = _amounts(request)
+        self.keys[request] = key
+        self._sorted.insert(place, key)
+        self._requests.insert(place, request)
+
+    def remove(self, request: Request) -> bool:
+        """False when it is not here."""
+        if request not in self.keys:
+            return False
+        place, left = bisect_left(self._sorted, self.keys.pop(request)), len(self) - 1
+        del self._sorted[place], self._requests[place]
+        self._amounts[:, place:left] = self._amounts[:, place + 1 : left + 1]
+        return True
+
+    def ahead(self, key: Key) -> Ahead:
+        """Sums over requests with lesser keys."""
+        count = bisect_left(self._sorted, key)
+        tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
+        return Ahead(count, tokens, int(unpredicted), int(unread))
