@@ -150,13 +150,16 @@ class Dispatcher:
         match report:
             case StepReport():
                 self.table.record(report)
+                if self.waiting or report.handed_back or any(one.finish_reason for one in report.updates):
+                    self._changed()
+                if (steps := self._parts.estimates.steps) is not None:
+                    steps.receive(report, self.now())  # last: no answer depends on it
+                return
             case ExecutorDied(executor, error, salvaged):
                 self.table.remove_executor(executor, error, set(salvaged))
             case ExecutorHealth(executor, fault):
                 self.table.workers[executor].fault = fault
         self._changed()
-        if (steps := self._parts.estimates.steps) is not None and isinstance(report, StepReport):
-            steps.receive(report, self.now())  # last: no answer depends on it
 
     async def run(self) -> None:
         """Dispatch on arrivals, reports and timers, until cancelled."""
@@ -175,13 +178,14 @@ class Dispatcher:
 
     def dispatch(self) -> None:
         """Fail missed deadlines, hand out plans, and preempt rows."""
-        for request in self._deadlines.passed(self.now()):
+        now = self.now()
+        for request in self._deadlines.passed(now):
             self.table.withdraw(request)
             self.table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
             self._changed()
         while any(self._assign(worker) for worker in self._parts.placement(self.table.serving())):
             pass
-        for index, row_ids in self._parts.batcher.preempt(self.table.serving(), self.now()).items():
+        for index, row_ids in self._parts.batcher.preempt(self.table.serving(), now).items():
             self.table.workers[index].pausing.update(row_ids)
             self.table.post(self.table.workers[index], Pause(tuple(row_ids)))
         if not self.table.live() and not self._dead.is_set():  # the last executor took no command

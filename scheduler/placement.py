@@ -14,20 +14,20 @@ Placement: TypeAlias = Callable[[Sequence[Worker]], Sequence[Worker]]
 def idle_first(workers: Sequence[Worker]) -> Sequence[Worker]:
     """Fewest rows for its size first; background rows break ties."""
     return sorted(
-        workers, key=lambda one: (len(one.others) / one.info.max_rows, one.rows / one.info.max_rows, one.info.index)
+        workers, key=lambda one: (len(one.others) / one.info.max_rows, one.rows / one.info.max_rows, one.index)
     )
 
 
 def round_robin(workers: Sequence[Worker]) -> Sequence[Worker]:
     """Fewest plans first; ties by index."""
-    return sorted(workers, key=lambda worker: (worker.plans, worker.info.index))
+    return sorted(workers, key=lambda worker: (worker.plans, worker.index))
 
 
 def max_min(workers: Sequence[Worker]) -> Sequence[Worker]:
     """Least predicted work first; ties by rows, then index (SCLS, 4.5). With batches longest first this is the paper's
     max-min.
     """
-    return sorted(workers, key=lambda worker: (worker.load, worker.rows, worker.info.index))
+    return sorted(workers, key=lambda worker: (worker.load, worker.rows, worker.index))
 
 
 PLACEMENTS: Mapping[str, Placement] = MappingProxyType(

@@ -107,11 +107,11 @@ class RequestTable:
 
     def assign(self, plan: Plan, worker: Worker) -> None:
         worker.plans += 1
-        assignment = Assignment(plan, worker.info.index, self._clock.now())
+        assignment = Assignment(plan, worker.index, self._clock.now())
         for request in plan.requests:
             request.move(State.ASSIGNED)
             self.queued_tokens.pop(request, None)
-            request.executor = worker.info.index
+            request.executor = worker.index
             request.lacks_kv = False
             request.runs += 1
             if request.times.assigned is None:
@@ -158,8 +158,8 @@ class RequestTable:
         try:
             worker.port.post(command)
         except Exception as error:  # other executors' requests go on
-            log.exception("executor %d takes no commands", worker.info.index)
-            self.remove_executor(worker.info.index, f"it takes no commands: {error}", ())
+            log.exception("executor %d takes no commands", worker.index)
+            self.remove_executor(worker.index, f"it takes no commands: {error}", ())
 
     def remove_executor(self, executor: int, error: str, salvaged: Collection[RowId]) -> None:
         """Remove a lost executor: salvaged and unstarted requests go elsewhere, those that have shown nothing start
@@ -168,7 +168,7 @@ class RequestTable:
         worker = self.workers[executor]
         if worker.lost:  # given up before
             return
-        log.error("executor %d is gone: %s", worker.info.index, error)
+        log.error("executor %d is gone: %s", worker.index, error)
         worker.lost = True
         worker.shape = BatchShape()
         begun, cancelled = worker.withdraw()

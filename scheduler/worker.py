@@ -7,7 +7,7 @@ from typing import Protocol
 
 from engine.messages import Admit, BatchShape, Cancel, Command, ExecutorInfo, RowId
 from scheduler.plan import Assignment
-from scheduler.request import Request
+from scheduler.request import BACKGROUND, Request
 
 
 class Port(Protocol):
@@ -37,6 +37,10 @@ class Worker:
     pausing: set[RowId] = field(default_factory=set)  # asked to hand back and not yet back
     lost: bool = False  # died or was given up
     fault: str | None = None  # why it takes no rows for a while
+    index: int = field(init=False)  # of its executor
+
+    def __post_init__(self) -> None:
+        self.index = self.port.info.index
 
     def withdraw(self) -> tuple[set[RowId], list[RowId]]:
         """What a lost executor has not carried out: rows to begin and rows to cancel."""
@@ -71,7 +75,7 @@ class Worker:
     @property
     def others(self) -> list[Request]:
         """Requests but for background ones."""
-        return [request for request in self.requests.values() if not request.in_background]
+        return [request for request in self.requests.values() if request.priority < BACKGROUND]
 
     @property
     def load(self) -> float:

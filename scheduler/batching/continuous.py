@@ -62,23 +62,24 @@ class ContinuousBatcher(Batcher):
         if keyed := [request for request in taken if request.prompt_cache_key]:
             self._affinity.run(keyed, worker)
         if self._returning is not None:
-            self._returning.run(taken, worker.info.index)
+            self._returning.run(taken, worker.index)
         return self._serve(taken)
 
     def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
-        rules, best = self._preemptions, self.waiting.best_priority if self.waiting else inf
+        rules, waiting = self._preemptions, len(self.waiting)
+        best = self.waiting.best_priority if waiting else inf
         worse = any(held.priority > best for worker in workers for held in worker.requests.values())
         if worse and not any(worker.pausing for worker in workers):
             rules = [(ByPriority(self._kit.memory), 1), *rules]
         pauses: dict[int, Sequence[RowId]] = {}
         for rule, most in rules:
-            left = [worker for worker in workers if worker.info.index not in pauses]
-            asked = ((worker.info.index, rule(worker, self.waiting.ranked(now), now)) for worker in left)
+            left = [worker for worker in workers if worker.index not in pauses]
+            asked = ((worker.index, rule(worker, self.waiting.ranked(now) if waiting else (), now)) for worker in left)
             pauses.update(islice((one for one in asked if one[1]), most))
         return pauses
 
     def _free_slots(self, worker: Worker, now: float) -> int:
-        kept = 0 if self._returning is None else self._returning.kept(worker.info.index, now)
+        kept = 0 if self._returning is None else self._returning.kept(worker.index, now)
         return worker.info.max_rows - worker.rows - kept
 
     def _without_others(self, worker: Worker, ranked: Iterable[Request], now: float) -> Iterator[Request]:
@@ -87,10 +88,10 @@ class ContinuousBatcher(Batcher):
         for request in ranked:
             known = self._affinity.worker(request)
             if known is not None and known is not worker:
-                rows = left_out[known.info.index] + 1
+                rows = left_out[known.index] + 1
                 room = self._kit.memory(known, rows, self._kit.memory.length(request))
                 if room and rows <= self._free_slots(known, now):
-                    left_out[known.info.index] = rows
+                    left_out[known.index] = rows
                     continue
             yield request
 

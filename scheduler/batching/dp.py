@@ -117,8 +117,8 @@ class DpBatcher(Batcher):
         return self._due() if self.waiting else None
 
     def take(self, worker: Worker, now: float) -> Plan | None:
-        self._asked[worker.info.index] = worker
-        self._loads.setdefault(worker.info.index, worker.load)
+        self._asked[worker.index] = worker
+        self._loads.setdefault(worker.index, worker.load)
         # an idle machine gains nothing by waiting for the interval
         rest = not any(one.requests for one in self._asked.values())
         if not self._ready and self.waiting and (now >= self._due() or rest):

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from engine.messages import RowId
 from scheduler.batching.memory import Memory
 from scheduler.remaining_length import remaining_length
-from scheduler.request import Request
+from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.sorted_requests import Keys
 from scheduler.worker import Worker
@@ -100,7 +100,8 @@ class Background:
 
     def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
         """The latest make way."""
-        held = _background_rows(worker)
+        if not (held := _background_rows(worker)):
+            return ()
         excess = held[len(list(self._fitting(worker, held))) :]
         return tuple(row.row_id for row in excess if row.row_id not in worker.pausing)
 
@@ -122,4 +123,4 @@ class Background:
 
 def _background_rows(worker: Worker) -> list[Request]:
     """In the order in which the executor got them."""
-    return [row for row in worker.requests.values() if row.in_background]
+    return [row for row in worker.requests.values() if row.priority >= BACKGROUND]

@@ -53,7 +53,7 @@ class RoundRobinBatcher(Batcher):
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._reclaim()
         self._distribute(worker, now)
-        plan = self._queues[worker.info.index].take(worker, now)
+        plan = self._queues[worker.index].take(worker, now)
         for request in plan.requests if plan is not None else ():
             self.waiting.discard(request)
         return plan
@@ -61,13 +61,13 @@ class RoundRobinBatcher(Batcher):
     def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
         pauses: dict[int, Sequence[RowId]] = {}
         for worker in workers:
-            if worker.info.index in self._queues:
-                pauses.update(self._queues[worker.info.index].preempt([worker], now))
+            if worker.index in self._queues:
+                pauses.update(self._queues[worker.index].preempt([worker], now))
         return pauses
 
     def _distribute(self, worker: Worker, now: float) -> None:
         """Distribute new requests, or give one to an executor that asks for the first time."""
-        index, count = worker.info.index, len(self._unassigned)
+        index, count = worker.index, len(self._unassigned)
         if is_new := index not in self._queues:
             self._queues[index], self._workers[index] = self._local(self._kit), worker
         for _ in range(min(1, count) if is_new else count):

@@ -1,7 +1,7 @@
 """The order of a waiting queue.
 
-`priority` first, lower is earlier; then due requests, earliest deadline first (waiting/deadlines.py); then the strategy's
-order. Keys end with the row's number, so none tie. Only predicted lengths are known here.
+`priority` first, lower is earlier; then due requests, earliest deadline first (deadlines.py); then by strategy.
+Keys end with the row's number, so none tie. Only predicted lengths are known here.
 """
 
 from __future__ import annotations

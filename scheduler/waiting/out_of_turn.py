@@ -8,7 +8,7 @@ Bound: let work B of its `priority` wait when a request comes, and w* be the mos
 
     B / (1 - x) + C + w*
 
-is taken, requests of better priority or with a due deadline (waiting/deadlines.py) apart, for any predictions; FCFS takes
+is taken, requests of better priority or with a due deadline (deadlines.py) apart, for any predictions; FCFS takes
 B + w*. Proof: what is taken in turn before it waited when it came, at most B; that adds at most B·x/(1 - x) to a
 credit of at most C, all that can jump; the last plan is w*. With x = 0 this is FCFS.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from scheduler.remaining_length import remaining_length
@@ -69,6 +70,7 @@ def usual_rows(slots: int | None, capacity_tokens: int | None, context_length: i
     return float(slots) if capacity_tokens is None or not usual else min(slots, max(1.0, capacity_tokens / usual))
 
 
+@lru_cache(maxsize=8)
 def device_prices(
     model: Bilinear | None = None,
     slots: int | None = None,

@@ -54,7 +54,7 @@ class Scene:
     def begin(self) -> None:
         """Follow the rows from now on, whatever was known of them before."""
         self._lanes = {
-            worker.info.index: Lanes(worker.info.index, self._changes, worker.requests.values(), self._now())
+            worker.index: Lanes(worker.index, self._changes, worker.requests.values(), self._now())
             for worker in self._dispatcher.workers
         }
 
@@ -77,7 +77,7 @@ class Scene:
             case StepReport():
                 self._tokens += report.tally
                 self._seconds[report.executor] = report.seconds
-                worker = next(worker for worker in self._dispatcher.workers if worker.info.index == report.executor)
+                worker = next(worker for worker in self._dispatcher.workers if worker.index == report.executor)
                 lanes.prune(worker.requests.keys(), now)
                 lanes.report(report, worker.requests, now)
             case ExecutorDied():
@@ -133,7 +133,7 @@ class Scene:
 
     def _prune(self, now: float) -> None:
         for worker in self._dispatcher.workers:
-            self._lanes[worker.info.index].prune(worker.requests.keys(), now)
+            self._lanes[worker.index].prune(worker.requests.keys(), now)
 
     def _moment(self, now: float) -> snapshot.Moment:
         totals = snapshot.Totals(**asdict(self._tokens), ended=self._ended, failed=self._failed)
@@ -154,7 +154,7 @@ class Scene:
         return shown[:MOST_CLIENTS] if len(shown) > 1 else []
 
     def _executor(self, worker: Worker) -> snapshot.ExecutorNow:
-        shape, index = worker.shape, worker.info.index
+        shape, index = worker.shape, worker.index
         return snapshot.ExecutorNow(
             index=index,
             alive=worker.serves,

@@ -36,7 +36,7 @@ async def watch_backends(backends: Sequence[Backend], dispatcher: Dispatcher, se
     await asyncio.gather(*(_learn_room(one, session) for one in backends))
     while True:
         await asyncio.sleep(PERIOD)
-        failed = {worker.info.index for worker in dispatcher.workers if worker.fault is not None}
+        failed = {worker.index for worker in dispatcher.workers if worker.fault is not None}
         await asyncio.gather(*(_try_again(one, session) for one in backends if one.index in failed))
 
 

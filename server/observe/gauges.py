@@ -62,7 +62,7 @@ class Gauges(Collector):
     def __post_init__(self) -> None:
         registry = self.metrics.registry
         registry.register(self)
-        self.metrics.expect(worker.info.index for worker in self.dispatcher.workers)
+        self.metrics.expect(worker.index for worker in self.dispatcher.workers)
         ProcessCollector(registry=registry)  # memory, CPU time and open files, under the usual names
 
     def collect(self) -> Iterator[Metric]:
@@ -155,7 +155,7 @@ class Gauges(Collector):
         yield _family(Gauge, "vllm:cache_config_info", text, [(blocks, 1.0)])
         workers = self.dispatcher.workers
         for name, read, text in (*OF_EXECUTORS, ("step_age_seconds", self._age, STEP_AGE)):
-            values = [({"executor": str(worker.info.index)}, float(read(worker))) for worker in workers]
+            values = [({"executor": str(worker.index)}, float(read(worker))) for worker in workers]
             yield _family(Gauge, f"lengthwise:{name}", text, values)
 
     def _age(self, worker: Worker) -> float:
@@ -163,7 +163,7 @@ class Gauges(Collector):
         if worker.lost or not worker.requests:
             return 0.0
         given = min(assignment.sent for assignment in worker.assignments.values())
-        reported = self.metrics.last_report(worker.info.index)
+        reported = self.metrics.last_report(worker.index)
         return max(0.0, self.dispatcher.now() - max(given, reported or given))
 
 

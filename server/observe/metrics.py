@@ -142,6 +142,16 @@ SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
 GAP = "vllm:inter_token_latency_seconds"
 
 
+TALLIED: tuple[tuple[str, str, Mapping[str, str]], ...] = (
+    ("prompt", "vllm:prompt_tokens", {}),
+    ("generated", "vllm:generation_tokens", {}),
+    ("pad", "lengthwise:pad_tokens", {"phase": "prefill"}),
+    ("pad_reads", "lengthwise:pad_tokens", {"phase": "decode"}),
+    ("reads", "lengthwise:decode_reads", {}),
+    ("invalid", "lengthwise:invalid_tokens", {}),
+)
+
+
 class Registry(CollectorRegistry):
     """All metrics: ours with the model's name, and none with the moment when it was made, a fifth of all samples."""
 
@@ -270,19 +280,17 @@ class Metrics:
     def _count(self, report: StepReport) -> None:
         tally = report.tally
         self.tokens += tally
-        self._add("vllm:prompt_tokens", tally.prompt)
-        self._add("vllm:generation_tokens", tally.generated)
-        self._add("lengthwise:pad_tokens", tally.pad, phase="prefill")
-        self._add("lengthwise:pad_tokens", tally.pad_reads, phase="decode")
-        self._add("lengthwise:decode_reads", tally.reads)
-        self._add("lengthwise:invalid_tokens", tally.invalid)
-        self._add("lengthwise:executor_busy_seconds", report.seconds, executor=str(report.executor))
+        for field, name, labels in TALLIED:
+            if amount := getattr(tally, field):
+                self._add(name, amount, **labels)
         if report.seconds:
+            self._add("lengthwise:executor_busy_seconds", report.seconds, executor=str(report.executor))
             self._observe("lengthwise:step_seconds", report.seconds)
             self._observe("vllm:iteration_tokens_total", tally.prompt + tally.generated)
         if report.seconds and not tally.prompt and tally.generated:
             self._observe("lengthwise:batch_rows", tally.generated + tally.invalid)
-        self._add("vllm:num_preemptions", len(report.extracted))
+        if report.extracted:
+            self._add("vllm:num_preemptions", len(report.extracted))
         for back in report.handed_back:
             kept = len(back.row_ids) - len(back.dropped)
             self._add("lengthwise:handed_back_rows", kept, cause=back.cause, kv="kept")
