@@ -121,14 +121,14 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Generic[RowT]):
+class StepOutcome(Generic[RowT]):
     updates: Sequence[RowUpdate] = ()
     failures: Sequence[tuple[RowT, Exception]] = ()
     tally: Tally = Tally()
     read: Sequence[RowT] = ()  # rows whose prefill is complete; their `kv` is set
 
 
-class Batch(Protocol[RowT]):
+class DeviceBatch(Protocol[RowT]):
     """The running batch and its KV memory."""
 
     @property
@@ -159,7 +159,7 @@ class Device(Protocol[RowT]):
     """Methods that compute may raise OutOfMemoryError."""
 
     @property
-    def batch(self) -> Batch[RowT]: ...
+    def batch(self) -> DeviceBatch[RowT]: ...
     @property
     def prefilling(self) -> Sequence[RowT]:
         """Rows of the prefill group under way."""
@@ -200,14 +200,14 @@ class Device(Protocol[RowT]):
     def chunk_done(self) -> bool:
         """Whether collecting the chunk would not wait."""
 
-    def collect_chunk(self) -> Outcome[RowT]:
+    def collect_chunk(self) -> StepOutcome[RowT]:
         """End the chunk: rows whose prefill is complete, with their first tokens. A group that fails is gone."""
 
-    def settle(self) -> Outcome[RowT]:
+    def settle(self) -> StepOutcome[RowT]:
         """End a decode step that was launched ahead, if there is one."""
 
-    def enter(self, rows: Sequence[RowT]) -> Outcome[RowT]:
+    def enter(self, rows: Sequence[RowT]) -> StepOutcome[RowT]:
         """Let rows enter in one step that computes all their tokens (Baton's shape)."""
 
-    def step(self, iterations: int) -> Outcome[RowT]:
+    def step(self, iterations: int) -> StepOutcome[RowT]:
         """Run up to this many decode steps."""

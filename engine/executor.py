@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from engine.health import FIRST_CAPACITY, LEAST_CAPACITY, Health
+from engine.health import FIRST_CAPACITY, LEAST_CAPACITY, DeviceHealth
 from engine.lifecycle import Lifecycle
 from engine.messages import Command, Deliver, ExecutorDied, ExecutorHealth, ExecutorInfo, Stop
 
@@ -45,7 +45,7 @@ class Executor:
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._turns = 0
         self._shape = lifecycle.table.shape()  # as last reported
-        self._health = Health()
+        self._health = DeviceHealth()
         # changes around every turn; a beat that stands still while there are rows means that the thread hangs
         self.beat = 0
         self._running = True

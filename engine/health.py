@@ -22,7 +22,7 @@ FIRST_REST, LONGEST_REST = 1.0, 30.0  # seconds from a failed self-test to the n
 FIRST_CALM, LONGEST_CALM = 5.0, 300.0  # quiet seconds until memory is taken back, doubling where that led to a shortage
 
 
-class Health:
+class DeviceHealth:
     def __init__(self) -> None:
         self.fault: str | None = None  # why the device takes no rows
         self.resume = 0.0  # earliest time of the next turn or self-test

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import Generic, TypeVar
 
-from engine.device import Action, Device, Group, Outcome, OutOfMemoryError, RowT
+from engine.device import Action, Device, Group, OutOfMemoryError, RowT, StepOutcome
 from engine.health import Shape
 from engine.kv.host_store import HostStore
 from engine.messages import Cause, Entry, Overflow, RowId, RowUpdate, Tally
@@ -115,7 +115,7 @@ class Lifecycle(Generic[RowT]):
             return 1
         return math.inf if self.table.closed is None else max(1, self.table.closed.iterations_left)
 
-    def _book(self, action: Action, outcome: Outcome[RowT]) -> None:
+    def _book(self, action: Action, outcome: StepOutcome[RowT]) -> None:
         """Record an action's outcome and whether it failed."""
         faults = [error for _, error in outcome.failures if not is_by_client(error)]
         self._count(action, failed=bool(faults) and not outcome.updates)

@@ -13,7 +13,7 @@ from engine.messages import REPETITION, FinishReason, RowSpec, RowUpdate, TokenL
 from engine.repetition import RepetitionDetector
 from engine.sampling.grammar import Matcher
 from engine.sampling.params import SamplingParams
-from engine.token_counts import Said
+from engine.token_counts import TokenCounts
 from models.text import Text
 from models.text_stream import StopMatcher, TextStream
 
@@ -42,7 +42,7 @@ class Row(DeviceRow):
         self._stream = TextStream(text)
         stops = () if replayed else spec.sampling.stop
         self._stops = StopMatcher(stops, include=spec.sampling.include_stop_str_in_output)
-        self._said: Said | None = None
+        self._said: TokenCounts | None = None
         self._repetition = RepetitionDetector() if _may_be_ended_early(spec.sampling) else None
 
     @property
@@ -60,10 +60,10 @@ class Row(DeviceRow):
         return len(self.generated)
 
     @property
-    def said(self) -> Said:
+    def said(self) -> TokenCounts:
         """Token counts, kept only for rows with penalties."""
         if self._said is None:
-            self._said = Said(self.prompt, self.generated)
+            self._said = TokenCounts(self.prompt, self.generated)
         return self._said
 
     @property

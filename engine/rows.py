@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain, groupby
 from typing import Generic
 
-from engine.device import Device, Group, Outcome, Rank, RowFault, RowT, similar_lengths
+from engine.device import Device, Group, Rank, RowFault, RowT, StepOutcome, similar_lengths
 from engine.kv.host_store import HostStore
 from engine.messages import (
     EVERY_LENGTH,
@@ -155,7 +155,7 @@ class RowTable(Generic[RowT]):
 
     # Out
 
-    def book(self, outcome: Outcome[RowT]) -> None:
+    def book(self, outcome: StepOutcome[RowT]) -> None:
         """Record an outcome. A row that ended leaves, but keeps its slot in a static batch."""
         self.tally += outcome.tally
         self.updates += outcome.updates

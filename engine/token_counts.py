@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable
 
 
-class Said:
+class TokenCounts:
     """Distinct tokens of prompt and answer, with their counts in the answer."""
 
     def __init__(self, prompt: Iterable[int], generated: Iterable[int]) -> None:

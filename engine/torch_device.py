@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from engine.device import Outcome, OutOfMemoryError
+from engine.device import OutOfMemoryError, StepOutcome
 from engine.forward.batch import RunningBatch
 from engine.forward.decode import Decode, accept
 from engine.forward.prefill import Prefill
@@ -127,10 +127,10 @@ class TorchDevice:
     def chunk_done(self) -> bool:
         return self._stream.done
 
-    def collect_chunk(self) -> Outcome[Row]:
+    def collect_chunk(self) -> StepOutcome[Row]:
         self._stream.wait()
         if self.prefill is None:  # its last row was cancelled during the chunk
-            return Outcome()
+            return StepOutcome()
         try:
             with self._refusing():
                 with self._stream.copying():
@@ -148,15 +148,15 @@ class TorchDevice:
             done.row.kv = done.kv
         return accept(rows, choices, Tally(generated=len(rows)), read=rows)
 
-    def settle(self) -> Outcome[Row]:
+    def settle(self) -> StepOutcome[Row]:
         with self._refusing():
             return self._decode.settle()
 
-    def enter(self, rows: Sequence[Row]) -> Outcome[Row]:
+    def enter(self, rows: Sequence[Row]) -> StepOutcome[Row]:
         with self._refusing():
             return self._decode.enter(rows)
 
-    def step(self, iterations: int) -> Outcome[Row]:
+    def step(self, iterations: int) -> StepOutcome[Row]:
         """One step, so that its tokens are reported at once."""
         with self._refusing():
             return self._decode.step()

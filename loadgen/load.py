@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.bench.measures import divide, find_percentile
-from loadgen.client.request import Clock, Outcome, PreparedRequest, Prompt, RequestForm
+from loadgen.client.request import Clock, LoadPrompt, PreparedRequest, RequestForm, RequestOutcome
 from loadgen.result_file import Json
 from scheduler.clock import background
 
@@ -51,7 +51,7 @@ ARRIVALS, CANCELLATIONS = range(2)  # independent random streams, so that cancel
 
 
 def schedule(
-    prompts: Sequence[Prompt],
+    prompts: Sequence[LoadPrompt],
     form: RequestForm,
     arrivals: Arrivals | None = None,
     seed: int = 0,
@@ -112,7 +112,7 @@ async def _note_lags(lags: list[float]) -> None:
 
 
 # (request, seconds since the start) -> outcome
-Send: TypeAlias = Callable[[PreparedRequest, Clock], Awaitable[Outcome]]
+Send: TypeAlias = Callable[[PreparedRequest, Clock], Awaitable[RequestOutcome]]
 
 
 Show: TypeAlias = Callable[..., None]  # called with the number of ended requests and a `note`
@@ -120,7 +120,7 @@ Show: TypeAlias = Callable[..., None]  # called with the number of ended request
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    outcomes: tuple[Outcome, ...]  # of requests that ended, in schedule order
+    outcomes: tuple[RequestOutcome, ...]  # of requests that ended, in schedule order
     planned: int
     duration: float  # seconds to the last end
     client: Json  # figures of the client's own load
@@ -164,7 +164,7 @@ class _Player:
     think_time: float
     running: int = 0
     lost: int = 0  # failed, rejected or cancelled
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[RequestOutcome] = field(default_factory=list)
 
     async def play(self, requests: Sequence[PreparedRequest]) -> None:
         """Returns when all have ended, or soon after a cancellation."""

@@ -17,7 +17,7 @@ from models.options import Count, Natural, NonNegative, Positive, Share, option,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Access:
+class AccessFlags:
     """The headers that let a request in."""
 
     header: tuple[tuple[str, str], ...] = option(
@@ -48,7 +48,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class RequestFlags:
     """The number of requests, and how they are sent."""
 
     num_prompts: Count = option(100, "requests of a run")
@@ -71,7 +71,7 @@ def parse_goal(text: str) -> tuple[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server(Access):
+class Server(AccessFlags):
     """The server to measure."""
 
     base_url: str | None = option(None, "where the server listens (default: http://HOST:PORT)", metavar="URL")
@@ -109,7 +109,7 @@ class Arriving:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class ResultFlags:
     """The figures to report, and the file that keeps them."""
 
     percentile_metrics: tuple[str, ...] = option(
@@ -141,7 +141,7 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchFlags(Server, Load, Arriving, Sampling, Result, Workload):
+class BenchFlags(Server, RequestFlags, Arriving, Sampling, ResultFlags, Workload):
     """All flags of the command."""
 
 
@@ -177,7 +177,7 @@ class Contestants:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundLoad(Load):
+class RoundLoad(RequestFlags):
     """The load of every contestant in every round."""
 
     rounds: Annotated[int, Meta(ge=LEAST_ROUNDS)] = option(
@@ -201,7 +201,7 @@ class RoundLoad(Load):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherServers(Access):
+class OtherServers(AccessFlags):
     """How to ask the servers of --urls."""
 
     ask_model: str | None = option(

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from engine.messages import Entry
 from models.errors import StrategyError, UserError
 from models.options import suggest
-from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Limits, OrderFactory
+from scheduler.batching.batcher import Batcher, BatcherFactory, BatcherParts, BatchLimits, OrderFactory
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.dp import DpBatcher
 from scheduler.batching.memory import MEMORIES
@@ -46,7 +46,7 @@ class Estimates:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SchedulerParts:
     batcher: Batcher
     placement: Placement
     estimates: Estimates = field(default_factory=Estimates)
@@ -56,8 +56,8 @@ class Parts:
 
 
 def assemble(
-    strategy: Strategy, limits: Limits, machine: Bilinear | StepLearning | None = None, submit: Submit = inline
-) -> Parts:
+    strategy: Strategy, limits: BatchLimits, machine: Bilinear | StepLearning | None = None, submit: Submit = inline
+) -> SchedulerParts:
     """Make a strategy's parts; `submit` runs learning elsewhere. Raises StrategyError for unknown or incompatible
     choices.
     """
@@ -66,7 +66,7 @@ def assemble(
     batcher = make_batcher(strategy, limits, new_queue, estimates)
     placement = _find("placement", strategy, PLACEMENTS)
     observers = () if estimates.batches is None else (estimates.batches,)
-    return Parts(batcher, placement, estimates, observers, strategy.name, strategy.calibrated)
+    return SchedulerParts(batcher, placement, estimates, observers, strategy.name, strategy.calibrated)
 
 
 SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = MappingProxyType(
@@ -75,7 +75,7 @@ SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = MappingProx
 
 
 def make_estimates(
-    strategy: Strategy, limits: Limits, machine: Bilinear | StepLearning | None, submit: Submit
+    strategy: Strategy, limits: BatchLimits, machine: Bilinear | StepLearning | None, submit: Submit
 ) -> Estimates:
     """Prices and serving times by the machine's model, given or learned from steps (None: from nothing)."""
     if machine is None:
@@ -86,7 +86,7 @@ def make_estimates(
     return Estimates(known, partial(_prices, known, limits), serving_time, steps, batches)
 
 
-def _prices(machine: MachineModel, limits: Limits) -> Prices:
+def _prices(machine: MachineModel, limits: BatchLimits) -> Prices:
     return device_prices(machine.model, limits.slots, limits.capacity_tokens, limits.context_length)
 
 
@@ -109,7 +109,7 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
 )  # due requests always come first
 
 
-def make_queue(strategy: Strategy, limits: Limits, estimates: Estimates) -> Callable[[], RankedQueue]:
+def make_queue(strategy: Strategy, limits: BatchLimits, estimates: Estimates) -> Callable[[], RankedQueue]:
     """A factory of the strategy's queues, shared between clients if asked; raises UserError where it cannot share."""
     shares = {} if limits.shares is None and strategy.shared else limits.shares
     if shares is not None and not can_share(strategy):
@@ -179,10 +179,10 @@ BATCHERS: Mapping[str, Batching] = MappingProxyType(
 
 
 def make_batcher(
-    strategy: Strategy, limits: Limits, new_queue: Callable[[], RankedQueue], estimates: Estimates
+    strategy: Strategy, limits: BatchLimits, new_queue: Callable[[], RankedQueue], estimates: Estimates
 ) -> Batcher:
     """Raises StrategyError for choices that the batcher ignores or cannot work with."""
-    kit = Kit(
+    kit = BatcherParts(
         new_queue,
         _find("memory", strategy, MEMORIES),
         limits,
@@ -227,7 +227,7 @@ def find_strategy(name: str) -> Strategy:
         near = suggest(name, STRATEGIES)
         raise StrategyError(f"{name} is none of {', '.join(STRATEGIES)}, PACKAGE:ROW, FILE.py:ROW{near}")
     strategy = STRATEGIES[name]
-    assemble(strategy, Limits(group_tokens=1, prefill_ahead=0))
+    assemble(strategy, BatchLimits(group_tokens=1, prefill_ahead=0))
     return strategy
 
 

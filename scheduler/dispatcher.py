@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
-from scheduler.assembly import Parts
+from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock, earliest
 from scheduler.observers import RequestObserver
 from scheduler.request import Failure, Refused, Request, State, Times, TooLate
@@ -50,7 +50,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: SchedulerParts,
         ports: Sequence[Port],
         clock: Clock,
         observers: Sequence[RequestObserver] = (),

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from engine.messages import BatchShape, Cancel, Cause, Command, FinishReason, HandedBack, RowId, RowUpdate, StepReport
-from scheduler.assembly import Parts
+from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
 from scheduler.observers import RequestObserver
 from scheduler.plan import Assignment, Plan, Returns
@@ -23,7 +23,7 @@ class RequestTable:
     """Event loop only."""
 
     def __init__(
-        self, parts: Parts, ports: Sequence[Port], clock: Clock, observers: Sequence[RequestObserver] = ()
+        self, parts: SchedulerParts, ports: Sequence[Port], clock: Clock, observers: Sequence[RequestObserver] = ()
     ) -> None:
         # None where the strategy takes predictions as they are
         self.calibration = Calibration() if parts.calibrated else None

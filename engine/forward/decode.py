@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.device import Outcome, OutOfMemoryError
+from engine.device import OutOfMemoryError, StepOutcome
 from engine.forward.batch import RunningBatch
 from engine.forward.shortage import refusing
 from engine.messages import RowUpdate, Tally
@@ -42,7 +42,7 @@ class Decode:
         batch.ahead = int(ahead)
         self._under_way: _Step | None = None
 
-    def step(self) -> Outcome[Row]:
+    def step(self) -> StepOutcome[Row]:
         """The next decode step; ahead, the one after it is under way on return."""
         step, unread = self._begun()
         if step is None:
@@ -56,11 +56,11 @@ class Decode:
         self._under_way = following
         return _taken(step, unread, choices)
 
-    def settle(self) -> Outcome[Row]:
+    def settle(self) -> StepOutcome[Row]:
         step, unread = self._begun()
-        return Outcome() if step is None else _taken(step, unread, step.chosen.read())
+        return StepOutcome() if step is None else _taken(step, unread, step.chosen.read())
 
-    def enter(self, joining: Sequence[Row]) -> Outcome[Row]:
+    def enter(self, joining: Sequence[Row]) -> StepOutcome[Row]:
         """A step in which rows enter by shape; none may be under way."""
         logits = self._batch.enter(joining)
         try:
@@ -145,14 +145,14 @@ def _places(rows: Sequence[Row]) -> dict[Row, int]:
     return {row: place for place, row in enumerate(rows)}
 
 
-def _taken(step: _Step, unread: dict[Row, int], choices: Sequence[Choice | Unchosen]) -> Outcome[Row]:
+def _taken(step: _Step, unread: dict[Row, int], choices: Sequence[Choice | Unchosen]) -> StepOutcome[Row]:
     counted = Tally(generated=len(unread), invalid=step.width - len(unread))
     return accept(list(unread), [choices[place] for place in unread.values()], step.computed + counted)
 
 
 def accept(
     rows: Sequence[Row], choices: Sequence[Choice | Unchosen], tally: Tally, read: Sequence[Row] = ()
-) -> Outcome[Row]:
+) -> StepOutcome[Row]:
     """Let each row take its token; one row's failure is its own."""
     updates: list[RowUpdate] = []
     failures: list[tuple[Row, Exception]] = []
@@ -163,4 +163,4 @@ def accept(
             updates.append(row.accept(choice))
         except Exception as error:
             failures.append((row, error))
-    return Outcome(updates, failures, tally, read)
+    return StepOutcome(updates, failures, tally, read)

@@ -24,8 +24,8 @@ BlockT = TypeVar("BlockT", bound=Kv)
 
 
 @dataclass(eq=False, slots=True)
-class _Node(Generic[BlockT]):
-    parent: str | _Node[BlockT]  # the scope for a first chunk
+class _PrefixNode(Generic[BlockT]):
+    parent: str | _PrefixNode[BlockT]  # the scope for a first chunk
     tokens: tuple[int, ...]
     block: BlockT
 
@@ -40,8 +40,10 @@ class PrefixCache(Generic[BlockT]):
         self.queries = 0  # prompt tokens looked up
         self.hits = 0  # of these, tokens found
         self.bytes = 0
-        self._children: dict[tuple[str | _Node[BlockT], tuple[int, ...]], _Node[BlockT]] = {}  # by parent and tokens
-        self._nodes: OrderedDict[_Node[BlockT], None] = OrderedDict()  # least recently used first
+        self._children: dict[
+            tuple[str | _PrefixNode[BlockT], tuple[int, ...]], _PrefixNode[BlockT]
+        ] = {}  # by parent and tokens
+        self._nodes: OrderedDict[_PrefixNode[BlockT], None] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -85,7 +87,7 @@ class PrefixCache(Generic[BlockT]):
             if len(missing) > len(blocks):
                 return  # evicted meanwhile, so the rest has no parent
             for place, block in zip(missing, blocks[len(blocks) - len(missing) :], strict=True):
-                node = _Node(path[-1] if path else scope, tuple(prompt[place : place + chunk]), block)
+                node = _PrefixNode(path[-1] if path else scope, tuple(prompt[place : place + chunk]), block)
                 self._children[node.parent, node.tokens] = node
                 self._nodes[node] = None
                 self.bytes += block.bytes
@@ -96,10 +98,10 @@ class PrefixCache(Generic[BlockT]):
                 del self._children[node.parent, node.tokens]
                 self.bytes -= node.block.bytes
 
-    def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_Node[BlockT]]:
+    def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_PrefixNode[BlockT]]:
         """Nodes of the longest cached prefix of at most `most` tokens."""
-        path: list[_Node[BlockT]] = []
-        parent: str | _Node[BlockT] = scope
+        path: list[_PrefixNode[BlockT]] = []
+        parent: str | _PrefixNode[BlockT] = scope
         for place in range(0, most - self.chunk + 1, self.chunk):
             node = self._children.get((parent, tuple(prompt[place : place + self.chunk])))
             if node is None:
@@ -108,7 +110,7 @@ class PrefixCache(Generic[BlockT]):
             parent = node
         return path
 
-    def _touch(self, path: list[_Node[BlockT]]) -> None:
+    def _touch(self, path: list[_PrefixNode[BlockT]]) -> None:
         """Mark as used, parents after children, so that a node with children is never evicted first."""
         for node in reversed(path):
             self._nodes.move_to_end(node)

@@ -171,12 +171,12 @@ COPIED_ROWS = 8
 COPIED_TOKENS = 4096  # at most at a time: more than a processor's cache, little of the memory
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     rows: int
     length: int
 
 
-def grid(max_rows: int, longest: int, *, points: int) -> tuple[Cell, ...]:
+def grid(max_rows: int, longest: int, *, points: int) -> tuple[GridCell, ...]:
     """`points` batch sizes by `points` lengths, evenly spaced by ratio, cheapest cell first. Raises ValueError where
     there is no grid.
     """
@@ -186,19 +186,19 @@ def grid(max_rows: int, longest: int, *, points: int) -> tuple[Cell, ...]:
             "raise --max-num-seqs or --max-model-len, or choose a model with a longer context"
         )
     rows, lengths = _spaced(1, max_rows, points), _spaced(SHORTEST, longest, points)
-    cells = (Cell(count, length) for count in rows for length in lengths)
+    cells = (GridCell(count, length) for count in rows for length in lengths)
     return tuple(sorted(cells, key=lambda cell: (cell.rows * cell.length, cell.rows)))
 
 
-def copied(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+def copied(cells: tuple[GridCell, ...]) -> tuple[GridCell, ...]:
     """Cells for measuring copies: each length once, shortest first."""
     most = min(COPIED_ROWS, max(cell.rows for cell in cells))
     lengths = sorted({cell.length for cell in cells})
-    return tuple(Cell(max(1, min(most, COPIED_TOKENS // length)), length) for length in lengths)
+    return tuple(GridCell(max(1, min(most, COPIED_TOKENS // length)), length) for length in lengths)
 
 
 def survey(
-    profiler: Profiler, cells: tuple[Cell, ...], time_limit: float, watch: Callable[[str, int, int], None]
+    profiler: Profiler, cells: tuple[GridCell, ...], time_limit: float, watch: Callable[[str, int, int], None]
 ) -> Timings:
     """Measure copies, prefill, then decode, in about `time_limit` seconds, cheapest cells first.
 
@@ -220,7 +220,7 @@ def survey(
     return Timings(found["prefill"], found["decode"], copies=found["copies"])
 
 
-def _measure(profiler: Profiler, phase: str, cell: Cell, limit: float) -> Timing:
+def _measure(profiler: Profiler, phase: str, cell: GridCell, limit: float) -> Timing:
     """`limit` seconds do not bound decode."""
     if phase == "decode":
         return profiler.decode(*cell)

@@ -55,7 +55,7 @@ class SimulatedRow(DeviceRow):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RowSums:
     """Sums that hold until a row joins, leaves or ends."""
 
     farthest: int  # greatest offset
@@ -76,7 +76,7 @@ class SimulatedBatch:
         self._headroom = headroom
         self._reads_padding = reads_padding
         self._opened = 0  # since the start
-        self._bounds: Bounds | None = None  # None: compute again
+        self._bounds: RowSums | None = None  # None: compute again
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -188,10 +188,10 @@ class SimulatedBatch:
         return rows <= self._max_rows and rows * needed <= self.capacity_tokens
 
     @property
-    def _found(self) -> Bounds:
+    def _found(self) -> RowSums:
         if self._bounds is None:
             live = [row for row in self.rows if row.ends_at > self.iterations]
             farthest = max((row.offset for row in self.rows), default=0)
             own = sum(row.own for row in live)
-            self._bounds = Bounds(farthest, len(live), min((row.ends_at for row in live), default=0), own)
+            self._bounds = RowSums(farthest, len(live), min((row.ends_at for row in live), default=0), own)
         return self._bounds

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.device import Action, Outcome
+from engine.device import Action, StepOutcome
 from engine.kv.prefix_cache import PrefixCache
 from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
@@ -115,7 +115,7 @@ class SimulatedDevice:
         """Prefill and decode do not overlap here."""
         return True
 
-    def collect_chunk(self) -> Outcome[SimulatedRow]:
+    def collect_chunk(self) -> StepOutcome[SimulatedRow]:
         rows, begin, end = self.prefilling, self._read, self._chunk_end()
         read = sum(min(row.length, end) - begin for row in rows)
         cached = len(rows) * self._kept if begin == self._kept else 0
@@ -126,23 +126,23 @@ class SimulatedDevice:
             self._prefixes.keep(row.prompt, row.cache_scope, _block)
             row.step += 1
             row.kv = SimulatedKv(row.cached_tokens, in_host_memory=False)
-        return Outcome([row.report() for row in ended], tally=tally, read=ended)
+        return StepOutcome([row.report() for row in ended], tally=tally, read=ended)
 
-    def settle(self) -> Outcome[SimulatedRow]:
-        return Outcome()
+    def settle(self) -> StepOutcome[SimulatedRow]:
+        return StepOutcome()
 
-    def enter(self, rows: Sequence[SimulatedRow]) -> Outcome[SimulatedRow]:
+    def enter(self, rows: Sequence[SimulatedRow]) -> StepOutcome[SimulatedRow]:
         running, live = len(self.batch), self.batch.live
         lengths = [row.length for row in rows]
         pad = (running + len(rows)) * max(lengths) - sum(lengths) - running
         tally = Tally(prompt=sum(lengths), pad=pad, generated=live + len(rows), invalid=running - live)
         self.batch.enter(rows)
-        return Outcome([row.report() for row in rows] + self._look(), tally=tally)
+        return StepOutcome([row.report() for row in rows] + self._look(), tally=tally)
 
-    def step(self, iterations: int) -> Outcome[SimulatedRow]:
+    def step(self, iterations: int) -> StepOutcome[SimulatedRow]:
         tally = self.batch.tally(iterations)
         self.batch.step(iterations)
-        return Outcome(self._look(), tally=tally)
+        return StepOutcome(self._look(), tally=tally)
 
     def _look(self) -> list[RowUpdate]:
         """Report ended rows, and from time to time all."""

@@ -20,7 +20,7 @@ from engine.simulated.machine import Cost, Pace, Work, keep_pace
 
 
 @dataclass(slots=True)
-class Usage:
+class DeviceUsage:
     """Seconds that a simulated device has spent."""
 
     prefill: float = 0.0  # entries by shape included
@@ -61,7 +61,7 @@ class SimulatedExecutor:
         self.info = info
         self.alive = True
         self.due = math.inf  # clock time of its next event; infinity: the next command
-        self.usage = Usage()
+        self.usage = DeviceUsage()
         self._now = now
         self._pace = pace
         self._deliver = deliver

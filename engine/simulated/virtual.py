@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from engine.device import Action, Outcome, RowFault
+from engine.device import Action, RowFault, StepOutcome
 from engine.kv.prefix_cache import PrefixCache
 from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
@@ -72,10 +72,10 @@ class VirtualDevice(SimulatedDevice):
             self._stepped_at += seconds
         return launched
 
-    def collect_chunk(self) -> Outcome[SimulatedRow]:
+    def collect_chunk(self) -> StepOutcome[SimulatedRow]:
         self._sleep_until(self._read_at)
         if not self.prefilling:  # its last row was cancelled meanwhile
-            return Outcome()
+            return StepOutcome()
         outcome = super().collect_chunk()
         asked = [(row, row.sampling) for row in outcome.read]
         wrong = [row for row, sampling in asked if (sampling.logprobs, sampling.prompt_logprobs) != (None, None)]
@@ -83,7 +83,7 @@ class VirtualDevice(SimulatedDevice):
         told = [update for update in outcome.updates if update.row_id not in {row.row_id for row in wrong}]
         return replace(outcome, updates=told, failures=failures)
 
-    def enter(self, rows: Sequence[SimulatedRow]) -> Outcome[SimulatedRow]:
+    def enter(self, rows: Sequence[SimulatedRow]) -> StepOutcome[SimulatedRow]:
         if self._under_way:
             self.batch.step(1)  # its tokens are reported with this step's
         self._begin(Action.ENTER, rows)
@@ -91,7 +91,7 @@ class VirtualDevice(SimulatedDevice):
         self._sleep_until(self._stepped_at)
         return super().enter(rows)
 
-    def step(self, iterations: int) -> Outcome[SimulatedRow]:
+    def step(self, iterations: int) -> StepOutcome[SimulatedRow]:
         """One step; the next one is under way when its tokens are read."""
         if not self._under_way:
             self._begin(Action.DECODE)
@@ -103,7 +103,7 @@ class VirtualDevice(SimulatedDevice):
             self._begin(Action.DECODE)
         self._sleep_until(end)
         updates = self._look()
-        return Outcome(updates, tally=replace(tally, generated=len(updates)))
+        return StepOutcome(updates, tally=replace(tally, generated=len(updates)))
 
     def _begin(self, action: Action, entering: Sequence[SimulatedRow] = ()) -> None:
         """Begin once the device is free."""

@@ -11,10 +11,12 @@ from statistics import fmean, median
 from types import MappingProxyType
 from typing import TypeAlias
 
-from loadgen.client.request import Foretold, Outcome
+from loadgen.client.request import Foretold, RequestOutcome
 from loadgen.result_file import FIGURES, Json
 
-Samples: TypeAlias = Callable[[Outcome], Sequence[float]]  # of a completed request, in seconds; none where undefined
+Samples: TypeAlias = Callable[
+    [RequestOutcome], Sequence[float]
+]  # of a completed request, in seconds; none where undefined
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Metric:
     samples: Samples
 
 
-def tpot(outcome: Outcome) -> Sequence[float]:
+def tpot(outcome: RequestOutcome) -> Sequence[float]:
     """Seconds per output token after the first; as in `vllm bench serve`, not as peers that include the first."""
     if not outcome.token_times or outcome.output_tokens < 2:
         return []
@@ -83,7 +85,7 @@ def judge(endings: Iterable[tuple[Foretold, float]]) -> Json:
 
 
 def measure(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RequestOutcome],
     duration: float,
     percentiles: Sequence[float] = (),
     metrics: Iterable[str] = tuple(METRICS),
@@ -124,13 +126,13 @@ def measure(
     return found
 
 
-def _median_ttfts(completed: Sequence[Outcome]) -> list[float]:
+def _median_ttfts(completed: Sequence[RequestOutcome]) -> list[float]:
     turns, ttft = range(1, 1 + max((outcome.request.turn for outcome in completed), default=0)), METRICS["ttft"].samples
     samples = [[sample for one in completed if one.request.turn == turn for sample in ttft(one)] for turn in turns]
     return [median(found) for found in samples if found] if len(turns) > 1 else []
 
 
-def meets(outcome: Outcome, goals: Mapping[str, float]) -> bool:
+def meets(outcome: RequestOutcome, goals: Mapping[str, float]) -> bool:
     """An undefined metric, such as TPOT of a single token, meets its goal."""
     return all(sample <= bound for name, bound in goals.items() for sample in METRICS[name].samples(outcome))
 
@@ -146,7 +148,7 @@ def divide(amount: float, duration: float) -> float:
     return amount / duration if duration > 0 else 0.0
 
 
-def _find_peak_tokens(completed: Sequence[Outcome]) -> float:
+def _find_peak_tokens(completed: Sequence[RequestOutcome]) -> float:
     """Tokens of the best second, a request's spread evenly over its chunks."""
     begin = min((outcome.sent for outcome in completed), default=0.0)
     tokens: dict[int, float] = {}
@@ -157,7 +159,7 @@ def _find_peak_tokens(completed: Sequence[Outcome]) -> float:
     return max(tokens.values(), default=0.0)
 
 
-def _find_peak_requests(outcomes: Sequence[Outcome]) -> int:
+def _find_peak_requests(outcomes: Sequence[RequestOutcome]) -> int:
     """Most requests at one time; ends count before begins."""
     changes = sorted([(one.sent, 1) for one in outcomes] + [(one.end, -1) for one in outcomes])
     running = peak = 0

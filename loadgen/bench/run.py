@@ -21,10 +21,10 @@ from rich.table import Table
 
 from loadgen.bench.measures import METRICS, measure
 from loadgen.client.client import Client, ServerError, Target, connect
-from loadgen.client.request import Outcome, Prompt, RequestForm
+from loadgen.client.request import LoadPrompt, RequestForm, RequestOutcome
 from loadgen.console import COLUMNS, Column
 from loadgen.load import Arrivals, Run, Show, play, schedule
-from loadgen.options import Arriving, BenchFlags, Load
+from loadgen.options import Arriving, BenchFlags, RequestFlags
 from loadgen.result_file import Json, explain_unwritable, save_json
 from loadgen.workload import requests as workload
 from loadgen.workload.requests import join_turns
@@ -34,7 +34,7 @@ from models.options import options_of
 from models.progress import Bars, say
 
 
-def details_json(outcomes: Sequence[Outcome]) -> Json:
+def details_json(outcomes: Sequence[RequestOutcome]) -> Json:
     """An entry per request, in schedule order; seconds after the start."""
     return {
         "statuses": [one.status for one in outcomes],
@@ -89,7 +89,7 @@ def make_table(figures: Json, metrics: Sequence[str], percentiles: Sequence[floa
     return result
 
 
-def list_errors(outcomes: Sequence[Outcome]) -> list[str]:
+def list_errors(outcomes: Sequence[RequestOutcome]) -> list[str]:
     """Most frequent first."""
     said = Counter(f"{one.failure.kind}: {one.failure.message}" for one in outcomes if one.failure is not None)
     lines = [f"{count} x {message}" for message, count in said.most_common(MAX_ERRORS)]
@@ -108,7 +108,7 @@ class Benchmark:
     figures: Json
 
 
-async def bench(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) -> Benchmark:
+async def bench(asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch) -> Benchmark:
     """Run to the end, or until cancelled: then the result covers what ended. Raises UserError, and KeyboardInterrupt
     while warming up.
     """
@@ -129,7 +129,7 @@ async def bench(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) -> B
     return Benchmark(form.model, run, counts | figures | run.client)
 
 
-async def warm_up(asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch) -> None:
+async def warm_up(asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch) -> None:
     """Raises as `bench` does."""
     if asked.num_warmups:
         async with _connect(asked, asked.num_warmups) as (client, form):
@@ -147,7 +147,7 @@ async def _connect(asked: BenchFlags, connections: int) -> AsyncIterator[tuple[C
 
 
 async def _warm_up(
-    client: Client, form: RequestForm, asked: BenchFlags, prompts: Sequence[Prompt], watch: Watch
+    client: Client, form: RequestForm, asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch
 ) -> None:
     """One request at least must succeed."""
     first = islice(cycle(prompts), asked.num_warmups)
@@ -232,7 +232,11 @@ def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object
         "model_id": done.model,
         "base_url": asked.url,
         "dataset_name": asked.dataset_name,
-        **{option.name: getattr(asked, option.name) for group in (Load, Arriving) for option in options_of(group)},
+        **{
+            option.name: getattr(asked, option.name)
+            for group in (RequestFlags, Arriving)
+            for option in options_of(group)
+        },
         "request_rate": "inf" if asked.request_rate == math.inf else asked.request_rate,  # JSON has no infinity
         "goodput": {name: bound * 1000 for name, bound in asked.goodput},
         "body": asked.fields(),

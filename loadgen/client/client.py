@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import aiohttp
 import orjson
 
-from loadgen.client.request import Clock, Failure, Outcome, PreparedRequest, Status
+from loadgen.client.request import Clock, PreparedRequest, RequestFailure, RequestOutcome, Status
 from loadgen.client.transcript import RequestError, Transcript, error_message
 from models.errors import UserError
 
@@ -58,12 +58,12 @@ class Client:
         except (ValueError, LookupError, TypeError) as error:
             raise ServerError(f"{url} lists no model: name one with --model") from error
 
-    async def send(self, request: PreparedRequest, clock: Clock) -> Outcome:
+    async def send(self, request: PreparedRequest, clock: Clock) -> RequestOutcome:
         """`clock`: seconds since the run's start."""
         sent = clock()
         transcript = Transcript()
         status: Status = "completed"
-        failure: Failure | None = None
+        failure: RequestFailure | None = None
         try:
             async with asyncio.timeout(request.cancel_after) as stay:
                 await self._exchange(request, transcript, clock)
@@ -74,7 +74,7 @@ class Client:
             failure = error.failure
             status = "rejected" if failure.http_status in OVERLOAD else "failed"
         times = tuple(transcript.token_times)
-        return Outcome(
+        return RequestOutcome(
             request=request,
             status=status,
             sent=sent,
@@ -123,9 +123,11 @@ async def _require_stream(response: aiohttp.ClientResponse) -> None:
     if response.status != 200:
         body = await response.content.read(MAX_ERROR_BYTES)
         message = f"status {response.status}: {error_message(body)}"
-        raise RequestError(Failure("http", message, response.status))
+        raise RequestError(RequestFailure("http", message, response.status))
     if response.content_type != "text/event-stream":
-        raise RequestError(Failure("protocol", f"the server answered with {response.content_type}, not a stream"))
+        raise RequestError(
+            RequestFailure("protocol", f"the server answered with {response.content_type}, not a stream")
+        )
 
 
 async def _read_to_end(response: aiohttp.ClientResponse) -> None:
@@ -136,16 +138,16 @@ async def _read_to_end(response: aiohttp.ClientResponse) -> None:
                 pass
 
 
-def _failure(error: Exception, timeout: float) -> Failure:
+def _failure(error: Exception, timeout: float) -> RequestFailure:
     said = str(error) or type(error).__name__
     match error:
         case aiohttp.ConnectionTimeoutError():
-            return Failure("connection", f"no connection within {CONNECT_TIMEOUT:g} s")
+            return RequestFailure("connection", f"no connection within {CONNECT_TIMEOUT:g} s")
         case TimeoutError():
-            return Failure("timeout", f"nothing came for {timeout:g} s (--timeout)")
+            return RequestFailure("timeout", f"nothing came for {timeout:g} s (--timeout)")
         case aiohttp.ClientConnectorError() | aiohttp.InvalidURL():
-            return Failure("connection", said)
+            return RequestFailure("connection", said)
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError() | OSError():
-            return Failure("closed", f"the server closed the connection: {said}")
+            return RequestFailure("closed", f"the server closed the connection: {said}")
         case _:
-            return Failure("protocol", said)
+            return RequestFailure("protocol", said)

@@ -13,7 +13,7 @@ from models.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class LoadPrompt:
     """Either `messages` or `tokens`."""
 
     messages: tuple[Mapping[str, str], ...] = ()
@@ -52,7 +52,7 @@ class RequestForm:
     fields: Mapping[str, object] = field(default_factory=dict)  # of the body; win over a prompt's
 
     def fill(
-        self, prompt: Prompt, index: int, due: float = 0.0, cancel_after: float | None = None, turn: int = 1
+        self, prompt: LoadPrompt, index: int, due: float = 0.0, cancel_after: float | None = None, turn: int = 1
     ) -> PreparedRequest:
         """Follow-ups get the next indices. Raises UserError."""
         kind, fitting = ("chat messages", CHAT) if prompt.messages else ("token ids", COMPLETIONS)
@@ -72,7 +72,7 @@ class RequestForm:
         follow_up = partial(self._follow_up, prompt, index, turn) if prompt.follow_ups else None
         return PreparedRequest(index, path, orjson.dumps(body), due, prompt.label, cancel_after, turn, follow_up)
 
-    def _follow_up(self, prompt: Prompt, index: int, turn: int, answer: str, due: float) -> PreparedRequest:
+    def _follow_up(self, prompt: LoadPrompt, index: int, turn: int, answer: str, due: float) -> PreparedRequest:
         said, *later = prompt.follow_ups
         messages = (
             *prompt.messages,
@@ -99,14 +99,14 @@ ErrorKind: TypeAlias = Literal["connection", "closed", "timeout", "http", "serve
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RequestFailure:
     kind: ErrorKind
     message: str
     http_status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RequestOutcome:
     request: PreparedRequest
     status: Status
     sent: float  # later than due where a concurrency limit or a busy client held it back
@@ -118,7 +118,7 @@ class Outcome:
     counted: bool = True  # whether the server counted tokens
     queue_time: float | None = None  # seconds, if reported
     foretold: Foretold | None = None  # if reported
-    failure: Failure | None = None
+    failure: RequestFailure | None = None
     text: str = ""
 
     @property

@@ -7,16 +7,16 @@ from typing import Any
 
 import msgspec
 
-from loadgen.client.request import Failure, Foretold
+from loadgen.client.request import Foretold, RequestFailure
 
 
 class RequestError(Exception):
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: RequestFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
-class Delta(msgspec.Struct):
+class StreamedDelta(msgspec.Struct):
     """A role alone is no output."""
 
     content: str | None = None
@@ -25,41 +25,41 @@ class Delta(msgspec.Struct):
     tool_calls: list[msgspec.Raw] | None = None
 
 
-class Choice(msgspec.Struct):
+class StreamedChoice(msgspec.Struct):
     """`delta` in chats, `text` in completions."""
 
-    delta: Delta | None = None
+    delta: StreamedDelta | None = None
     text: str | None = None
     finish_reason: str | None = None
 
 
-class PromptDetails(msgspec.Struct):
+class StreamedPromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class StreamedUsage(msgspec.Struct):
     """In a server's last event, or in every one."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: PromptDetails | None = None
+    prompt_tokens_details: StreamedPromptDetails | None = None
 
 
-class Estimate(msgspec.Struct):
+class ServerEstimate(msgspec.Struct):
     expected_completion_s: Foretold | None = None
 
 
-class Metrics(msgspec.Struct):
+class ServerMetrics(msgspec.Struct):
     """A server's own times and predictions."""
 
     queue_time_ms: float | None = None
-    estimate: Estimate | None = None
+    estimate: ServerEstimate | None = None
 
 
 class Event(msgspec.Struct):
-    choices: list[Choice] | None = None
-    usage: Usage | None = None
-    metrics: Metrics | None = None
+    choices: list[StreamedChoice] | None = None
+    usage: StreamedUsage | None = None
+    metrics: ServerMetrics | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -96,7 +96,7 @@ class Transcript:
     def close(self) -> None:
         """The stream has ended; raises RequestError if the answer had not."""
         if not self.done and not self._finished:
-            raise RequestError(Failure("closed", "the server closed the connection in the middle of the answer"))
+            raise RequestError(RequestFailure("closed", "the server closed the connection in the middle of the answer"))
 
     @property
     def end(self) -> float:
@@ -112,11 +112,11 @@ class Transcript:
             return DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             message = f"the server sent an event that cannot be read: {error}: {data[:80]!r}"
-            raise RequestError(Failure("protocol", message)) from None
+            raise RequestError(RequestFailure("protocol", message)) from None
 
     def _read(self, event: Event, now: float) -> None:
         if bytes(event.error) != b"null":
-            raise RequestError(Failure("server", error_message(bytes(event.error))))
+            raise RequestError(RequestFailure("server", error_message(bytes(event.error))))
         pieces = [piece for choice in event.choices or () if (piece := _output(choice)) is not None]
         if pieces:
             self.token_times.append(now)
@@ -134,7 +134,7 @@ class Transcript:
                 self.foretold = metrics.estimate.expected_completion_s
 
 
-def _output(choice: Choice) -> str | None:
+def _output(choice: StreamedChoice) -> str | None:
     """A chunk's text; None for nothing, "" for output without text."""
     delta = choice.delta
     if delta is None:

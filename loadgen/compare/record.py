@@ -32,7 +32,7 @@ class Contestant:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LoadPoint:
     """One load of the sweep."""
 
     rate: float | None = None  # requests/s; infinity: all at once; None: the workload's
@@ -50,7 +50,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class CompareSetting:
     date: str
     machine: Mapping[str, str]
     versions: Mapping[str, str]
@@ -64,7 +64,7 @@ class Play:
 
     contestant: str
     round: int
-    point: Point
+    point: LoadPoint
     figures: Mapping[str, object]  # by name in `lengthwise bench`, or `server_mean_batch_rows`
     latencies: tuple[float, ...] = ()  # job completion times in seconds, ascending
     errors: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Comparison:
 
     flags: CompareFlags
     contestants: tuple[Contestant, ...]  # the first is the baseline
-    points: tuple[Point, ...]
+    points: tuple[LoadPoint, ...]
     plays: tuple[Play, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     interrupted: bool = False
@@ -114,16 +114,16 @@ class Comparison:
         rounds = [[play.round for play in self.whole_plays(name, point)] for point in self.points]
         return len(set.intersection(*map(set, rounds)))
 
-    def whole_plays(self, name: str, point: Point) -> tuple[Play, ...]:
+    def whole_plays(self, name: str, point: LoadPoint) -> tuple[Play, ...]:
         """In order of the rounds."""
         return tuple(play for play in self.plays if play.whole and (play.contestant, play.point) == (name, point))
 
-    def by_round(self, name: str, point: Point, key: str) -> dict[int, float]:
+    def by_round(self, name: str, point: LoadPoint, key: str) -> dict[int, float]:
         """Of whole plays, as far as known."""
         figures = {play.round: play.figure(key) for play in self.whole_plays(name, point)}
         return {number: value for number, value in figures.items() if value is not None}
 
-    def count_lost(self, name: str, point: Point) -> float:
+    def count_lost(self, name: str, point: LoadPoint) -> float:
         """Failed or rejected, in all rounds."""
         return sum(sum(self.by_round(name, point, key).values()) for key in ("failed", "rejected"))
 
@@ -155,14 +155,14 @@ def _contestants(asked: CompareFlags) -> tuple[Contestant, ...]:
     return tuple(found.values())
 
 
-def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tuple[Point, ...]:
+def _points(rates: Sequence[float] | None, burstinesses: Sequence[float]) -> tuple[LoadPoint, ...]:
     if rates is None:
         if tuple(burstinesses) != (1.0,):
             raise UserError("--burstinesses needs --request-rates")
-        return (Point(),)
+        return (LoadPoint(),)
     finite = sorted({rate for rate in rates if rate != math.inf})
-    at_once = [Point(math.inf)] if math.inf in rates else []  # without burstiness
-    return (*(Point(rate, burstiness) for burstiness in sorted(set(burstinesses)) for rate in finite), *at_once)
+    at_once = [LoadPoint(math.inf)] if math.inf in rates else []  # without burstiness
+    return (*(LoadPoint(rate, burstiness) for burstiness in sorted(set(burstinesses)) for rate in finite), *at_once)
 
 
 def _serve_command(model: str | None, serve_args: str, strategy: str) -> str:
@@ -184,7 +184,7 @@ CONFIDENCE = 0.95  # of a change's bounds
 Outcome: TypeAlias = Literal["better", "worse", "not shown", "no verdict"]
 
 
-class Change(NamedTuple):
+class MeanChange(NamedTuple):
     """A contestant's distance from another, with bounds of CONFIDENCE."""
 
     typical: float
@@ -202,7 +202,7 @@ class Change(NamedTuple):
 class Verdict:
     contestant: str
     baseline: str
-    point: Point
+    point: LoadPoint
     quantity: Column
     outcome: Outcome
     text: str
@@ -220,7 +220,7 @@ def judge_all(comparison: Comparison) -> list[Verdict]:
 
 
 def _judge_quantity(
-    comparison: Comparison, contestant: str, baseline: str, point: Point, quantity: Column
+    comparison: Comparison, contestant: str, baseline: str, point: LoadPoint, quantity: Column
 ) -> Verdict | None:
     own, base = (comparison.by_round(one, point, quantity.key) for one in (contestant, baseline))
     if not own or not base:
@@ -243,7 +243,7 @@ def judge(pairs: Sequence[tuple[float, float]], better: Better) -> tuple[Outcome
     return outcome, f"{outcome}: {_write_change(change.typical, change.relative)} ({_write_bounds(change)})"
 
 
-def find_change(pairs: Sequence[tuple[float, float]]) -> Change:
+def find_change(pairs: Sequence[tuple[float, float]]) -> MeanChange:
     """Mean change over rounds from the second to the first; at least two pairs."""
     from scipy.special import stdtrit  # slow to import
 
@@ -252,10 +252,10 @@ def find_change(pairs: Sequence[tuple[float, float]]) -> Change:
     mean, error = statistics.fmean(changes), statistics.stdev(changes) / math.sqrt(len(changes))
     reach = float(stdtrit(len(changes) - 1, (1 + CONFIDENCE) / 2)) * error
     typical, low, high = (math.expm1(one) if relative else one for one in (mean, mean - reach, mean + reach))
-    return Change(typical, low, high, relative)
+    return MeanChange(typical, low, high, relative)
 
 
-def _write_bounds(change: Change) -> str:
+def _write_bounds(change: MeanChange) -> str:
     low, high = (_write_change(one, change.relative) for one in (change.low, change.high))
     return low if low == high else f"{low} to {high}"
 

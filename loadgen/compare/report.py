@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from loadgen.compare.machine import HIDDEN, hide, publish
-from loadgen.compare.record import CONFIDENCE, Comparison, Play, Point, Setting, Verdict, judge_all
+from loadgen.compare.record import CONFIDENCE, CompareSetting, Comparison, LoadPoint, Play, Verdict, judge_all
 from loadgen.console import BRIEF, TABLES, Figures, Table, set_upright, show_table, tabulate
 from loadgen.options import CompareFlags
 from loadgen.plot import TEMPLATES, Plot, render_page
@@ -27,7 +27,7 @@ def collect_flags(asked: CompareFlags) -> Json:
     }
 
 
-def make_document(comparison: Comparison, setting: Setting) -> Json:
+def make_document(comparison: Comparison, setting: CompareSetting) -> Json:
     flags = comparison.flags
     return {
         **asdict(setting),
@@ -54,7 +54,7 @@ def _play_json(play: Play) -> Json:
     return {**named, **play.figures, "errors": play.errors, "jcts_s": play.latencies}
 
 
-def _load_json(point: Point) -> Json:
+def _load_json(point: LoadPoint) -> Json:
     return {"request_rate": publish(point.rate), "burstiness": publish(point.burstiness)}
 
 
@@ -84,7 +84,7 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
         yield f"Runs have as few as {fewest:g} completed requests, so the 99th percentile is the slowest of them."
 
 
-def _warn_of_uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
+def _warn_of_uneven_work(comparison: Comparison, point: LoadPoint) -> Iterator[str]:
     """Latencies say little about schedulers where answers differ in length."""
     made = {
         name: max(tokens.values())
@@ -100,7 +100,7 @@ def _warn_of_uneven_work(comparison: Comparison, point: Point) -> Iterator[str]:
 MARKS = {"better": "▲ ", "worse": "▼ "}
 
 
-def make_page(comparison: Comparison, setting: Setting) -> str:
+def make_page(comparison: Comparison, setting: CompareSetting) -> str:
     flags, (*first, last) = comparison.flags, comparison.names
     seeds = f"seeds {flags.seed} to {flags.seed + flags.rounds - 1}"
     lines = [
@@ -139,7 +139,7 @@ def tell_warm_up(requests: int) -> str:
     return f"Each server was warmed up with {sent} before each of its turns, which the figures leave out."
 
 
-def _find_results(comparison: Comparison, point: Point) -> dict[str, list[Figures]]:
+def _find_results(comparison: Comparison, point: LoadPoint) -> dict[str, list[Figures]]:
     found = {name: [play.figures for play in comparison.whole_plays(name, point)] for name in comparison.names}
     return {name: figures for name, figures in found.items() if figures}
 
@@ -184,6 +184,6 @@ def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
             yield set_upright(tabulate(f"At {point.label}", found, keys), keys)
 
 
-def _tabulate_setting(comparison: Comparison, setting: Setting) -> Table:
+def _tabulate_setting(comparison: Comparison, setting: CompareSetting) -> Table:
     servers = {one.name: hide(one.command or f"{one.url}, which ran before") for one in comparison.contestants}
     return Table("Where and how", (), tuple((servers | {**setting.machine, **setting.versions}).items()), "setting")

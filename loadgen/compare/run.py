@@ -22,14 +22,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen.bench.run import bench, list_errors, warm_up
 from loadgen.client.client import ServerError, Target
-from loadgen.client.request import Prompt
+from loadgen.client.request import LoadPrompt
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide
-from loadgen.compare.record import Comparison, Contestant, Play, Point, Setting, Trouble, plan
+from loadgen.compare.record import CompareSetting, Comparison, Contestant, LoadPoint, Play, Trouble, plan
 from loadgen.compare.report import collect_flags, make_document, make_page, make_summary
 from loadgen.compare.server import ServerFailure, run_server
 from loadgen.console import format_number, table_console
 from loadgen.load import Show
-from loadgen.options import Access, BenchFlags, CompareFlags, Load, Sampling
+from loadgen.options import AccessFlags, BenchFlags, CompareFlags, RequestFlags, Sampling
 from loadgen.plot import INSTALL, can_draw
 from loadgen.result_file import explain_unwritable, stoppable
 from loadgen.workload import requests as workload
@@ -54,7 +54,7 @@ def run_compare(asked: CompareFlags) -> int:
     draws = can_draw()
     if not draws:
         print(f"no {PAGE}, which needs {INSTALL}: the figures go to {DATA} and to the terminal", file=sys.stderr)
-    setting = Setting(
+    setting = CompareSetting(
         date=f"{started:%Y-%m-%d %H:%M:%S}",
         machine=describe_machine(),
         versions=find_versions(),
@@ -123,7 +123,9 @@ KEYS = "LENGTHWISE_API_KEY"  # the variable with a server's keys
 METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_queue_time", "queue_time")
 
 
-def play_rounds(plan: Comparison, prompts: Sequence[Sequence[Prompt]], logs: Path, bars: Bars) -> Iterator[Comparison]:
+def play_rounds(
+    plan: Comparison, prompts: Sequence[Sequence[LoadPrompt]], logs: Path, bars: Bars
+) -> Iterator[Comparison]:
     """Play all rounds, or until KeyboardInterrupt; yields after every turn.
 
     Each round has its own prompts. A faulty contestant is left out from then on. Raises UserError where no contestant
@@ -156,14 +158,14 @@ class _Turn:
     flags: CompareFlags
     contestant: Contestant
     number: int
-    prompts: Sequence[Prompt]
+    prompts: Sequence[LoadPrompt]
     bars: Bars
 
     @property
     def title(self) -> str:
         return f"round {self.number} of {self.flags.rounds}, {self.contestant.name}"
 
-    def play(self, points: Sequence[Point], logs: Path) -> Iterator[Play]:
+    def play(self, points: Sequence[LoadPoint], logs: Path) -> Iterator[Play]:
         """Under all loads, or until interrupted. Raises ServerFailure and ServerError."""
         url = self.contestant.url
         self.bars.say(f"{self.title}: {'starting the server' if url is None else f'connecting to {hide(url)}'}")
@@ -184,7 +186,7 @@ class _Turn:
     def _show(self, title: str, total: int) -> Show:
         return self.bars.watch(f"{self.title}: {title}, {total} requests", total)
 
-    async def _play_load(self, asked: BenchFlags, point: Point) -> Play:
+    async def _play_load(self, asked: BenchFlags, point: LoadPoint) -> Play:
         load = replace(asked, num_warmups=0, request_rate=point.rate, burstiness=point.burstiness)
         target = Target(asked.url, asked.headers())
         rows, batches = await read_batch_rows(target)
@@ -208,7 +210,9 @@ class _Turn:
         """The flags with which `bench` asks the server, and a check that it lives."""
         flags, contestant = self.flags, self.contestant
         shared: dict[str, Any] = {
-            one.name: getattr(flags, one.name) for group in (Access, Load, Sampling) for one in options_of(group)
+            one.name: getattr(flags, one.name)
+            for group in (AccessFlags, RequestFlags, Sampling)
+            for one in options_of(group)
         }
         asked = BenchFlags(
             **shared | {"seed": flags.seed + self.number - 1},

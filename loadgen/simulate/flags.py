@@ -11,7 +11,7 @@ from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Scheduling
 
 if TYPE_CHECKING:
-    from loadgen.simulate.prediction import Prediction
+    from loadgen.simulate.prediction import SimulatedPrediction
 
 DEFAULT_STRATEGIES = ("vs", "baton-pd")
 VALIDATED_STRATEGIES = ("vs", "magnus", "scls", "baton-pd", "lengthwise")
@@ -19,7 +19,7 @@ DEFAULT_PREDICTION = "noisy:0.3"
 DEFAULT_COST = "a100-llama2-13b-hf"
 
 
-def parse_prediction(text: str) -> Prediction:
+def parse_prediction(text: str) -> SimulatedPrediction:
     """Raises ValueError."""
     from loadgen.simulate.prediction import read_prediction  # numpy, which --help can do without
 
@@ -91,7 +91,7 @@ class SimulatedLoad:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class SimulatedResult:
     """The figures to show, the files that they are written to, and the values of flags that are swept."""
 
     all: bool = option(False)
@@ -115,7 +115,7 @@ class LoadFlags(SimulatedLoad, Workload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateFlags(SimulatedMachine, SimulatedScheduling, LoadFlags, Result):
+class SimulateFlags(SimulatedMachine, SimulatedScheduling, LoadFlags, SimulatedResult):
     """All flags of the command, those of a validation apart."""
 
     @property

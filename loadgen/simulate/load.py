@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadgen.client.request import Prompt
+from loadgen.client.request import LoadPrompt
 from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.flags import LoadFlags
 from loadgen.workload.lengths import TRACES, Lengths, load_trace
@@ -73,6 +73,6 @@ def _lengths(workload: Workload, requests: int, seed: int) -> list[Lengths]:
     return [_length(prompt, count) for prompt in load_requests(known, requests, seed)]
 
 
-def _length(prompt: Prompt, count: Count) -> Lengths:
+def _length(prompt: LoadPrompt, count: Count) -> Lengths:
     read = len(prompt.tokens) or sum(count(message["content"]) for message in prompt.messages)
     return Lengths(prompt.arrival, max(1, read), prompt.replay_tokens or prompt.max_tokens or 1)

@@ -19,7 +19,7 @@ from engine.simulated.batch import SimulatedKv, SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.machine import Machine
 from loadgen.simulate.prediction import Forecast, split_forecast
-from scheduler.assembly import Parts
+from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
 from scheduler.node_router import Job, NodeLoad, WorkRouter
@@ -59,7 +59,7 @@ class WorkerRecord:
 class Node:
     """A whole server. The clock's owner moves it to `due`, calls `advance`, and so on."""
 
-    def __init__(self, parts: Parts, machine: Machine, clock: Clock) -> None:
+    def __init__(self, parts: SchedulerParts, machine: Machine, clock: Clock) -> None:
         self._clock = clock
         self._batcher = parts.batcher
         store: HostStore[SimulatedRow] = HostStore()
@@ -169,7 +169,7 @@ class PowerOfTwo(Router):
         return min(drawn, key=lambda index: nodes[index].requests)
 
 
-class ByWork(Router):
+class RouteByWork(Router):
     """The node with the least predicted work left (scheduler/placement.py)."""
 
     def __init__(self) -> None:
@@ -188,5 +188,5 @@ class ByWork(Router):
 
 
 ROUTERS: Mapping[str, Callable[[], Router]] = MappingProxyType(
-    {"work": ByWork, "pow2": PowerOfTwo, "round-robin": Router}
+    {"work": RouteByWork, "pow2": PowerOfTwo, "round-robin": Router}
 )

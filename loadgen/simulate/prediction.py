@@ -33,7 +33,7 @@ def split_forecast(forecast: Forecast) -> tuple[float | None, LengthDistribution
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class SimulatedPrediction:
     """Without any of these, nothing is predicted."""
 
     sigma: float | None = None  # of the error's logarithm; 0: oracle
@@ -58,12 +58,14 @@ class Prediction:
         return _noisy(self.sigma, seed) if self.sigma else true_length
 
 
-def read_prediction(text: str) -> Prediction:
+def read_prediction(text: str) -> SimulatedPrediction:
     """`none`, `oracle`, `noisy:SIGMA`, a name of WRONG, or `file:PATH`; raises ValueError."""
     kind, _, rest = text.partition(":")
     if kind == "file" and rest:
-        return Prediction(file=Path(rest))
-    plain = {"none": Prediction(), "oracle": Prediction(0.0)} | {name: Prediction(wrong=name) for name in WRONG}
+        return SimulatedPrediction(file=Path(rest))
+    plain = {"none": SimulatedPrediction(), "oracle": SimulatedPrediction(0.0)} | {
+        name: SimulatedPrediction(wrong=name) for name in WRONG
+    }
     if text in plain:
         return plain[text]
     try:
@@ -73,7 +75,7 @@ def read_prediction(text: str) -> Prediction:
     if kind != "noisy" or not (math.isfinite(sigma) and sigma > 0):
         names = ", ".join(plain)
         raise ValueError(f"{text!r} is none of {names}, file:PATH, and noisy:SIGMA with a number above 0")
-    return Prediction(sigma)
+    return SimulatedPrediction(sigma)
 
 
 def read_lengths(path: Path) -> list[float]:

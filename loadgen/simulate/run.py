@@ -23,7 +23,7 @@ from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars, say
 from scheduler.assembly import find_strategies
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.length.oracle import true_length
 from scheduler.serving_time.presets import PRESETS
 from scheduler.serving_time.profile_file import latest_profile, read_profile
@@ -175,7 +175,7 @@ def _find_profile(cost: str, cache: Callable[[], Path]) -> Path:
 
 def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
     flags, machine, load, strategy = trace.flags, trace.machine, trace.load, STRATEGIES[name]
-    limits = Limits.of(flags, flags.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
+    limits = BatchLimits.of(flags, flags.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
     prices = prices_of(machine) if flags.profile else None
     predict = None if strategy.length == Length.NONE else flags.prediction.source(flags.seed)
     parts, *others = (fit_parts(strategy, limits, machine, prices) for _ in range(flags.nodes))

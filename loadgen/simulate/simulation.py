@@ -24,8 +24,8 @@ from loadgen.simulate.node import Node, Router, VirtualClock, WorkerRecord
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
-from scheduler.assembly import Parts, assemble
-from scheduler.batching.batcher import Limits
+from scheduler.assembly import SchedulerParts, assemble
+from scheduler.batching.batcher import BatchLimits
 from scheduler.node_router import Job, list_prefixes
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
@@ -71,7 +71,7 @@ def prices_of(machine: Machine) -> Bilinear:
     return machine.cost
 
 
-def fit_parts(strategy: Strategy, limits: Limits, machine: Machine, prices: Bilinear | None) -> Parts:
+def fit_parts(strategy: Strategy, limits: BatchLimits, machine: Machine, prices: Bilinear | None) -> SchedulerParts:
     """`prices`: what the scheduler knows of the executors' speed from the start."""
     return assemble(
         strategy, limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs), prices
@@ -82,7 +82,7 @@ Watch = Callable[[int], None]  # called with the number of ended requests
 
 
 def simulate(
-    parts: Parts,
+    parts: SchedulerParts,
     machine: Machine,
     trace: Sequence[Lengths],
     max_tokens: int,
@@ -91,7 +91,7 @@ def simulate(
     *,
     turns: int = 1,
     think_time: float = 0.0,
-    others: Sequence[tuple[Parts, Machine]] = (),
+    others: Sequence[tuple[SchedulerParts, Machine]] = (),
     router: Router | None = None,
 ) -> Simulation:
     """Serve the trace to its end; executors in order of their nodes.

@@ -17,12 +17,12 @@ from rich.text import Text
 from engine.simulated.machine import Machine
 from loadgen.console import TABLES, show_table, tabulate
 from loadgen.result_file import Json
-from loadgen.simulate.prediction import Prediction, replay_forecasts
+from loadgen.simulate.prediction import SimulatedPrediction, replay_forecasts
 from loadgen.simulate.simulation import Figures, Served, fit_parts, measure_latencies, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import find_strategies
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.journal.file import RequestEntry, read
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
@@ -30,7 +30,7 @@ from scheduler.strategy import STRATEGIES, Length
 
 FEWEST = 20  # requests for a meaningful replay
 
-GUESSED = Prediction(0.5)  # where the journal has no predictions
+GUESSED = SimulatedPrediction(0.5)  # where the journal has no predictions
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ OFF = 0.5  # error from which on the simulator is useless
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class WhatIfSetting:
     """A server's settings and its machine's prices."""
 
     options: Scheduling
@@ -117,7 +117,7 @@ class Setting:
     prices: Bilinear
     group_tokens: int
 
-    def slowed(self, factor: float) -> Setting:
+    def slowed(self, factor: float) -> WhatIfSetting:
         """Scaled seconds."""
         return replace(self, machine=replace(self.machine, cost=self.prices.slowed(factor)))
 
@@ -153,7 +153,7 @@ class WhatIf:
         return sorted([*self.trials][1:], key=lambda one: self.trials[one]["mean_jct_ms"])
 
 
-def try_all(replay: Replay, setting: Setting, names: Sequence[str]) -> Iterator[WhatIf]:
+def try_all(replay: Replay, setting: WhatIfSetting, names: Sequence[str]) -> Iterator[WhatIf]:
     """Replay the own strategy and, if it fits the record, the others; then the best and own on other machines. Yields
     after each trial.
     """
@@ -176,11 +176,11 @@ def try_all(replay: Replay, setting: Setting, names: Sequence[str]) -> Iterator[
         yield replace(found, trials=dict(trials))
 
 
-def _measure(replay: Replay, setting: Setting, name: str) -> Figures:
+def _measure(replay: Replay, setting: WhatIfSetting, name: str) -> Figures:
     return measure_latencies(play(replay, setting, name), setting.machine.cost)
 
 
-def find_slowdown(replay: Replay, setting: Setting) -> float:
+def find_slowdown(replay: Replay, setting: WhatIfSetting) -> float:
     """The factor on prices that reproduces the recorded seconds."""
     slowdown, target = 1.0, sum(one.end - one.started for one in replay.recorded)
     for _ in range(ROUNDS):
@@ -201,9 +201,9 @@ def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(name for name in able if name not in unfit)
 
 
-def play(replay: Replay, setting: Setting, name: str) -> tuple[Served, ...]:
+def play(replay: Replay, setting: WhatIfSetting, name: str) -> tuple[Served, ...]:
     machine, strategy = setting.machine, STRATEGIES[name]
-    limits = Limits.of(setting.options, setting.group_tokens, machine.max_num_seqs)
+    limits = BatchLimits.of(setting.options, setting.group_tokens, machine.max_num_seqs)
     predict = None
     if strategy.length != Length.NONE:
         known = [one.predicted_length for one in replay.recorded]

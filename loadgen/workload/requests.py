@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from loadgen.client.request import Prompt
+from loadgen.client.request import LoadPrompt
 from loadgen.workload.lengths import TRACES, Cut, Lengths, clip, load_trace
 from loadgen.workload.sample import VOCABULARY, Sample, Vocabulary, fits, load_vocabulary, read_jsonl, read_sharegpt
 from loadgen.workload.tasks import read_material
@@ -82,7 +82,7 @@ DRAWS_PER_REQUEST = 100
 """Requests of `builtin` to draw at most for each that is short enough."""
 
 
-def _builtin(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+def _builtin(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[LoadPrompt]:
     material = read_material(rng, LEAST_MODULES + requests // REQUESTS_PER_MODULE)
     drawn = islice(draw_samples(material, rng), DRAWS_PER_REQUEST * requests)
     prompts = [one.prompt(vocabulary.count) for one in islice(_short(drawn, asked, vocabulary), requests)]
@@ -97,12 +97,12 @@ def _short(samples: Iterable[Sample], asked: Workload, vocabulary: Vocabulary) -
     return (one for one in samples if one.input_length(vocabulary.count) <= longest)
 
 
-def _jsonl(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+def _jsonl(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[LoadPrompt]:
     short = _short(read_jsonl(asked.file, need_reference=asked.replays), asked, vocabulary)
     return _draw([one.prompt(vocabulary.count) for one in short], asked, requests, rng)
 
 
-def _sharegpt(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+def _sharegpt(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[LoadPrompt]:
     fitting, count = [], vocabulary.count
     for sample in read_sharegpt(asked.file):
         length = asked.sharegpt_output_len or sample.output_length(count) or 0
@@ -111,17 +111,17 @@ def _sharegpt(asked: Workload, requests: int, vocabulary: Vocabulary, rng: rando
     return _draw(fitting, asked, requests, rng)
 
 
-def _draw(prompts: Sequence[Prompt], asked: Workload, requests: int, rng: random.Random) -> list[Prompt]:
+def _draw(prompts: Sequence[LoadPrompt], asked: Workload, requests: int, rng: random.Random) -> list[LoadPrompt]:
     """The number of requests that are wanted, in random order; all prompts are used equally often."""
     if not prompts:
         raise UserError(f"{asked.file}: no request is within the bounds; raise --max-input-len")
-    drawn: list[Prompt] = []
+    drawn: list[LoadPrompt] = []
     while len(drawn) < requests:
         drawn += rng.sample(prompts, len(prompts))
     return drawn[:requests]
 
 
-def _random(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+def _random(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[LoadPrompt]:
     ratio = asked.random_range_ratio
 
     def draw(mean: int, most: int | None) -> int:
@@ -133,11 +133,13 @@ def _random(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.
     return _of_tokens(lengths, asked, vocabulary, rng)
 
 
-def _trace(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+def _trace(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[LoadPrompt]:
     return _of_tokens(load_trace(asked.file, asked.dataset_name, asked.cut(requests)), asked, vocabulary, rng)
 
 
-def _of_tokens(lengths: Iterable[Lengths], asked: Workload, vocabulary: Vocabulary, rng: random.Random) -> list[Prompt]:
+def _of_tokens(
+    lengths: Iterable[Lengths], asked: Workload, vocabulary: Vocabulary, rng: random.Random
+) -> list[LoadPrompt]:
     """Prompts of random tokens: windows of one shuffled vocabulary, so that even a million tokens are made at once."""
     ids = list(vocabulary.ids)
     rng.shuffle(ids)
@@ -147,17 +149,17 @@ def _of_tokens(lengths: Iterable[Lengths], asked: Workload, vocabulary: Vocabula
         rounds = -(-(start + one.input_length) // len(ids))
         tokens = tuple((ids * rounds)[start : start + one.input_length])
         prompts.append(
-            Prompt(tokens=tokens, replay_tokens=one.output_length, arrival=one.arrival, label=asked.dataset_name)
+            LoadPrompt(tokens=tokens, replay_tokens=one.output_length, arrival=one.arrival, label=asked.dataset_name)
         )
     return prompts
 
 
-DATASETS: Mapping[str, Callable[[Workload, int, Vocabulary, random.Random], list[Prompt]]] = MappingProxyType(
+DATASETS: Mapping[str, Callable[[Workload, int, Vocabulary, random.Random], list[LoadPrompt]]] = MappingProxyType(
     {"builtin": _builtin, "random": _random, "jsonl": _jsonl, "sharegpt": _sharegpt} | dict.fromkeys(TRACES, _trace)
 )
 
 
-def join_turns(prompts: Sequence[Prompt], turns: int) -> list[Prompt]:
+def join_turns(prompts: Sequence[LoadPrompt], turns: int) -> list[LoadPrompt]:
     """Conversations of `turns` chat requests each, in their order; the last one may be shorter. Raises UserError."""
     if turns > 1 and not all(prompt.messages for prompt in prompts):
         raise UserError("--turns: this workload's requests are not chat messages, so none can follow another")
@@ -172,7 +174,7 @@ IMPOSED = ("random", *TRACES)
 """Datasets of random tokens: no model ends an answer to them at a length that means anything."""
 
 
-def load(workload: Workload, requests: int, seed: int) -> list[Prompt]:
+def load(workload: Workload, requests: int, seed: int) -> list[LoadPrompt]:
     """The requests of a workload, in the order to send them; traces may hold fewer than asked for. Raises UserError."""
     workload.refuse()
     vocabulary = load_vocabulary(workload.tokenizer, workload.random_vocab_size)
@@ -187,7 +189,7 @@ def ignores_eos(workload: Workload) -> bool:
     return workload.dataset_name in IMPOSED and not workload.replays
 
 
-def _finished(prompt: Prompt, workload: Workload, bound: int | None) -> Prompt:
+def _finished(prompt: LoadPrompt, workload: Workload, bound: int | None) -> LoadPrompt:
     """The request with its max_tokens.
 
     Replayed answers all get the same bound, so that it tells the server nothing about the length of one.

@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from loadgen.client.request import Prompt
+from loadgen.client.request import LoadPrompt
 from loadgen.workload.lengths import at, json_lines, text_lines
 from models.errors import UserError
 
@@ -47,9 +47,9 @@ class Sample:
             return (user,)
         return ({"role": "system", "content": self.instruction}, user)
 
-    def prompt(self, count: Count) -> Prompt:
+    def prompt(self, count: Count) -> LoadPrompt:
         """The request, its answer's length in `replay_tokens`."""
-        return Prompt(messages=self.messages(), label=self.label, replay_tokens=self.output_length(count))
+        return LoadPrompt(messages=self.messages(), label=self.label, replay_tokens=self.output_length(count))
 
     def input_length(self, count: Count) -> int:
         """Tokens of instruction and input; the chat template adds some."""

@@ -29,7 +29,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CacheManifest:
     """`files`: relative path -> bytes."""
 
     format: int
@@ -42,17 +42,17 @@ class Manifest:
         return sum(self.files.values())
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> CacheManifest | None:
     """None unless all files are there in full length."""
     with contextlib.suppress(OSError, msgspec.DecodeError):
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=CacheManifest)
         sizes = {name: (folder / name).stat().st_size for name in manifest.files}
         if manifest.format == FORMAT and sizes == manifest.files:
             return manifest
     return None
 
 
-def find_whole(shelf: Path) -> Iterator[tuple[Path, Manifest]]:
+def find_whole(shelf: Path) -> Iterator[tuple[Path, CacheManifest]]:
     """Complete folders on a shelf, by name."""
     for folder in sorted(shelf.glob("[!.]*")):
         if (manifest := read_manifest(folder)) is not None:
@@ -135,5 +135,5 @@ def _seal(folder: Path, origin: Origin) -> None:
     for path in files:
         path.chmod(0o644)  # a service may run as another user
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-    manifest = msgspec.json.encode(Manifest(FORMAT, origin, sizes))
+    manifest = msgspec.json.encode(CacheManifest(FORMAT, origin, sizes))
     (folder / MANIFEST).write_bytes(msgspec.json.format(manifest))

@@ -23,7 +23,7 @@ from transformers.utils import logging as library_logging
 from models.catalog.checkpoint import require_checkpoint
 from models.errors import CatalogError, translate_failures
 from models.network.packing import pack_encoder
-from models.proxy.task import Scale, Task, lengths_of
+from models.proxy.task import ProxyTask, Scale, lengths_of
 
 MAX_TOKENS = 512  # last tokens of a conversation (SSJF, 3.1)
 
@@ -36,7 +36,7 @@ TEXT_PER_TOKEN = 32
 
 
 class ProxyNetwork(nn.Module):
-    def __init__(self, encoder: nn.Module, hidden: int, task: Task) -> None:
+    def __init__(self, encoder: nn.Module, hidden: int, task: ProxyTask) -> None:
         super().__init__()
         self.encoder = encoder
         outputs = task.classes if task.scores_classes else 1
@@ -77,14 +77,16 @@ class Reader:
 class Proxy:
     """A network, its reader, and its outputs' meaning. One thread at a time."""
 
-    def __init__(self, network: ProxyNetwork, reader: Reader, task: Task, scale: Scale) -> None:
+    def __init__(self, network: ProxyNetwork, reader: Reader, task: ProxyTask, scale: Scale) -> None:
         self.network = network
         self.reader = reader
         self.task = task
         self.scale = scale
 
     @classmethod
-    def fresh(cls, folder: Path, task: Task, scale: Scale, *, max_tokens: int = MAX_TOKENS, seed: int = 0) -> Proxy:
+    def fresh(
+        cls, folder: Path, task: ProxyTask, scale: Scale, *, max_tokens: int = MAX_TOKENS, seed: int = 0
+    ) -> Proxy:
         """With an untrained head. Raises CatalogError."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -172,9 +174,9 @@ ENCODER = "encoder"
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ProxyManifest:
     format: int
-    task: Task
+    task: ProxyTask
     scale: Scale
     max_tokens: int  # tokens of a text
     hidden: int  # width
@@ -193,7 +195,7 @@ def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
         reader.tokenizer.save_pretrained(new / ENCODER)
         save_file({name: value.contiguous() for name, value in network.head.state_dict().items()}, new / HEAD)
         hidden = int(network.encoder.config.hidden_size)  # type: ignore[union-attr, arg-type]
-        about = Manifest(FORMAT, proxy.task, proxy.scale, reader.max_tokens, hidden, encoder, rows)
+        about = ProxyManifest(FORMAT, proxy.task, proxy.scale, reader.max_tokens, hidden, encoder, rows)
         (new / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(about)))
         if folder.exists():
             folder.rename(work / "old")
@@ -202,12 +204,12 @@ def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> ProxyManifest:
     """Raises CatalogError when unusable."""
     if not (folder / MANIFEST).exists():
         raise CatalogError(f"there is no proxy at {folder}: make one with {REMEDY}")
     with translate_failures(lambda why: CatalogError(f"{folder} is no proxy of {REMEDY}: {why}")):
-        about = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        about = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ProxyManifest)
     if about.format != FORMAT:
         made = f"{folder} was made by another version (format {about.format}, here {FORMAT})"
         raise CatalogError(f"{made}: train it again with {REMEDY}")

@@ -19,7 +19,7 @@ CUTS = (0.25, 0.5, 0.75, 0.99)
 RANKS = tuple(np.linspace(0.0, 1.0, 33).tolist())  # quantiles that map a ranking's scores to lengths
 
 
-class Task(StrEnum):
+class ProxyTask(StrEnum):
     """What outputs mean, and their loss (SSJF, 3.1)."""
 
     REGRESSION_L1 = "regression-l1"  # length, absolute error: the paper's choice
@@ -37,17 +37,17 @@ class Task(StrEnum):
     @property
     def cuts(self) -> tuple[float, ...]:
         """Quantiles between classes; none for ranking."""
-        return {Task.BINARY: (0.5,), Task.RANKING: ()}.get(self, CUTS)
+        return {ProxyTask.BINARY: (0.5,), ProxyTask.RANKING: ()}.get(self, CUTS)
 
     @property
     def scores_classes(self) -> bool:
         """An output a class, else one."""
-        return self in (Task.CLASSIFICATION, Task.BINARY)
+        return self in (ProxyTask.CLASSIFICATION, ProxyTask.BINARY)
 
     @property
     def wants_values(self) -> bool:
         """Learns from lengths, not classes."""
-        return self in (Task.REGRESSION_L1, Task.REGRESSION_MSE, Task.RANKING)
+        return self in (ProxyTask.REGRESSION_L1, ProxyTask.REGRESSION_MSE, ProxyTask.RANKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,18 @@ class Scale:
     scores: tuple[float, ...] = ()  # a ranking's outputs at RANKS; before training, its targets
 
     @classmethod
-    def of(cls, task: Task, lengths: NDArray[np.float32]) -> Scale:
+    def of(cls, task: ProxyTask, lengths: NDArray[np.float32]) -> Scale:
         """Of lengths in tokens (n,). Raises ValueError where classes would coincide."""
         edges = quantile_edges(lengths, task.cuts)
         classes = class_of(lengths, edges)
         if not task.wants_values:
             _require_all(classes, task.classes)
         typical = tuple(float(np.median(lengths[classes == label])) for label in np.unique(classes))
-        if task is Task.RANKING:
+        if task is ProxyTask.RANKING:
             typical = at_ranks(lengths)
-        centre = float(np.mean(lengths) if task is Task.REGRESSION_MSE else np.median(lengths))
+        centre = float(np.mean(lengths) if task is ProxyTask.REGRESSION_MSE else np.median(lengths))
         spread = float(np.std(lengths)) or 1.0
-        scores = tuple((length - centre) / spread for length in typical) if task is Task.RANKING else ()
+        scores = tuple((length - centre) / spread for length in typical) if task is ProxyTask.RANKING else ()
         return cls(centre, spread, edges, typical, scores)
 
 
@@ -100,7 +100,7 @@ def _require_all(classes: NDArray[np.intp], count: int) -> None:
         )
 
 
-def targets(task: Task, scale: Scale, lengths: NDArray[np.float32]) -> Tensor:
+def targets(task: ProxyTask, scale: Scale, lengths: NDArray[np.float32]) -> Tensor:
     """Tokens (n,) -> class numbers or values (n,)."""
     if task.wants_values:
         return torch.as_tensor((lengths - scale.centre) / scale.spread, dtype=torch.float32)
@@ -108,14 +108,14 @@ def targets(task: Task, scale: Scale, lengths: NDArray[np.float32]) -> Tensor:
     return numbers if task.scores_classes else numbers.float()
 
 
-def loss(task: Task, outputs: Tensor, wanted: Tensor) -> Tensor:
+def loss(task: ProxyTask, outputs: Tensor, wanted: Tensor) -> Tensor:
     """Mean of outputs (n, outputs) against targets (n,)."""
     if task.scores_classes:
         return functional.cross_entropy(outputs, wanted)
     values = outputs.squeeze(1)
-    if task is Task.RANKING:
+    if task is ProxyTask.RANKING:
         return _list_mle(values, wanted)
-    if task in (Task.REGRESSION_L1, Task.ORDINAL_L1):
+    if task in (ProxyTask.REGRESSION_L1, ProxyTask.ORDINAL_L1):
         return functional.l1_loss(values, wanted)
     return functional.mse_loss(values, wanted)
 
@@ -128,11 +128,11 @@ def _list_mle(scores: Tensor, wanted: Tensor) -> Tensor:
     return (left[torch.searchsorted(ascending, ascending)] - odds).mean()
 
 
-def lengths_of(task: Task, scale: Scale, outputs: Tensor) -> NDArray[np.float32]:
+def lengths_of(task: ProxyTask, scale: Scale, outputs: Tensor) -> NDArray[np.float32]:
     """Outputs (n, outputs) -> tokens (n,), at least 1; a class is its median."""
     if task.wants_values:
         values = outputs.squeeze(1).double().numpy()
-        by_rank = task is Task.RANKING
+        by_rank = task is ProxyTask.RANKING
         values = np.interp(values, scale.scores, scale.typical) if by_rank else values * scale.spread + scale.centre
         lengths: NDArray[np.float32] = np.maximum(values, 1.0).astype(np.float32)
         return lengths

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.proxy.network import Proxy
-from models.proxy.task import Task, at_ranks, loss, targets
+from models.proxy.task import ProxyTask, at_ranks, loss, targets
 
 NEIGHBOURHOOD = 16  # batches' worth of rows grouped by length: less padding, still random
 
@@ -43,7 +43,7 @@ class TextRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """Reported after each batch of phase 1 and epoch of phase 2."""
 
     phase: int
@@ -51,7 +51,7 @@ class Step:
     total: int
 
 
-Watch: TypeAlias = Callable[[Step], None]
+Watch: TypeAlias = Callable[[TrainingStep], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class _Training:
     def _note_scores(self) -> None:
         """Map a ranking's scores to lengths rank by rank, on training data."""
         proxy = self._proxy
-        if proxy.task is Task.RANKING:
+        if proxy.task is ProxyTask.RANKING:
             with torch.no_grad():
                 scores = self._network.head(self._states(self._rows)).squeeze(1)
             proxy.scale = replace(proxy.scale, scores=at_ranks(scores.cpu().numpy()))
@@ -125,7 +125,7 @@ class _Training:
                 ids, mask = self._proxy.reader.pad([self._rows[place] for place in places], self._proxy.device)
                 self._descend(network(ids, mask), places, optimizer)
                 schedule.step()
-                self._watch(Step(1, next(done), total))
+                self._watch(TrainingStep(1, next(done), total))
             return self._held_loss(self._states(self._held_rows))
 
         return _repeat(network, start, train_epoch, options.epochs, options.patience)
@@ -139,7 +139,7 @@ class _Training:
         def train_epoch() -> float:
             for places in self._batches():
                 self._descend(head(states[places]), places, optimizer)
-            self._watch(Step(2, next(done), options.head_epochs))
+            self._watch(TrainingStep(2, next(done), options.head_epochs))
             return self._held_loss(held)
 
         return _repeat(head, self._held_loss(held), train_epoch, options.head_epochs, options.head_patience)

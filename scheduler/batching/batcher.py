@@ -28,7 +28,7 @@ from scheduler.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """Options of batchers, and sizes of the executors."""
 
     group_tokens: int  # cells of a prefill group; one longer prompt may go alone
@@ -53,11 +53,11 @@ class Limits:
         return Aging(self.options.aging_factor, self.seconds_per_token)
 
     @classmethod
-    def of(cls, options: Scheduling, group_tokens: int, max_num_seqs: int) -> Limits:
+    def of(cls, options: Scheduling, group_tokens: int, max_num_seqs: int) -> BatchLimits:
         ahead = options.prefill_ahead
         return cls(group_tokens, max(1, max_num_seqs // 8) if ahead is None else ahead, options)
 
-    def within(self, capacity_tokens: int, context_length: int, slots: int) -> Limits:
+    def within(self, capacity_tokens: int, context_length: int, slots: int) -> BatchLimits:
         """With one more executor, which may be smaller."""
         return replace(
             self,
@@ -66,7 +66,7 @@ class Limits:
             slots=min(slots, self.slots or slots),
         )
 
-    def timed(self, model: Bilinear | None) -> Limits:
+    def timed(self, model: Bilinear | None) -> BatchLimits:
         """With a decode step's seconds by a model, for all slots at half the longest length."""
         rows = self.slots or 1
         columns = min(self.context_length or 0, (self.capacity_tokens or 0) / rows) / 2
@@ -77,12 +77,12 @@ Pauses: TypeAlias = Mapping[int, Sequence[RowId]]  # executor index -> rows to h
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
+class BatcherParts:
     """A batcher's parts: the other columns of its strategy's row."""
 
     new_queue: Callable[[], RankedQueue]
     memory: Memory
-    limits: Limits
+    limits: BatchLimits
     terms: Terms
     returns: Returns
     machine: MachineModel = field(default_factory=MachineModel)  # the bilinear model of this machine, as far as known
@@ -108,7 +108,7 @@ class Kit:
 class Batcher(ABC):
     """Holds what waits and hands it out as plans."""
 
-    def __init__(self, kit: Kit, waiting: RankedQueue | None = None) -> None:
+    def __init__(self, kit: BatcherParts, waiting: RankedQueue | None = None) -> None:
         """`waiting` ranks requests as far as that does not depend on the executor that asks; None: by the order."""
         self._kit = kit
         self.waiting = kit.new_queue() if waiting is None else waiting
@@ -148,5 +148,5 @@ class Batcher(ABC):
         return self._kit.plan(requests) if requests else None
 
 
-BatcherFactory: TypeAlias = Callable[[Kit], Batcher]
-OrderFactory: TypeAlias = Callable[[Limits, PricesNow], Order]
+BatcherFactory: TypeAlias = Callable[[BatcherParts], Batcher]
+OrderFactory: TypeAlias = Callable[[BatchLimits, PricesNow], Order]

@@ -9,19 +9,19 @@ from math import inf
 
 from engine.messages import Entry, RowId
 from scheduler.batching.affinity import Affinity
-from scheduler.batching.batcher import Batcher, Kit, Pauses
+from scheduler.batching.batcher import Batcher, BatcherParts, Pauses
 from scheduler.batching.preemption import Background, ByOrder, ByPriority, Preemption
 from scheduler.plan import Plan
 from scheduler.request import BACKGROUND, Request
 from scheduler.waiting.fair import Fair
-from scheduler.waiting.returning import Returning
+from scheduler.waiting.returning import SlotReservations
 from scheduler.worker import Worker
 
 
 class ContinuousBatcher(Batcher):
     """Fills slots as they free, with groups of similar length where prompts are prefilled apart."""
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: BatcherParts) -> None:
         super().__init__(kit)
         self._background = Background(kit.limits.options.batch_slowdown, kit.machine)
         # rules, and how many executors each may ask at once
@@ -32,7 +32,7 @@ class ContinuousBatcher(Batcher):
         embeds = kit.terms.entry is Entry.EMBED
         self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
         # a row already on the executor gets the slot first
-        self._returning = Returning() if isinstance(self.waiting.order, Fair) and not self._ahead else None
+        self._returning = SlotReservations() if isinstance(self.waiting.order, Fair) and not self._ahead else None
         self._affinity = Affinity()
 
     def add(self, request: Request, now: float) -> None:
@@ -114,7 +114,7 @@ class ContinuousBatcher(Batcher):
 
 
 def similar_group(
-    ranked: Iterable[Request], worker: Worker, kit: Kit, most: int, padding: float
+    ranked: Iterable[Request], worker: Worker, kit: BatcherParts, most: int, padding: float
 ) -> tuple[Request, ...]:
     """The best-ranked request and, in rank, those that suit it in length and memory, at most `most`.
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.batching.batcher import Batcher, Kit
+from scheduler.batching.batcher import Batcher, BatcherParts
 from scheduler.plan import Plan
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
@@ -24,7 +24,7 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """Rows `start` to `stop` (exclusive) as one batch."""
 
     start: int
@@ -37,7 +37,7 @@ EQUAL = 1 + 1e-12  # ratio within which rounded sums are equal; the largest batc
 
 def partition(
     lengths: IntArray, fresh: BoolArray, model: Bilinear, *, iterations: int, most_rows: IntArray
-) -> tuple[Part, ...]:
+) -> tuple[BatchPart, ...]:
     """Contiguous parts of least total serving time, in order.
 
     `lengths` (rows,) ascend; `fresh` (rows,) are to be prefilled, the others bring KV caches. A part that ends with
@@ -72,13 +72,15 @@ def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iteratio
     return seconds + float(model.copy(copied).sum())
 
 
-def _parts(cuts: list[int], lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int) -> tuple[Part, ...]:
+def _parts(
+    cuts: list[int], lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int
+) -> tuple[BatchPart, ...]:
     """`cuts[i]`: where the last part of the first i rows begins."""
-    parts: list[Part] = []
+    parts: list[BatchPart] = []
     stop = len(lengths)
     while stop > 0:
         rows = slice(cuts[stop], stop)
-        parts.append(Part(rows.start, stop, slice_seconds(lengths[rows], fresh[rows], model, iterations)))
+        parts.append(BatchPart(rows.start, stop, slice_seconds(lengths[rows], fresh[rows], model, iterations)))
         stop = rows.start
     return tuple(reversed(parts))
 
@@ -93,7 +95,7 @@ class DpBatcher(Batcher):
     the least loaded executor's work, as of when all last asked.
     """
 
-    def __init__(self, kit: Kit, *, capped: bool = False, adaptive: bool = False) -> None:
+    def __init__(self, kit: BatcherParts, *, capped: bool = False, adaptive: bool = False) -> None:
         super().__init__(kit, RankedQueue(Arrived()))
         self._key = kit.new_keys()
         self._capped = capped
@@ -147,7 +149,7 @@ class DpBatcher(Batcher):
         self._ready = sorted(plans, key=lambda plan: plan.estimate)
         self._recent.extend(plan.estimate for plan in plans)
 
-    def _parts(self, ranked: Sequence[Request]) -> tuple[Part, ...]:
+    def _parts(self, ranked: Sequence[Request]) -> tuple[BatchPart, ...]:
         """Batches that any known executor can take."""
         workers = self._asked.values()
         most_rows = min(worker.info.max_rows for worker in workers)

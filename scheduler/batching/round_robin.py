@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from engine.messages import RowId
-from scheduler.batching.batcher import Batcher, BatcherFactory, Kit, Pauses
+from scheduler.batching.batcher import Batcher, BatcherFactory, BatcherParts, Pauses
 from scheduler.clock import earliest
 from scheduler.plan import Plan
 from scheduler.request import Request
@@ -21,7 +21,7 @@ class RoundRobinBatcher(Batcher):
     An executor is known from its first call on, which gets one request, so that the others get their share.
     """
 
-    def __init__(self, kit: Kit, *, local: BatcherFactory) -> None:
+    def __init__(self, kit: BatcherParts, *, local: BatcherFactory) -> None:
         super().__init__(kit, RankedQueue(Arrived()))
         self._local = local
         self._unassigned: deque[Request] = deque()

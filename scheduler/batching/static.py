@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from math import inf
 
-from scheduler.batching.batcher import Batcher, Kit
+from scheduler.batching.batcher import Batcher, BatcherParts
 from scheduler.plan import Plan
 from scheduler.request import Request
 from scheduler.worker import Worker
@@ -18,7 +18,7 @@ class StaticBatcher(Batcher):
     overrides `max_batch_size`.
     """
 
-    def __init__(self, kit: Kit, *, rows: int | None = None) -> None:
+    def __init__(self, kit: BatcherParts, *, rows: int | None = None) -> None:
         super().__init__(kit)
         self._rows = rows or kit.limits.options.max_batch_size
         self._asked = -inf  # when an executor last asked: older waits were seen then

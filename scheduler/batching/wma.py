@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.messages import Cause
-from scheduler.batching.batcher import Batcher, Kit
+from scheduler.batching.batcher import Batcher, BatcherParts
 from scheduler.plan import Plan
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
@@ -31,7 +31,7 @@ from scheduler.waiting.queue import RankedQueue
 from scheduler.worker import Worker
 
 
-class Lengths(NamedTuple):
+class BatchLengths(NamedTuple):
     """L(p), G(p), or L(B), G(B), in tokens."""
 
     input: int
@@ -43,10 +43,10 @@ class Lengths(NamedTuple):
         return self.input + self.generation
 
 
-def batch_lengths(rows: Iterable[Lengths]) -> Lengths:
+def batch_lengths(rows: Iterable[BatchLengths]) -> BatchLengths:
     """L(B) and G(B)."""
     inputs, generations = zip(*rows, strict=True)
-    return Lengths(max(inputs), max(generations))
+    return BatchLengths(max(inputs), max(generations))
 
 
 def useful_reads(input_length: int, generation_length: int) -> int:
@@ -81,7 +81,7 @@ def hrrn(waited: FloatArray, seconds: FloatArray) -> FloatArray:
 class WaitingBatch:
     """Requests of one priority to run together, open to others while `insertable`. Never empty."""
 
-    def __init__(self, rows: dict[Request, Lengths], *, insertable: bool = True) -> None:
+    def __init__(self, rows: dict[Request, BatchLengths], *, insertable: bool = True) -> None:
         self.rows = rows  # with their lengths on arrival, which decided this batch
         self.insertable = insertable
         self.priority = next(iter(rows)).priority
@@ -106,7 +106,7 @@ class WaitingBatch:
 class WmaBatcher(Batcher):
     """A request joins the batch that then wastes least, or opens one; an idle executor takes the best batch."""
 
-    def __init__(self, kit: Kit, *, fixed_size: bool = False) -> None:
+    def __init__(self, kit: BatcherParts, *, fixed_size: bool = False) -> None:
         super().__init__(kit, RankedQueue(Arrived()))
         self._limits = kit.limits
         self._fixed_size = fixed_size
@@ -165,7 +165,7 @@ class WmaBatcher(Batcher):
             self.waiting.discard(request)
         return self._plan(batch)
 
-    def _least_wasteful(self, priority: int, lengths: Lengths) -> WaitingBatch | None:
+    def _least_wasteful(self, priority: int, lengths: BatchLengths) -> WaitingBatch | None:
         """The batch that wastes least with the request in, if any may take it (algorithm 1)."""
         found, least = None, float(self._limits.options.wma_threshold)
         useful, most_rows, most_tokens = useful_reads(*lengths), self._most_rows, self._limits.capacity_tokens or inf
@@ -218,9 +218,9 @@ class WmaBatcher(Batcher):
         return self._kit.plan(tuple(batch.rows), seconds)
 
 
-def expected_lengths(request: Request, context_length: int | None) -> Lengths:
+def expected_lengths(request: Request, context_length: int | None) -> BatchLengths:
     """L(p) and G'(p) of what is left, in whole tokens; what a returning request generated counts as input."""
     left = ceil(remaining_length(request))
     if context_length is not None:
         left = min(left, context_length - request.tokens)
-    return Lengths(request.tokens, max(1, left))
+    return BatchLengths(request.tokens, max(1, left))

@@ -24,14 +24,14 @@ CHUNK = 1000  # entries deleted in one transaction
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class JournalBounds:
     """None: unbounded."""
 
     age: float | None = None  # seconds since an entry ended
     size: float | None = None  # bytes of the file
 
 
-def trim(connection: sqlite3.Connection, bounds: Bounds, now: float) -> None:
+def trim(connection: sqlite3.Connection, bounds: JournalBounds, now: float) -> None:
     """Delete the oldest entries beyond the bounds; `now` since 1970. The file does not shrink. Raises sqlite3.Error."""
     pages = "pragma_page_count, pragma_freelist_count, pragma_page_size"
     used = f"SELECT (page_count - freelist_count) * page_size FROM {pages}"
@@ -63,7 +63,7 @@ _Waiting: TypeAlias = tuple[RequestEntry, Future[bool]]  # entry, and whether it
 class Journal:
     """`put` may be called from any thread; what is written survives any end of the process."""
 
-    def __init__(self, path: Path, *, limit: int = QUEUE, bounds: Bounds = Bounds()) -> None:
+    def __init__(self, path: Path, *, limit: int = QUEUE, bounds: JournalBounds = JournalBounds()) -> None:
         self.path = path
         self._bounds = bounds
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(limit)
@@ -162,7 +162,7 @@ class Journal:
         self.written += len(entries)
 
     def _trim(self) -> None:
-        if self._bounds != Bounds() and self.path.is_file():
+        if self._bounds != JournalBounds() and self.path.is_file():
             with suppress(sqlite3.Error, OSError):
                 trim(self._open(), self._bounds, time.time())
 

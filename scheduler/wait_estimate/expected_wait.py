@@ -35,7 +35,7 @@ from itertools import islice, takewhile
 from math import inf, log
 from typing import NamedTuple
 
-from scheduler.assembly import Parts
+from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
 from scheduler.node_router import NodeLoad
 from scheduler.remaining_length import remaining_length
@@ -68,7 +68,7 @@ class _Held(NamedTuple):
 class ExpectedWait:
     """Reads a batcher's queue and what executors hold; changes neither. Event loop only."""
 
-    def __init__(self, parts: Parts, workers: Collection[Worker], clock: Clock) -> None:
+    def __init__(self, parts: SchedulerParts, workers: Collection[Worker], clock: Clock) -> None:
         self._waiting = parts.batcher.waiting
         self._workers = workers
         self._now = clock.now

@@ -47,7 +47,7 @@ def _expected_service(request: Request) -> float:
 
 
 @dataclass(eq=False, slots=True)
-class _Client:
+class _FairClient:
     queue: RankedQueue
     weight: float
     counter: float = 0.0  # by weight
@@ -93,10 +93,10 @@ class Fair(Order):
         self._new_queue: Callable[[], RankedQueue] = lambda: RankedQueue(new_order(), aging)
         self._name = name
         self._shares = shares
-        self._clients: dict[str, _Client] = {}
-        self._active: dict[str, _Client] = {}  # with waiting requests
-        self._served: dict[str, _Client] = {}  # charged for requests that have not ended
-        self._last: _Client | None = None  # whose request left the queue last
+        self._clients: dict[str, _FairClient] = {}
+        self._active: dict[str, _FairClient] = {}  # with waiting requests
+        self._served: dict[str, _FairClient] = {}  # charged for requests that have not ended
+        self._last: _FairClient | None = None  # whose request left the queue last
 
     def key(self, request: Request, now: float) -> Key:
         return (max(0, request.priority), request.times.arrival, request.row_id)
@@ -144,9 +144,9 @@ class Fair(Order):
                 before = before.and_share(others, min(others.place, turns + (client.counter < counter)))
         return before
 
-    def _client(self, request: Request) -> _Client:
+    def _client(self, request: Request) -> _FairClient:
         known = self._clients.get(self._name(request))
-        return known or _Client(self._new_queue(), self._shares.get(self._name(request), 1.0))
+        return known or _FairClient(self._new_queue(), self._shares.get(self._name(request), 1.0))
 
     def _least(self) -> float:
         """The least counter in the queue, or of the last client to leave it."""

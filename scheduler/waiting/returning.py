@@ -24,7 +24,7 @@ class _Client:
     until: float = -inf  # seconds of the clock
 
 
-class Returning:
+class SlotReservations:
     def __init__(self) -> None:
         self._clients: dict[str, _Client] = {}  # with a request, or not too late yet
         self._away: set[str] = set()  # of these, without a request

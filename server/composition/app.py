@@ -18,7 +18,7 @@ from pathlib import Path
 from engine.executor import Executor
 from engine.messages import Report, Stop
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, default_cache
-from scheduler.assembly import Parts
+from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
@@ -124,7 +124,7 @@ async def _load_beside_predictor(
 
 def _build_parts(
     stack: AsyncExitStack, config: ServeConfig, loaded: Loaded, metrics: Metrics
-) -> tuple[Parts, StepLearning]:
+) -> tuple[SchedulerParts, StepLearning]:
     """The strategy's parts, whose batches are counted besides being learned from; and what steps take."""
     learner = ThreadPoolExecutor(1, "learner")
     learner.submit(int)  # its thread starts now: while answers are made, the system may have none to give

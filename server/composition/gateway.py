@@ -12,8 +12,8 @@ import aiohttp
 
 from engine.messages import Report
 from models.errors import UserError
-from scheduler.assembly import Parts, assemble
-from scheduler.batching.batcher import Limits as Batching
+from scheduler.assembly import SchedulerParts, assemble
+from scheduler.batching.batcher import BatchLimits as Batching
 from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import TokenFeatures
@@ -102,7 +102,7 @@ def check_backends(config: GatewayConfig) -> None:
         raise UserError(f"--strategy {config.strategy} wants true lengths, which no backend tells")
 
 
-def _parts_for(config: GatewayConfig, metrics: Metrics) -> Parts:
+def _parts_for(config: GatewayConfig, metrics: Metrics) -> SchedulerParts:
     """The strategy's parts, whose batches are counted, without what learns from steps: backends do not tell theirs."""
     limits = Batching(group_tokens=ROOM, prefill_ahead=0, options=config, max_padding=1.0, shares=shares_of(config))
     strategy = replace(STRATEGIES[config.strategy], memory="paged")  # a backend's rows take no more than they have

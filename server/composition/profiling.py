@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.measure.probe import probe
-from engine.measure.profiler import Cell, Profiler, grid, survey
+from engine.measure.profiler import GridCell, Profiler, grid, survey
 from engine.measure.timing import SliceTiming, Timing
 from models.errors import UserError
 from models.network.loader import LoadedModel
@@ -82,7 +82,7 @@ def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
     return model, text
 
 
-def slice_cells(cells: Iterable[Cell], model: Bilinear, count: int, seconds: float) -> tuple[Cell, ...]:
+def slice_cells(cells: Iterable[GridCell], model: Bilinear, count: int, seconds: float) -> tuple[GridCell, ...]:
     """Up to `count` cells, evenly by cost, within the time."""
     costs = {cell: model.serve(cell.rows, cell.length, SLICE) for cell in cells}
     for steps in range(count, 0, -1):
@@ -93,7 +93,7 @@ def slice_cells(cells: Iterable[Cell], model: Bilinear, count: int, seconds: flo
     return ()
 
 
-def _slices(profiler: Profiler, cells: tuple[Cell, ...], watch: Watch) -> tuple[SliceTiming, ...]:
+def _slices(profiler: Profiler, cells: tuple[GridCell, ...], watch: Watch) -> tuple[SliceTiming, ...]:
     timings = []
     for done, cell in enumerate(cells, start=1):
         timings.append(SliceTiming(*cell, SLICE, profiler.slice(*cell, SLICE)))

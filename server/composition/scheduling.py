@@ -13,8 +13,8 @@ from engine.measure.timing import Timings
 from engine.messages import ExecutorInfo
 from models.catalog.catalog import default_cache
 from models.errors import UserError
-from scheduler.assembly import Parts, assemble, can_share
-from scheduler.batching.batcher import Limits
+from scheduler.assembly import SchedulerParts, assemble, can_share
+from scheduler.batching.batcher import BatchLimits
 from scheduler.learner import Submit
 from scheduler.serving_time.bilinear import Bilinear, fit_errors
 from scheduler.serving_time.machine import MachineModel, StepLearning
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 def parts_for(
     config: ServeConfig, executors: Iterable[ExecutorInfo], machine: Bilinear | StepLearning | None, submit: Submit
-) -> Parts:
+) -> SchedulerParts:
     """The parts of the strategy that the flags name; raises UserError where something of it is missing here."""
     infos = tuple(executors)
     chunk = min(config.chunk_tokens(info.device) for info in infos)
-    limits = Limits.of(config, chunk, min(info.max_rows for info in infos))
+    limits = BatchLimits.of(config, chunk, min(info.max_rows for info in infos))
     for info in infos:
         limits = limits.within(info.capacity_tokens, info.context_length, info.max_rows)
     limits = replace(limits, shares=shares_of(config))

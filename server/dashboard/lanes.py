@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from engine.messages import RowId, RowUpdate, StepReport
 from scheduler.request import Request, State
-from server.dashboard.snapshot import Change, Row, Stage, rounded
+from server.dashboard.snapshot import Change, ShownRow, Stage, rounded
 
 ENDED = (Stage.GONE, Stage.INVALID)
 KEPT = 300.0  # seconds that changes are kept for new viewers
@@ -54,10 +54,10 @@ class Lanes:
                 self._move(request.row_id, request, Stage.DECODE if request.generated else Stage.PREFILL, now)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ShownRow]:
         """Ended rows only while they keep a slot."""
         shown = (row for row in self._occupants.values() if row.stage is not Stage.GONE)
-        return [Row(row.lane, row.request.row_id, row.stage, *row.lengths) for row in shown]
+        return [ShownRow(row.lane, row.request.row_id, row.stage, *row.lengths) for row in shown]
 
     def history(self, now: float) -> list[Change]:
         """Changes of five minutes, after the latest earlier one of each lane."""

@@ -140,7 +140,7 @@ class Scene:
         table = self._dispatcher.table
         return snapshot.Moment(round(now, 3), table.requests_waiting, table.requests_running, totals)
 
-    def _tell_clients(self) -> list[snapshot.Client]:
+    def _tell_clients(self) -> list[snapshot.ShownClient]:
         waiting: Counter[str] = Counter()
         running: Counter[str] = Counter()
         service = Counter(self._service)
@@ -150,7 +150,7 @@ class Scene:
             service[held.client] += round(service_had(held))
             running[held.client] += held.state is State.RUNNING
         names = {**dict(service.most_common(MOST_CLIENTS)), **dict(waiting.most_common(MOST_CLIENTS))}
-        shown = [snapshot.Client(name, waiting[name], running[name], service[name]) for name in names]
+        shown = [snapshot.ShownClient(name, waiting[name], running[name], service[name]) for name in names]
         return shown[:MOST_CLIENTS] if len(shown) > 1 else []
 
     def _executor(self, worker: Worker) -> snapshot.ExecutorNow:

@@ -30,7 +30,7 @@ class Stage(IntEnum):
     """The row has ended but keeps its slot: what is computed for it is of no use."""
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class ShownRow(msgspec.Struct, frozen=True, array_like=True):
     """A row on its lane."""
 
     lane: int
@@ -101,7 +101,7 @@ class ExecutorNow(msgspec.Struct, frozen=True):
 
     index: int
     alive: bool
-    rows: list[Row]
+    rows: list[ShownRow]
     batch: int
     """Rows of the batch, those that have ended included."""
     staged: int
@@ -120,7 +120,7 @@ class Totals(Tally):
     failed: int = 0
 
 
-class Client(msgspec.Struct, frozen=True, array_like=True):
+class ShownClient(msgspec.Struct, frozen=True, array_like=True):
     """A client, among whom service is shared out."""
 
     name: str
@@ -151,7 +151,7 @@ class Tick(Moment, frozen=True):
     """What executors have and have not begun, then the first that wait, in the order in which they are served."""
     ended: list[Ended]
     first_tokens: list[FirstToken]
-    clients: list[Client]
+    clients: list[ShownClient]
     """The clients that were served most; empty while there is only one."""
     order: Comparison
     """Latencies since the start, beside those by order of arrival."""

@@ -170,7 +170,7 @@ class Replica:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Front:
+class RayFront:
     """Checks a call as `lengthwise serve` does, and passes it to a node."""
 
     def __init__(self, nodes: Any, servers: Servers) -> None:
@@ -266,7 +266,7 @@ def build(servers: Servers, settings: Cluster) -> serve.Application:
         user_config={},  # or Replica.reconfigure is not called
         **common,
     )
-    front = serve.deployment(Front).options(name="front", ray_actor_options={"num_cpus": 0}, **common)
+    front = serve.deployment(RayFront).options(name="front", ray_actor_options={"num_cpus": 0}, **common)
     return front.bind(replicas.bind(servers.flags, servers.key), servers)
 
 

@@ -20,7 +20,7 @@ from engine.sampling.params import SamplingParams
 from models.catalog.catalog import default_cache
 from scheduler.clock import Clock, background
 from scheduler.journal.file import ANSWERED, JournalError, RequestEntry, read
-from scheduler.journal.writer import Bounds, Journal
+from scheduler.journal.writer import Journal, JournalBounds
 from scheduler.learner import Lesson, Submit, inline
 from scheduler.length.cache import CachedPredictor
 from scheduler.length.features import LengthQuery, TokenFeatures
@@ -224,7 +224,7 @@ def open_journal(stack: AsyncExitStack, config: FrontConfig) -> Journal | None:
     if config.no_journal:
         return None
     age = None if config.journal_max_age is None else config.journal_max_age * 86400
-    bounds = Bounds(age, config.journal_max_size * 2**30)
+    bounds = JournalBounds(age, config.journal_max_size * 2**30)
     journal = Journal(journal_path(default_cache(), config.journal), bounds=bounds)
     journal.start()
     stack.push_async_callback(asyncio.to_thread, journal.close)

@@ -20,8 +20,8 @@ from models.errors import UserError
 from models.progress import Bars
 from models.proxy import network
 from models.proxy.network import Proxy
-from models.proxy.task import Scale, Task, quantile_edges
-from models.proxy.training import Step, TextRows, TrainingOptions
+from models.proxy.task import ProxyTask, Scale, quantile_edges
+from models.proxy.training import TextRows, TrainingOptions, TrainingStep
 from models.proxy.training import train as tune
 from scheduler.length import evaluation
 from scheduler.length.evaluation import Contest, Contestant, Split, quality
@@ -144,16 +144,18 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
         TextRows([queries[place].conversation for place in part.tolist()], lengths[part])
         for part in np.split(order, [tested, watched])
     )
-    folder, kept = catalog.resolve(args.embedder), Task(args.task)
+    folder, kept = catalog.resolve(args.embedder), ProxyTask(args.task)
 
-    def tuned(task: Task) -> tuple[Proxy, Figures]:
+    def tuned(task: ProxyTask) -> tuple[Proxy, Figures]:
         proxy, losses = _tune(folder, task, learn, watch, args, bars)
         found = quality(proxy.predict(test.texts), test.lengths, quantile_edges(learn.lengths))
         figures = asdict(found) | asdict(found.errors) | {"losses": losses}
         del figures["errors"]
-        return proxy, figures | ({"accuracy": None, "f1": None} if task is Task.BINARY else {})  # it knows two classes
+        return proxy, figures | (
+            {"accuracy": None, "f1": None} if task is ProxyTask.BINARY else {}
+        )  # it knows two classes
 
-    outcomes = {task: tuned(task) for task in (kept, *(one for one in Task if one != kept and args.compare_tasks))}
+    outcomes = {task: tuned(task) for task in (kept, *(one for one in ProxyTask if one != kept and args.compare_tasks))}
     path = args.output or proxy_path(default_cache(), args.tokenizer)
     count = len(learn.texts)
     _write(path, lambda: network.save(path, outcomes[kept][0], encoder=args.embedder, rows=count))
@@ -170,7 +172,7 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
 
 
 def _tune(
-    folder: Path, task: Task, learn: TextRows, watched: TextRows, args: argparse.Namespace, bars: Bars
+    folder: Path, task: ProxyTask, learn: TextRows, watched: TextRows, args: argparse.Namespace, bars: Bars
 ) -> tuple[Proxy, Figures]:
     """A proxy made of the encoder in a folder, and its losses."""
     try:
@@ -182,7 +184,7 @@ def _tune(
         proxy.network.to("cuda")
     phases = {phase: bars.begin(f"{task}, phase {phase}") for phase in (1, 2)}
 
-    def show(step: Step) -> None:
+    def show(step: TrainingStep) -> None:
         phases[step.phase].show(step.done, total=step.total)
 
     return proxy, asdict(tune(proxy, learn, watched, TrainingOptions(epochs=args.epochs, seed=args.seed), show))

@@ -14,7 +14,7 @@ from engine import health as health_module
 from engine.device import Action
 from engine.executor import Executor
 from engine.forward.prefill import Prefill
-from engine.health import FIRST_CALM, Health, Shape
+from engine.health import FIRST_CALM, DeviceHealth, Shape
 from engine.kv.arena import KvArena
 from engine.lifecycle import Lifecycle
 from engine.messages import (
@@ -66,7 +66,7 @@ def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(
     alone = lifecycle_of(tiny_model, tiny_text)
     alone.table.admit(SPECS)
     expected = tokens_of(finish(alone))
-    fault, health, now, found = Fault(error, on=False), Health(), 0.0, []
+    fault, health, now, found = Fault(error, on=False), DeviceHealth(), 0.0, []
     lifecycle = lifecycle_of(faulty(tiny_model, fault), tiny_text, capacity=16_384)
     lifecycle.table.admit(SPECS)
     while not lifecycle.table.idle:
@@ -86,7 +86,7 @@ def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(
 
 
 def test_memory_that_is_short_again_is_taken_back_ever_more_rarely() -> None:
-    health, now, waits = Health(), 0.0, []
+    health, now, waits = DeviceHealth(), 0.0, []
     for _ in range(9):
         health.note_turn(now, short=True)
         assert health.grow_at is not None

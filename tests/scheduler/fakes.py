@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from engine.messages import Admit, Cancel, Command, ExecutorInfo, FinishReason, RowId, RowUpdate, StepReport, Terms
 from engine.sampling.params import SamplingParams
-from scheduler.batching.batcher import Kit, Limits
+from scheduler.batching.batcher import BatcherParts, BatchLimits
 from scheduler.batching.memory import MEMORIES, Memory
 from scheduler.plan import Returns
 from scheduler.request import Request, Times
@@ -70,14 +70,14 @@ def request(
 
 
 def kit(
-    limits: Limits,
+    limits: BatchLimits,
     *,
     order: Ranking = Fcfs(),  # noqa: B008
     memory: Memory = MEMORIES["scale"],
     terms: Terms = Terms(),  # noqa: B008
     returns: Returns = Returns.ROW_END,
-) -> Kit:
-    return Kit(lambda: RankedQueue(order), memory, limits, terms, returns)
+) -> BatcherParts:
+    return BatcherParts(lambda: RankedQueue(order), memory, limits, terms, returns)
 
 
 def worker(*held: Request, capacity: int = 1000, rows: int = 4) -> Worker:

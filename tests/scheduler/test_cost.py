@@ -12,7 +12,7 @@ import pytest
 from engine.messages import BatchShape, FinishReason, StepReport
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
@@ -26,7 +26,7 @@ class Crowd:
 
     def __init__(self, strategy: str, count: int) -> None:
         self.rng, self.clock = random.Random(0), VirtualClock()
-        limits = Limits(group_tokens=2048, prefill_ahead=0).within(16_384, 2048, SLOTS)
+        limits = BatchLimits(group_tokens=2048, prefill_ahead=0).within(16_384, 2048, SLOTS)
         executor = port(capacity=16_384, rows=SLOTS, context=2048)
         self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], limits), [executor], self.clock)
         self.requests = [self.submit() for _ in range(count + SLOTS)]

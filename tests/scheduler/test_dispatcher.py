@@ -10,7 +10,7 @@ import pytest
 from engine.messages import Admit, ExecutorDied, ExecutorHealth, FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Refused, Request, State
 from scheduler.strategy import STRATEGIES
@@ -23,10 +23,10 @@ STOP = FinishReason.STOP
 class Stage:
     """A dispatcher between a clock and executors."""
 
-    def __init__(self, *ports: FakePort, limits: Limits | None = None, strategy: str = "baton-pd") -> None:
+    def __init__(self, *ports: FakePort, limits: BatchLimits | None = None, strategy: str = "baton-pd") -> None:
         self.ports = ports or (port(),)
         self.clock = VirtualClock()
-        limits = limits or Limits(group_tokens=100, prefill_ahead=0)
+        limits = limits or BatchLimits(group_tokens=100, prefill_ahead=0)
         self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], limits), self.ports, self.clock)
 
     def submit(self, length: int = 4, *, priority: int = 0) -> Request:
@@ -107,7 +107,7 @@ def test_requests_are_served_by_priority_and_then_in_the_order_of_arrival() -> N
 
 
 def test_plans_go_to_the_emptiest_executor() -> None:
-    stage = Stage(port(0, rows=2), port(1, rows=2), limits=Limits(group_tokens=4, prefill_ahead=0))
+    stage = Stage(port(0, rows=2), port(1, rows=2), limits=BatchLimits(group_tokens=4, prefill_ahead=0))
     for _ in range(5):
         stage.submit(length=4)
     stage.dispatcher.dispatch()
@@ -198,7 +198,7 @@ def test_requests_are_refused_while_no_executor_lives() -> None:
 
 def test_a_patient_dispatcher_takes_requests_while_its_only_executor_has_a_fault() -> None:
     clock, only = VirtualClock(), port()
-    parts = assemble(STRATEGIES["baton-pd"], Limits(group_tokens=100, prefill_ahead=0))
+    parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
     dispatcher = Dispatcher(parts, (only,), clock, patient=True)
     dispatcher.receive(ExecutorHealth(0, "it restarts"))
     one = dispatcher.submit(range(4), PARAMS)

@@ -10,7 +10,7 @@ import pytest
 from engine.messages import Admit, Cancel, Cause, Command, ExecutorDied, ExecutorHealth, FinishReason, HandedBack, Stop
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
 from scheduler.request import Failure, Refused, Request, State
@@ -22,7 +22,7 @@ PARAMS = SamplingParams(max_tokens=8)
 
 async def test_its_requests_fail_once_or_start_elsewhere_and_its_late_reports_are_ignored() -> None:
     ports = [port(0, rows=2), port(1, rows=2)]
-    limits = Limits(group_tokens=100, prefill_ahead=0)
+    limits = BatchLimits(group_tokens=100, prefill_ahead=0)
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, VirtualClock())
     requests = [dispatcher.submit(range(4), PARAMS) for _ in range(4)]
     dispatcher.dispatch()
@@ -55,7 +55,7 @@ class BrokenPort(FakePort):
 async def test_an_executor_that_takes_no_command_is_lost_alone(what: str) -> None:
     """One exception of one executor's letterbox ended the requests of all."""
     broken, other = BrokenPort(port(0).info), port(1)
-    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(100, 0)), [broken, other], VirtualClock())
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], BatchLimits(100, 0)), [broken, other], VirtualClock())
     broken.broken = what == "a plan"
     requests = [dispatcher.submit(range(4), PARAMS) for _ in range(4)]
     dispatcher.dispatch()
@@ -73,7 +73,7 @@ async def test_an_executor_that_takes_no_command_is_lost_alone(what: str) -> Non
 
 async def test_without_any_executor_that_takes_commands_requests_end_and_nothing_is_taken_in() -> None:
     broken = BrokenPort(port(0).info)
-    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(100, 0)), [broken], VirtualClock())
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], BatchLimits(100, 0)), [broken], VirtualClock())
     request, broken.broken = dispatcher.submit(range(4), PARAMS), True
     dispatcher.dispatch()
     assert (request.state, request.failure, dispatcher.alive) == (State.FAILED, Failure.EXECUTOR, False)
@@ -83,7 +83,7 @@ async def test_without_any_executor_that_takes_commands_requests_end_and_nothing
 def paused_and_sent_again() -> tuple[Dispatcher, list[FakePort], Request]:
     """Two executors, and a request that the first handed back after a token and that was then sent to it again."""
     ports = [port(0, rows=1), port(1, rows=1)]
-    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(100, 0)), ports, VirtualClock())
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], BatchLimits(100, 0)), ports, VirtualClock())
     request, _ = (dispatcher.submit(range(4), PARAMS) for _ in range(2))
     dispatcher.dispatch()
     handed_back = HandedBack((request.row_id,), Cause.PAUSE)
@@ -126,7 +126,7 @@ def test_an_executor_whose_device_fails_gets_nothing_until_it_is_well(strategy: 
     """The broken one of two executors went on taking calls, and answered each with an error."""
     ports, clock = [port(0, rows=2), port(1, rows=2)], VirtualClock()
     dispatcher = Dispatcher(
-        assemble(STRATEGIES[strategy], Limits(100, 0, options=Scheduling(min_interval=1.0))), ports, clock
+        assemble(STRATEGIES[strategy], BatchLimits(100, 0, options=Scheduling(min_interval=1.0))), ports, clock
     )
 
     def dispatch() -> tuple[list[list[int]], list[list[int]]]:
@@ -153,7 +153,7 @@ def test_an_executor_whose_device_fails_gets_nothing_until_it_is_well(strategy: 
 
 def test_what_waits_for_a_device_to_be_well_fails_when_the_last_is_lost() -> None:
     ports = [port(0), port(1)]
-    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(100, 0)), ports, VirtualClock())
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], BatchLimits(100, 0)), ports, VirtualClock())
     request = dispatcher.submit(range(4), PARAMS)
     for index in (0, 1):
         dispatcher.receive(ExecutorHealth(index, "it is on fire"))
@@ -164,7 +164,7 @@ def test_what_waits_for_a_device_to_be_well_fails_when_the_last_is_lost() -> Non
 
 
 async def test_with_the_last_executor_the_service_is_dead() -> None:
-    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(100, 0)), [port()], VirtualClock())
+    dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], BatchLimits(100, 0)), [port()], VirtualClock())
     death = asyncio.create_task(dispatcher.death())
     await asyncio.sleep(0)
     assert not death.done()

@@ -11,8 +11,8 @@ import pytest
 
 from engine.messages import Admit, Cause, ExecutorDied, FinishReason, HandedBack, RowId
 from engine.sampling.params import SamplingParams
-from scheduler.assembly import Parts, assemble
-from scheduler.batching.batcher import Limits
+from scheduler.assembly import SchedulerParts, assemble
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
 from scheduler.placement import max_min
@@ -22,7 +22,7 @@ from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=1.0))
+LIMITS = BatchLimits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=1.0))
 WRONG = Bilinear(p1=0.5, p2=0.0, p3=0.0, p4=7.0, d1=0.0, d2=0.0, d3=0.0, d4=100.0)
 """Model of a device that is far slower than any that is played here."""
 
@@ -35,7 +35,7 @@ class Stage:
         self.clock = VirtualClock()
         parts = assemble(STRATEGIES[strategy], LIMITS, WRONG)
         self.workers: dict[int, Worker] = {}
-        self.dispatcher = Dispatcher(Parts(parts.batcher, self._place), ports, self.clock)
+        self.dispatcher = Dispatcher(SchedulerParts(parts.batcher, self._place), ports, self.clock)
 
     def _place(self, workers: object) -> list[Worker]:
         ranked = list(max_min(workers))  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ import pytest
 
 from engine.messages import Admit, Cancel, ExecutorDied, FinishReason, RowId, RowUpdate
 from engine.sampling.params import SamplingParams
-from scheduler.assembly import Parts, assemble
-from scheduler.batching.batcher import Limits
+from scheduler.assembly import SchedulerParts, assemble
+from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.dispatcher import Dispatcher
 from scheduler.placement import idle_first
@@ -24,7 +24,7 @@ from scheduler.stream import AT_ONCE
 from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, settle, token
 
-LIMITS = Limits(group_tokens=200, prefill_ahead=2)
+LIMITS = BatchLimits(group_tokens=200, prefill_ahead=2)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
 
 
@@ -48,7 +48,7 @@ async def test_the_loop_wakes_for_arrivals_and_reports() -> None:
 async def test_all_else_runs_between_the_readers_of_a_step_of_a_thousand_rows() -> None:
     """All of them ran before anything else did, which held the loop for 60 ms."""
     letterbox = port(capacity=10**6, rows=1000)
-    parts = assemble(STRATEGIES["baton-pd"], Limits(group_tokens=10**6, prefill_ahead=0))
+    parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=10**6, prefill_ahead=0))
     dispatcher = Dispatcher(parts, [letterbox], VirtualClock())
     requests = [dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(1000)]
     dispatcher.dispatch()
@@ -83,7 +83,7 @@ class PatientBatcher(ContinuousBatcher):
 
 async def test_the_loop_wakes_when_the_batcher_asked_for_it() -> None:
     letterbox, clock = port(), VirtualClock()
-    parts = Parts(PatientBatcher(kit(LIMITS)), idle_first)
+    parts = SchedulerParts(PatientBatcher(kit(LIMITS)), idle_first)
     dispatcher = Dispatcher(parts, [letterbox], clock)
     dispatcher.submit(range(4), SamplingParams(max_tokens=8))
     running = asyncio.create_task(dispatcher.run())
@@ -228,7 +228,7 @@ class BrokenBatcher(ContinuousBatcher):
 
 async def test_a_fault_in_a_part_ends_every_request_with_an_error_and_shows() -> None:
     """It used to end the loop alone: requests waited for ever while the server called itself ready."""
-    dispatcher = Dispatcher(Parts(BrokenBatcher(kit(LIMITS)), idle_first), [port()], VirtualClock())
+    dispatcher = Dispatcher(SchedulerParts(BrokenBatcher(kit(LIMITS)), idle_first), [port()], VirtualClock())
     request = dispatcher.submit(range(4), SamplingParams(max_tokens=8))
     await asyncio.wait_for(dispatcher.run(), 5)
     assert [update.error async for update in request.stream] == ["the scheduler failed"]
@@ -238,7 +238,7 @@ async def test_a_fault_in_a_part_ends_every_request_with_an_error_and_shows() ->
 
 
 async def test_the_same_when_the_fault_shows_as_a_prediction_changes() -> None:
-    dispatcher = Dispatcher(Parts(BrokenBatcher(kit(LIMITS)), idle_first), [port()], VirtualClock())
+    dispatcher = Dispatcher(SchedulerParts(BrokenBatcher(kit(LIMITS)), idle_first), [port()], VirtualClock())
     request = dispatcher.submit(range(4), SamplingParams(max_tokens=8))
     dispatcher.revise(request, 3.0)
     assert [update.error async for update in request.stream] == ["the scheduler failed"]

@@ -7,7 +7,7 @@ import numpy as np
 from engine.messages import ExecutorDied, FinishReason
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.prediction import LengthDistribution
 from scheduler.plan import Assignment
@@ -41,7 +41,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.port, self.clock, self.notes, self.others = port(), VirtualClock(), Notes(), Notes()
-        parts = assemble(STRATEGIES["baton-pd"], Limits(group_tokens=100, prefill_ahead=0))
+        parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
         self.dispatcher = Dispatcher(parts, [self.port], self.clock, (self.notes, self.others))
 
     def submit(self) -> Request:

@@ -8,7 +8,7 @@ import pytest
 
 from models.errors import StrategyError
 from scheduler.assembly import assemble, find_strategies, find_strategy
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import request, worker
 
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 def served_first(name: str) -> int:
     """The row that a strategy gives an executor with one free slot."""
-    parts = assemble(STRATEGIES[name], Limits(group_tokens=100, prefill_ahead=0))
+    parts = assemble(STRATEGIES[name], BatchLimits(group_tokens=100, prefill_ahead=0))
     for number in range(3):
         parts.batcher.add(request(number, arrival=float(number)), float(number))
     plan = parts.batcher.take(worker(rows=1), 3.0)

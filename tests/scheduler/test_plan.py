@@ -9,13 +9,13 @@ import pytest
 from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.plan import Assignment
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import VirtualClock, port, token
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=0)
+LIMITS = BatchLimits(group_tokens=100, prefill_ahead=0)
 STOP = FinishReason.STOP
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import request, worker
 
-LIMITS = Limits(
+LIMITS = BatchLimits(
     group_tokens=200,
     prefill_ahead=0,
     options=Scheduling(max_batch_size=3),

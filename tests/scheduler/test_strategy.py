@@ -12,7 +12,7 @@ from engine.messages import Entry, Terms
 from models.errors import StrategyError
 from models.network.quantization import Quantization
 from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble, find_strategy
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import PREEMPTIONS
 from scheduler.placement import PLACEMENTS
@@ -20,7 +20,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES, Length, Strategy
 from tests.scheduler.fakes import request, worker
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=2)
+LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2)
 PROFILE = Bilinear(*(0.001 for _ in range(8)))
 PARTS: dict[str, Mapping[Any, object]] = {
     "length": {str(one): one for one in Length},

@@ -9,7 +9,7 @@ from typing import Any, cast
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.journal.writer import Journal
 from scheduler.learner import Learner, Lesson
@@ -76,7 +76,7 @@ async def counted() -> Counted:
     """Two executors; one lesson has been learned, and two predictions came too late."""
     clock, ports = VirtualClock(), (port(0), port(1))
     metrics = Metrics("m", clock.now)
-    limits = Limits(group_tokens=100, prefill_ahead=0)
+    limits = BatchLimits(group_tokens=100, prefill_ahead=0)
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, (metrics,))
     lengths = await _lengths(clock)
     store = cast(HostStore[Any], Store())

@@ -36,7 +36,7 @@ from models.catalog.catalog import CatalogError
 from models.errors import TextError
 from models.network.generation_config import SamplingDefaults
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits as Batching
+from scheduler.batching.batcher import BatchLimits as Batching
 from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request

@@ -39,7 +39,7 @@ Shape: TypeAlias = tuple[int, int]  # tokens of prompt and output
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class BenchTurn:
     """One run over some rows."""
 
     seconds: float  # from the first prompt to the last token
@@ -92,7 +92,7 @@ class Lengthwise:
     _lifecycle: Lifecycle[Row] | None = None  # made for the first run's rows
 
     @torch.inference_mode()
-    def run(self, rows: Sequence[RowSpec]) -> Turn:
+    def run(self, rows: Sequence[RowSpec]) -> BenchTurn:
         if self._lifecycle is None:
             self._lifecycle = self.subject.lifecycle(self.slots, longest([shape_of(row) for row in rows]))
         threads = torch.get_num_threads()
@@ -103,7 +103,7 @@ class Lengthwise:
         finally:
             torch.set_num_threads(threads)
 
-    def _serve(self, lifecycle: Lifecycle[Row], rows: Sequence[RowSpec]) -> Turn:
+    def _serve(self, lifecycle: Lifecycle[Row], rows: Sequence[RowSpec]) -> BenchTurn:
         waiting, room = deque(rows), self.slots + max(1, self.slots // 8)
         steps, made, begin = list[float](), Counter[RowId](), self.clock()
         last = begin
@@ -120,7 +120,7 @@ class Lengthwise:
                 if update.error is not None:
                     raise UserError(f"a row failed: {update.error}")
                 made[update.row_id] += len(update.token_ids)
-        return Turn(last - begin, tuple(steps), tuple(made[row.row_id] for row in rows))
+        return BenchTurn(last - begin, tuple(steps), tuple(made[row.row_id] for row in rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Generate:
     clock: Clock = time.perf_counter
 
     @torch.inference_mode()
-    def run(self, rows: Sequence[RowSpec]) -> Turn:
+    def run(self, rows: Sequence[RowSpec]) -> BenchTurn:
         begin = self.clock()
         steps: list[float] = []
         lengths: list[int] = []
@@ -142,7 +142,7 @@ class Generate:
             made = self._generate(batch, times)
             steps += [after - before for before, after in pairwise(times)]
             lengths += [min(made, row.sampling.max_tokens) for row in batch]
-        return Turn(self.clock() - begin, tuple(steps), tuple(lengths))
+        return BenchTurn(self.clock() - begin, tuple(steps), tuple(lengths))
 
     def _generate(self, rows: Sequence[RowSpec], times: list[float]) -> int:
         """Tokens of each row; notes when each step ends."""
@@ -169,7 +169,7 @@ class Generate:
 
 
 Draw: TypeAlias = Callable[[int], Sequence[RowSpec]]  # round -> its rows: equal lengths, other prompts
-Run: TypeAlias = Callable[[Sequence[RowSpec]], Turn]  # may raise anything
+Run: TypeAlias = Callable[[Sequence[RowSpec]], BenchTurn]  # may raise anything
 
 
 @dataclass(slots=True)

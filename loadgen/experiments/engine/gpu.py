@@ -62,7 +62,7 @@ def run_tests() -> Json:
 
 
 @dataclass
-class Parts:
+class GpuParts:
     """The parts with one network."""
 
     config: LlamaConfig
@@ -270,9 +270,9 @@ def run_gpu(asked: GpuBench) -> int:
 
     if not dry:
         attempt("tests", run_tests)
-    attempt("parity", lambda: Parts(make(min(4, layers)), torch.float32, device).parity())
+    attempt("parity", lambda: GpuParts(make(min(4, layers)), torch.float32, device).parity())
     attempt("host", partial(measure_host, *((8, 100) if dry else ())))
-    parts = Parts(make(layers), dtype, device)
+    parts = GpuParts(make(layers), dtype, device)
     rows, length = asked.rows or ((1, 4) if dry else (1, 8, 64, 256)), asked.length or (64 if dry else 1024)
     attempt("bounds", lambda: asdict(parts.subject.floor))
     attempt("rounding", parts.rounding)

@@ -42,7 +42,7 @@ from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from scheduler.assembly import find_strategies
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.strategy import STRATEGIES, Length, Strategy
@@ -172,7 +172,7 @@ def _simulate(
 ) -> tuple[Served, ...]:
     """`served` requests/s give the mean time, for boost."""
     sizes = MACHINES[machine]
-    limits = Limits.of(Scheduling(boost_gamma=served / BOOST), GROUP_TOKENS, sizes.max_num_seqs)
+    limits = BatchLimits.of(Scheduling(boost_gamma=served / BOOST), GROUP_TOKENS, sizes.max_num_seqs)
     parts = fit_parts(strategy, limits, sizes, prices_of(sizes))
     return simulate(parts, sizes, load, max(one.output_length for one in load), predict=predict).requests
 

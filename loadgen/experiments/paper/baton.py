@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.experiment import Experiment, Paper
-from loadgen.experiments.paper.load import Load, Pool
-from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, Row, Runs
-from loadgen.experiments.paper.trial import Point, Stage, limits
+from loadgen.experiments.paper.load import PaperLoad, Pool
+from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, PaperRuns, ReportRow
+from loadgen.experiments.paper.trial import TrialPoint, TrialStage, limits
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 
@@ -32,7 +32,7 @@ SHORTER: Range = (36, 200)  # Target-2's "a few dozen to 200 words"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BatonTarget:
     """One table, measured with llama2-7b-chat in 16 bits."""
 
     number: int
@@ -45,7 +45,7 @@ class Target:
     doubled: int | None = None  # batch size at which sequences are doubled (5.2.1)
 
 
-TARGET_1 = Target(
+TARGET_1 = BatonTarget(
     number=1,
     device="an A6000",
     token=1.742e-4,  # 154.8e12 operations/s in 16 bits
@@ -55,7 +55,7 @@ TARGET_1 = Target(
     where="5.2.1, Table 1",
     doubled=4,
 )
-TARGET_2 = Target(
+TARGET_2 = BatonTarget(
     number=2,
     device="a 4090",
     token=1.632e-4,  # 165.2e12
@@ -66,7 +66,7 @@ TARGET_2 = Target(
 )
 
 
-def draw_lengths(target: Target, count: int, seed: int) -> list[tuple[int, int]]:
+def draw_lengths(target: BatonTarget, count: int, seed: int) -> list[tuple[int, int]]:
     """Uniform in their ranges, shuffled."""
     rng = random.Random(seed)
     lengths = [(rng.randint(*ins), rng.randint(*outs)) for ins, outs in islice(cycle(target.mix), count)]
@@ -74,7 +74,7 @@ def draw_lengths(target: Target, count: int, seed: int) -> list[tuple[int, int]]
     return lengths
 
 
-def table(stage: Stage, target: Target) -> Experiment:
+def table(stage: TrialStage, target: BatonTarget) -> Experiment:
     """All methods at each batch size."""
     count = max(1, round(target.queries * stage.setting.scale))
     published = {size: seconds for size, *seconds in PUBLISHED[f"baton-table-{target.number}"]}
@@ -88,7 +88,7 @@ def table(stage: Stage, target: Target) -> Experiment:
     return Experiment(title, setting, SHOWN, points, tuple(target.strategies.values()), rows)
 
 
-def _point(target: Target, count: int, size: int, seed: int) -> Point:
+def _point(target: BatonTarget, count: int, size: int, seed: int) -> TrialPoint:
     """A batch size on the tables' machine.
 
     Prefill costs p1 a token and p4, an iteration d1 a cell and d4 = p4, since both read all layers once. p1 is 2
@@ -99,25 +99,27 @@ def _point(target: Target, count: int, size: int, seed: int) -> Point:
     longest = max(one.input_length + one.output_length for one in lengths)
     cost = Bilinear(p1=target.token, p2=0.0, p3=0.0, p4=PASS, d1=CELL, d2=0.0, d3=0.0, d4=PASS)
     machine = Machine(cost, ROOM * longest * size, size, context_length=longest, max_prefill_tokens=8192)
-    load, bounds = Load(float("inf"), count), limits(max_batch_size=size)
-    return Point(f"{size} rows", machine, load, bounds, size, pool=Pool(lengths, SOURCE))
+    load, bounds = PaperLoad(float("inf"), count), limits(max_batch_size=size)
+    return TrialPoint(f"{size} rows", machine, load, bounds, size, pool=Pool(lengths, SOURCE))
 
 
-def table_rows(runs: Runs, target: Target, published: Mapping[Any, Sequence[float]], whole: bool = True) -> list[Row]:
+def table_rows(
+    runs: PaperRuns, target: BatonTarget, published: Mapping[Any, Sequence[float]], whole: bool = True
+) -> list[ReportRow]:
     """Throughput against Benchmark's and, for `whole` sets, seconds."""
     seconds = {(line.point.x, line.strategy): line.figures["duration"] for line in runs.lines}
-    rows: list[Row] = []
+    rows: list[ReportRow] = []
     for size in dict.fromkeys(line.point.x for line in runs.lines):
         label, base = f"{size:g} rows", seconds[size, target.strategies[BENCHMARK]]
         for (method, strategy), said in zip(target.strategies.items(), published[size], strict=True):
             own = seconds[size, strategy]
             if whole:
                 what = f"{method}, {label}: completion time"
-                rows.append(Row.beside(what, {label: own}, said, said, SECONDS, target.where))
+                rows.append(ReportRow.beside(what, {label: own}, said, said, SECONDS, target.where))
             if method != BENCHMARK:
                 ratio = published[size][0] / said
                 what = f"{method}, {label}: throughput to Benchmark's"
-                rows.append(Row.beside(what, {label: base / own}, ratio, ratio, TIMES, target.where))
+                rows.append(ReportRow.beside(what, {label: base / own}, ratio, ratio, TIMES, target.where))
     return rows
 
 

@@ -8,15 +8,15 @@ from itertools import product
 from typing import TypeAlias
 
 from loadgen.experiments.paper.load import LONGEST, Pool
-from loadgen.experiments.paper.row import Row, Runs, round_figure
-from loadgen.experiments.paper.trial import Figures, Line, Point, Stage
+from loadgen.experiments.paper.row import PaperRuns, ReportRow, round_figure
+from loadgen.experiments.paper.trial import Figures, TrialLine, TrialPoint, TrialStage
 from loadgen.result_file import Json
-from loadgen.simulate.prediction import Prediction
+from loadgen.simulate.prediction import SimulatedPrediction
 
 FEW = 30  # requests of the papers' smallest run, Baton's Target-2
 
 
-Rows: TypeAlias = Callable[[Runs], Sequence[Row]]
+Rows: TypeAlias = Callable[[PaperRuns], Sequence[ReportRow]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +26,27 @@ class Experiment:
     title: str
     setting: str  # machine, load, and assumptions
     figures: tuple[str, ...] = ()  # to show
-    points: Sequence[Point] = ()
+    points: Sequence[TrialPoint] = ()
     strategies: Sequence[str] = ()
     compare: Rows = lambda runs: ()
-    rows: Sequence[Row] = ()  # at first those without runs
+    rows: Sequence[ReportRow] = ()  # at first those without runs
     sweeping: bool = False  # `compare` needs all points together
-    lines: Sequence[Line] = ()
+    lines: Sequence[TrialLine] = ()
     interrupted: bool = False  # results are incomplete
 
-    def carry_out(self, play: Callable[[str, Point], Figures]) -> Experiment:
+    def carry_out(self, play: Callable[[str, TrialPoint], Figures]) -> Experiment:
         """Ctrl-C keeps what ran, with rows for complete points."""
-        lines: list[Line] = []
+        lines: list[TrialLine] = []
         interrupted = False
         try:
             for point, name in product(self.points, self.strategies):
-                lines.append(Line(name, point, play(name, point)))
+                lines.append(TrialLine(name, point, play(name, point)))
         except KeyboardInterrupt:
             interrupted = True
         ran = [line.point.label for line in lines]
         complete = [line for line in lines if ran.count(line.point.label) == len(self.strategies)]
         told = complete and not (self.sweeping and interrupted)
-        rows = [*(self.compare(Runs(complete)) if told else ()), *self.rows]
+        rows = [*(self.compare(PaperRuns(complete)) if told else ()), *self.rows]
         return replace(self, lines=lines, rows=rows, interrupted=interrupted)
 
     @property
@@ -80,8 +80,10 @@ class Experiment:
 class Paper:
     """A paper's experiments and default requests."""
 
-    experiments: Mapping[str, Callable[[Stage], Experiment]]
+    experiments: Mapping[str, Callable[[TrialStage], Experiment]]
     pool: Callable[[int, float], Pool]  # (seed, prompt scale) -> lengths
     longest: int = LONGEST  # tokens of an answer
-    prediction: Callable[[Sequence[int]], Prediction] = lambda _: Prediction()  # as good as the paper's
+    prediction: Callable[[Sequence[int]], SimulatedPrediction] = lambda _: (
+        SimulatedPrediction()
+    )  # as good as the paper's
     input_scale: float = 1.0  # of prompts, by default

@@ -39,7 +39,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class PaperLoad:
     """Rate in requests/s (infinity: all at once), and count."""
 
     rate: float

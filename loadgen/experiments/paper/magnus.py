@@ -14,10 +14,10 @@ from statistics import correlation, median
 
 from engine.measure.timing import SliceTiming
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
-from loadgen.experiments.paper.load import LONGEST, Load, Pool, fitted, sigma_for_rmse, task_pool
-from loadgen.experiments.paper.row import PERCENT, PUBLISHED, Row, Runs, chain, span
-from loadgen.experiments.paper.trial import Point, Stage, limits, shrink
-from loadgen.simulate.prediction import Prediction
+from loadgen.experiments.paper.load import LONGEST, PaperLoad, Pool, fitted, sigma_for_rmse, task_pool
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, PaperRuns, ReportRow, chain, span
+from loadgen.experiments.paper.trial import TrialPoint, TrialStage, limits, shrink
+from loadgen.simulate.prediction import SimulatedPrediction
 from loadgen.simulate.simulation import fit_parts, prices_of, simulate
 from loadgen.workload.lengths import Lengths, clip
 from loadgen.workload.sample import Sample, estimate, read_jsonl
@@ -81,13 +81,13 @@ class LessonLog:
             self._latest, self._served = latest, []
 
 
-def learning(stage: Stage) -> Experiment:
+def learning(stage: TrialStage) -> Experiment:
     """Figure 14: the estimator's error over time on machines that differ from their profile."""
     profile = prices_of(V100_CHATGLM_6B)
     served = stage.capacity("vs", V100_CHATGLM_6B, limits(), 350)
     seconds = 60.0 * MINUTES if stage.setting.duration is None else stage.setting.duration
-    requests = Load(SHARE * served, round(SHARE * served * seconds), seed=stage.setting.seed).requests(stage.pool)
-    rows: list[Row] = []
+    requests = PaperLoad(SHARE * served, round(SHARE * served * seconds), seed=stage.setting.seed).requests(stage.pool)
+    rows: list[ReportRow] = []
     for name, factor, sigma in CASES:
         cost = RoughCost(profile, factor, sigma, stage.setting.seed)
         rows += _lesson_rows(name, lesson_errors(stage, cost, requests, f"learning, {name}"))
@@ -102,7 +102,7 @@ def learning(stage: Stage) -> Experiment:
 
 
 def lesson_errors(
-    stage: Stage, cost: RoughCost, requests: Sequence[Lengths], title: str
+    stage: TrialStage, cost: RoughCost, requests: Sequence[Lengths], title: str
 ) -> list[tuple[float, float, float]]:
     parts = fit_parts(STRATEGIES["magnus"], limits(), V100_CHATGLM_6B, cost.cost)
     assert parts.estimates.batches is not None, "magnus learns serving times"
@@ -114,16 +114,16 @@ def lesson_errors(
     return log.errors
 
 
-def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> list[Row]:
+def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> list[ReportRow]:
     """Errors before the first lesson, and after."""
     falls, where = f"{name}: the estimator's error falls", "IV-C, Fig. 14"
     own, profile = ({f"{one[0] / 60:.0f} min": one[place] for one in errors} for place in (1, 2))
     if len(errors) < 2:
-        return [Row.claim(falls, False, f"too few lessons: {chain(own)}", where)]
+        return [ReportRow.claim(falls, False, f"too few lessons: {chain(own)}", where)]
     (before, *later), (_, *without) = own.values(), profile.values()
     return [
-        Row.claim(falls, median(later) < before, own, where),
-        Row.claim(f"{name}: it is below the profile's", median(later) < median(without), profile, where),
+        ReportRow.claim(falls, median(later) < before, own, where),
+        ReportRow.claim(f"{name}: it is below the profile's", median(later) < median(without), profile, where),
     ]
 
 
@@ -137,10 +137,10 @@ TOKENS = ("valid_tokens", "total_tokens")
 COMMENTED = "commented code"  # instructions that ask for commented code; the reference is the comment alone
 
 
-def main(stage: Stage) -> Experiment:
+def main(stage: TrialStage) -> Experiment:
     """Figures 10 and 11."""
     new, _, _, low, high, where = next(one for one in PUBLISHED["magnus-main"] if one[1] == "vsq")
-    skipped = Row.skip(
+    skipped = ReportRow.skip(
         f"{new} over vsq: throughput",
         "4-bit weights need a real engine: lengthwise compare --strategies magnus,vsq",
         span(low, high, PERCENT),
@@ -149,12 +149,14 @@ def main(stage: Stage) -> Experiment:
     return _plan(stage, "Figs. 10 and 11", ("vs", "ccb", "ccb-padded", "magnus"), main_rows, [skipped])
 
 
-def ablation(stage: Stage) -> Experiment:
+def ablation(stage: TrialStage) -> Experiment:
     """Figures 12 and 13."""
     return _plan(stage, "ablation, Figs. 12 and 13", ABLATION, ablation_rows)
 
 
-def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[Row] = ()) -> Experiment:
+def _plan(
+    stage: TrialStage, figures: str, names: Sequence[str], rows: Rows, skipped: Sequence[ReportRow] = ()
+) -> Experiment:
     """The paper's executors, or a share with its share of the load."""
     machine, whole = shrink(V100_CHATGLM_6B, stage.setting.scale), V100_CHATGLM_6B.workers
     bounds = limits()
@@ -169,12 +171,12 @@ def _plan(stage: Stage, figures: str, names: Sequence[str], rows: Rows, skipped:
         f"off by {RMSE} tokens (RMSE), as those for ChatGLM-6B in Table II"
     )
     points = [
-        Point(f"{rate:.3g}/s", machine, stage.load(rate * machine.workers / whole), bounds, rate) for rate in rates
+        TrialPoint(f"{rate:.3g}/s", machine, stage.load(rate * machine.workers / whole), bounds, rate) for rate in rates
     ]
     return Experiment(f"Magnus: {figures}", setting, SHOWN, points, names, rows, skipped)
 
 
-def main_rows(runs: Runs) -> list[Row]:
+def main_rows(runs: PaperRuns) -> list[ReportRow]:
     """IV-B: magnus against its baselines."""
     fewer, ccb, throughput = (runs.read(name, "throughput") for name in ("vs", "ccb", "magnus"))
     between = all(fewer[point] < ccb[point] < best for point, best in throughput.items())
@@ -182,12 +184,12 @@ def main_rows(runs: Runs) -> list[Row]:
         *runs.gain_rows(PUBLISHED["magnus-main"]),
         *runs.found_gains("magnus", "vs", SHOWN[:5]),
         *(row for old in ("ccb", "ccb-padded") for row in runs.found_gains("magnus", old, TOKENS)),
-        Row.rise("magnus's throughput rises with the rate", throughput, "IV-B, Fig. 11a", 2),
-        Row.claim("ccb's throughput is between those of vs and magnus", between, ccb, "IV-B, Fig. 11a", 2),
+        ReportRow.rise("magnus's throughput rises with the rate", throughput, "IV-B, Fig. 11a", 2),
+        ReportRow.claim("ccb's throughput is between those of vs and magnus", between, ccb, "IV-B, Fig. 11a", 2),
     ]
 
 
-def ablation_rows(runs: Runs) -> list[Row]:
+def ablation_rows(runs: PaperRuns) -> list[ReportRow]:
     """IV-C: each step of the ablation."""
     valid, *others = runs.gain_rows(PUBLISHED["magnus-ablation"])
     return [
@@ -198,27 +200,27 @@ def ablation_rows(runs: Runs) -> list[Row]:
     ]
 
 
-def _claim_same(runs: Runs, new: str, old: str, what: str, figure: str, within: float, where: str) -> Row:
+def _claim_same(runs: PaperRuns, new: str, old: str, what: str, figure: str, within: float, where: str) -> ReportRow:
     """Figures within this many percent of each other."""
     differences = runs.gain(new, old, figure)
     same = all(abs(value) < within for value in differences.values())
-    return Row.claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
+    return ReportRow.claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)
 
 
-def correlations(stage: Stage) -> Experiment:
+def correlations(stage: TrialStage) -> Experiment:
     """Table I, drawn in Figure 2."""
-    rows = _pearson_rows(stage.pool) or [Row.skip("all of it", "the requests have no texts: give --tasks FOLDER")]
+    rows = _pearson_rows(stage.pool) or [ReportRow.skip("all of it", "the requests have no texts: give --tasks FOLDER")]
     setting = "lengths in tokens, estimated; answers are references, where the paper has those of three models"
     return Experiment("Magnus: Table I and Fig. 2", setting, rows=rows)
 
 
-def _pearson_rows(pool: Pool) -> list[Row]:
+def _pearson_rows(pool: Pool) -> list[ReportRow]:
     pairs: dict[str, list[tuple[int, int]]] = {}
     for sample, lengths in zip(pool.samples, pool.lengths, strict=False):
         application = sample.label.partition("_")[0].upper()
         pairs.setdefault(application, []).append((estimate(sample.input), lengths.output_length))
     return [
-        Row.beside(
+        ReportRow.beside(
             f"{name}: Pearson of user input and answer, {len(pairs[name])} requests",
             {name: correlation(*zip(*pairs[name], strict=True))},
             *(low, high, "", "I, Table I"),
@@ -256,5 +258,5 @@ def _lengths(sample: Sample, answers: str) -> Lengths:
 PAPER = Paper(
     {"main": main, "ablation": ablation, "correlations": correlations, "learning": learning},
     task_pool,
-    prediction=lambda lengths: Prediction(sigma_for_rmse(lengths, RMSE)),
+    prediction=lambda lengths: SimulatedPrediction(sigma_for_rmse(lengths, RMSE)),
 )

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from loadgen.console import Table, show_table
 from loadgen.experiments.paper.experiment import Experiment
-from loadgen.experiments.paper.row import FIGURES, Row
+from loadgen.experiments.paper.row import FIGURES, ReportRow
 from loadgen.plot import SUMMARY, Plot, render_page, specify_lines
 
 
@@ -54,13 +54,13 @@ def make_page(title: str, seeds: Sequence[Mapping[str, Experiment]]) -> str:
     return render_page(SUMMARY, title=title, lines=[line], plots=plots, tables=tables)
 
 
-def _by_name(same: Sequence[Experiment]) -> dict[str, list[Row]]:
+def _by_name(same: Sequence[Experiment]) -> dict[str, list[ReportRow]]:
     """One experiment's runs, one a seed."""
     names = dict.fromkeys(row.what for one in same for row in one.rows)
     return {name: [row for one in same for row in one.rows if row.what == name] for name in names}
 
 
-def _draw(same: Sequence[Experiment], rows: Sequence[Row]) -> Iterator[Plot]:
+def _draw(same: Sequence[Experiment], rows: Sequence[ReportRow]) -> Iterator[Plot]:
     """Over a sweep's numeric points; rows by seed."""
     labels = [[point.label for point in one.points] for one in same]  # a rate may depend on the seed
     found: list[tuple[float, list[float]]] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from loadgen.experiments.paper.trial import Line
+from loadgen.experiments.paper.trial import TrialLine
 from loadgen.result_file import Json
 
 PUBLISHED: Mapping[str, list[Any]] = MappingProxyType(
@@ -27,7 +27,7 @@ NEUTRAL: Mapping[str, float] = MappingProxyType({PERCENT: 0.0, TIMES: 1.0})  # g
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """As text and JSON."""
 
     what: str
@@ -37,7 +37,9 @@ class Row:
     document: Json
 
     @classmethod
-    def beside(cls, what: str, measured: Mapping[str, float], low: float, high: float, unit: str, where: str) -> Row:
+    def beside(
+        cls, what: str, measured: Mapping[str, float], low: float, high: float, unit: str, where: str
+    ) -> ReportRow:
         """Figures by point beside a published range; without figures the row is skipped. `where`: section and
         figure.
         """
@@ -49,27 +51,31 @@ class Row:
         return cls(what, span(min(measured.values()), max(measured.values()), unit), published, where, document)
 
     @classmethod
-    def claim(cls, what: str, holds: bool, measured: Mapping[str, float] | str, where: str, digits: int = 1) -> Row:
+    def claim(
+        cls, what: str, holds: bool, measured: Mapping[str, float] | str, where: str, digits: int = 1
+    ) -> ReportRow:
         """A claim in words."""
         told = measured if isinstance(measured, str) else chain(measured, digits)
         document: Json = {"what": what, "holds": holds, "measured": told, "where": where}
         return cls(what, f"{'yes' if holds else 'no'}: {told}", "yes", where, document)
 
     @classmethod
-    def rise(cls, what: str, values: Mapping[str, float], where: str, digits: int = 1, *, falls: bool = False) -> Row:
+    def rise(
+        cls, what: str, values: Mapping[str, float], where: str, digits: int = 1, *, falls: bool = False
+    ) -> ReportRow:
         """Values rise, or fall, in order."""
         sign = -1 if falls else 1
         return cls.claim(what, rises([sign * one for one in values.values()]), values, where, digits)
 
     @classmethod
-    def find(cls, what: str, measured: Mapping[str, float], unit: str) -> Row:
+    def find(cls, what: str, measured: Mapping[str, float], unit: str) -> ReportRow:
         """A finding of our own, by point."""
         rounded = {name: round_figure(value) for name, value in measured.items()}
         shown = span(min(measured.values()), max(measured.values()), unit)
         return cls(what, shown, "", "", {"what": what, "measured": rounded, "unit": unit})
 
     @classmethod
-    def skip(cls, what: str, why: str, published: str = "", where: str = "") -> Row:
+    def skip(cls, what: str, why: str, published: str = "", where: str = "") -> ReportRow:
         """What could not be measured, and why."""
         return cls(what, f"skipped: {why}", published, where, {"what": what, "skipped": why})
 
@@ -91,10 +97,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class PaperRuns:
     """By strategy and point."""
 
-    lines: Sequence[Line]
+    lines: Sequence[TrialLine]
 
     def read(self, strategy: str, figure: str) -> dict[str, float]:
         """By point labels."""
@@ -110,21 +116,21 @@ class Runs:
         less, ratios = figure in ("mean", "tail"), self.compare(new, old, figure)
         return {point: (1 - ratio if less else ratio - 1) * 100 for point, ratio in ratios.items()}
 
-    def gain_rows(self, published: Sequence[Any]) -> list[Row]:
+    def gain_rows(self, published: Sequence[Any]) -> list[ReportRow]:
         """Published gains (new, old, figure, lowest, highest, where) of strategies that ran, also over padded
         baselines.
         """
         ran = {line.strategy for line in self.lines}
         return [
-            Row.beside(_title(new, baseline, figure), self.gain(new, baseline, figure), low, high, PERCENT, where)
+            ReportRow.beside(_title(new, baseline, figure), self.gain(new, baseline, figure), low, high, PERCENT, where)
             for new, old, figure, low, high, where in published
             for baseline in (old, f"{old}-padded")
             if {new, baseline} <= ran
         ]
 
-    def found_gains(self, new: str, old: str, figures: Sequence[str]) -> list[Row]:
+    def found_gains(self, new: str, old: str, figures: Sequence[str]) -> list[ReportRow]:
         """Gains that the text does not mention."""
-        return [Row.find(_title(new, old, figure), self.gain(new, old, figure), PERCENT) for figure in figures]
+        return [ReportRow.find(_title(new, old, figure), self.gain(new, old, figure), PERCENT) for figure in figures]
 
 
 def _title(new: str, old: str, figure: str) -> str:

@@ -16,10 +16,10 @@ from loadgen.experiments.paper.experiment import Experiment, Paper
 from loadgen.experiments.paper.load import outputs, trace_pool
 from loadgen.experiments.paper.report import make_page, report
 from loadgen.experiments.paper.row import PUBLISHED
-from loadgen.experiments.paper.trial import MINUTES_10, Stage
+from loadgen.experiments.paper.trial import MINUTES_10, TrialStage
 from loadgen.plot import require_drawing
 from loadgen.result_file import require_writable, save
-from loadgen.simulate.prediction import Prediction
+from loadgen.simulate.prediction import SimulatedPrediction
 from models.errors import INTERRUPTED
 from models.progress import Bars
 
@@ -66,7 +66,7 @@ def run_paper(asked: Experiments) -> int:
     return INTERRUPTED if interrupted else 0
 
 
-def _set_up(asked: Experiments, paper: Paper) -> Stage:
+def _set_up(asked: Experiments, paper: Paper) -> TrialStage:
     scale = paper.input_scale if asked.input_scale is None else asked.input_scale
     if asked.tasks is not None:
         pool = magnus.read_pool(asked.tasks, asked.answers, asked.seed, scale)
@@ -74,8 +74,8 @@ def _set_up(asked: Experiments, paper: Paper) -> Stage:
         pool = trace_pool(asked.trace, paper.longest, scale)
     else:
         pool = paper.pool(asked.seed, scale)
-    prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else Prediction()
-    return Stage(pool, asked, paper.longest, prediction)
+    prediction = paper.prediction(outputs(pool.lengths)) if pool.lengths else SimulatedPrediction()
+    return TrialStage(pool, asked, paper.longest, prediction)
 
 
 def _estimate(asked: Experiments, chosen: Sequence[str]) -> float:
@@ -86,7 +86,7 @@ def _estimate(asked: Experiments, chosen: Sequence[str]) -> float:
     return float(known * asked.scale * arrivals)
 
 
-def _write_result(asked: Experiments, stage: Stage, done: Mapping[str, Experiment], interrupted: bool) -> bytes:
+def _write_result(asked: Experiments, stage: TrialStage, done: Mapping[str, Experiment], interrupted: bool) -> bytes:
     """A line a run and a row."""
     names = ("paper", "scale", "seed", "duration", "input_scale", "rates")
     document = {

@@ -10,8 +10,8 @@ from statistics import fmean
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
 from loadgen.experiments.paper.load import chat_pool
-from loadgen.experiments.paper.row import PERCENT, PUBLISHED, Row, Runs, chain, rises
-from loadgen.experiments.paper.trial import SLICE_MEMORY, Point, Stage, limits, shrink
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, PaperRuns, ReportRow, chain, rises
+from loadgen.experiments.paper.trial import SLICE_MEMORY, TrialPoint, TrialStage, limits, shrink
 from scheduler.serving_time.presets import A100_LLAMA2_13B_DS, A100_LLAMA2_13B_HF
 
 ABLATION = ("sls", "so", "pm", "ab", "lb", "scls")
@@ -27,7 +27,7 @@ SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
+class PaperEngine:
     """An inference engine of the paper."""
 
     key: str
@@ -39,20 +39,27 @@ class Backend:
     memory: str = SLICE_MEMORY  # how many rows of a slice fit (4.3)
 
 
-HF = Backend("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
-DS = Backend("ds", "DeepSpeed", A100_LLAMA2_13B_DS, 12, 3.0, ("sls", "ils", "ils-padded"), memory="deepspeed")
+HF = PaperEngine("hf", "transformers", A100_LLAMA2_13B_HF, 16, 6.0, ("sls",))
+DS = PaperEngine("ds", "DeepSpeed", A100_LLAMA2_13B_DS, 12, 3.0, ("sls", "ils", "ils-padded"), memory="deepspeed")
 
 
-def make_point(stage: Stage, backend: Backend, label: str, rate: float = RATE, slices: int = SLICE) -> Point:
+def make_point(
+    stage: TrialStage, backend: PaperEngine, label: str, rate: float = RATE, slices: int = SLICE
+) -> TrialPoint:
     """A rate for the whole machine, on the paper's executors or a share with its share of the load."""
     machine = shrink(backend.machine, stage.setting.scale)
     load = stage.load(rate * machine.workers / backend.machine.workers)
     bounds = limits(slice_length=slices, max_batch_size=backend.fixed, min_interval=backend.interval, recompute=True)
-    return Point(label, machine, load, bounds, slices, slice_memory=backend.memory)
+    return TrialPoint(label, machine, load, bounds, slices, slice_memory=backend.memory)
 
 
 def _plan(
-    stage: Stage, backend: Backend, figures: str, points: Sequence[Point], names: Sequence[str], rows: Rows
+    stage: TrialStage,
+    backend: PaperEngine,
+    figures: str,
+    points: Sequence[TrialPoint],
+    names: Sequence[str],
+    rows: Rows,
 ) -> Experiment:
     setting = (
         f"{shrink(backend.machine, stage.setting.scale).workers} × LLaMA2-13B with {backend.title} on an A100 80 GB, "
@@ -63,26 +70,26 @@ def _plan(
     return Experiment(title, setting, SHOWN, points, names, rows, sweeping=alone)
 
 
-def main(stage: Stage, backend: Backend) -> Experiment:
+def main(stage: TrialStage, backend: PaperEngine) -> Experiment:
     """Figures 12 to 14 and 17."""
     points = [make_point(stage, backend, f"{rate:g}/s", rate) for rate in stage.setting.rates or RATES]
     rows = partial(main_rows, backend=backend.key)
     return _plan(stage, backend, "Figs. 12, 13, 14 and 17", points, (*backend.baselines, "scls"), rows)
 
 
-def ablation(stage: Stage, backend: Backend) -> Experiment:
+def ablation(stage: TrialStage, backend: PaperEngine) -> Experiment:
     """Figures 15 and 16."""
     points = [make_point(stage, backend, f"{RATE:g}/s")]
     return _plan(stage, backend, "ablation, Figs. 15 and 16", points, ABLATION, ablation_rows)
 
 
-def slices(stage: Stage, backend: Backend) -> Experiment:
+def slices(stage: TrialStage, backend: PaperEngine) -> Experiment:
     """Figures 18 to 21."""
     points = [make_point(stage, backend, f"slices of {one}", slices=one) for one in SLICES]
     return _plan(stage, backend, "slice lengths, Figs. 18 to 21", points, ("scls",), slice_rows)
 
 
-def workers(stage: Stage, backend: Backend) -> Experiment:
+def workers(stage: TrialStage, backend: PaperEngine) -> Experiment:
     """Figure 22: the whole load on fewer workers."""
     one = replace(make_point(stage, backend, ""), load=stage.load(RATE))
     points = [
@@ -92,35 +99,41 @@ def workers(stage: Stage, backend: Backend) -> Experiment:
     return _plan(stage, backend, "workers, Fig. 22", points, ("scls",), worker_rows)
 
 
-def main_rows(runs: Runs, backend: str) -> list[Row]:
+def main_rows(runs: PaperRuns, backend: str) -> list[ReportRow]:
     """5.2: scls against its baselines, at every point."""
     few = runs.read("scls", "few_slices").values()
     told, early = f"{min(few):.1f} to {max(few):.1f} %", runs.read("scls", "early_returns")
     return [
         *runs.gain_rows(PUBLISHED[f"scls-{backend}"]),
         _claim_fewer_invalid(runs),
-        Row.claim("the vast majority of requests needs at most three slices", min(few) > 80, told, "5.2, Fig. 14a"),
-        Row.beside("scls: batches that return early", early, 0, 1, PERCENT, "5.2, Fig. 14b"),  # "less than 1 %" of all
+        ReportRow.claim(
+            "the vast majority of requests needs at most three slices", min(few) > 80, told, "5.2, Fig. 14a"
+        ),
+        ReportRow.beside(
+            "scls: batches that return early", early, 0, 1, PERCENT, "5.2, Fig. 14b"
+        ),  # "less than 1 %" of all
         _claim_balance(runs),
     ]
 
 
-def _claim_fewer_invalid(runs: Runs) -> Row:
+def _claim_fewer_invalid(runs: PaperRuns) -> ReportRow:
     what = "scls has far fewer invalid tokens than sls"
     shares = [100 * share for share in runs.compare("scls", "sls", "invalid").values()]
     if not shares:
-        return Row.skip(what, "sls has none")
-    return Row.claim(what, max(shares) < 50, f"{min(shares):.0f} to {max(shares):.0f} % of them", "5.2, Fig. 13a")
+        return ReportRow.skip(what, "sls has none")
+    return ReportRow.claim(what, max(shares) < 50, f"{min(shares):.0f} to {max(shares):.0f} % of them", "5.2, Fig. 13a")
 
 
-def _claim_balance(runs: Runs) -> Row:
+def _claim_balance(runs: PaperRuns) -> ReportRow:
     spreads = {line.strategy: runs.read(line.strategy, "imbalance") for line in runs.lines}
     least = all(spread <= other[point] for other in spreads.values() for point, spread in spreads["scls"].items())
     means = {name: fmean(spread.values()) for name, spread in spreads.items()}
-    return Row.claim("scls's completion times differ least", least, f"mean STD in s: {chain(means)}", "5.3, Fig. 17")
+    return ReportRow.claim(
+        "scls's completion times differ least", least, f"mean STD in s: {chain(means)}", "5.3, Fig. 17"
+    )
 
 
-def ablation_rows(runs: Runs) -> list[Row]:
+def ablation_rows(runs: PaperRuns) -> list[ReportRow]:
     """5.4: each step of the ablation."""
 
     def values(figure: str, *names: str) -> dict[str, float]:
@@ -129,15 +142,15 @@ def ablation_rows(runs: Runs) -> list[Row]:
     sizes, pads = (values(figure, "pm", "ab", "lb") for figure in ("batch_size", "pad"))
     larger, slightly = (one["pm"] < min(one["ab"], one["lb"]) for one in (sizes, pads))
     return [
-        Row.rise("each step has more throughput", values("throughput", *ABLATION), "5.4, Fig. 15a", 2),
-        Row.rise("each step has less mean response time", values("mean", *ABLATION), "5.4, Fig. 15b", falls=True),
-        Row.rise("pm has fewer pad tokens than so", values("pad", "so", "pm"), "5.4, Fig. 16c", falls=True),
-        Row.claim("ab and lb have larger batches than pm", larger, sizes, "5.4, Fig. 16b"),
-        Row.claim("ab and lb have slightly more pad tokens than pm", slightly, pads, "5.4, Fig. 16c"),
+        ReportRow.rise("each step has more throughput", values("throughput", *ABLATION), "5.4, Fig. 15a", 2),
+        ReportRow.rise("each step has less mean response time", values("mean", *ABLATION), "5.4, Fig. 15b", falls=True),
+        ReportRow.rise("pm has fewer pad tokens than so", values("pad", "so", "pm"), "5.4, Fig. 16c", falls=True),
+        ReportRow.claim("ab and lb have larger batches than pm", larger, sizes, "5.4, Fig. 16b"),
+        ReportRow.claim("ab and lb have slightly more pad tokens than pm", slightly, pads, "5.4, Fig. 16c"),
     ]
 
 
-def slice_rows(runs: Runs) -> list[Row]:
+def slice_rows(runs: PaperRuns) -> list[ReportRow]:
     """5.5, by rising slice length."""
 
     def values(figure: str) -> dict[str, float]:
@@ -151,23 +164,23 @@ def slice_rows(runs: Runs) -> list[Row]:
     worse = spreads[longest] > list(spreads.values())[best]
     often = returns[longest] > returns[shortest]
     return [
-        Row.claim("throughput first rises with the slice length, then falls", between, rates, "5.5, Fig. 18a", 2),
-        Row.rise("longer slices have more invalid tokens", values("invalid"), "5.5, Fig. 19a"),
-        Row.rise("longer slices have smaller batches", values("batch_size"), "5.5, Fig. 19b", falls=True),
-        Row.rise("longer slices are fewer a request", values("slices"), "5.5, Fig. 20a", 2, falls=True),
-        Row.claim("long slices return early more often", often, returns, "5.5, Fig. 20b"),
-        Row.claim("the longest slices balance load worse than the best", worse, spreads, "5.5, Fig. 21"),
+        ReportRow.claim("throughput first rises with the slice length, then falls", between, rates, "5.5, Fig. 18a", 2),
+        ReportRow.rise("longer slices have more invalid tokens", values("invalid"), "5.5, Fig. 19a"),
+        ReportRow.rise("longer slices have smaller batches", values("batch_size"), "5.5, Fig. 19b", falls=True),
+        ReportRow.rise("longer slices are fewer a request", values("slices"), "5.5, Fig. 20a", 2, falls=True),
+        ReportRow.claim("long slices return early more often", often, returns, "5.5, Fig. 20b"),
+        ReportRow.claim("the longest slices balance load worse than the best", worse, spreads, "5.5, Fig. 21"),
     ]
 
 
-def worker_rows(runs: Runs) -> list[Row]:
+def worker_rows(runs: PaperRuns) -> list[ReportRow]:
     """Throughput a worker beside one worker alone."""
     counts = {line.point.x: line.figures["throughput"] for line in runs.lines}
     alone = counts[min(counts)] / min(counts)
     shares = {f"{count:g}": throughput / count / alone for count, throughput in counts.items()}
     held = all(abs(share - 1) < 0.1 for share in shares.values())
     told = f"a worker's, to one alone: {chain(shares, 2)}"
-    return [Row.claim("throughput grows linearly with workers (10 %)", held, told, "5.6, Fig. 22")]
+    return [ReportRow.claim("throughput grows linearly with workers (10 %)", held, told, "5.6, Fig. 22")]
 
 
 PAPER = Paper(

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from loadgen.experiments.paper.experiment import Experiment, Paper, Rows
-from loadgen.experiments.paper.load import Load, chat_pool, outputs, sigma_for_accuracy
-from loadgen.experiments.paper.row import PERCENT, PUBLISHED, TIMES, Row, Runs, chain
-from loadgen.experiments.paper.trial import Point, Stage, limits
-from loadgen.simulate.prediction import Prediction
+from loadgen.experiments.paper.load import PaperLoad, chat_pool, outputs, sigma_for_accuracy
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, TIMES, PaperRuns, ReportRow, chain
+from loadgen.experiments.paper.trial import TrialPoint, TrialStage, limits
+from loadgen.simulate.prediction import SimulatedPrediction
 from scheduler.options import Scheduling
 from scheduler.serving_time.presets import SSJF
 
@@ -58,13 +58,13 @@ AUTHORS = Counting(
 )
 
 
-def rates(stage: Stage, counting: Counting = OURS) -> Experiment:
+def rates(stage: TrialStage, counting: Counting = OURS) -> Experiment:
     """Figures 4 and 6."""
     points = [make_point(stage, f"{rate:g}/s", rate) for rate in stage.setting.rates or RATES]
     return _plan(stage, counting, "rates, Figs. 4 and 6", points, _rows(counting, "rates"))
 
 
-def burstiness(stage: Stage, counting: Counting = OURS) -> Experiment:
+def burstiness(stage: TrialStage, counting: Counting = OURS) -> Experiment:
     """Figures 5 and 7."""
     points = [
         make_point(stage, f"CV {one:g}", counting.burst, burstiness=one**-2, sorted_gaps=counting.sorted_gaps)
@@ -74,14 +74,14 @@ def burstiness(stage: Stage, counting: Counting = OURS) -> Experiment:
     return _plan(stage, counting, title, points, _rows(counting, "burstiness"))
 
 
-def sizes(stage: Stage) -> Experiment:
+def sizes(stage: TrialStage) -> Experiment:
     """Figure 8."""
     points = [make_point(stage, f"{size} rows", SIZES_RATE, size=size) for size in SIZES]
     title = f"batch sizes at {SIZES_RATE:g}/s, Fig. 8"
     return replace(_plan(stage, OURS, title, points, size_rows, MODES[1:]), sweeping=True)
 
 
-def formulations(stage: Stage, counting: Counting = OURS) -> Experiment:
+def formulations(stage: TrialStage, counting: Counting = OURS) -> Experiment:
     """Table 2, as far as its accuracies decide."""
     points = [make_point(stage, name, TRAINED_RATE, right=right) for name, right, *_ in PUBLISHED["ssjf-table-2"]]
     rows = partial(formulation_rows, throughput=counting.throughput)
@@ -89,18 +89,20 @@ def formulations(stage: Stage, counting: Counting = OURS) -> Experiment:
     return _plan(stage, counting, title, points, rows)
 
 
-def azure_times(stage: Stage, counting: Counting = OURS) -> Experiment:
+def azure_times(stage: TrialStage, counting: Counting = OURS) -> Experiment:
     """Figures 4 and 6 with a trace's arrival times; the paper uses one of Azure's."""
     points = [make_point(stage, f"{rate:g}/s", rate, own_times=True) for rate in stage.setting.rates or RATES]
     plan = _plan(stage, counting, "rates with a trace's arrival times, section 4.1", points, _rows(counting, "rates"))
     if any(one.arrival for one in stage.pool.lengths):
         return plan
-    return replace(plan, points=(), rows=[Row.skip("all of it", "no request comes after the first: give --trace FILE")])
+    return replace(
+        plan, points=(), rows=[ReportRow.skip("all of it", "no request comes after the first: give --trace FILE")]
+    )
 
 
 def make_point(
-    stage: Stage, label: str, rate: float, size: int = SIZE, right: float | None = None, **shape: Any
-) -> Point:
+    stage: TrialStage, label: str, rate: float, size: int = SIZE, right: float | None = None, **shape: Any
+) -> TrialPoint:
     """On the authors' machine.
 
     right   share of predictions in the right class; default: Table 2's
@@ -109,12 +111,12 @@ def make_point(
     duration, scale = stage.setting.duration, stage.setting.scale
     count = REQUESTS if duration is None else max(2, round(rate * duration))
     lengths = outputs(stage.pool.lengths)
-    return Point(
+    return TrialPoint(
         label,
         replace(SSJF, max_num_seqs=size),
-        Load(rate, count, seed=stage.setting.seed, **shape),
+        PaperLoad(rate, count, seed=stage.setting.seed, **shape),
         limits(max_batch_size=size, prefill_ahead=0, aging_factor=stage.setting.aging_factor),
-        prediction=None if right is None else Prediction(sigma_for_accuracy(lengths, CUTS, right)),
+        prediction=None if right is None else SimulatedPrediction(sigma_for_accuracy(lengths, CUTS, right)),
         repeats=max(1, round(REPEATS * scale)),
     )
 
@@ -124,7 +126,12 @@ def _rows(counting: Counting, table: str) -> Rows:
 
 
 def _plan(
-    stage: Stage, counting: Counting, title: str, points: Sequence[Point], rows: Rows, modes: Sequence[str] = MODES
+    stage: TrialStage,
+    counting: Counting,
+    title: str,
+    points: Sequence[TrialPoint],
+    rows: Rows,
+    modes: Sequence[str] = MODES,
 ) -> Experiment:
     duration = stage.setting.duration
     right = f"{ACCURACY:.1%} (Table 2)" if points[0].prediction is None else "the share that the table tells"
@@ -144,32 +151,32 @@ def _tell_aging(factor: float) -> str:
     return f"aging after {factor:g} times the predicted time; " if factor else "no aging; "
 
 
-def sjf_rows(runs: Runs, published: Sequence[Any], throughput: str) -> list[Row]:
+def sjf_rows(runs: PaperRuns, published: Sequence[Any], throughput: str) -> list[ReportRow]:
     """SJF against FCFS in the same mode; `throughput` is the figure that stands for the text's."""
     rows = []
     for name, (low, high), where, (least, most), times_where in published:
         fcfs = f"fcfs-{name.rpartition('-')[2]}"
         jct, served = runs.gain(name, fcfs, "mean"), runs.compare(name, fcfs, throughput)
-        rows.append(Row.beside(f"{name}: mean JCT less by", jct, low, high, PERCENT, f"4.2, {where}"))
-        rows.append(Row.beside(f"{name}: throughput", served, least, most, TIMES, f"4.2, {times_where}"))
+        rows.append(ReportRow.beside(f"{name}: mean JCT less by", jct, low, high, PERCENT, f"4.2, {where}"))
+        rows.append(ReportRow.beside(f"{name}: throughput", served, least, most, TIMES, f"4.2, {times_where}"))
     return rows
 
 
-def size_rows(runs: Runs) -> list[Row]:
+def size_rows(runs: PaperRuns) -> list[ReportRow]:
     """Figure 8, which the text gives in words."""
     where = "4.2, Fig. 8"
     jct = runs.gain("ssjf-continuous", "ssjf-dynamic", "mean")
     below = all(value >= 0 for value in jct.values())
-    rows = [Row.claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
+    rows = [ReportRow.claim("continuous batching has less JCT than dynamic", below, f"{chain(jct)} % less", where)]
     for mode in MODES[1:]:
         gains = runs.gain(f"ssjf-{mode}", f"fcfs-{mode}", "mean")
         values = list(gains.values())
         shrink = f"ssjf-{mode}: JCT gains shrink with the batch size"
-        rows.append(Row.claim(shrink, values[-1] < values[0], f"{chain(gains)} %", where))
+        rows.append(ReportRow.claim(shrink, values[-1] < values[0], f"{chain(gains)} %", where))
     return rows
 
 
-def formulation_rows(runs: Runs, throughput: str) -> list[Row]:
+def formulation_rows(runs: PaperRuns, throughput: str) -> list[ReportRow]:
     """Table 2's last two lines, in all modes, as the text names none."""
     gains = {mode: runs.gain(f"ssjf-{mode}", f"fcfs-{mode}", "mean") for mode in MODES}
     times = {mode: runs.compare(f"ssjf-{mode}", f"fcfs-{mode}", throughput) for mode in MODES}
@@ -177,8 +184,8 @@ def formulation_rows(runs: Runs, throughput: str) -> list[Row]:
     for name, right, percent, factor in PUBLISHED["ssjf-table-2"]:
         jct, served = ({mode: one[name] for mode, one in by.items() if name in one} for by in (gains, times))
         said = f"{name}, {right:.1%} right"
-        rows.append(Row.beside(f"{said}: mean JCT less by", jct, percent, percent, PERCENT, "4.3, Table 2"))
-        rows.append(Row.beside(f"{said}: throughput", served, factor, factor, TIMES, "4.3, Table 2"))
+        rows.append(ReportRow.beside(f"{said}: mean JCT less by", jct, percent, percent, PERCENT, "4.3, Table 2"))
+        rows.append(ReportRow.beside(f"{said}: throughput", served, factor, factor, TIMES, "4.3, Table 2"))
     return rows
 
 
@@ -196,5 +203,5 @@ PAPER = Paper(
     },
     lambda seed, scale: chat_pool(seed, LONGEST, scale),
     LONGEST,
-    lambda lengths: Prediction(sigma_for_accuracy(lengths, CUTS, ACCURACY)),
+    lambda lengths: SimulatedPrediction(sigma_for_accuracy(lengths, CUTS, ACCURACY)),
 )

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.options import Experiments
-from loadgen.experiments.paper.load import Load, Pool, outputs
-from loadgen.simulate.prediction import Prediction
+from loadgen.experiments.paper.load import PaperLoad, Pool, outputs
+from loadgen.simulate.prediction import SimulatedPrediction
 from loadgen.simulate.simulation import Simulation, Watch, fit_parts, measure_simulation, prices_of, simulate
 from models.errors import UserError
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
 from scheduler.plan import Assignment
 from scheduler.strategy import STRATEGIES, Length, Strategy
@@ -29,37 +29,37 @@ Begin: TypeAlias = Callable[[str, int], Watch]  # progress, given a title and a 
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class TrialPoint:
     """A machine under a load. A run does not depend on label, place and repeats."""
 
     label: str = field(compare=False)
     machine: Machine
-    load: Load
-    limits: Limits
+    load: PaperLoad
+    limits: BatchLimits
     x: float = field(default=0.0, compare=False)  # in the sweep
-    prediction: Prediction | None = None  # None: as good as the paper's
+    prediction: SimulatedPrediction | None = None  # None: as good as the paper's
     pool: Pool | None = None  # None: the common one
     slice_memory: str = SLICE_MEMORY  # memory rule of strategies that slice
     repeats: int = field(default=1, compare=False)  # runs with other requests and arrivals, averaged
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TrialLine:
     """A strategy's figures at a point."""
 
     strategy: str
-    point: Point
+    point: TrialPoint
     figures: Figures
 
 
-def at_point(strategy: Strategy, point: Point) -> Strategy:
+def at_point(strategy: Strategy, point: TrialPoint) -> Strategy:
     """With the point's memory rule, where it slices."""
     return replace(strategy, memory=point.slice_memory) if strategy.memory == SLICE_MEMORY else strategy
 
 
-def limits(**options: Any) -> Limits:
+def limits(**options: Any) -> BatchLimits:
     """In place of the server's defaults."""
-    return Limits.of(Scheduling(**options), GROUP_TOKENS, max_num_seqs=1)
+    return BatchLimits.of(Scheduling(**options), GROUP_TOKENS, max_num_seqs=1)
 
 
 def shrink(machine: Machine, scale: float) -> Machine:
@@ -68,31 +68,31 @@ def shrink(machine: Machine, scale: float) -> Machine:
 
 
 @dataclass(slots=True)
-class Stage:
+class TrialStage:
     """Plays each run once."""
 
     pool: Pool
     setting: Experiments
     max_tokens: int  # of an answer
-    prediction: Prediction = Prediction()
+    prediction: SimulatedPrediction = SimulatedPrediction()
     begin: Begin = lambda title, total: lambda ended: None
-    _trials: dict[tuple[str, Point], Figures] = field(default_factory=dict)
+    _trials: dict[tuple[str, TrialPoint], Figures] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
         """Of arrivals, where the paper has ten minutes."""
         return self.setting.duration or MINUTES_10
 
-    def load(self, rate: float) -> Load:
+    def load(self, rate: float) -> PaperLoad:
         """Poisson arrivals."""
-        return Load(rate, max(2, round(rate * self.seconds)), seed=self.setting.seed)
+        return PaperLoad(rate, max(2, round(rate * self.seconds)), seed=self.setting.seed)
 
-    def capacity(self, name: str, machine: Machine, bounds: Limits, count: int) -> float:
+    def capacity(self, name: str, machine: Machine, bounds: BatchLimits, count: int) -> float:
         """Requests/s with all there from the start."""
-        load = Load(float("inf"), count, seed=self.setting.seed)
-        return self.play(name, Point("all at once", machine, load, bounds))["throughput"]
+        load = PaperLoad(float("inf"), count, seed=self.setting.seed)
+        return self.play(name, TrialPoint("all at once", machine, load, bounds))["throughput"]
 
-    def play(self, name: str, point: Point) -> Figures:
+    def play(self, name: str, point: TrialPoint) -> Figures:
         """Means over repeats. Raises UserError."""
         load = point.load
         runs = [replace(point, load=replace(load, seed=load.seed + number)) for number in range(point.repeats)]
@@ -104,12 +104,15 @@ class Stage:
                 self._trials[name, run] = self._run(name, run, _after(watch, place * load.count))
         return pool_trials([self._trials[name, run] for run in runs])
 
-    def _run(self, name: str, point: Point, watch: Watch) -> Figures:
+    def _run(self, name: str, point: TrialPoint, watch: Watch) -> Figures:
         """The load's seed is that of prediction errors, too."""
         strategy, pool, slices = at_point(STRATEGIES[name], point), point.pool or self.pool, SliceCount()
         parts = fit_parts(strategy, point.limits, point.machine, prices_of(point.machine))
         parts = replace(parts, observers=(*parts.observers, slices))
-        known: dict[str, Prediction] = {Length.NONE: Prediction(), Length.ORACLE: Prediction(0.0)}
+        known: dict[str, SimulatedPrediction] = {
+            Length.NONE: SimulatedPrediction(),
+            Length.ORACLE: SimulatedPrediction(0.0),
+        }
         predict = known.get(strategy.length, point.prediction or self.prediction).source(point.load.seed)
         max_tokens = self.max_tokens if point.pool is None else max(outputs(pool.lengths))
         done = simulate(parts, point.machine, point.load.requests(pool), max_tokens, watch, predict)

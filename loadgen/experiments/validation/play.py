@@ -29,7 +29,7 @@ from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
 from models.threads import run_in_own_thread
-from scheduler.assembly import Parts
+from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock, MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Refused, Request, State
@@ -188,7 +188,7 @@ WARM_UP_TOKENS = 8
 
 def play(
     engine: Engine,
-    new_parts: Callable[[], Parts],
+    new_parts: Callable[[], SchedulerParts],
     trace: Sequence[Lengths],
     prompts: Sequence[tuple[int, ...]],
     predict: Predict | None,

@@ -77,7 +77,7 @@ def _deviate(simulated: float, real: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ValidationVerdict:
     """One strategy at one load.
 
     At the run's own speed: other load slows a machine, and near saturation a tenth more work is half as long again to
@@ -103,7 +103,7 @@ def compare(real: Figures, profiled: Figures, simulated: Sequence[Figures]) -> d
     return found
 
 
-def table(verdicts: Sequence[Verdict]) -> Table:
+def table(verdicts: Sequence[ValidationVerdict]) -> Table:
     """A line a strategy, load and quantity."""
     shown = Table(
         title="The simulator beside the engine",
@@ -129,7 +129,7 @@ def _cells(one: Quantity, slowdown: str) -> tuple[str, ...]:
     return (*engine, f"{one.simulated:.3f}", f"{one.spread:.3f}", *verdict)
 
 
-def verdict_json(one: Verdict) -> Json:
+def verdict_json(one: ValidationVerdict) -> Json:
     return {
         "strategy": one.strategy,
         "rho": one.rho,
@@ -147,7 +147,7 @@ PROBE = 64  # requests at once that show what a strategy serves
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class RunSize:
     """Bounds of a run's duration and, by default, of its lengths."""
 
     duration: float  # of arrivals, at most
@@ -161,8 +161,8 @@ SHARED = (
     *("prefill_ahead", "max_batch_size", "slice_length", "min_interval"),
 )  # flags of both
 
-FULL = Size(120.0, 512, 256, 40)
-QUICK = Size(20.0, 256, 160, 10)
+FULL = RunSize(120.0, 512, 256, 40)
+QUICK = RunSize(20.0, 256, 160, 10)
 
 
 def lengths(asked: ValidateFlags, context_length: int) -> list[Lengths]:
@@ -193,7 +193,7 @@ def validate(asked: ValidateFlags) -> int:
     find_strategies(asked.chosen)
     require_writable(asked.save_result)
     engine = run_in_own_thread(partial(load_engine, _config(asked)))
-    machine, found = describe_machine(), list[Verdict]()
+    machine, found = describe_machine(), list[ValidationVerdict]()
     interrupted = False
     try:
         for verdict in _judge(asked, engine):
@@ -215,7 +215,7 @@ def _config(asked: ValidateFlags) -> ServeConfig:
     return load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
 
 
-def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[Verdict]:
+def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[ValidationVerdict]:
     """As they come."""
     twin = _twin(engine)
     with Bars() as bars:
@@ -226,7 +226,7 @@ def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[Verdict]:
                 paces = (replace(twin, cost=speed.prices.slowed(one), pace=speed.curve.pace) for one in DRAWS)
                 profiled, *draws = (_simulate(config, engine, one, trace) for one in (twin, *paces))
                 compared = compare(measure_latencies(real.requests), profiled, draws)
-                yield Verdict(name, rho, len(trace), speed.slowdown, compared)
+                yield ValidationVerdict(name, rho, len(trace), speed.slowdown, compared)
 
 
 def _play(

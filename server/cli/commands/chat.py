@@ -98,7 +98,7 @@ def run(chat: Chat) -> int:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # JSON carries text, not any bytes
     key = chat.api_key or os.environ.get(KEYS, "").partition(",")[0].strip() or os.environ.get("OPENAI_API_KEY")
-    conversation, interactive, failed = Conversation(replace(chat, api_key=key)), sys.stdin.isatty(), False
+    conversation, interactive, failed = ChatSession(replace(chat, api_key=key)), sys.stdin.isatty(), False
     conversation.connect()
     if interactive:
         import readline  # noqa: F401  # gives input() its history and editing
@@ -139,7 +139,7 @@ def _read(interactive: bool) -> str | None:
         return None
 
 
-def _print_answer(conversation: Conversation, text: str, places: bool) -> None:
+def _print_answer(conversation: ChatSession, text: str, places: bool) -> None:
     """Print an answer as it comes; with `places`, until then the place in the queue, whose line the answer takes."""
     before = ""
     with closing(conversation.say(text)) as told:
@@ -155,7 +155,7 @@ def _print_answer(conversation: Conversation, text: str, places: bool) -> None:
 
 
 @dataclass(slots=True)
-class Conversation:
+class ChatSession:
     """The turns so far and how to ask for the next."""
 
     chat: Chat

@@ -42,7 +42,7 @@ def _time_of(age: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class JournalSource:
     """The journal that is read or changed."""
 
     journal: Path | None = option(None)
@@ -54,7 +54,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Show(Source):
+class Show(JournalSource):
     """Requests to print."""
 
     last: Natural = option(20, short=("-n",))
@@ -62,7 +62,7 @@ class Show(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export(Source):
+class Export(JournalSource):
     """Entries to write, and how."""
 
     format: Literal["csv", "jsonl"] = option("jsonl")
@@ -74,7 +74,7 @@ class Export(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prune(Source):
+class Prune(JournalSource):
     """Entries to delete."""
 
     older_than: float | None = option(None, parse=_time_of, metavar="AGE")

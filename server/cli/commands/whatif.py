@@ -18,7 +18,7 @@ from server.cli.settings import add_configured
 from server.composition.cache_paths import journal_path, model_key
 
 if TYPE_CHECKING:
-    from loadgen.simulate.whatif import Replay, Setting
+    from loadgen.simulate.whatif import Replay, WhatIfSetting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +82,9 @@ def run(config: Whatif) -> int:
     return INTERRUPTED if found.interrupted else 0
 
 
-def _setting(config: Whatif, replay: Replay) -> Setting:
+def _setting(config: Whatif, replay: Replay) -> WhatIfSetting:
     from engine.simulated.machine import Machine
-    from loadgen.simulate.whatif import Setting
+    from loadgen.simulate.whatif import WhatIfSetting
     from scheduler.serving_time.profile_file import latest_profile, read_profile
 
     prices = read_profile(latest_profile(default_cache(), replay.model)).model
@@ -101,4 +101,4 @@ def _setting(config: Whatif, replay: Replay) -> Setting:
         reads_padding=False,
         runs_ahead=True,
     )
-    return Setting(config, machine, prices, chunk)
+    return WhatIfSetting(config, machine, prices, chunk)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.device import Outcome
+from engine.device import StepOutcome
 from engine.forward import decode as decoding
 from engine.forward.batch import RunningBatch
 from engine.forward.graphs import DecodeGraphs, capture_nothing
@@ -381,7 +381,7 @@ def test_a_step_waits_for_the_device_once_to_read_its_tokens(
         reads.append(self)
         return read(self)
 
-    def counted_step(self: decoding.Decode) -> Outcome[Row]:
+    def counted_step(self: decoding.Decode) -> StepOutcome[Row]:
         before = len(reads)
         taken = step(self)
         counts.append(len(reads) - before)

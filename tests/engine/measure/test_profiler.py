@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
-from engine.measure.profiler import REPEATS, Cell, Profiler, copied, grid, survey
+from engine.measure.profiler import REPEATS, GridCell, Profiler, copied, grid, survey
 from engine.measure.timing import Timing
 from engine.row import Row
 from models.errors import UserError
@@ -93,9 +93,9 @@ def test_copies_are_all_rows_out_and_in_again(
 
 
 def test_each_length_is_copied_in_a_batch_but_not_too_much_at_a_time() -> None:
-    cells = tuple(Cell(rows, length) for rows in (1, 32) for length in (9000, 16, 1024))
-    assert copied(cells) == (Cell(8, 16), Cell(4, 1024), Cell(1, 9000))
-    assert copied((Cell(2, 16), Cell(1, 16))) == (Cell(2, 16),)
+    cells = tuple(GridCell(rows, length) for rows in (1, 32) for length in (9000, 16, 1024))
+    assert copied(cells) == (GridCell(8, 16), GridCell(4, 1024), GridCell(1, 9000))
+    assert copied((GridCell(2, 16), GridCell(1, 16))) == (GridCell(2, 16),)
 
 
 def test_a_slice_is_a_prefill_and_its_iterations_and_leaves_nothing_behind(
@@ -116,15 +116,15 @@ def test_a_network_that_computes_nothing_usable_is_told(tiny_model: LoadedModel,
 
 def test_the_grid_is_spaced_by_ratio_and_its_cheapest_cell_comes_first() -> None:
     assert grid(4, 64, points=3) == (
-        Cell(1, 16),
-        Cell(1, 32),
-        Cell(2, 16),
-        Cell(1, 64),
-        Cell(2, 32),
-        Cell(4, 16),
-        Cell(2, 64),
-        Cell(4, 32),
-        Cell(4, 64),
+        GridCell(1, 16),
+        GridCell(1, 32),
+        GridCell(2, 16),
+        GridCell(1, 64),
+        GridCell(2, 32),
+        GridCell(4, 16),
+        GridCell(2, 64),
+        GridCell(4, 32),
+        GridCell(4, 64),
     )
 
 
@@ -134,14 +134,14 @@ def test_no_grid_lies_between_bounds_too_narrow(rows: int, longest: int) -> None
         grid(rows, longest, points=3)
 
 
-def measured(timings: tuple[Timing, ...]) -> list[Cell]:
+def measured(timings: tuple[Timing, ...]) -> list[GridCell]:
     """Cells of prefills and copies."""
-    return [Cell(one.rows, one.length) for one in timings]
+    return [GridCell(one.rows, one.length) for one in timings]
 
 
-def stepped(timings: tuple[Timing, ...]) -> list[Cell]:
+def stepped(timings: tuple[Timing, ...]) -> list[GridCell]:
     """Cells of decode iterations, of which the middle one is told."""
-    return [Cell(one.rows, one.length + REPEATS // 2) for one in timings]
+    return [GridCell(one.rows, one.length + REPEATS // 2) for one in timings]
 
 
 def ignore(phase: str, done: int, total: int) -> None:
@@ -158,7 +158,7 @@ def test_a_survey_measures_every_cell_when_there_is_time(tiny_model: LoadedModel
         for phase, total in (("copies", 3), ("prefill", len(cells)), ("decode", len(cells)))
         for done in range(1, total + 1)
     ]
-    assert measured(found.copies) == list(copied(cells)) == [Cell(4, 16), Cell(4, 32), Cell(4, 64)]
+    assert measured(found.copies) == list(copied(cells)) == [GridCell(4, 16), GridCell(4, 32), GridCell(4, 64)]
     assert measured(found.prefill) == stepped(found.decode) == list(cells)
     runs = sum(not decodes for *_, decodes in device.passes)
     assert runs == len(cells) * (1 + REPEATS)
@@ -197,5 +197,5 @@ def test_cells_that_do_not_fit_are_passed_over(tiny_model: LoadedModel, tiny_tex
     found = survey(profiler_of(tiny_model, tiny_text, device, capacity=132, rows=4), cells, 100.0, ignore)
     small = [cell for cell in cells if cell.rows * (cell.length + 1) <= 132]
     assert measured(found.prefill) == stepped(found.decode) == small
-    assert Cell(4, 64) not in small
-    assert measured(found.copies) == [Cell(4, 16), Cell(4, 32)]
+    assert GridCell(4, 64) not in small
+    assert measured(found.copies) == [GridCell(4, 16), GridCell(4, 32)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loadgen.client.request import CHAT, Outcome, PreparedRequest, Status
+from loadgen.client.request import CHAT, PreparedRequest, RequestOutcome, Status
 
-DONE = Outcome(PreparedRequest(0, CHAT, b""), "completed", 0.0, (1.0,), 1.0, 1, 1)
+DONE = RequestOutcome(PreparedRequest(0, CHAT, b""), "completed", 0.0, (1.0,), 1.0, 1, 1)
 
 
 def completed(
     token_times: tuple[float, ...], *, tokens: int, prompt: int = 10, scheduled: float = 0.0, sent: float | None = None
-) -> Outcome:
+) -> RequestOutcome:
     """A completed request that ends with its last output."""
     return replace(
         DONE,
@@ -24,6 +24,6 @@ def completed(
     )
 
 
-def ended(status: Status, sent: float = 0.0, end: float = 1.0) -> Outcome:
+def ended(status: Status, sent: float = 0.0, end: float = 1.0) -> RequestOutcome:
     """A request that did not complete."""
     return replace(DONE, status=status, sent=sent, end=end, token_times=(), output_tokens=0)

@@ -16,7 +16,7 @@ import pytest
 
 from loadgen.bench.measures import METRICS, measure
 from loadgen.client.client import Client, ServerError, Target, connect
-from loadgen.client.request import CHAT, Outcome, PreparedRequest
+from loadgen.client.request import CHAT, PreparedRequest, RequestOutcome
 from tests.loadgen.scripted import (
     DONE,
     HEAD,
@@ -48,13 +48,13 @@ async def talking(
         yield server, client
 
 
-async def send(*answers: Answer, timeout: float = 30.0) -> Outcome:
+async def send(*answers: Answer, timeout: float = 30.0) -> RequestOutcome:
     """The outcome of one request that meets these answers."""
     async with talking(*answers, timeout=timeout) as (server, client):
         return await client.send(SHOT, server.clock)
 
 
-def why(outcome: Outcome) -> tuple[str, str]:
+def why(outcome: RequestOutcome) -> tuple[str, str]:
     assert outcome.failure is not None
     return outcome.status, outcome.failure.kind
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loadgen.compare.record import Comparison, Contestant, Play, Point, Setting
+from loadgen.compare.record import CompareSetting, Comparison, Contestant, LoadPoint, Play
 from loadgen.options import CompareFlags
 
-SETTING = Setting(
+SETTING = CompareSetting(
     date="2026-01-02 03:04:05",
     machine={"processor": "Abacus & <Sons>", "cores": "2 usable of 2 logical", "memory": "4 GiB", "GPU": "none found"},
     versions={"lengthwise": "0.1.0", "python": "3.11.2"},
     flags={"num_prompts": 20, "serve_args": '--dtype "float32"', "api_key": "(hidden)"},
     environment={"LENGTHWISE_DTYPE": "float32"},
 )
-POINTS = (Point(1.0), Point(2.0), Point(4.0))
+POINTS = (LoadPoint(1.0), LoadPoint(2.0), LoadPoint(4.0))
 
 
 def contestant(name: str) -> Contestant:
@@ -22,7 +22,7 @@ def contestant(name: str) -> Contestant:
     return Contestant(name, name, f"lengthwise serve 'tiny model' --strategy {name}")
 
 
-def play(contestant: str, round: int, point: Point, jct: float, more: Mapping[str, object] | None = None) -> Play:
+def play(contestant: str, round: int, point: LoadPoint, jct: float, more: Mapping[str, object] | None = None) -> Play:
     """A play whose mean job completion time is `jct` seconds, and whose other latencies follow it."""
     figures: dict[str, object] = {
         "num_prompts": 20,
@@ -50,7 +50,7 @@ def play(contestant: str, round: int, point: Point, jct: float, more: Mapping[st
 
 def comparison(
     jcts: Mapping[str, Sequence[float]],
-    points: Sequence[Point] = POINTS,
+    points: Sequence[LoadPoint] = POINTS,
     more: Mapping[str, object] | None = None,
 ) -> Comparison:
     """Mean job completion times of each round by contestant, the same under every load."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide, is_secret
-from loadgen.compare.record import Setting, plan
+from loadgen.compare.record import CompareSetting, plan
 from loadgen.compare.report import collect_flags, make_document, make_page
 from loadgen.options import CompareFlags
 from models.options import add_groups, groups_of, read_options
@@ -79,7 +79,7 @@ def test_no_key_lands_in_a_report() -> None:
     add_groups(parser, groups_of(CompareFlags))
     asked = read_options(parser.parse_args(FLAGS), CompareFlags)
     flags = collect_flags(asked)
-    setting: Setting = replace(SETTING, flags=flags)
+    setting: CompareSetting = replace(SETTING, flags=flags)
     shown = plan(asked)
     written = json.dumps(make_document(shown, setting)) + make_page(shown, setting)
     assert SECRET not in written

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from loadgen.compare.record import Comparison, Point
+from loadgen.compare.record import Comparison, LoadPoint
 from loadgen.compare.record import plan as make_plan
 from loadgen.options import CompareFlags
 from loadgen.result_file import PROGRAM
@@ -33,7 +33,7 @@ def test_strategies_and_urls_are_contestants_in_the_order_given() -> None:
         ("vs (2)", "vs", None),
         ("vllm", None, "http://gpu:8000"),
     ]
-    assert (made.flags.rounds, made.points) == (3, (Point(),))
+    assert (made.flags.rounds, made.points) == (3, (LoadPoint(),))
 
 
 def test_every_server_gets_the_same_flags_and_its_strategy() -> None:
@@ -53,7 +53,13 @@ def test_each_round_begins_with_the_next_contestant() -> None:
 
 def test_every_rate_meets_every_burstiness_but_all_at_once_knows_none() -> None:
     made = plan("--strategies", "vs,baton", "--request-rates", "4,inf,1", "--burstinesses", "1,0.5")
-    assert made.points == (Point(1, 0.5), Point(4, 0.5), Point(1, 1), Point(4, 1), Point(float("inf")))
+    assert made.points == (
+        LoadPoint(1, 0.5),
+        LoadPoint(4, 0.5),
+        LoadPoint(1, 1),
+        LoadPoint(4, 1),
+        LoadPoint(float("inf")),
+    )
 
 
 @pytest.mark.parametrize(

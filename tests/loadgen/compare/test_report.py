@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import orjson
 import pytest
 
-from loadgen.compare.record import Comparison, Point, Trouble
+from loadgen.compare.record import Comparison, LoadPoint, Trouble
 from loadgen.compare.report import make_document, make_page
 from tests.loadgen.compare.results import POINTS, SETTING, comparison
 
@@ -55,9 +55,16 @@ def read(shown: Comparison) -> Reader:
 
 
 @pytest.mark.parametrize(
-    "points", [POINTS, POINTS[:1], (Point(),), (Point(1.0, 0.5), Point(1.0, 2.0)), (*POINTS, Point(float("inf")))]
+    "points",
+    [
+        POINTS,
+        POINTS[:1],
+        (LoadPoint(),),
+        (LoadPoint(1.0, 0.5), LoadPoint(1.0, 2.0)),
+        (*POINTS, LoadPoint(float("inf"))),
+    ],
 )
-def test_it_is_well_formed_with_described_plots_of_every_load(points: tuple[Point, ...]) -> None:
+def test_it_is_well_formed_with_described_plots_of_every_load(points: tuple[LoadPoint, ...]) -> None:
     seen = read(comparison(APART, points))
     lines, alone = divmod(len(points), 3) if len(points) > 2 else (0, len(points))
     assert seen.tags["figure"] == seen.tags["svg"] == seen.tags["desc"] == 3 * lines + alone
@@ -145,7 +152,7 @@ def test_only_rounds_that_were_finished_count() -> None:
 
 
 def test_json_holds_every_figure_of_every_round() -> None:
-    points = (Point(2.0), Point(float("inf")))
+    points = (LoadPoint(2.0), LoadPoint(float("inf")))
     held = orjson.loads(orjson.dumps(make_document(comparison(APART, points), SETTING)))
     assert len(held["plays"]) == 3 * 3 * 2
     first = held["plays"][0]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.client.request import CHAT, Clock, Outcome, PreparedRequest
+from loadgen.client.request import CHAT, Clock, PreparedRequest, RequestOutcome
 from loadgen.load import BUSY_CPU, BUSY_LAG, measure_client, play
 from tests.loadgen.bench.outcomes import DONE
 
@@ -24,7 +24,7 @@ def show_nothing(ended: int, note: str) -> None:
     """Nobody looks."""
 
 
-def outcome(request: PreparedRequest, sent: float, end: float) -> Outcome:
+def outcome(request: PreparedRequest, sent: float, end: float) -> RequestOutcome:
     return replace(DONE, request=request, sent=sent, token_times=(end,), end=end)
 
 
@@ -33,7 +33,7 @@ async def test_no_request_waits_for_another() -> None:
     shown: list[tuple[int, str]] = []
     all_out = asyncio.Event()
 
-    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> RequestOutcome:
         sent = clock()
         if shown[-1] == (0, "20 running"):
             all_out.set()
@@ -48,7 +48,7 @@ async def test_no_request_waits_for_another() -> None:
 async def test_requests_go_out_at_their_time_and_never_before() -> None:
     times = [0.002 * (index + 1) for index in range(20)]
 
-    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> RequestOutcome:
         return outcome(request, clock(), clock())
 
     run = await play(due(times), send, show_nothing)
@@ -61,7 +61,7 @@ async def test_requests_go_out_at_their_time_and_never_before() -> None:
 async def test_a_limit_holds_requests_back_and_their_schedule_stays(limit: int) -> None:
     running = peak = 0
 
-    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> RequestOutcome:
         nonlocal running, peak
         running += 1
         peak = max(peak, running)
@@ -81,7 +81,7 @@ async def test_a_limit_holds_requests_back_and_their_schedule_stays(limit: int) 
 async def test_cancelling_keeps_what_has_ended_and_stops_the_rest() -> None:
     left: list[int] = []
 
-    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> RequestOutcome:
         if request.index % 2:
             try:
                 await asyncio.Event().wait()
@@ -101,7 +101,7 @@ async def test_cancelling_keeps_what_has_ended_and_stops_the_rest() -> None:
 
 
 async def test_a_mistake_in_sending_is_not_swallowed() -> None:
-    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> RequestOutcome:
         raise ZeroDivisionError
 
     with pytest.raises(ExceptionGroup) as caught:
@@ -110,7 +110,7 @@ async def test_a_mistake_in_sending_is_not_swallowed() -> None:
 
 
 async def test_a_loop_that_is_held_up_is_noticed() -> None:
-    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> RequestOutcome:
         await asyncio.sleep(0)  # the watch begins
         until = clock() + 0.1
         while clock() < until:

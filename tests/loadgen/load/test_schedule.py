@@ -9,7 +9,7 @@ import orjson
 import pytest
 from scipy import stats
 
-from loadgen.client.request import CHAT, COMPLETIONS, Prompt, RequestForm
+from loadgen.client.request import CHAT, COMPLETIONS, LoadPrompt, RequestForm
 from loadgen.load import Arrivals, arrival_times, schedule
 from models.errors import UserError
 
@@ -66,11 +66,11 @@ def test_a_seed_repeats_and_another_differs() -> None:
 
 
 FORM = RequestForm("m")
-CHATS = [Prompt(messages=({"role": "user", "content": str(number)},), label="t") for number in range(2000)]
+CHATS = [LoadPrompt(messages=({"role": "user", "content": str(number)},), label="t") for number in range(2000)]
 
 
-def timed(*arrivals: float) -> list[Prompt]:
-    return [Prompt(tokens=(place,), arrival=arrival) for place, arrival in enumerate(arrivals)]
+def timed(*arrivals: float) -> list[LoadPrompt]:
+    return [LoadPrompt(tokens=(place,), arrival=arrival) for place, arrival in enumerate(arrivals)]
 
 
 def test_without_times_all_are_due_at_once_in_their_order() -> None:
@@ -110,7 +110,7 @@ def test_a_seed_repeats_a_schedule() -> None:
 
 
 def test_each_prompt_goes_to_its_endpoint() -> None:
-    chat, tokens = (FORM.fill(prompt, 0) for prompt in (CHATS[0], Prompt(tokens=(1, 2))))
+    chat, tokens = (FORM.fill(prompt, 0) for prompt in (CHATS[0], LoadPrompt(tokens=(1, 2))))
     assert [request.path for request in (chat, tokens)] == [CHAT, COMPLETIONS]
     assert orjson.loads(chat.body)["messages"] == [{"role": "user", "content": "0"}]
     assert orjson.loads(tokens.body)["prompt"] == [1, 2]
@@ -118,24 +118,24 @@ def test_each_prompt_goes_to_its_endpoint() -> None:
 
 def test_chats_and_tokens_have_one_endpoint() -> None:
     with pytest.raises(UserError, match=COMPLETIONS):
-        RequestForm("m", CHAT).fill(Prompt(tokens=(1,)), 0)
+        RequestForm("m", CHAT).fill(LoadPrompt(tokens=(1,)), 0)
     with pytest.raises(UserError, match=CHAT):
         RequestForm("m", COMPLETIONS).fill(CHATS[0], 0)
 
 
 def test_the_body_asks_for_a_stream_with_usage_and_for_lengths_where_given() -> None:
-    assert orjson.loads(FORM.fill(Prompt(tokens=(1,)), 0).body) == {
+    assert orjson.loads(FORM.fill(LoadPrompt(tokens=(1,)), 0).body) == {
         "model": "m",
         "prompt": [1],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    body = orjson.loads(FORM.fill(Prompt(tokens=(1,), max_tokens=9, replay_tokens=4), 0).body)
+    body = orjson.loads(FORM.fill(LoadPrompt(tokens=(1,), max_tokens=9, replay_tokens=4), 0).body)
     assert (body["max_tokens"], body["replay_tokens"]) == (9, 4)
-    assert "replay_tokens" not in orjson.loads(FORM.fill(Prompt(tokens=(1,), max_tokens=9), 0).body)
+    assert "replay_tokens" not in orjson.loads(FORM.fill(LoadPrompt(tokens=(1,), max_tokens=9), 0).body)
 
 
 def test_further_fields_win() -> None:
     form = RequestForm("m", fields={"temperature": 0.5, "max_tokens": 3})
-    body = orjson.loads(form.fill(Prompt(tokens=(1,), max_tokens=9), 0).body)
+    body = orjson.loads(form.fill(LoadPrompt(tokens=(1,), max_tokens=9), 0).body)
     assert (body["temperature"], body["max_tokens"]) == (0.5, 3)

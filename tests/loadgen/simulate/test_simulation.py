@@ -17,8 +17,8 @@ from loadgen.simulate.node import ROUTERS, WorkerRecord
 from loadgen.simulate.simulation import Served, Simulation, measure_simulation, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
-from scheduler.assembly import Parts, assemble
-from scheduler.batching.batcher import Limits
+from scheduler.assembly import SchedulerParts, assemble
+from scheduler.batching.batcher import BatchLimits
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
@@ -33,8 +33,8 @@ SLOW = Bilinear(p1=1e-3, p2=0, p3=0, p4=0.02, d1=1e-6, d2=0, d3=0, d4=0.02)
 MACHINE = Machine(COST, capacity_tokens=1000, max_num_seqs=4, context_length=250)
 
 
-def parts(name: str, machine: Machine = MACHINE, **changes: Any) -> Parts:
-    limits = Limits.of(Scheduling(**{"slice_length": 8, **changes}), group_tokens=512, max_num_seqs=1)
+def parts(name: str, machine: Machine = MACHINE, **changes: Any) -> SchedulerParts:
+    limits = BatchLimits.of(Scheduling(**{"slice_length": 8, **changes}), group_tokens=512, max_num_seqs=1)
     fitted = limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs)
     return assemble(STRATEGIES[name], fitted, GROWING)
 
@@ -244,7 +244,7 @@ def test_a_node_of_half_the_speed_gets_half_the_work() -> None:
     fast = replace(MACHINE, cost=GROWING)
     slow = replace(fast, pace=lambda now, seconds: 2 * seconds)
     # They are not told how fast they are, but learn it from their steps.
-    limits = Limits(group_tokens=512, prefill_ahead=1).within(
+    limits = BatchLimits(group_tokens=512, prefill_ahead=1).within(
         fast.capacity_tokens, fast.context_length, fast.max_num_seqs
     )
     nodes = [(assemble(STRATEGIES["lengthwise"], limits), machine) for machine in (fast, slow)]
@@ -270,7 +270,7 @@ def test_a_conversation_stays_where_its_prefix_is_kept() -> None:
 def test_ends_are_foretold_with_the_time_that_prompts_take() -> None:
     """A prompt of 900 tokens was expected to take as long as one of 10, so that half of the ends were a third off."""
     slow = replace(MACHINE, cost=SLOW, capacity_tokens=10_000, context_length=1000)
-    limits = Limits(group_tokens=1000, prefill_ahead=1).within(10_000, 1000, 4)
+    limits = BatchLimits(group_tokens=1000, prefill_ahead=1).within(10_000, 1000, 4)
     load = [Lengths(4.0 * number, 900 if number % 2 else 10, 50) for number in range(200)]
     done = simulate(assemble(STRATEGIES["lengthwise"], limits, SLOW), slow, load, 50, predict=true_length)
     told = measure_simulation(done)
@@ -281,7 +281,7 @@ def test_ends_of_a_burst_are_foretold_after_one_request_alone() -> None:
     """Four rows were expected to work as fast as one, and one that came at the same moment before
     all others, so that none was expected to wait."""
     load = [Lengths(0.0, 10, 50), *(Lengths(30.0, 10, 20 + number % 60) for number in range(60))]
-    limits = Limits(group_tokens=512, prefill_ahead=1).within(1000, 250, 4)
+    limits = BatchLimits(group_tokens=512, prefill_ahead=1).within(1000, 250, 4)
     done = simulate(
         assemble(STRATEGIES["baton-pd"], limits, SLOW), replace(MACHINE, cost=SLOW), load, 100, predict=true_length
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from loadgen.client.request import Prompt
+from loadgen.client.request import LoadPrompt
 from loadgen.workload.requests import Workload, load
 from models.options import add_groups, read_options
 
@@ -17,7 +17,7 @@ def parse(*flags: object) -> Workload:
     return read_options(args, Workload)
 
 
-def prompts(*flags: object, num_prompts: int = 20, seed: int = 0) -> list[Prompt]:
+def prompts(*flags: object, num_prompts: int = 20, seed: int = 0) -> list[LoadPrompt]:
     return load(parse(*flags), num_prompts, seed)
 
 

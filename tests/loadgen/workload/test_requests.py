@@ -18,24 +18,24 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from loadgen.client.request import Clock, Failure, Outcome, PreparedRequest, Prompt, RequestForm
+from loadgen.client.request import Clock, LoadPrompt, PreparedRequest, RequestFailure, RequestForm, RequestOutcome
 from loadgen.load import Run, play, schedule
 from loadgen.workload.requests import ignores_eos, join_turns
 from models.errors import UserError
 from tests.loadgen.load.test_load import show_nothing
 from tests.loadgen.workload.args import parse, prompts, write
 
-PROMPTS = [Prompt(messages=({"role": "user", "content": f"question {place}"},), max_tokens=5) for place in range(7)]
+PROMPTS = [LoadPrompt(messages=({"role": "user", "content": f"question {place}"},), max_tokens=5) for place in range(7)]
 
 
 def converse(turns: int, fails: int | None = None) -> tuple[Run, list[list[str]]]:
     """Play the prompts; returns also what each request said, by its index. The request of index `fails` fails."""
     heard: dict[int, list[str]] = {}
 
-    async def send(request: PreparedRequest, clock: Clock) -> Outcome:
+    async def send(request: PreparedRequest, clock: Clock) -> RequestOutcome:
         heard[request.index] = [message["content"] for message in orjson.loads(request.body)["messages"]]
-        done = Outcome(request, "completed", clock(), (clock(),), clock(), 1, text=f"answer {request.index}")
-        failure = Failure("http", "no")
+        done = RequestOutcome(request, "completed", clock(), (clock(),), clock(), 1, text=f"answer {request.index}")
+        failure = RequestFailure("http", "no")
         return replace(done, status="failed", failure=failure) if request.index == fails else done
 
     plan = schedule(join_turns(PROMPTS, turns), RequestForm("m"))
@@ -67,9 +67,9 @@ def test_a_conversation_ends_with_an_answer_that_does_not_come() -> None:
 
 def test_single_turns_are_the_workload_itself() -> None:
     assert join_turns(PROMPTS, 1) == PROMPTS
-    assert join_turns([Prompt(tokens=(1,))], 1) == [Prompt(tokens=(1,))]
+    assert join_turns([LoadPrompt(tokens=(1,))], 1) == [LoadPrompt(tokens=(1,))]
     with pytest.raises(UserError, match="not chat messages"):
-        join_turns([Prompt(tokens=(1,))], 2)
+        join_turns([LoadPrompt(tokens=(1,))], 2)
 
 
 BURSTGPT = "Timestamp,Request tokens,Response tokens\n"

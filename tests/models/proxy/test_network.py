@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from models.errors import CatalogError
-from models.proxy.network import HEAD, MANIFEST, Manifest, Proxy, groups, load, load_encoder, read_manifest, save
-from models.proxy.task import Scale, Task
-from models.proxy.training import Step, TextRows, TrainingOptions, train
+from models.proxy.network import HEAD, MANIFEST, Proxy, ProxyManifest, groups, load, load_encoder, read_manifest, save
+from models.proxy.task import ProxyTask, Scale
+from models.proxy.training import TextRows, TrainingOptions, TrainingStep, train
 from tests.models import tiny_embedder
 
 TEACHING = TrainingOptions(epochs=6, head_epochs=8, encoder_rate=3e-3, head_rate=3e-3, patience=6)
@@ -37,7 +37,7 @@ def lesson(rows: int, seed: int) -> TextRows:
 LEARN, WATCH, TEST = lesson(160, 0), lesson(40, 1), lesson(40, 2)
 
 
-def fresh(encoder: Path, task: Task = Task.REGRESSION_L1) -> Proxy:
+def fresh(encoder: Path, task: ProxyTask = ProxyTask.REGRESSION_L1) -> Proxy:
     return Proxy.fresh(encoder, task, Scale.of(task, LEARN.lengths), max_tokens=32)
 
 
@@ -48,9 +48,9 @@ def taught(encoder: Path) -> Proxy:
     return proxy
 
 
-@pytest.mark.parametrize("task", [Task.REGRESSION_L1, Task.REGRESSION_MSE, Task.BINARY])
-def test_it_learns_what_can_be_told_from_the_text(encoder: Path, task: Task) -> None:
-    proxy, steps = fresh(encoder, task), list[Step]()
+@pytest.mark.parametrize("task", [ProxyTask.REGRESSION_L1, ProxyTask.REGRESSION_MSE, ProxyTask.BINARY])
+def test_it_learns_what_can_be_told_from_the_text(encoder: Path, task: ProxyTask) -> None:
+    proxy, steps = fresh(encoder, task), list[TrainingStep]()
     history = train(proxy, LEARN, WATCH, TEACHING, steps.append)
     assert min(history.both) < history.start / 2 and min(history.head) <= min(history.both)
     assert np.abs(proxy.predict(TEST.texts) - TEST.lengths).max() < 20
@@ -60,7 +60,7 @@ def test_it_learns_what_can_be_told_from_the_text(encoder: Path, task: Task) -> 
 
 def test_a_ranking_says_the_lengths_of_its_ranks(encoder: Path) -> None:
     """Its scores are of no scale; what stands for them are the lengths that it has learned from."""
-    proxy = fresh(encoder, Task.RANKING)
+    proxy = fresh(encoder, ProxyTask.RANKING)
     history = train(proxy, LEARN, WATCH, TEACHING)
     assert min(history.head) < history.start
     assert np.abs(proxy.predict(TEST.texts) - TEST.lengths).max() < 20
@@ -98,7 +98,9 @@ def test_it_stops_when_what_is_held_out_gets_no_better_and_keeps_the_best(encode
     learn, watch = (
         TextRows(one.texts, np.array([rng.choice((5, 50)) for _ in one.texts], np.float32)) for one in (LEARN, WATCH)
     )
-    proxy = Proxy.fresh(encoder, Task.REGRESSION_MSE, Scale.of(Task.REGRESSION_MSE, learn.lengths), max_tokens=32)
+    proxy = Proxy.fresh(
+        encoder, ProxyTask.REGRESSION_MSE, Scale.of(ProxyTask.REGRESSION_MSE, learn.lengths), max_tokens=32
+    )
     options = replace(TEACHING, epochs=30, patience=1, head_epochs=0)
     history = train(proxy, learn, watch, options)
     assert len(history.both) < 30
@@ -145,7 +147,7 @@ def test_it_comes_back_from_disk_the_same(taught: Proxy, tmp_path: Path) -> None
     suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
     assert suffixes <= {".json", ".safetensors"}
     about = read_manifest(folder)
-    assert (about.task, about.encoder, about.rows) == (Task.REGRESSION_L1, "tiny", 160)
+    assert (about.task, about.encoder, about.rows) == (ProxyTask.REGRESSION_L1, "tiny", 160)
     assert load(folder).predict(TEST.texts).tolist() == taught.predict(TEST.texts).tolist()
     packed = load(folder).pack().predict(TEST.texts)
     assert packed.tolist() == pytest.approx(taught.predict(TEST.texts).tolist(), rel=5e-3)  # weights may have 16 bits
@@ -157,7 +159,7 @@ def test_what_is_no_proxy_is_refused_with_the_remedy(taught: Proxy, tmp_path: Pa
         load(tmp_path / "nowhere")
     folder = tmp_path / "model"
     save(folder, taught, encoder="tiny", rows=160)
-    about = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    about = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ProxyManifest)
     (folder / MANIFEST).write_bytes(msgspec.json.encode(replace(about, format=0)))
     with pytest.raises(CatalogError, match=f"another version .*{remedy}"):
         load(folder)

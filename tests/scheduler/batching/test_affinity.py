@@ -8,7 +8,7 @@ from engine.messages import ExecutorHealth, FinishReason
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching import affinity
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
@@ -22,7 +22,7 @@ class Stage:
 
     def __init__(self, *, capacity: int = 1000) -> None:
         self.ports = port(0, rows=2, capacity=capacity), port(1, rows=2, capacity=capacity)
-        limits = Limits(group_tokens=100, prefill_ahead=0)
+        limits = BatchLimits(group_tokens=100, prefill_ahead=0)
         self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), self.ports, VirtualClock())
         first, self.stays = self.ask(), self.ask()
         self.end(first)

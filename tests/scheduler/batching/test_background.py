@@ -12,8 +12,8 @@ from engine.messages import Cause, FinishReason, HandedBack, Pause, StepReport
 from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.simulate.node import Node, VirtualClock
-from scheduler.assembly import Parts, assemble
-from scheduler.batching.batcher import Limits
+from scheduler.assembly import SchedulerParts, assemble
+from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.preemption import Background
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
@@ -69,8 +69,8 @@ def test_who_comes_gets_the_executor_whose_rows_make_way() -> None:
     assert idle_first([idle, crowded])[0] is crowded
 
 
-def parts_for(strategy: str, slowdown: float, slots: int) -> Parts:
-    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(batch_slowdown=slowdown)).within(
+def parts_for(strategy: str, slowdown: float, slots: int) -> SchedulerParts:
+    limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(batch_slowdown=slowdown)).within(
         1000 * slots, 1000, slots
     )
     return assemble(STRATEGIES[strategy], limits, COST)

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from engine.messages import Admit, Cause
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher, similar_group
 from scheduler.plan import Plan
 from scheduler.request import BACKGROUND, Request
 from scheduler.strategy import SHAPE, STRATEGIES
 from tests.scheduler.fakes import kit, request, worker
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=2)
+LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2)
 
 
 def group(lengths: list[int], *, held: list[int] | None = None, capacity: int = 1000) -> list[int]:
@@ -64,7 +64,7 @@ def test_a_group_fits_in_memory_and_the_best_is_never_passed_over(
     assert group(lengths, held=held, capacity=100) == taken
 
 
-def batcher_of(*requests: Request, limits: Limits = LIMITS) -> ContinuousBatcher:
+def batcher_of(*requests: Request, limits: BatchLimits = LIMITS) -> ContinuousBatcher:
     batcher = ContinuousBatcher(kit(limits))
     for one in requests:
         batcher.add(one, 0.0)
@@ -114,10 +114,12 @@ def test_a_discarded_request_is_not_taken() -> None:
     capacity=st.integers(60, 600),
     rows=st.integers(1, 8),
     limits=st.builds(
-        Limits, group_tokens=st.integers(1, 200), prefill_ahead=st.integers(0, 4), max_padding=st.floats(0, 1)
+        BatchLimits, group_tokens=st.integers(1, 200), prefill_ahead=st.integers(0, 4), max_padding=st.floats(0, 1)
     ),
 )
-def test_no_plan_breaks_a_bound(lengths: list[int], held: list[int], capacity: int, rows: int, limits: Limits) -> None:
+def test_no_plan_breaks_a_bound(
+    lengths: list[int], held: list[int], capacity: int, rows: int, limits: BatchLimits
+) -> None:
     requests = [request(row_id, length) for row_id, length in enumerate(lengths)]
     busy = worker(*(request(100 + place, length) for place, length in enumerate(held)), capacity=capacity, rows=rows)
     batcher = batcher_of(*requests, limits=limits)

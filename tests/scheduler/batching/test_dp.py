@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.batching.dp import Part, partition, slice_seconds
+from scheduler.batching.dp import BatchPart, partition, slice_seconds
 from scheduler.serving_time.bilinear import Bilinear
 
 MODEL = Bilinear(p1=1e-4, p2=1e-3, p3=1e-5, p4=5e-3, d1=1e-6, d2=1e-4, d3=1e-6, d4=2e-2)
@@ -25,7 +25,7 @@ def parts_of(
     iterations: int = 128,
     capacity: int = BOUNDLESS,
     most: int = BOUNDLESS,
-) -> tuple[Part, ...]:
+) -> tuple[BatchPart, ...]:
     rows = np.array(lengths, dtype=np.int64)
     return partition(
         rows,
@@ -36,7 +36,7 @@ def parts_of(
     )
 
 
-def sizes(parts: tuple[Part, ...]) -> list[int]:
+def sizes(parts: tuple[BatchPart, ...]) -> list[int]:
     return [part.stop - part.start for part in parts]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.messages import EVERY_LENGTH, NO_LENGTH, BatchShape, Cause
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.dp import DpBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.options import Scheduling
@@ -26,10 +26,12 @@ from tests.scheduler.fakes import kit, port, request
 MODEL = Bilinear(p1=1e-2, p2=0.0, p3=0.0, p4=0.1, d1=1e-3, d2=1e-3, d3=0.0, d4=0.1, c1=2e-3, c0=0.05)
 """So that a prompt of 100 tokens is not padded to, and few others are worth a batch of their own."""
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=10, min_interval=2.0))
+LIMITS = BatchLimits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=10, min_interval=2.0))
 
 
-def batcher_of(*requests: Request, limits: Limits = LIMITS, capped: bool = False, adaptive: bool = False) -> DpBatcher:
+def batcher_of(
+    *requests: Request, limits: BatchLimits = LIMITS, capped: bool = False, adaptive: bool = False
+) -> DpBatcher:
     terms = replace(CLOSED, iterations=limits.options.slice_length)
     batcher = DpBatcher(
         replace(kit(limits, memory=MEMORIES["slice"], terms=terms), machine=MachineModel(MODEL)),

@@ -12,7 +12,7 @@ from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
 from scheduler.request import Request
@@ -20,7 +20,7 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import VirtualClock, port, token
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=0.0))
+LIMITS = BatchLimits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=0.0))
 MODEL = Bilinear(p1=0.5, p2=0.25, p3=0.0, p4=8.0, d1=0.0, d2=0.0, d3=0.0, d4=1.0, c1=0.25, c0=3.0)
 """So that 11 tokens are worth keeping: 0.25·11 + 3 = 0.5·11 + 0.25."""
 

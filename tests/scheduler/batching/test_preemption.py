@@ -17,7 +17,7 @@ from loadgen.simulate.prediction import read_prediction
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.preemption import ByOrder, ByPriority
@@ -82,7 +82,7 @@ def test_only_the_best_that_waits_is_weighed() -> None:
 
 
 def test_one_row_of_one_executor_makes_way_at_a_time() -> None:
-    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=SLICE))
+    limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=SLICE))
     batcher = assemble(STRATEGIES["srpt"], limits).batcher
     workers = [running(row(1, 2.0)), running(row(2, 4.0), index=1), running(row(3, 4.0), index=2)]
     batcher.add(waiting(3.0), 0.0)
@@ -122,7 +122,7 @@ def test_none_makes_way_where_there_is_room_or_for_what_does_not_fit_all_the_sam
 
 def test_while_rows_are_asked_to_leave_no_others_are() -> None:
     first, second = (Worker(port(index, rows=1), {index: of_priority(index, 1)}) for index in (0, 1))
-    batcher = ContinuousBatcher(kit(Limits(group_tokens=64, prefill_ahead=0)))
+    batcher = ContinuousBatcher(kit(BatchLimits(group_tokens=64, prefill_ahead=0)))
     batcher.add(of_priority(9, 0), 0.0)
     assert batcher.preempt([first, second], 0.0) == {0: (0,)}
     first.pausing.add(0)
@@ -132,7 +132,7 @@ def test_while_rows_are_asked_to_leave_no_others_are() -> None:
 @pytest.mark.parametrize("strategy", ["baton-pd", "baton", "ils", "lengthwise"])
 def test_a_request_of_better_priority_gets_the_slot_of_a_worse_one_which_goes_on_later(strategy: str) -> None:
     clock = MovedClock()
-    limits = Limits(group_tokens=64, prefill_ahead=1).within(1000, 500, 1)
+    limits = BatchLimits(group_tokens=64, prefill_ahead=1).within(1000, 500, 1)
     node = Node(assemble(STRATEGIES[strategy], limits, COST), Machine(COST, 1000, 1, context_length=500), clock)
     worse, better = (SamplingParams(100, replay_tokens=tokens) for tokens in (100, 5))
     long_one = node.submit((0,) * 4, worse, "", None, 1)
@@ -157,7 +157,7 @@ def generate(dispatcher: Dispatcher, executor: FakePort, one: Request, count: in
 
 
 def test_the_dispatcher_asks_for_the_slot_and_gives_it_to_whom_it_is_for() -> None:
-    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=2))
+    limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=2))
     executor = port(rows=1)
     dispatcher = Dispatcher(assemble(STRATEGIES["srpt"], limits), [executor], VirtualClock())
     long_one = submit(dispatcher, 8.0)
@@ -178,7 +178,7 @@ def test_the_dispatcher_asks_for_the_slot_and_gives_it_to_whom_it_is_for() -> No
 
 def test_a_short_request_need_not_wait_for_a_long_one() -> None:
     """One slot: the long one has it from 0 s, the short one comes at 1 s, when 11 of 100 tokens are there."""
-    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=8))
+    limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=8))
     machine = Machine(COST, capacity_tokens=1000, max_num_seqs=1, context_length=500)
     trace = [Lengths(0.0, 4, 100), Lengths(1.0, 4, 5)]
     done = simulate(assemble(STRATEGIES["srpt"], limits), machine, trace, 100, predict=true_length).requests
@@ -203,7 +203,7 @@ def test_no_request_is_lost_and_none_is_paused_before_a_slice(
     for _ in range(60):
         time += rng.expovariate(0.7 * slots * workers)
         trace.append(Lengths(time, rng.randint(1, 30), rng.choice((1, 3, 10, 80))))
-    limits = Limits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=8))
+    limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=8))
     machine = Machine(COST, capacity_tokens=250 * slots, max_num_seqs=slots, context_length=200, workers=workers)
     limits = limits.within(machine.capacity_tokens, machine.context_length, slots)
     parts = assemble(STRATEGIES[strategy], limits, COST)

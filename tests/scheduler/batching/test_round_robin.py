@@ -6,7 +6,7 @@ import pytest
 
 from engine.messages import Cause
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import BatcherFactory, Limits
+from scheduler.batching.batcher import BatcherFactory, BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.round_robin import RoundRobinBatcher
@@ -17,14 +17,14 @@ from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
 from tests.scheduler.fakes import kit, port, request
 
-LIMITS = Limits(group_tokens=1000, prefill_ahead=0, options=Scheduling(max_batch_size=3))
+LIMITS = BatchLimits(group_tokens=1000, prefill_ahead=0, options=Scheduling(max_batch_size=3))
 
 
 def executors(count: int) -> list[Worker]:
     return [Worker(port(index, capacity=5000)) for index in range(count)]
 
 
-def batcher_of(rows: int, *, local: BatcherFactory = StaticBatcher, limits: Limits = LIMITS) -> RoundRobinBatcher:
+def batcher_of(rows: int, *, local: BatcherFactory = StaticBatcher, limits: BatchLimits = LIMITS) -> RoundRobinBatcher:
     batcher = RoundRobinBatcher(kit(limits, memory=MEMORIES["fixed"], terms=CLOSED), local=local)
     for row_id in range(rows):
         batcher.add(request(row_id), 0.0)
@@ -109,7 +109,9 @@ def test_a_discarded_request_is_not_given(dealt: bool) -> None:
 def test_executors_wait_for_their_batches_to_fill_up_as_they_would_alone() -> None:
     batcher = batcher_of(
         1,
-        limits=Limits(group_tokens=100, prefill_ahead=0, options=Scheduling(max_batch_size=2, batch_wait_timeout=3.0)),
+        limits=BatchLimits(
+            group_tokens=100, prefill_ahead=0, options=Scheduling(max_batch_size=2, batch_wait_timeout=3.0)
+        ),
     )
     (worker,) = executors(1)
     assert batcher.wake_at(0.0) is None

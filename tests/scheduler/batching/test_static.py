@@ -10,7 +10,7 @@ import pytest
 from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.memory import MEMORIES
 from scheduler.batching.static import StaticBatcher
 from scheduler.dispatcher import Dispatcher
@@ -20,11 +20,11 @@ from scheduler.request import Request, State
 from scheduler.strategy import CLOSED, STRATEGIES
 from tests.scheduler.fakes import VirtualClock, admitted, cancelled, kit, port, request, token, worker
 
-LIMITS = Limits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3))
-PATIENT = Limits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3, batch_wait_timeout=2.0))
+LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3))
+PATIENT = BatchLimits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3, batch_wait_timeout=2.0))
 
 
-def batcher_of(limits: Limits, *requests: Request) -> StaticBatcher:
+def batcher_of(limits: BatchLimits, *requests: Request) -> StaticBatcher:
     batcher = StaticBatcher(kit(limits, memory=MEMORIES["fixed"], terms=CLOSED))
     for one in requests:
         batcher.add(one, one.times.arrival)

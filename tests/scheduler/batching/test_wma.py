@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.batching.wma import (
-    Lengths,
+    BatchLengths,
     all_reads,
     batch_lengths,
     memory_tokens,
@@ -16,10 +16,10 @@ from scheduler.batching.wma import (
 )
 from tests.scheduler.batching.wma_oracle import wma, wma_gen, wma_wait
 
-ROWS = (Lengths(2, 3), Lengths(4, 5), Lengths(5, 2))
-BATCH = Lengths(5, 5)
+ROWS = (BatchLengths(2, 3), BatchLengths(4, 5), BatchLengths(5, 2))
+BATCH = BatchLengths(5, 5)
 
-LENGTHS = st.builds(Lengths, st.integers(1, 5000), st.integers(1, 5000))
+LENGTHS = st.builds(BatchLengths, st.integers(1, 5000), st.integers(1, 5000))
 
 
 def test_a_batch_is_as_long_as_its_longest_prompt_and_its_longest_answer() -> None:
@@ -27,12 +27,12 @@ def test_a_batch_is_as_long_as_its_longest_prompt_and_its_longest_answer() -> No
 
 
 @pytest.mark.parametrize(("row", "waste"), list(zip(ROWS, [3 * 3, 5 * 1, 2 * 0], strict=True)))
-def test_equation_2_counts_reads_of_padding(row: Lengths, waste: int) -> None:
+def test_equation_2_counts_reads_of_padding(row: BatchLengths, waste: int) -> None:
     assert wma_gen(row, BATCH) == waste
 
 
 @pytest.mark.parametrize(("row", "waste"), list(zip(ROWS, [8 + 9 + 10, 10, 7 + 8 + 9 + 10], strict=True)))
-def test_equation_3_counts_reads_after_the_end(row: Lengths, waste: int) -> None:
+def test_equation_3_counts_reads_after_the_end(row: BatchLengths, waste: int) -> None:
     assert wma_wait(row, BATCH) == waste
 
 
@@ -42,7 +42,7 @@ def test_equation_4_is_the_most_wasteful_row() -> None:
 
 
 def test_a_row_alone_is_charged_for_one_iteration() -> None:
-    assert wma([Lengths(100, 20)]) == 120
+    assert wma([BatchLengths(100, 20)]) == 120
 
 
 def test_equation_5_counts_padding_and_invalid_tokens_too() -> None:
@@ -56,13 +56,13 @@ def test_useful_and_wasted_reads_are_all_reads() -> None:
 
 
 @given(row=LENGTHS, batch=LENGTHS)
-def test_the_closed_form_is_the_sum(row: Lengths, batch: Lengths) -> None:
+def test_the_closed_form_is_the_sum(row: BatchLengths, batch: BatchLengths) -> None:
     batch = batch_lengths([row, batch])
     assert wma_wait(row, batch) == sum(g + batch.input for g in range(row.generation, batch.generation + 1))
 
 
 @given(rows=st.lists(LENGTHS, min_size=1, max_size=20))
-def test_the_least_useful_reads_tell_the_waste_of_a_batch(rows: list[Lengths]) -> None:
+def test_the_least_useful_reads_tell_the_waste_of_a_batch(rows: list[BatchLengths]) -> None:
     batch = batch_lengths(rows)
     least = min(useful_reads(*row) for row in rows)
     assert wma_from_least(*batch, least) == wma(rows)

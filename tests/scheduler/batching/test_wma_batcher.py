@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from engine.messages import Cause, Overflow
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
-from scheduler.batching.wma import Lengths, WmaBatcher, batch_lengths, expected_lengths, memory_tokens
+from scheduler.batching.batcher import BatchLimits
+from scheduler.batching.wma import BatchLengths, WmaBatcher, batch_lengths, expected_lengths, memory_tokens
 from scheduler.options import Scheduling
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request, Times
@@ -24,7 +24,7 @@ from scheduler.worker import Worker
 from tests.scheduler.batching.wma_oracle import wma
 from tests.scheduler.fakes import port
 
-LIMITS = Limits(group_tokens=4096, prefill_ahead=0, capacity_tokens=1000, context_length=500, slots=64)
+LIMITS = BatchLimits(group_tokens=4096, prefill_ahead=0, capacity_tokens=1000, context_length=500, slots=64)
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
 """A batch takes a second an iteration."""
 
@@ -38,7 +38,7 @@ def asked(
     return request
 
 
-def batcher_of(requests: Sequence[Request] = (), strategy: str = "magnus", limits: Limits = LIMITS) -> WmaBatcher:
+def batcher_of(requests: Sequence[Request] = (), strategy: str = "magnus", limits: BatchLimits = LIMITS) -> WmaBatcher:
     batcher = assemble(STRATEGIES[strategy], limits, SECOND_A_TOKEN).batcher
     assert isinstance(batcher, WmaBatcher)
     for request in requests:
@@ -103,7 +103,7 @@ def test_a_batch_must_fit_at_its_end(capacity: int, batches: list[list[int]]) ->
         ("abp", replace(LIMITS, capacity_tokens=None, context_length=None, slots=None), 9),
     ],
 )
-def test_a_batch_has_no_more_rows_than_it_may(strategy: str, limits: Limits, largest: int) -> None:
+def test_a_batch_has_no_more_rows_than_it_may(strategy: str, limits: BatchLimits, largest: int) -> None:
     batcher = batcher_of([asked(row_id) for row_id in range(9)], strategy, limits)
     assert max(len(batch) for batch in open_batches(batcher)) == largest
     assert sorted(sum(arranged(batcher), [])) == list(range(9))
@@ -122,7 +122,7 @@ class Case:
     """
 
     capacity = 7 * 2048
-    limits = Limits(group_tokens=4096, prefill_ahead=0, capacity_tokens=capacity, context_length=2048, slots=128)
+    limits = BatchLimits(group_tokens=4096, prefill_ahead=0, capacity_tokens=capacity, context_length=2048, slots=128)
     large = [(1000, 1000), (1004, 996), (998, 1003)]
     small = [(8 + number % 5, 8 + number % 4) for number in range(18)]
 
@@ -154,7 +154,7 @@ def test_the_case_study_comes_out_of_the_papers_own_parameters(strategy: str, si
     assert Case().sizes(strategy, seed) == sizes
 
 
-def plain_choice(batches: Sequence[Sequence[Lengths]], request: Lengths, limits: Limits) -> int | None:
+def plain_choice(batches: Sequence[Sequence[BatchLengths]], request: BatchLengths, limits: BatchLimits) -> int | None:
     """Algorithm 1 word by word: look at every row of every batch."""
     assert limits.capacity_tokens is not None
     best, least = None, float(limits.options.wma_threshold)
@@ -178,8 +178,8 @@ def test_the_arrangement_is_that_of_the_plain_algorithm(
     plain: list[list[int]] = []
     for row_id, pair in enumerate(lengths):
         batcher.add(asked(row_id, *pair), 0.0)
-        batches = [[Lengths(*lengths[other]) for other in batch] for batch in plain]
-        choice = plain_choice(batches, Lengths(*pair), limits)
+        batches = [[BatchLengths(*lengths[other]) for other in batch] for batch in plain]
+        choice = plain_choice(batches, BatchLengths(*pair), limits)
         if choice is None:
             plain.append([row_id])
         else:

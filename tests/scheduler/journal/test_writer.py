@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from scheduler.journal.file import VERSION, JournalError, append, connect, prune, read
-from scheduler.journal.writer import Bounds, Journal, trim
+from scheduler.journal.writer import Journal, JournalBounds, trim
 from scheduler.length.learning import ServedRow, served_rows
 from tests.scheduler.entries import request_entry, written
 
@@ -180,7 +180,7 @@ def test_what_is_too_old_is_deleted_though_nothing_ends(path: Path, monkeypatch:
         trimmed.set()
 
     monkeypatch.setattr("scheduler.journal.writer.trim", note)
-    journal = Journal(path, bounds=Bounds(age=600.0))
+    journal = Journal(path, bounds=JournalBounds(age=600.0))
     journal.start()
     assert trimmed.wait(20)
     journal.close()
@@ -189,7 +189,7 @@ def test_what_is_too_old_is_deleted_though_nothing_ends(path: Path, monkeypatch:
 
 def test_a_file_that_is_full_loses_its_oldest_entries(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.journal.writer.CHUNK", 10)
-    journal = Journal(path, bounds=Bounds(size=200_000))
+    journal = Journal(path, bounds=JournalBounds(size=200_000))
     for at in range(0, 3000, 100):
         journal._append([request_entry(float(number)) for number in range(at, at + 100)])
         journal._trim()

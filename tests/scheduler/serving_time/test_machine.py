@@ -17,8 +17,8 @@ from engine.messages import BatchShape, RowUpdate, StepReport, Tally
 from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
-from scheduler.assembly import Parts, assemble
-from scheduler.batching.batcher import Limits
+from scheduler.assembly import SchedulerParts, assemble
+from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.dp import DpBatcher
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear
@@ -120,7 +120,7 @@ def test_after_a_minute_of_mixed_load_a_step_is_priced_within_15_percent(
         arrival += rng.expovariate(rate)
         trace.append(Lengths(arrival, 1 + int(rng.lognormvariate(4.5, 1)) % 1000, 1 + int(rng.lognormvariate(4, 0.8))))
     machine = Machine(NoisyCost(model), capacity_tokens=32_000, max_num_seqs=32, context_length=2048)
-    limits, kept = Limits(group_tokens=2048, prefill_ahead=2).within(32_000, 2048, 32), []
+    limits, kept = BatchLimits(group_tokens=2048, prefill_ahead=2).within(32_000, 2048, 32), []
     learning = StepLearning(MachineModel(), keep=lambda found, served: kept.append((found, served)))
     simulate(assemble(STRATEGIES[strategy], limits, learning), machine, trace, 1000)
     learning.close()
@@ -257,10 +257,10 @@ def test_a_fit_that_fails_is_logged_and_leaves_the_prices(caplog: pytest.LogCapt
 
 
 PROFILE = Bilinear(p1=1e-4, p2=2e-3, p3=3e-5, p4=0.02, d1=2e-7, d2=5e-4, d3=1e-6, d4=0.03, c1=1e-6, c0=1e-3)
-LIMITS = Limits(group_tokens=2000, prefill_ahead=0, options=Scheduling(slice_length=64, min_interval=1.0))
+LIMITS = BatchLimits(group_tokens=2000, prefill_ahead=0, options=Scheduling(slice_length=64, min_interval=1.0))
 
 
-def scls(learning: StepLearning) -> Parts:
+def scls(learning: StepLearning) -> SchedulerParts:
     return assemble(STRATEGIES["scls"], LIMITS.within(20_000, 1000, 16), learning)
 
 

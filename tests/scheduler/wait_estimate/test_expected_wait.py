@@ -9,7 +9,7 @@ import pytest
 from engine.messages import FinishReason, RowUpdate, StepReport
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
@@ -27,7 +27,7 @@ class Queue:
     def __init__(self, rows: int, strategy: str = "baton-pd") -> None:
         self.port = port(rows=rows, capacity=100_000, context=10_000)
         self.clock = VirtualClock()
-        limits = Limits(group_tokens=1000, prefill_ahead=0)
+        limits = BatchLimits(group_tokens=1000, prefill_ahead=0)
         self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], limits), [self.port], self.clock)
         self.lengths: dict[int, int] = {}
         self.running: dict[int, int] = {}

@@ -8,7 +8,7 @@ from math import exp, log
 import pytest
 
 from scheduler.assembly import ORDERS
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.request import Request
 from scheduler.waiting.by_work import (
     Boost,
@@ -129,5 +129,5 @@ def test_by_the_prompt_alone() -> None:
     """Prompts of 10 and 2 tokens at 0 and 10 s: the second passes at 12.5 s. What is kept of a prompt is not read."""
     one, other = request(0, length=10, arrival=0.0), request(1, length=4, arrival=10.0)
     other.cached_prompt = 2
-    queue = fill(RankedQueue(ORDERS["hrrn-prompt"](Limits(100, 1), device_prices), AGING), one, other)
+    queue = fill(RankedQueue(ORDERS["hrrn-prompt"](BatchLimits(100, 1), device_prices), AGING), one, other)
     assert first(queue, now=12.4) == [0, 1] and first(queue, now=12.6) == [1, 0]

@@ -10,7 +10,7 @@ import pytest
 from engine.messages import Cause, FinishReason, HandedBack
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Failure, Request, State, TooLate
 from scheduler.strategy import STRATEGIES
@@ -25,7 +25,7 @@ class OneSlot:
     def __init__(self) -> None:
         self.port = port(rows=1)
         self.clock = VirtualClock()
-        limits = Limits(group_tokens=100, prefill_ahead=0)
+        limits = BatchLimits(group_tokens=100, prefill_ahead=0)
         self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), [self.port], self.clock)
 
     def submit(self, predicted: float, deadline: float | None = None) -> Request:

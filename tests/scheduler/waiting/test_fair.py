@@ -15,7 +15,7 @@ from loadgen.simulate.simulation import Served, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
@@ -256,7 +256,7 @@ MACHINE = Machine(COST, capacity_tokens=32_768, max_num_seqs=16, context_length=
 
 def served(strategy: str, trace: list[Lengths], shares: Shares | None, length: float | None = None) -> list[Served]:
     """The trace served; lengths are predicted as `length` of the true ones."""
-    limits = Limits(group_tokens=512, prefill_ahead=2, shares=shares).within(32_768, 2048, 16)
+    limits = BatchLimits(group_tokens=512, prefill_ahead=2, shares=shares).within(32_768, 2048, 16)
     predict = None if length is None else lambda sampling: length * float(sampling.replay_tokens or 1)
     return list(simulate(assemble(STRATEGIES[strategy], limits, COST), MACHINE, trace, 2000, predict=predict).requests)
 
@@ -329,7 +329,7 @@ def test_a_newcomer_waits_for_a_slot_and_not_for_the_backlog() -> None:
 @pytest.mark.parametrize("strategy", ["magnus", "scls", "srpt"])
 def test_a_strategy_that_does_not_ask_a_queue_cannot_share(strategy: str) -> None:
     with pytest.raises(UserError, match="leave out --fair"):
-        assemble(STRATEGIES[strategy], Limits(group_tokens=512, prefill_ahead=1, shares={}), COST)
+        assemble(STRATEGIES[strategy], BatchLimits(group_tokens=512, prefill_ahead=1, shares={}), COST)
 
 
 def test_service_weighs_generated_tokens_double_and_leaves_kept_prompts_out() -> None:

@@ -10,7 +10,7 @@ from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import Served, simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import ORDERS, assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
 from scheduler.request import BACKGROUND, Request
@@ -49,7 +49,7 @@ def ranked(order: Order, now: float, *requests: Request) -> list[int]:
 
 
 def order_of(name: str) -> Order:
-    limits = Limits(group_tokens=64, prefill_ahead=0, seconds_per_token=AGING.seconds_per_token)
+    limits = BatchLimits(group_tokens=64, prefill_ahead=0, seconds_per_token=AGING.seconds_per_token)
     return ORDERS[name](limits, device_prices)
 
 
@@ -157,7 +157,7 @@ def long_one_among_short_ones(strategy: str, factor: float, seed: int | None) ->
         time += SHORT * TOKEN * (1.0 if seed is None else rng.uniform(0.4, 1.4))
         trace.append(Lengths(time, 4, SHORT))
     options = Scheduling(slice_length=16, aging_factor=factor)
-    limits = Limits(group_tokens=512, prefill_ahead=0, options=options, seconds_per_token=TOKEN)
+    limits = BatchLimits(group_tokens=512, prefill_ahead=0, options=options, seconds_per_token=TOKEN)
     parts = assemble(STRATEGIES[strategy], limits.within(1000, 500, 1), COST)
     machine = Machine(COST, capacity_tokens=1000, max_num_seqs=1, context_length=500)
     done = simulate(parts, machine, trace, LONG, predict=true_length).requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.messages import FinishReason
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
@@ -22,7 +22,7 @@ class Stage:
     def __init__(self, *ports: FakePort) -> None:
         self.ports = ports or (port(rows=2),)
         self.clock = VirtualClock()
-        limits = Limits(group_tokens=100, prefill_ahead=0, shares={})
+        limits = BatchLimits(group_tokens=100, prefill_ahead=0, shares={})
         self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), self.ports, self.clock)
         for _ in range(30):
             self.submit("heavy")

@@ -12,7 +12,7 @@ from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.simulate.node import Node, VirtualClock
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.request import BACKGROUND, Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
@@ -41,7 +41,7 @@ def draw_lines(count: int) -> list[tuple[int, int]]:
 def serve(lines: Sequence[tuple[int, int]], priorities: Sequence[int], at_a_time: int) -> float:
     """Seconds until all lines have their answers, of which so many are with the dispatcher at a time."""
     clock, waiting = VirtualClock(), [*zip(lines, priorities, strict=True)][::-1]
-    limits = Limits(group_tokens=512, prefill_ahead=2).within(MACHINE.capacity_tokens, 2048, SLOTS)
+    limits = BatchLimits(group_tokens=512, prefill_ahead=2).within(MACHINE.capacity_tokens, 2048, SLOTS)
     node = Node(assemble(STRATEGIES["lengthwise"], limits, COST), MACHINE, clock)
     asked: list[Request] = []
     due = [0.0] * at_a_time  # when another line may come, soonest first

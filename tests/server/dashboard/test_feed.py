@@ -12,7 +12,7 @@ import pytest
 from engine.messages import BatchShape, ExecutorDied, FinishReason, Report, StepReport, Tally
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits as BatchLimits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from scheduler.strategy import STRATEGIES

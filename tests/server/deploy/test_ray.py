@@ -161,7 +161,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(cluster: Cluster)
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_the_front_reads_no_more_than_it_may_and_nothing_without_a_key() -> None:
-    from server.deploy.ray import Front
+    from server.deploy.ray import RayFront
 
     read = 0
 
@@ -171,7 +171,7 @@ async def test_the_front_reads_no_more_than_it_may_and_nothing_without_a_key() -
             read += 100
             yield b"x" * 100
 
-    front = Front(None, Servers((), None, ServeConfig(max_body_bytes=1000), Keyring(["the-key-of-the-front"]), None))
+    front = RayFront(None, Servers((), None, ServeConfig(max_body_bytes=1000), Keyring(["the-key-of-the-front"]), None))
     call: Any = SimpleNamespace(headers={}, url=SimpleNamespace(path="/v1/completions"), stream=stream)
     assert (await front(call)).status_code == 401 and read == 0
     call.headers = {"Authorization": "Bearer the-key-of-the-front"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.proxy.network import load, read_manifest
-from models.proxy.task import Task
+from models.proxy.task import ProxyTask
 from scheduler.length.features import LengthQuery
 from scheduler.length.forest import Manifest
 from scheduler.length.prediction import Source
@@ -47,7 +47,7 @@ def test_a_file_becomes_a_report_and_a_proxy(
     out = capsys.readouterr().out
     path = proxy_path(cache, str(tiny_folder))
     about = read_manifest(path)
-    assert (about.task, about.max_tokens, about.rows) == (Task.REGRESSION_L1, 32, 43)
+    assert (about.task, about.max_tokens, about.rows) == (ProxyTask.REGRESSION_L1, 32, 43)
     assert "43 rows to learn from, 5 watched, 12 held out" in out and str(path) in out
     for word in ("accuracy", "f1", "mae", "tau", "within twice"):
         assert word in out
@@ -60,8 +60,8 @@ def test_all_tasks_are_compared_as_json_and_one_is_kept(
     more = ("--task", "ordinal-l1", "--compare-tasks", "--json", "--output", out)
     assert train(rows_file(tmp_path / "rows.jsonl"), *flags(tiny_folder, embedder), *more) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["kept"] == "ordinal-l1" and read_manifest(out).task is Task.ORDINAL_L1
-    assert told["tasks"].keys() == set(Task)
+    assert told["kept"] == "ordinal-l1" and read_manifest(out).task is ProxyTask.ORDINAL_L1
+    assert told["tasks"].keys() == set(ProxyTask)
     assert told["tasks"]["binary"]["accuracy"] is None and 0 <= told["tasks"]["ordinal-l1"]["accuracy"] <= 1
     assert sum(one["rows"] for one in told["tasks"]["regression-l1"]["reliability"]) == told["rows"]["test"] == 12
 

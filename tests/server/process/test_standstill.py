@@ -27,7 +27,7 @@ from engine.messages import (
 from engine.row import Row
 from engine.rows import RowTable
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits as BatchLimits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.strategy import STRATEGIES

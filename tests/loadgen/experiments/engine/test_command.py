@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from loadgen.experiments.engine import gpu, setup
-from loadgen.experiments.engine.gpu import Parts
+from loadgen.experiments.engine.gpu import GpuParts
 from loadgen.experiments.engine.quality import perplexity, table
 from models.network.kv_adapter import PassingStore
 from models.network.loader import LoadedModel
@@ -110,7 +110,7 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(
     def fail(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Parts, "step", fail)
+    monkeypatch.setattr(GpuParts, "step", fail)
     monkeypatch.setattr(gpu, "measure_host", dict)
     code, found = run(tmp_path / "gpu.json")
     assert code == 1 and found["step 1"] == {"failed": "OutOfMemoryError: CUDA out of memory"}

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.messages import RowSpec
 from loadgen.experiments.engine.bench import (
+    BenchTurn,
     Generate,
     Lengthwise,
     Run,
-    Turn,
     contest,
     draw_ragged_shapes,
     draw_rows,
@@ -54,11 +54,11 @@ class Scripted:
         self._seconds = list(seconds)
         self._error = error
 
-    def run(self, rows: Sequence[RowSpec]) -> Turn:
+    def run(self, rows: Sequence[RowSpec]) -> BenchTurn:
         self._log.append(self.name)
         if self._error is not None:
             raise self._error
-        return Turn(self._seconds.pop(0), (0.1, 0.3, 0.2), tuple(row.sampling.max_tokens for row in rows))
+        return BenchTurn(self._seconds.pop(0), (0.1, 0.3, 0.2), tuple(row.sampling.max_tokens for row in rows))
 
 
 def test_rounds_interleave_and_the_first_does_not_count() -> None:
@@ -79,7 +79,7 @@ def test_who_cannot_run_says_why_once_and_the_others_go_on() -> None:
 
 
 def test_an_answer_of_another_length_is_no_result() -> None:
-    lazy = contest({"lazy": lambda rows: Turn(1.0, (), (3, 4))}, lambda _: TWO_ROWS, 1)["lazy"]
+    lazy = contest({"lazy": lambda rows: BenchTurn(1.0, (), (3, 4))}, lambda _: TWO_ROWS, 1)["lazy"]
     assert lazy.rates == [] and "1 of 2 answers" in (lazy.trouble or "")
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.options import Experiments
-from loadgen.experiments.paper.load import Load, Pool
+from loadgen.experiments.paper.load import PaperLoad, Pool
 from loadgen.experiments.paper.row import FIGURES
-from loadgen.experiments.paper.trial import Figures, Line, Point, Stage, limits
-from loadgen.simulate.prediction import Prediction
+from loadgen.experiments.paper.trial import Figures, TrialLine, TrialPoint, TrialStage, limits
+from loadgen.simulate.prediction import SimulatedPrediction
 from loadgen.workload.lengths import Lengths
 from scheduler.serving_time.bilinear import Bilinear
 
@@ -18,17 +18,17 @@ MACHINE = Machine(COST, 4 * 256, 64, 256)
 POOL = Pool(tuple(Lengths(0.0, 5 + 7 * number % 120, 1 + 11 * number % 60) for number in range(50)), "made up")
 
 
-def stage_of(pool: Pool = POOL, **setting: Any) -> Stage:
-    return Stage(pool, Experiments(**{"duration": 4.0, **setting}), 128, Prediction(0.1))
+def stage_of(pool: Pool = POOL, **setting: Any) -> TrialStage:
+    return TrialStage(pool, Experiments(**{"duration": 4.0, **setting}), 128, SimulatedPrediction(0.1))
 
 
-def point_at(label: str, rate: float = 1.0, **changes: Any) -> Point:
-    return Point(**{"label": label, "machine": MACHINE, "load": Load(rate, 3), "limits": limits(), **changes})
+def point_at(label: str, rate: float = 1.0, **changes: Any) -> TrialPoint:
+    return TrialPoint(**{"label": label, "machine": MACHINE, "load": PaperLoad(rate, 3), "limits": limits(), **changes})
 
 
 def trial_of(**figures: float) -> Figures:
     return dict.fromkeys(FIGURES, 1.0) | figures
 
 
-def line(strategy: str, label: str = "20/s", x: float = 0.0, **figures: float) -> Line:
-    return Line(strategy, point_at(label, x=x), trial_of(**figures))
+def line(strategy: str, label: str = "20/s", x: float = 0.0, **figures: float) -> TrialLine:
+    return TrialLine(strategy, point_at(label, x=x), trial_of(**figures))

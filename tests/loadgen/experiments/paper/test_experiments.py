@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.experiments.paper import magnus, ssjf
-from loadgen.experiments.paper.load import Load, Pool, task_pool
+from loadgen.experiments.paper.load import PaperLoad, Pool, task_pool
 from loadgen.experiments.paper.magnus import PAPER, RoughCost, lesson_errors, read_pool
 from loadgen.experiments.paper.row import FIGURES, PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
@@ -140,7 +140,7 @@ def test_rough_machines_take_as_long_for_equal_rows() -> None:
 def test_the_estimator_learns_what_its_profile_does_not_tell() -> None:
     stage = stage_of()
     stage.max_tokens = 1024
-    requests = Load(3.0, 1300).requests(task_pool(0, count=200))
+    requests = PaperLoad(3.0, 1300).requests(task_pool(0, count=200))
     errors = lesson_errors(stage, RoughCost(prices_of(V100_CHATGLM_6B), 1.5, 0.1, 0), requests, "")
     (_, own, profile), *later = errors
     assert len(later) >= 2 and own == pytest.approx(profile), "nothing was learned before the first lesson"

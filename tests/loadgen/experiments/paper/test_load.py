@@ -11,7 +11,7 @@ import pytest
 from loadgen.experiments.paper import load
 from loadgen.experiments.paper.load import (
     LONGEST,
-    Load,
+    PaperLoad,
     Pool,
     chat_pool,
     sigma_for_accuracy,
@@ -26,20 +26,20 @@ POOL = Pool(tuple(Lengths(0.0, place + 1, 1) for place in range(10)), "ten")
 
 
 def test_a_load_takes_the_pool_in_order_and_begins_again() -> None:
-    made = Load(rate=2.0, count=12).requests(POOL)
+    made = PaperLoad(rate=2.0, count=12).requests(POOL)
     assert [one.input_length for one in made] == [*range(1, 11), 1, 2]
     assert made[-1].arrival == pytest.approx(6.0)
-    assert Load(rate=2.0, count=12).requests(POOL) == made
+    assert PaperLoad(rate=2.0, count=12).requests(POOL) == made
 
 
 def test_another_seed_has_other_requests_at_other_times() -> None:
-    one, two = (Load(2.0, 4, seed=seed).requests(POOL) for seed in (0, 1))
+    one, two = (PaperLoad(2.0, 4, seed=seed).requests(POOL) for seed in (0, 1))
     assert [each.input_length for each in two] == [5, 6, 7, 8]
     assert [each.arrival for each in one] != [each.arrival for each in two]
 
 
 def test_sorted_gaps_are_the_same_ones_the_shortest_first() -> None:
-    load = Load(2.0, 9, burstiness=0.25, seed=3)
+    load = PaperLoad(2.0, 9, burstiness=0.25, seed=3)
     plain, sorted_ones = (
         np.diff([0.0, *(one.arrival for one in which.requests(POOL))])
         for which in (load, replace(load, sorted_gaps=True))
@@ -50,21 +50,21 @@ def test_sorted_gaps_are_the_same_ones_the_shortest_first() -> None:
 
 def test_a_traces_own_times_are_stretched_to_the_rate() -> None:
     pool = Pool(tuple(Lengths(float(place**2), 1, 1) for place in range(10)), "squares")
-    made = Load(rate=0.5, count=4, seed=1, own_times=True).requests(pool)
+    made = PaperLoad(rate=0.5, count=4, seed=1, own_times=True).requests(pool)
     assert [one.arrival for one in made] == pytest.approx([0.0, 8 * 9 / 33, 8 * 20 / 33, 8.0]), "requests 4 to 7"
-    last = Load(rate=0.5, count=4, seed=2, own_times=True).requests(pool)
+    last = PaperLoad(rate=0.5, count=4, seed=2, own_times=True).requests(pool)
     assert [one.arrival for one in last] == pytest.approx([0.0, 8 / 9, 32 / 9, 8.0]), "too few are left: the first ones"
 
 
 def test_a_trace_shorter_than_the_load_begins_again_after_its_end() -> None:
     """Its times began at 0 again, so that requests came in another order than they were asked for."""
     pool = Pool(tuple(Lengths(float(time), 1, 1) for time in (0, 1, 4)), "three")
-    made = Load(rate=1.0, count=5, own_times=True).requests(pool)
+    made = PaperLoad(rate=1.0, count=5, own_times=True).requests(pool)
     assert [one.arrival for one in made] == pytest.approx([5 * time / 7 for time in (0, 1, 4, 6, 7)]), (
         "a gap of 2 between"
     )
     once = Pool(POOL.lengths[:1], "one request, so that there is no time to stretch")
-    assert {one.arrival for one in Load(rate=1.0, count=3, own_times=True).requests(once)} == {0.0}
+    assert {one.arrival for one in PaperLoad(rate=1.0, count=3, own_times=True).requests(once)} == {0.0}
 
 
 def test_of_a_huge_trace_the_first_requests_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

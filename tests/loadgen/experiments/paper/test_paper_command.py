@@ -11,7 +11,7 @@ import pytest
 from loadgen.experiments.commands import add_commands
 from loadgen.experiments.paper.row import PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
-from loadgen.experiments.paper.trial import Figures, Point, Stage
+from loadgen.experiments.paper.trial import Figures, TrialPoint, TrialStage
 from server.cli.main import run_command
 
 MAGNUS = ("--scale", "0.14", "--duration", "4", "--rates", "2,4", "--experiments", "main,ablation")
@@ -84,14 +84,14 @@ def test_task_files_are_what_magnus_serves(tmp_path: Path, capsys: pytest.Captur
 def test_ctrl_c_leaves_tables_and_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, left, play = tmp_path / "result.json", iter(range(6)), Stage.play
+    file, left, play = tmp_path / "result.json", iter(range(6)), TrialStage.play
 
-    def until(self: Stage, name: str, point: Point) -> Figures:
+    def until(self: TrialStage, name: str, point: TrialPoint) -> Figures:
         if next(left, None) is None:
             raise KeyboardInterrupt
         return play(self, name, point)
 
-    monkeypatch.setattr(Stage, "play", until)
+    monkeypatch.setattr(TrialStage, "play", until)
     assert run_command(parse("magnus", *MAGNUS, "--save-result", str(file))) == 130
     document = json.loads(file.read_text())
     assert document["interrupted"] and list(document["experiments"]) == ["main"]

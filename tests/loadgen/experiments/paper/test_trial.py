@@ -14,13 +14,13 @@ from engine.messages import Tally, Terms
 from engine.sampling.params import SamplingParams
 from loadgen.experiments.paper.baton import TARGET_2, table_rows
 from loadgen.experiments.paper.experiment import Experiment
-from loadgen.experiments.paper.load import Load, chat_pool
-from loadgen.experiments.paper.row import PERCENT, PUBLISHED, SECONDS, TIMES, Row, Runs
+from loadgen.experiments.paper.load import PaperLoad, chat_pool
+from loadgen.experiments.paper.row import PERCENT, PUBLISHED, SECONDS, TIMES, PaperRuns, ReportRow
 from loadgen.experiments.paper.scls import PAPER, main_rows, slice_rows
 from loadgen.experiments.paper.ssjf import formulation_rows, sjf_rows
-from loadgen.experiments.paper.trial import Figures, Point, SliceCount, make_trial, pool_trials
+from loadgen.experiments.paper.trial import Figures, SliceCount, TrialPoint, make_trial, pool_trials
 from loadgen.simulate.node import WorkerRecord
-from loadgen.simulate.prediction import Prediction
+from loadgen.simulate.prediction import SimulatedPrediction
 from loadgen.simulate.simulation import Served, Simulation, Watch
 from models.errors import UserError
 from scheduler.plan import Assignment, Plan
@@ -65,9 +65,9 @@ def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | 
     assert SliceCount().early_share == 0.0
 
 
-def list_points(runs: Runs) -> list[Row]:
+def list_points(runs: PaperRuns) -> list[ReportRow]:
     told = " ".join(f"{line.strategy}@{line.point.label}" for line in runs.lines)
-    return [Row.claim("points", True, told, "here")]
+    return [ReportRow.claim("points", True, told, "here")]
 
 
 def experiment(*, sweeping: bool = False) -> Experiment:
@@ -79,11 +79,11 @@ def told(made: Experiment) -> list[str]:
     return [f"{line.strategy}@{line.point.label}" for line in made.lines]
 
 
-def until(count: int) -> Callable[[str, Point], Figures]:
+def until(count: int) -> Callable[[str, TrialPoint], Figures]:
     """A player that is interrupted once `count` runs are done."""
     left = iter(range(count))
 
-    def play(name: str, point: Point) -> Figures:
+    def play(name: str, point: TrialPoint) -> Figures:
         if next(left, None) is None:
             raise KeyboardInterrupt
         return trial_of()
@@ -126,14 +126,14 @@ def test_a_run_is_done_once() -> None:
 
 def test_a_point_may_have_predictions_of_its_own() -> None:
     stage = stage_of()
-    usual = point_at("usual", load=Load(float("inf"), 50))
-    other = replace(usual, prediction=Prediction(3.0))
+    usual = point_at("usual", load=PaperLoad(float("inf"), 50))
+    other = replace(usual, prediction=SimulatedPrediction(3.0))
     assert stage.play("srpt", usual) == stage.play("srpt", replace(usual, prediction=stage.prediction))
     assert stage.play("srpt", usual) != stage.play("srpt", other)
     assert stage.play("vs", usual) == stage.play("vs", other), "it asks for no lengths"
 
 
-def find(rows: list[Row], what: str) -> Any:
+def find(rows: list[ReportRow], what: str) -> Any:
     [row] = [one for one in rows if what in one.what]
     return row
 
@@ -144,12 +144,12 @@ def test_slice_lengths_have_a_best_one_in_between(throughputs: tuple[float, ...]
         line("scls", f"slices of {length}", length, throughput=value)
         for length, value in zip((16, 64, 256), throughputs, strict=True)
     ]
-    assert find(slice_rows(Runs(lines)), "throughput").document["holds"] is holds
+    assert find(slice_rows(PaperRuns(lines)), "throughput").document["holds"] is holds
 
 
 def test_a_mode_whose_baseline_answered_nothing_in_time_is_skipped() -> None:
     lines = [line("fcfs-dynamic", mean=80, answered_meanwhile=0.0), line("ssjf-dynamic", mean=60)]
-    rows = sjf_rows(Runs(lines), PUBLISHED["ssjf-rates"], "answered_meanwhile")
+    rows = sjf_rows(PaperRuns(lines), PUBLISHED["ssjf-rates"], "answered_meanwhile")
     jct, none = (find(rows, f"ssjf-dynamic: {figure}") for figure in ("mean JCT", "throughput"))
     assert jct.document["measured"] == pytest.approx({"20/s": 25.0})
     assert none.measured == "skipped: the other strategy has none of it" and none.published == "3.00×"
@@ -160,13 +160,13 @@ def test_a_mode_whose_baseline_answered_nothing_in_time_is_skipped() -> None:
         for mode in modes
         for order in ("fcfs", "ssjf")
     ]
-    assert "skipped" in formulation_rows(Runs(idle), "first_quarter")[1].measured
+    assert "skipped" in formulation_rows(PaperRuns(idle), "first_quarter")[1].measured
 
 
 def test_answers_of_one_token_make_no_batches_to_compare() -> None:
     """They ended in a division by zero: nothing decodes, so batches have no size and no token is invalid."""
     lines = [line(name, batch_size=0.0, invalid=0.0) for name in ("sls", "scls")]
-    rows = main_rows(Runs(lines), "hf")
+    rows = main_rows(PaperRuns(lines), "hf")
     for what in ("batch size", "invalid tokens"):
         assert find(rows, what).measured.startswith("skipped: ")
 
@@ -174,14 +174,14 @@ def test_answers_of_one_token_make_no_batches_to_compare() -> None:
 def test_seconds_of_a_part_of_batons_queries_say_nothing() -> None:
     lines = [line("fcfs-dynamic", "8 rows", 8, duration=100.0), line("baton", "8 rows", 8, duration=25.0)]
     published = {8: [50.07, 31.08]}
-    rows = table_rows(Runs(lines), TARGET_2, published)
+    rows = table_rows(PaperRuns(lines), TARGET_2, published)
     assert [row.measured for row in rows] == ["100.0 s", "25.0 s", "4.00×"]
     assert [row.published for row in rows] == ["50.1 s", "31.1 s", "1.61×"]
-    assert [row.what for row in table_rows(Runs(lines), TARGET_2, published, whole=False)] == [rows[2].what]
+    assert [row.what for row in table_rows(PaperRuns(lines), TARGET_2, published, whole=False)] == [rows[2].what]
 
 
-def row_of(low: float, high: float, unit: str, *measured: float) -> Row:
-    return Row.beside("a over b", {str(one): one for one in measured}, low, high, unit, "IV, Fig. 1")
+def row_of(low: float, high: float, unit: str, *measured: float) -> ReportRow:
+    return ReportRow.beside("a over b", {str(one): one for one in measured}, low, high, unit, "IV, Fig. 1")
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def row_of(low: float, high: float, unit: str, *measured: float) -> Row:
         (row_of(1.7, 2.2, TIMES, 1.2), "less"),
         (row_of(242, 242, SECONDS, 241.7), "as published"),
         (row_of(242, 242, SECONDS, 0.5), "less"),
-        (Row.claim("it rises", True, "1, 2", "IV"), "holds"),
-        (Row.claim("it rises", False, "2, 1", "IV"), "does not hold"),
-        (Row.skip("it", "there is no GPU"), ""),
-        (Row.find("it", {"it": 1.0}, SECONDS), ""),
+        (ReportRow.claim("it rises", True, "1, 2", "IV"), "holds"),
+        (ReportRow.claim("it rises", False, "2, 1", "IV"), "does not hold"),
+        (ReportRow.skip("it", "there is no GPU"), ""),
+        (ReportRow.find("it", {"it": 1.0}, SECONDS), ""),
     ],
 )
-def test_a_row_is_judged_by_the_published_range_and_a_tenth_of_it(row: Row, verdict: str) -> None:
+def test_a_row_is_judged_by_the_published_range_and_a_tenth_of_it(row: ReportRow, verdict: str) -> None:
     assert row.verdict == verdict
 
 

@@ -20,8 +20,8 @@ from loadgen.experiments.validation.validate import (
     PROBE,
     QUICK,
     Quantity,
-    Size,
-    Verdict,
+    RunSize,
+    ValidationVerdict,
     compare,
     lengths,
     paced,
@@ -131,7 +131,7 @@ def parse(*flags: str) -> ValidateFlags:
 
 
 @pytest.mark.parametrize(("flags", "size"), [((), FULL), (("--quick",), QUICK)])
-def test_without_a_rate_all_requests_are_there_to_probe(flags: tuple[str, ...], size: Size) -> None:
+def test_without_a_rate_all_requests_are_there_to_probe(flags: tuple[str, ...], size: RunSize) -> None:
     made = lengths(parse(*flags), context_length=10_000)
     assert len(made) == PROBE and {one.arrival for one in made} == {0.0}
     assert max(one.input_length for one in made) == size.max_input
@@ -189,7 +189,7 @@ def test_a_number_of_requests_makes_a_check_short() -> None:
 def test_five_percent_of_what_was_measured_at_the_speed_of_the_run(simulated: float, holds: bool) -> None:
     one = Quantity(real=10.0, profiled=5.0, simulated=simulated)
     assert one.holds is holds
-    assert Verdict("vs", 1.0, 9, 1.0, {"mean": one, "p99": Quantity(1.0, 1.0, 1.0)}).holds is holds
+    assert ValidationVerdict("vs", 1.0, 9, 1.0, {"mean": one, "p99": Quantity(1.0, 1.0, 1.0)}).holds is holds
 
 
 def test_next_to_nothing_is_nothing() -> None:
@@ -215,7 +215,7 @@ def test_all_quantities_are_compared() -> None:
 
 
 def test_it_is_told_in_figures() -> None:
-    one = Verdict("vs", 0.9, 40, 1.25, {"mean JCT (s)": Quantity(10.0, 8.0, 12.0)})
+    one = ValidationVerdict("vs", 0.9, 40, 1.25, {"mean JCT (s)": Quantity(10.0, 8.0, 12.0)})
     assert verdict_json(one) == {
         "strategy": "vs",
         "rho": 0.9,

@@ -6,7 +6,7 @@ import pytest
 
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request, State, Times
 from scheduler.strategy import STRATEGIES
@@ -18,7 +18,9 @@ from tests.scheduler.fakes import VirtualClock
 
 def idle() -> Dispatcher:
     """A dispatcher with no executor and nothing in its queue."""
-    return Dispatcher(assemble(STRATEGIES["baton-pd"], Limits(group_tokens=1, prefill_ahead=0)), (), VirtualClock(10.0))
+    return Dispatcher(
+        assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=1, prefill_ahead=0)), (), VirtualClock(10.0)
+    )
 
 
 def record(name: str, *requests: Request, holder: str | None = None, request_id: str = "") -> Record:

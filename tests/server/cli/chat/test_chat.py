@@ -15,7 +15,7 @@ import pytest
 
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
-from server.cli.commands.chat import Chat, Conversation
+from server.cli.commands.chat import Chat, ChatSession
 from server.http.access import Access
 from server.http.front import Front
 from server.http.keys import Keyring
@@ -164,7 +164,7 @@ async def test_at_a_terminal_a_text_may_have_lines(live: Live) -> None:
 
 async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_came(live: Live) -> None:
     live.dispatcher.pause = 2
-    conversation = Conversation(Chat(url=live.url))
+    conversation = ChatSession(Chat(url=live.url))
 
     def read_two() -> list[object]:
         with closing(conversation.say("Hi")) as told:
@@ -177,7 +177,7 @@ async def test_an_answer_that_is_stopped_stays_in_the_conversation_as_far_as_it_
 
 
 async def test_a_turn_that_fails_is_undone(live: Live) -> None:
-    conversation = Conversation(Chat(url=live.url, model="unknown"))
+    conversation = ChatSession(Chat(url=live.url, model="unknown"))
     with pytest.raises(UserError, match="'unknown' is not served here; use fake"):
         await asyncio.to_thread(list, conversation.say("Hi"))
     assert conversation.turns == []
@@ -185,12 +185,12 @@ async def test_a_turn_that_fails_is_undone(live: Live) -> None:
 
 async def test_a_page_that_is_no_server_of_ours_is_named(live: Live) -> None:
     with pytest.raises(UserError, match="nothing at '/other/v1/models'"):
-        await asyncio.to_thread(Conversation(Chat(url=f"{live.url}/other")).connect)
+        await asyncio.to_thread(ChatSession(Chat(url=f"{live.url}/other")).connect)
     with pytest.raises(UserError, match="no Lengthwise server; name one with --url"):
-        Conversation(Chat(url="nowhere")).connect()
+        ChatSession(Chat(url="nowhere")).connect()
 
 
 async def test_the_address_may_end_in_v1(live: Live) -> None:
-    conversation = Conversation(Chat(url=f"{live.url}/v1/"))
+    conversation = ChatSession(Chat(url=f"{live.url}/v1/"))
     await asyncio.to_thread(conversation.connect)
     assert conversation.chat.model == "fake"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.measure.profiler import Cell, grid
+from engine.measure.profiler import GridCell, grid
 from models.network.loader import LoadedModel
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import (
@@ -102,10 +102,10 @@ def test_settings_come_from_the_environment_too(tiny_folder: Path, monkeypatch: 
 
 def test_slices_spread_up_to_the_dearest_that_time_allows() -> None:
     model = Bilinear(0, 0, 1, 0, 0, 0, 0, 0)  # a second a prompt token
-    cells = [Cell(1, length) for length in (50, 10, 40, 20, 30)]
-    assert slice_cells(cells, model, 3, 1000) == (Cell(1, 20), Cell(1, 30), Cell(1, 50))
+    cells = [GridCell(1, length) for length in (50, 10, 40, 20, 30)]
+    assert slice_cells(cells, model, 3, 1000) == (GridCell(1, 20), GridCell(1, 30), GridCell(1, 50))
     assert slice_cells(cells, model, 5, 1000) == tuple(sorted(cells))
-    assert slice_cells(cells, model, 2, 60) == (Cell(1, 20), Cell(1, 30))
-    assert slice_cells(cells, model, 3, 35) == (Cell(1, 30),)
-    assert slice_cells(cells, model, 3, 15) == (Cell(1, 10),)
+    assert slice_cells(cells, model, 2, 60) == (GridCell(1, 20), GridCell(1, 30))
+    assert slice_cells(cells, model, 3, 35) == (GridCell(1, 30),)
+    assert slice_cells(cells, model, 3, 15) == (GridCell(1, 10),)
     assert slice_cells(cells, model, 3, 5) == ()

@@ -18,10 +18,19 @@ from engine.measure.timing import Timings
 from engine.simulated.machine import Machine
 from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.simulation import simulate
-from loadgen.simulate.whatif import Replay, Setting, WhatIf, find_better, read_replay, show, try_all, write_sentences
+from loadgen.simulate.whatif import (
+    Replay,
+    WhatIf,
+    WhatIfSetting,
+    find_better,
+    read_replay,
+    show,
+    try_all,
+    write_sentences,
+)
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
-from scheduler.batching.batcher import Limits
+from scheduler.batching.batcher import BatchLimits
 from scheduler.journal.file import RequestEntry, append, connect
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
@@ -41,10 +50,10 @@ MACHINE = Machine(
     PRICES, capacity_tokens=4 * 600, max_num_seqs=4, context_length=600, max_prefill_tokens=512, runs_ahead=True
 )
 
-SETTING = Setting(Scheduling(), MACHINE, PRICES, 512)
+SETTING = WhatIfSetting(Scheduling(), MACHINE, PRICES, 512)
 
 
-def try_to_end(replay: Replay, setting: Setting, names: Sequence[str] = ()) -> WhatIf:
+def try_to_end(replay: Replay, setting: WhatIfSetting, names: Sequence[str] = ()) -> WhatIf:
     """What is known in the end."""
     return [*try_all(replay, setting, names)][-1]
 
@@ -54,7 +63,7 @@ def served_by(strategy: str) -> list[RequestEntry]:
     random = np.random.default_rng(0)
     times = arrival_times(Arrivals(7.0, 1.0), 80, random)
     trace = [Lengths(float(time), 20, 200 if random.random() < 0.1 else 15) for time in times]
-    limits = Limits.of(Scheduling(), 512, 4).within(MACHINE.capacity_tokens, 600, 4)
+    limits = BatchLimits.of(Scheduling(), 512, 4).within(MACHINE.capacity_tokens, 600, 4)
     machine = replace(MACHINE, cost=PRICES.slowed(SLOWDOWN))
     done = simulate(assemble(STRATEGIES[strategy], limits, PRICES), machine, trace, 200).requests
     return [
@@ -135,7 +144,7 @@ def test_what_is_interrupted_keeps_its_trials(
 
 def test_where_nothing_is_better_it_says_so(journal: Path) -> None:
     replay = read_replay(journal, "tiny", 1000)
-    setting = Setting(Scheduling(), replace(MACHINE, max_num_seqs=1), PRICES, 512)
+    setting = WhatIfSetting(Scheduling(), replace(MACHINE, max_num_seqs=1), PRICES, 512)
     found = try_to_end(replay, setting, ("fcfs-none",))
     here = {one: figures for one, figures in found.trials.items() if not one[1]}
     assert find_better(replace(found, trials=here)) is None
