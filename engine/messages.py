@@ -135,6 +135,11 @@ class RowUpdate(msgspec.Struct, frozen=True):
     error: str | None = None
     by_client: bool = False  # the error is the client's fault
     cached_prompt: int = 0  # prompt tokens taken from the prefix cache; set with the first token
+    unnamed: int = 0  # tokens beside `token_ids`, whose ids are not known
+
+    @property
+    def tokens(self) -> int:
+        return len(self.token_ids) + self.unnamed
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class Request:
 
     def send(self, update: RowUpdate, now: float) -> bool:
         """Pass an update to the reader; True with the first token."""
-        first = bool(update.token_ids) and self.times.first_token is None
+        first = update.tokens > 0 and self.times.first_token is None
         if first:
             self.times.first_token = now
             self.cached_prompt = update.cached_prompt

@@ -144,8 +144,8 @@ class RequestTable:
         for update in report.updates:
             request = worker.requests.get(update.row_id)
             if request is not None:  # else cancelled during the step
-                made += len(update.token_ids)
-                decoded += len(update.token_ids) if request.generated > 1 else 0
+                made += update.tokens
+                decoded += update.tokens if request.generated > 1 else 0
                 self._begin(worker, request, now - report.seconds)
                 self._absorb(request, update, worker.assignments[update.row_id], now)
         for handed_back in report.handed_back:
@@ -229,7 +229,7 @@ class RequestTable:
             assignment.began = now
 
     def _absorb(self, request: Request, update: RowUpdate, assignment: Assignment, now: float) -> None:
-        request.generated += len(update.token_ids)
+        request.generated += update.tokens
         if assignment.plan.returns is Returns.BATCH_END:
             assignment.hold(request, update)
         else:

@@ -106,4 +106,5 @@ def join_updates(updates: Sequence[RowUpdate]) -> RowUpdate:
         logprobs=tuple(chain.from_iterable(update.logprobs for update in updates)),
         prompt_logprobs=next((one.prompt_logprobs for one in updates if one.prompt_logprobs is not None), None),
         cached_prompt=updates[0].cached_prompt,
+        unnamed=sum(update.unnamed for update in updates),
     )

@@ -112,7 +112,7 @@ class Lanes:
 
     def _update(self, update: RowUpdate, requests: Mapping[RowId, Request], start: float, now: float) -> None:
         row = self._occupants.get(update.row_id)
-        if update.token_ids:
+        if update.tokens:
             # the first token comes with the prefill, the second with the first step in the batch
             stage, at = (Stage.STAGED, now) if row and row.stage is Stage.PREFILL else (Stage.DECODE, start)
             self._move(update.row_id, requests.get(update.row_id), stage, at)

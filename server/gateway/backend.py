@@ -99,7 +99,7 @@ class Backend:
         """The first bytes of an answer have come; `count` counts its tokens since it was called last."""
         self.slots.begin(row)
         self._coming[row] = count
-        self._report((RowUpdate(row, (0,) * count()),), (row,))
+        self._report((RowUpdate(row, unnamed=count()),), (row,))
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush)
 
@@ -107,7 +107,7 @@ class Backend:
         """An answer is over, with so many tokens that have not been counted."""
         reason = FinishReason.STOP if error is None else FinishReason.ERROR
         self._leave(row)
-        self._report((RowUpdate(row, (0,) * tokens, finish_reason=reason, error=error),))
+        self._report((RowUpdate(row, unnamed=tokens, finish_reason=reason, error=error),))
 
     def hand_back(self, row: RowId, fault: str) -> None:
         """The backend fails, and a call of which nothing was sent to its client shall go elsewhere."""
@@ -120,7 +120,7 @@ class Backend:
         self._coming.pop(row, None)
 
     def _flush(self) -> None:
-        updates = tuple(RowUpdate(row, (0,) * more) for row, count in self._coming.items() if (more := count()))
+        updates = tuple(RowUpdate(row, unnamed=more) for row, count in self._coming.items() if (more := count()))
         if updates:
             self._report(updates)
         self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush) if self._coming else None
@@ -132,7 +132,7 @@ class Backend:
         handed_back: tuple[HandedBack, ...] = (),
     ) -> None:
         self._step += 1
-        shape, tally = BatchShape(rows=len(self._coming)), Tally(generated=sum(len(one.token_ids) for one in updates))
+        shape, tally = BatchShape(rows=len(self._coming)), Tally(generated=sum(one.tokens for one in updates))
         self.deliver(
             StepReport(self.index, self._step, updates, shape, 0.0, begun=begun, handed_back=handed_back, tally=tally)
         )

@@ -26,7 +26,10 @@ HARMLESS = frozenset(
 GROWING = frozenset({"content", "reasoning_content", "reasoning", "refusal", "text", "arguments"})
 """Texts that come in pieces; of others that come again the last counts."""
 
-FOREIGN = (ValueError, LookupError, TypeError, AttributeError)
+MOST = 2**25  # bytes of a stream that one answer is made of
+LINE = 2**20  # bytes of one of its lines
+
+FOREIGN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What is raised for events that are none of OpenAI's."""
 
 
@@ -41,18 +44,32 @@ def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
     return msgspec.json.encode(fields | {name: msgspec.Raw(orjson.dumps(one)) for name, one in options.items()})
 
 
+class Text(list[str]):
+    """A text in pieces, which are joined once: each grown text would be copied with each event."""
+
+
 class Merged:
     """A whole answer that grows with each piece of its stream."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._size = 0
+        self._rest = bytearray()
         self._answer: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._foreign = False
 
     def add(self, piece: bytes) -> None:
-        """Take in more bytes."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+        """Take in more bytes; beyond MOST, or in a line beyond LINE, they are dropped, and there is no whole answer."""
+        self._size += len(piece)
+        *lines, rest = piece.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += rest
+        self._foreign |= self._size > MOST or len(self._rest) > LINE
+        if self._foreign:
+            self._rest.clear()
+            return
         try:
             for line in lines:
                 if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
@@ -79,7 +96,8 @@ class Merged:
                 if "delta" in choice:
                     choice["message"] = _message(choice.pop("delta"))
             kind = str(self._answer.get("object", "")).removesuffix(".chunk")
-            return orjson.dumps(self._answer | {"object": kind, "choices": choices})
+            answer = self._answer | {"object": kind, "choices": choices}
+            return orjson.dumps(answer, "".join, orjson.OPT_PASSTHROUGH_SUBCLASS)
         return None
 
 
@@ -106,7 +124,12 @@ def _grow(own: dict[str, Any], more: dict[str, Any]) -> None:
         elif isinstance(value, list):
             old += value
         elif value is not None and value != "":
-            own[name] = old + value if name in GROWING else value
+            if name not in GROWING:
+                own[name] = value
+            elif isinstance(old, Text):
+                old.append(value)
+            else:
+                own[name] = Text((old, value))
 
 
 def _has_index(value: Any) -> bool:

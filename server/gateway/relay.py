@@ -7,7 +7,6 @@ its events are counted.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,13 +20,10 @@ from server.api.output.reply import encode
 from server.gateway.backend import Backend
 from server.gateway.merged import Merged
 from server.gateway.passage import Passage
+from server.gateway.usage import read_tokens
 from server.http.proxy import replied_headers, without
 
-PIECES = 8
-TAIL = 4096
-"""Last pieces of an answer, and bytes of them, in which its token counts are looked for."""
-
-COUNTED = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d+)')
+PIECES = 64  # last pieces of an answer, in which its usage is looked for
 EVENT = b"data: "
 DONE = b"data: [DONE]"
 EMPTY = 4
@@ -86,6 +82,7 @@ class _Relay:
     streams: bool
     """Whether the backend sends it as a stream."""
     client: web.RequestHandler
+    size: int = 0
     events: int = 0
     told: int = 0
     """Tokens that the backend's port was told of."""
@@ -134,6 +131,7 @@ class _Relay:
     def take(self, piece: bytes) -> None:
         """Count the events of a piece and pass it on."""
         self.tail.append(piece)
+        self.size += len(piece)
         self.events += piece.count(EVENT)
         self.put(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
 
@@ -154,11 +152,13 @@ class _Relay:
         return more
 
     def _end(self, error: str | None) -> None:
-        """Tell the port that the answer is over, and of the rest of its tokens, by its usage where that came."""
-        tail = b"".join(self.tail)[-TAIL:]
-        counts = COUNTED.findall(tail)
-        made = int(counts[-1]) if counts else self.streams * (self.events - tail.count(DONE))
-        self.backend.end(self.passage.request.row_id, max(0, made - self.told), error)
+        """Tell the port that the answer is over, and of the rest of its tokens, by its usage where that came: they are
+        at most as many as the call allows, or as the answer has bytes."""
+        tail, request = b"".join(self.tail), self.passage.request
+        stated = read_tokens(tail, streams=self.streams) if self.answer.status == 200 else None
+        counted = self.streams * (self.events - tail.count(DONE))
+        made = counted if stated is None else min(stated, max(request.sampling.max_tokens, self.size))
+        self.backend.end(request.row_id, max(0, made - self.told), error)
 
 
 async def _break_off(response: web.StreamResponse, error: ApiError, *, streams: bool) -> None:

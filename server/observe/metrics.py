@@ -299,7 +299,7 @@ class Metrics:
                 self._add("vllm:num_preemptions", len(back.row_ids))
 
     def _count_gaps(self, report: StepReport, now: float) -> None:
-        rows = {update.row_id: len(update.token_ids) for update in report.updates if update.token_ids}
+        rows = {update.row_id: tokens for update in report.updates if (tokens := update.tokens)}
         latest = self._latest_tokens
         gaps = Tallies((now - latest[row_id]) / tokens for row_id, tokens in rows.items() if row_id in latest)
         for gap, times in gaps.items():

@@ -1,0 +1,94 @@
+"""Token counts of answers, and bounds of what is made of a backend's bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from engine.messages import RowUpdate
+from scheduler.stream import join_updates
+from server.gateway.merged import LINE, MOST, Merged
+from server.gateway.usage import read_tokens
+
+
+def lines(*events: Any) -> bytes:
+    return b"".join(b"event: x\r\ndata: %b\r\n\r\n" % json.dumps(one).encode() for one in events)
+
+
+USAGE = {"completion_tokens": 5, "prompt_tokens": 7}
+
+
+@pytest.mark.parametrize(
+    ("tail", "streams", "tokens"),
+    [
+        (json.dumps({"usage": USAGE}, indent=1).encode(), False, 5),
+        (json.dumps({"usage": {"input_tokens": 9, "output_tokens": 6}}).encode(), False, 6),
+        (lines({"choices": []}, {"choices": [], "usage": USAGE}) + b"data: [DONE]\n\n", True, 5),
+        (b'data:{"usage":{"completion_tokens":5}}\n\ndata: [DONE]\n\n', True, 5),
+        (lines({"usage": {"output_tokens": 8}}, {"type": "message_stop"}), True, 8),
+        (lines({"type": "response.completed", "response": {"usage": {"output_tokens": 4}}}), True, 4),
+        (b'","usage":null}\n\n' + lines({"usage": USAGE}, {"usage": None}), True, 5),
+        # echoes of what a client wrote, and what is no count
+        (json.dumps({"detail": [{"input": {"usage": USAGE}}]}).encode(), False, None),
+        (
+            json.dumps({"input": {"response": {"usage": USAGE}}, "text": json.dumps({"usage": USAGE})}).encode(),
+            False,
+            None,
+        ),
+        (lines({"choices": [{"delta": {"content": '"usage": {"completion_tokens": 9}'}}]}), True, None),
+        (b'{"usage": {"completion_tokens": -5}}', False, None),
+        (b'{"usage": {"completion_tokens": 5.5}}', False, None),
+        (b'{"usage": {"completion_tokens": %b}}' % (b"9" * 5000), False, None),
+        (b'{"usage": ' + b"[" * 100_000, False, None),
+        (b'{"x": "\xff", "usage": 3', False, None),
+        (b"\n" * 100_000, True, None),
+        (b"", False, None),
+    ],
+)
+def test_tokens_are_read_from_the_answers_own_place(tail: bytes, streams: bool, tokens: int | None) -> None:
+    """A body that a backend repeated in its refusal chose the number: one of 150,000,000 took 1.2 GB."""
+    assert read_tokens(tail, streams=streams) == tokens
+
+
+def test_tokens_without_ids_are_a_number() -> None:
+    joined = join_updates([RowUpdate(1, unnamed=10**18), RowUpdate(1, (4, 5)), RowUpdate(1, unnamed=3)])
+    assert (joined.tokens, joined.token_ids) == (10**18 + 5, (4, 5))
+
+
+def chunk(content: Any, reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": content}, "finish_reason": reason}
+    return b"data: %b\n\n" % json.dumps({"choices": [choice], "usage": USAGE}).encode()
+
+
+def test_a_long_answer_is_put_together_once() -> None:
+    """20 MB in 10,000 events were 100 GB of copies."""
+    merged = Merged()
+    for _ in range(10_000):
+        merged.add(chunk("x" * 2000))
+    merged.add(chunk("", "stop"))
+    whole = merged.whole()
+    assert whole is not None and len(json.loads(whole)["choices"][0]["message"]["content"]) == 20_000_000
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        chunk("x" * 2**16) * (MOST // 2**16 + 1),
+        b"x" * (LINE + 1),
+        b"data: " + b'{"choices":' * 1000 + b"1" + b"}" * 1000 + b"\n",
+        b'data: {"choices":[{"index":0,"delta":' + b'{"a":' * 1000 + b"1" + b"}" * 1000 + b"}]}\n",
+        chunk("a") + chunk(5),
+        chunk("a") + chunk({"a": 1}),
+        chunk(["a"]) + chunk("b"),
+        b'data: {"choices":[{"index":[]}]}\n',
+    ],
+)
+def test_of_a_foreign_or_endless_stream_no_answer_is_made(stream: bytes) -> None:
+    merged = Merged()
+    for start in range(0, len(stream), 2**17):
+        merged.add(stream[start : start + 2**17])
+        assert len(merged._rest) <= LINE
+    merged.add(chunk("c", "stop"))
+    assert merged.whole() is None
