@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
@@ -39,13 +42,35 @@ def earliest(*moments: float | None) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
+class WorkFailed(Exception):
+    """Work in the background has ended with an error, so nothing that relies on it goes on."""
+
+
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    """Run `work` as a task of this name until the context is left; then it is cancelled and waited for."""
-    task = asyncio.create_task(work, name=name)
+    """Run `work` as a task of this name until the context is left; then it is cancelled and waited for.
+
+    Should it fail before, that is logged, and the context is cancelled and raises WorkFailed.
+    """
+    owner, task, failed = asyncio.current_task(), asyncio.create_task(work, name=name), False
+    assert owner is not None, "contexts are entered in tasks"
+
+    def notice(task: asyncio.Task[None]) -> None:
+        nonlocal failed
+        if failed := task.cancelled() or task.exception() is not None:
+            reason = None if task.cancelled() else task.exception()
+            log.critical("the %s failed, which everything else relies on", name, exc_info=reason)
+            owner.cancel()
+
+    task.add_done_callback(notice)
     try:
         yield
     finally:
+        task.remove_done_callback(notice)
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task])
+        if failed:
+            owner.uncancel()
+            raise WorkFailed(name)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the %s failed as it was stopped", name, exc_info=error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,6 +25,8 @@ from engine.messages import (
     Tally,
 )
 from server.gateway.slots import Slots
+
+log = logging.getLogger(__name__)
 
 ROOM = 10**9
 """Tokens of one call, and of K and V where the backend does not tell: it knows its own bounds."""
@@ -64,6 +67,8 @@ class Backend:
     key: str | None = None
     """What it is sent as a bearer token; None for what the client sends."""
     alive: bool = True
+    fault: str | None = None
+    """Why it does not answer; None while it does."""
     merges: bool = True
     """Whether whole answers can be made of its streams; false once one could not."""
     room: int = ROOM
@@ -112,8 +117,15 @@ class Backend:
     def hand_back(self, row: RowId, fault: str) -> None:
         """The backend fails, and a call of which nothing was sent to its client shall go elsewhere."""
         self._leave(row)
-        self.deliver(ExecutorHealth(self.index, fault))
+        self.set_fault(fault)
         self._report(handed_back=(HandedBack((row,), Cause.FAULT),))
+
+    def set_fault(self, fault: str | None) -> None:
+        """The backend does not answer, for this reason, or with None does so again; told once a spell."""
+        if (self.fault is None) is not (fault is None):
+            log.warning("backend %s %s", self.url, "answers again" if fault is None else f"fails: {fault}")
+        self.fault = fault
+        self.deliver(ExecutorHealth(self.index, fault))
 
     def _leave(self, row: RowId) -> None:
         self.slots.end(row)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
+from typing import Any
 
 import aiohttp
 import msgspec
 
-from engine.messages import ExecutorHealth
 from scheduler.dispatcher import Dispatcher
 from server.gateway.backend import ROOM, Backend
 from server.http.proxy import passed_headers
@@ -20,6 +22,11 @@ PERIOD = 0.5
 
 PATIENCE = aiohttp.ClientTimeout(5.0)
 
+LARGEST = 2**20  # bytes of an answer that are read
+MOST_ENGINES = 64  # engines of a backend whose pages are counted
+MOST_SLOTS = 65536
+
+log = logging.getLogger(__name__)
 
 PAGES = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 """The labels in which vLLM's GET /metrics tells of the pages for K and V of each of its engines."""
@@ -28,7 +35,7 @@ PAGES = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 class _Props(msgspec.Struct, frozen=True):
     """The part of llama.cpp's answer to GET /props that is read."""
 
-    total_slots: int
+    total_slots: Any = None
 
 
 async def watch_backends(backends: Sequence[Backend], dispatcher: Dispatcher, session: aiohttp.ClientSession) -> None:
@@ -43,21 +50,27 @@ async def watch_backends(backends: Sequence[Backend], dispatcher: Dispatcher, se
 async def _try_again(backend: Backend, session: aiohttp.ClientSession) -> None:
     if await _ask(f"{backend.url}/models", backend, session) is not None:
         await _learn_room(backend, session)
-        backend.deliver(ExecutorHealth(backend.index, None))
+        backend.set_fault(None)
 
 
 async def _learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:
     root = backend.url.removesuffix("/v1")
     if (told := await _ask(f"{root}/props", backend, session)) is not None:
-        with suppress(msgspec.MsgspecError):  # it is no llama.cpp
-            backend.slots.learn(msgspec.json.decode(told, type=_Props).total_slots)
-    pages = PAGES.findall(await _ask(f"{root}/metrics", backend, session) or b"")
-    backend.room = sum(_label(b"num_gpu_blocks", one) * _label(b"block_size", one) for one in pages) or ROOM
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # it is no llama.cpp
+            slots = msgspec.json.decode(told, type=_Props).total_slots
+            if type(slots) is int and 1 <= slots <= MOST_SLOTS:
+                backend.slots.learn(slots)
+            elif slots is not None:
+                log.warning("%s/props: total_slots is no number from 1 to %d, and is ignored", root, MOST_SLOTS)
+    metrics = await _ask(f"{root}/metrics", backend, session) or b""
+    pages = [found[1] for found in islice(PAGES.finditer(metrics), MOST_ENGINES)]
+    room = sum(_label(b"num_gpu_blocks", one) * _label(b"block_size", one) for one in pages)
+    backend.room = min(room, ROOM) or ROOM
 
 
 def _label(name: bytes, labels: bytes) -> int:
     """The number that a label has; 0 where it has none."""
-    found = re.search(rb'\b%b="(\d+)"' % name, labels)
+    found = re.search(rb'\b%b="(\d{1,15})"' % name, labels)
     return int(found[1]) if found else 0
 
 
@@ -65,8 +78,15 @@ async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> by
     """The body of a good answer; None for any other."""
     headers = passed_headers({}, backend.key)
     try:
-        async with session.get(url, headers=headers, timeout=PATIENCE) as answer:
-            body = await answer.read()
+        async with session.get(url, headers=headers, timeout=PATIENCE, allow_redirects=False) as answer:
+            body = b""
+            async for piece in answer.content.iter_any():
+                if len(body := body + piece) > LARGEST:
+                    log.warning("%s has more than %d bytes; the rest is ignored", url, LARGEST)
+                    break
             return body if answer.status < 500 and (answer.status == 200 or url.endswith("/models")) else None
     except (aiohttp.ClientError, TimeoutError):
+        return None
+    except Exception:  # whatever it answers, the other backends are asked on
+        log.exception("%s cannot be read", url)
         return None

@@ -23,7 +23,7 @@ import uvloop
 from aiohttp import web
 
 from models.errors import UserError
-from scheduler.clock import background
+from scheduler.clock import WorkFailed, background
 from server.api.health import LIFE
 from server.batches.batches import stop_batches
 from server.cli.config import FrontConfig
@@ -70,7 +70,10 @@ def serve(config: C, fetch: Callable[[C], None], open_service: Opener[C]) -> int
         if is_public(port) and not len(front.access.keys):
             log.warning("other machines can reach this server, and anyone there may use it: set --api-key-file")
         fetch(config)
-        code = uvloop.run(_serve(config, port, open_service, front, notifier))
+        try:
+            code = uvloop.run(_serve(config, port, open_service, front, notifier))
+        except WorkFailed:
+            code = FAILED
     if code == FAILED:
         _leave_at_once(code)
     return code
