@@ -289,9 +289,13 @@ class Backends:
     """Backends: the servers that answer."""
 
     backend: tuple[str, ...] = option(())
-    """base URL of a server with OpenAI's API, as http://127.0.0.1:8001/v1"""
+    """base URL of a server with OpenAI's API, as http://127.0.0.1:8001/v1; URL=FILE: its key is in that file"""
     backend_api_key: str | None = option(None, secret=True)
-    """key that the backends want; default: what each client sends"""
+    """key for backends without a file; default: none, or, where no keys are set here, what each client sends"""
+    pass_client_keys: bool = option(False)
+    """send backends the keys by which clients are let in here, and leave it to them to keep these apart"""
+    pass_unknown: bool = option(False)
+    """pass on calls to any path below /v1, not only to known ones"""
     slots: Count | None = option(None)
     """calls that a backend answers at a time; default: what is seen, or llama.cpp tells"""
 
@@ -303,7 +307,12 @@ class GatewayConfig(FrontConfig, Backends):
     @property
     def name(self) -> str:
         """The backends' addresses, by which the journal knows their answers."""
-        return ",".join(url.partition("://")[2] for url in self.backend)
+        return ",".join(url.partition("://")[2] for url in self.urls)
+
+    @property
+    def urls(self) -> list[str]:
+        """The backends' URLs, without the files of their keys."""
+        return [one.partition("=")[0] for one in self.backend]
 
 
 def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> ServeConfig:

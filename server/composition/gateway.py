@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import aiohttp
 
@@ -20,17 +21,18 @@ from scheduler.length.features import TokenFeatures
 from scheduler.length.online import fit
 from scheduler.strategy import STRATEGIES
 from server.api.limits import Limits
-from server.cli.config import GatewayConfig
+from server.cli.config import ConfigError, GatewayConfig
 from server.composition.scheduling import shares_of
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
+from server.gateway.asking import BACKENDS, SESSION
 from server.gateway.backend import ROOM, Backend
 from server.gateway.meta import TABLE
 from server.gateway.operations import OPERATIONS
 from server.gateway.passage import PASSAGES, Passages
-from server.gateway.passing import SESSION
 from server.gateway.probe import watch_backends
 from server.gateway.slots import Slots
+from server.http.keys import read_key_file
 from server.http.service import Service
 from server.lengths.lengths import PredictorContext, open_recorded_lengths
 from server.lengths.process import NicedProcess
@@ -62,8 +64,8 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
                 receive(report)
 
         backends = [
-            Backend(index, url.rstrip("/"), deliver, Slots(config.slots), passages.open, config.backend_api_key)
-            for index, url in enumerate(config.backend)
+            Backend(index, url.rstrip("/"), deliver, Slots(config.slots), passages.open, key)
+            for index, (url, key) in enumerate(zip(config.urls, keys_of(config), strict=True))
         ]
         dispatcher = Dispatcher(
             _parts_for(config, metrics), backends, clock, (metrics, lengths, feed, passages), patient=True
@@ -80,7 +82,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             None,
             title=config.name,
             operations=OPERATIONS,
-            parts={PASSAGES: passages, SESSION: session},
+            parts={PASSAGES: passages, SESSION: session, BACKENDS: config},
             limits=Limits.of(config),
             lengths=lengths,
             metrics=metrics,
@@ -92,7 +94,9 @@ def check_backends(config: GatewayConfig) -> None:
     """Raise UserError for settings that no gateway can work with."""
     if not config.backend:
         raise UserError("name a server: --backend http://127.0.0.1:8001/v1")
-    for url in config.backend:
+    if config.pass_client_keys and any(keys_of(config)):
+        raise UserError("--pass-client-keys: backends that have a key of their own are sent no other")
+    for url in config.urls:
         if not url.startswith(("http://", "https://")):
             raise UserError(f"--backend {url}: is no http:// or https:// URL")
     strategy = STRATEGIES[config.strategy]
@@ -100,6 +104,17 @@ def check_backends(config: GatewayConfig) -> None:
         raise UserError(f"--strategy {config.strategy} pauses requests or closes batches, which no backend can do")
     if strategy.length == "oracle":
         raise UserError(f"--strategy {config.strategy} wants true lengths, which no backend tells")
+
+
+def keys_of(config: GatewayConfig) -> list[str | None]:
+    """The key of each backend, None for what clients bring. Raises ConfigError."""
+    keys: list[str | None] = []
+    for url, _, file in (one.partition("=") for one in config.backend):
+        found = [*read_key_file(Path(file), f"--backend {url}={file}")] if file else [config.backend_api_key]
+        if len(found) > 1:
+            raise ConfigError(f"--backend {url}={file}: the file holds more than one key")
+        keys += found
+    return keys
 
 
 def _parts_for(config: GatewayConfig, metrics: Metrics) -> SchedulerParts:
@@ -114,6 +129,8 @@ def _parts_for(config: GatewayConfig, metrics: Metrics) -> SchedulerParts:
 async def _open_session() -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECTING)
     connector = aiohttp.TCPConnector(limit=0, force_close=True)  # an idle one may be closed as a call is sent
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+    ) as session:
         yield session
         await asyncio.sleep(0)

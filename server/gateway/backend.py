@@ -69,6 +69,8 @@ class Backend:
     alive: bool = True
     fault: str | None = None
     """Why it does not answer; None while it does."""
+    salts: bool = False
+    """Whether it is an engine that keeps prompts apart by the `cache_salt` of a body."""
     merges: bool = True
     """Whether whole answers can be made of its streams; false once one could not."""
     room: int = ROOM

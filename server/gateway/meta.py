@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
+from itertools import chain, islice
 from typing import Any
 from zlib import crc32
 
@@ -18,6 +20,8 @@ TABLE = 2**13
 
 MOST_WORDS = 4096
 """Words of a prompt that its answer's length is predicted from."""
+
+MOST_TEXTS = 4096  # texts that words are looked for in
 
 LONGEST = 2**16
 """Characters of a text that words are looked for in: longer ones are pictures or sound."""
@@ -33,6 +37,18 @@ TEXTS = ("system", "instructions", "messages", "prompt", "input")
 
 INNER = ("content", "text")
 """Names of the fields of messages, and of their parts, that hold texts."""
+
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")
+
+LATEST = 2**53  # milliseconds of a deadline
+
+KEPT = ("file_id", "file_ids", "vector_store_ids", "container")
+"""Fields of parts and tools that name what a backend keeps."""
+
+REFERENCE = frozenset({"id", "type", "version", "variables"})
+"""Fields of an item, or a prompt, that only names one which a backend keeps."""
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 _UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff"
 """Characters of Chinese, Japanese and Korean, each of which counts as a word."""
@@ -53,6 +69,9 @@ class CallMeta(msgspec.Struct, frozen=True):
     priority: Any = None
     deadline_ms: Any = None
     stream: Any = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    tools: Raw = msgspec.field(default_factory=Raw)
     system: Raw = msgspec.field(default_factory=Raw)
     instructions: Raw = msgspec.field(default_factory=Raw)
     messages: Raw = msgspec.field(default_factory=Raw)
@@ -79,21 +98,38 @@ class CallMeta(msgspec.Struct, frozen=True):
     def words(self) -> tuple[int, ...]:
         """Hashes, below TABLE, of the words that the model reads, in their order."""
         found: list[int] = []
-        for name in TEXTS:
-            raw: Raw = getattr(self, name)
-            if memoryview(raw):
-                for text in _texts(msgspec.json.decode(raw)):
-                    found += [crc32(word.encode()) % TABLE for word in _WORD.findall(text[:LONGEST].lower())]
-                    if len(found) >= MOST_WORDS:
-                        return tuple(found[:MOST_WORDS])
-        return tuple(found)
+        parts = (_texts(msgspec.json.decode(raw)) for name in TEXTS if memoryview(raw := getattr(self, name)))
+        for text in islice(chain.from_iterable(parts), MOST_TEXTS):
+            found += [crc32(word.encode()) % TABLE for word in _WORD.findall(text[:LONGEST].lower())]
+            if len(found) >= MOST_WORDS:
+                break
+        return tuple(found[:MOST_WORDS])
+
+    def kept(self) -> str:
+        """The field by which the call asks for what a backend keeps; empty for none."""
+        for name in ("previous_response_id", "conversation"):
+            if getattr(self, name) is not None:
+                return name
+        fields = ((name, getattr(self, name)) for name in (*TEXTS, "tools"))
+        return next((name for name, raw in fields if memoryview(raw) and _refers(msgspec.json.decode(raw))), "")
 
 
 def read_meta(body: bytes) -> CallMeta:
     """The fields of a JSON body; raises ApiError 400 where it is none."""
+    with refuse_unreadable():
+        meta = msgspec.json.decode(body, type=CallMeta)
+    for name in LIMITS:
+        if type(limit := getattr(meta, name)) is int and abs(limit) >= 2**63:
+            raise bad_request(f"{name}: must be a number of at most 64 bits", name)
+    return meta
+
+
+@contextmanager
+def refuse_unreadable() -> Iterator[None]:
+    """Raise ApiError 400 for a body, or a field of one, that is no JSON."""
     try:
-        return msgspec.json.decode(body, type=CallMeta)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        yield
+    except UNREADABLE as error:
         raise bad_request(f"the request's body is not a JSON object: {error}", code="invalid_json") from None
 
 
@@ -101,8 +137,8 @@ def read_deadline(meta: CallMeta, arrival: float) -> float | None:
     """When the answer is wanted, in seconds of the clock by which it arrived; raises ApiError 400."""
     if meta.deadline_ms is None:
         return None
-    if not _is_count(meta.deadline_ms) or meta.deadline_ms < 1:
-        raise ApiError(400, "deadline_ms: must be a number of milliseconds from 1 on", param="deadline_ms")
+    if not _is_count(meta.deadline_ms) or not 1 <= meta.deadline_ms <= LATEST:
+        raise ApiError(400, f"deadline_ms: must be a whole number from 1 to {LATEST}", param="deadline_ms")
     return arrival + float(meta.deadline_ms) / 1000
 
 
@@ -139,3 +175,22 @@ def _texts(value: Any) -> Iterator[str]:
             for name in INNER:
                 if name in value:
                     yield from _texts(value[name])
+
+
+def _refers(value: Any) -> bool:
+    """Whether a prompt, or a list of tools, names what a backend keeps; arguments of calls are no names."""
+    match value:
+        case list():
+            return any(map(_refers, value))
+        case dict():
+            bare = "id" in value and value.keys() <= REFERENCE
+            named = bare or any(isinstance(value.get(name), str | list) and value[name] for name in KEPT)
+            return named or any(_refers(one) for name, one in value.items() if name != "input")
+    return False
+
+
+def salted(body: bytes, holder: str) -> bytes:
+    """The body with a `cache_salt` of its key, made with the client's own where it has one. Raises UNREADABLE."""
+    fields = msgspec.json.decode(body, type=dict[str, Raw])
+    salt = sha256(f"{holder}/".encode() + bytes(fields.get("cache_salt", b""))).hexdigest()
+    return msgspec.json.encode(fields | {"cache_salt": Raw(f'"{salt}"'.encode())})

@@ -1,13 +1,14 @@
-"""The paths of a gateway: calls that generate take their turn, it tells what it knows, the rest is passed on."""
+"""The paths of a gateway: calls that generate take their turn, it tells what it knows, known paths are passed on."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
 from server.api.operation import Operation, Parameter
-from server.api.operations import ANTHROPIC
+from server.api.operations import ANTHROPIC, MODEL
 from server.api.operations import OPERATIONS as SERVERS
-from server.gateway.passing import pass_call, pass_through
+from server.gateway.passing import pass_call
+from server.gateway.through import pass_other, pass_through
 
 OWN = (
     *("/v1/requests", "/v1/requests/{id}", "/v1/requests/{id}/cancel", "/metrics", "/load", "/health", "/health/ready"),
@@ -15,12 +16,29 @@ OWN = (
 )
 """Paths that mean the same as those of `lengthwise serve`."""
 
-REST = Parameter("path", "path", {"type": "string"}, "any other path of the backends")
+AT_ONCE = (
+    *("embeddings", "rerank", "score", "classify", "pooling", "moderations", "estimate", "responses/input_tokens"),
+    *("audio/speech", "audio/transcriptions", "audio/translations"),
+    *("images/generations", "images/edits", "images/variations"),
+)
+"""Paths below /v1 of calls that take no turn; they count in their key's quota."""
+
+REST = Parameter("path", "path", {"type": "string"}, "another path of the backends")
 
 
 async def pass_message(request: web.Request) -> web.StreamResponse:
     """Answer a call of Anthropic's API by a backend, once its turn has come; raises ApiError as pass_call."""
     return await pass_call(request)
+
+
+async def pass_count(request: web.Request) -> web.StreamResponse:
+    """Count a message's tokens by a backend; raises ApiError as pass_through."""
+    return await pass_through(request)
+
+
+async def pass_models(request: web.Request) -> web.StreamResponse:
+    """Show models of a backend; raises ApiError as pass_through."""
+    return await pass_through(request)
 
 
 JSON = ("application/json",)
@@ -31,8 +49,17 @@ OPERATIONS = (
     Operation("post", "/v1/responses", pass_call, "createResponse", other=JSON, generates=True),
     Operation("post", "/v1/messages", pass_message, "createMessage", other=JSON, generates=True, dialect=ANTHROPIC),
     *(operation for operation in SERVERS if operation.path in OWN),
+    Operation(
+        "post", "/v1/messages/count_tokens", pass_count, "countTokens", other=JSON, counts=True, dialect=ANTHROPIC
+    ),
+    Operation("get", "/v1/models", pass_models, "listModels", other=JSON),
+    Operation("get", "/v1/models/{model:.+}", pass_models, "showModel", other=JSON, parameters=(MODEL,)),
     *(
-        Operation(method, "/v1/{path:.+}", pass_through, f"{method}Rest", other=JSON, parameters=(REST,))
+        Operation("post", f"/v1/{path}", pass_through, path.replace("/", "_"), other=JSON, rationed=True)
+        for path in AT_ONCE
+    ),
+    *(
+        Operation(method, "/v1/{path:.+}", pass_other, f"{method}Rest", other=JSON, parameters=(REST,), rationed=True)
         for method in ("get", "post", "delete")
     ),
 )

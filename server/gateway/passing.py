@@ -20,20 +20,27 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, TooLate
 from server.api.errors import ApiError, busy, failure_error
-from server.api.input.body import hold_body
+from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.limits import LIMITS
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.output.wanted import length_scope
 from server.api.register import CALL, REGISTER, Caller, Record
 from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import TICKET, check_tokens
-from server.gateway.backend import Backend
+from server.gateway.asking import are_one, ask, read_aside, refuse_kept
+from server.gateway.backend import ROOM
 from server.gateway.merged import as_stream
-from server.gateway.meta import CallMeta, read_cache_key, read_deadline, read_meta, read_priority
+from server.gateway.meta import (
+    CallMeta,
+    read_cache_key,
+    read_deadline,
+    read_meta,
+    read_priority,
+    refuse_unreadable,
+)
 from server.gateway.passage import PASSAGES, Passage
 from server.gateway.relay import NotWhole, relay
 from server.http.access import client_of, holder_of, spend_tokens
-from server.http.proxy import passed_headers, replied_headers
 from server.http.request_id import request_id
 
 MOST_LOST = 5
@@ -41,8 +48,6 @@ MOST_LOST = 5
 
 UNSTATED = 4096
 """Tokens that an answer may have where its call does not say."""
-
-SESSION = web.AppKey("session", aiohttp.ClientSession)
 
 
 async def pass_call(request: web.Request) -> web.StreamResponse:
@@ -54,22 +59,22 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     app, ticket = request.app, request[TICKET]
     ticket.count_answers(1)
-    meta = read_meta(body)
+    meta, words, streamed = await read_aside(_read, body, request.path, are_one(app))
     ticket.count_answers(meta.choices)
     record = _record(request, meta)
     request[CALL] = record.id
     holder = record.caller.holder
     with app[REGISTER].enter(record):
-        most = (meta.most or UNSTATED) * meta.choices
+        most = min(meta.most or UNSTATED, ROOM) * meta.choices
         scope = length_scope(holder, None) if holder else ""
-        query = LengthQuery("", "", meta.prompt_tokens, most, meta.words(), scope)
+        query = LengthQuery("", "", meta.prompt_tokens, most, words, scope)
         sampling = SamplingParams(max_tokens=most)
         prediction = await app[LENGTHS].predict(query, sampling)
         record.check()
         expected = most if prediction is None else min(most, int(prediction.length))
         check_tokens(meta.prompt_tokens + expected, app[LIMITS], app[DISPATCHER])
         with _submitted(request, meta, record, sampling, prediction) as passage:
-            passage.as_stream = as_stream(request.path, meta, body)
+            passage.as_stream = streamed
             app[LENGTHS].note(passage.request, query, prediction, app[DISPATCHER].revise)
             ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,)))
@@ -78,6 +83,18 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
                 return await _serve(request, body, passage)
             finally:
                 spend_tokens(app, holder, passage.request.generated)
+
+
+def _read(body: bytes, path: str, apart: bool) -> tuple[CallMeta, tuple[int, ...], bytes | None]:
+    """What scheduling needs of a body, its words, and the body that asks for its answer as a stream. Raises ApiError
+    400, and 403 for what is not kept `apart` by key."""
+    if len(body) >= LARGE:
+        check_parts(body)
+    meta = read_meta(body)
+    with refuse_unreadable():
+        if apart and (name := meta.kept()):
+            raise refuse_kept(name)
+        return meta, meta.words(), as_stream(path, meta, body)
 
 
 def _record(request: web.Request, meta: CallMeta) -> Record:
@@ -134,7 +151,7 @@ async def _serve(request: web.Request, body: bytes, passage: Passage) -> web.Str
     while True:
         backend = await passage.admitted
         passage.admitted = asyncio.get_running_loop().create_future()
-        passage.asking = asyncio.ensure_future(_ask(request, passage.as_stream or body, backend))
+        passage.asking = asyncio.ensure_future(ask(request, passage.as_stream or body, backend))
         try:
             async with await passage.asking as answer:
                 return await relay(request, answer, backend, passage)
@@ -153,34 +170,6 @@ async def _serve(request: web.Request, body: bytes, passage: Passage) -> web.Str
                 backend.end(passage.request.row_id, 0, "its backends break off")
                 raise ApiError(502, "the backends break off when they get this call", code="backend_failed") from None
             backend.hand_back(passage.request.row_id, f"{type(error).__name__}: {error}")
-
-
-async def _ask(request: web.Request, body: bytes, backend: Backend) -> aiohttp.ClientResponse:
-    """The beginning of a backend's answer. Raises aiohttp.ClientError."""
-    url = backend.url + request.rel_url.raw_path_qs.removeprefix("/v1")
-    headers = passed_headers(request.headers, backend.key)
-    return await request.app[SESSION].request(request.method, url, data=body or None, headers=headers)
-
-
-async def pass_through(request: web.Request) -> web.StreamResponse:
-    """Pass on a call that takes no turn, such as the list of models, to a backend that answers; raises ApiError 503."""
-    async with hold_body(request) as body:
-        return await _pass_at_once(request, body)
-
-
-async def _pass_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
-    for worker in [worker for worker in request.app[DISPATCHER].workers if worker.serves]:
-        assert isinstance(worker.port, Backend)
-        try:
-            answer = await _ask(request, body, worker.port)
-        except aiohttp.ClientError:
-            continue
-        async with answer:
-            response = web.StreamResponse(status=answer.status, headers=replied_headers(answer.headers))
-            response.content_length = answer.content_length
-            await response.prepare(request)
-            async for piece in answer.content.iter_any():
-                await response.write(piece)
-            await response.write_eof()
-            return response
-    raise ApiError(503, "no backend answers; try again later", code="no_executor", headers={"Retry-After": "1"})
+        except ApiError as error:
+            backend.end(passage.request.row_id, 0, error.message)
+            raise

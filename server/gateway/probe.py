@@ -32,6 +32,9 @@ PAGES = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 """The labels in which vLLM's GET /metrics tells of the pages for K and V of each of its engines."""
 
 
+SALTING = re.compile(rb"^vllm:", re.MULTILINE)  # metrics of vLLM, and of `lengthwise serve`
+
+
 class _Props(msgspec.Struct, frozen=True):
     """The part of llama.cpp's answer to GET /props that is read."""
 
@@ -63,6 +66,7 @@ async def _learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:
             elif slots is not None:
                 log.warning("%s/props: total_slots is no number from 1 to %d, and is ignored", root, MOST_SLOTS)
     metrics = await _ask(f"{root}/metrics", backend, session) or b""
+    backend.salts = SALTING.search(metrics) is not None
     pages = [found[1] for found in islice(PAGES.finditer(metrics), MOST_ENGINES)]
     room = sum(_label(b"num_gpu_blocks", one) * _label(b"block_size", one) for one in pages)
     backend.room = min(room, ROOM) or ROOM

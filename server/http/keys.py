@@ -68,14 +68,14 @@ def read_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str
     """The keys of all sources, with their weights."""
     keys = {_check(key, "--api-key"): 1.0 for key in given}
     if file is not None:
-        keys |= _from_file(file, f"--api-key-file {file}")
+        keys |= read_key_file(file, f"--api-key-file {file}")
     folder = environ.get("CREDENTIALS_DIRECTORY")
     if folder and (credential := Path(folder) / CREDENTIAL).exists():
-        keys |= _from_file(credential, f"the credential {CREDENTIAL}")
+        keys |= read_key_file(credential, f"the credential {CREDENTIAL}")
     return keys
 
 
-def _from_file(file: Path, source: str) -> dict[str, float]:
+def read_key_file(file: Path, source: str) -> dict[str, float]:
     """A key a line, and behind it its weight if it has one; blank lines and those that begin with # are none."""
     try:
         lines = file.read_text("utf-8").splitlines()

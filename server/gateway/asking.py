@@ -1,0 +1,80 @@
+"""What of a call reaches a backend: one reading of its path, its headers, whose key, and a salt for each key."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from server.api.errors import ApiError
+from server.api.input.body import LARGE
+from server.cli.config import Backends
+from server.gateway.backend import Backend
+from server.gateway.merged import PATHS
+from server.gateway.meta import salted
+from server.http.access import ACCESS, holder_of
+from server.http.proxy import is_broken, passed_headers
+
+SALTED = PATHS | {"/v1/responses"}  # paths whose bodies may have a `cache_salt`
+
+PLAIN = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@=-]+)+")
+"""A path that every server understands alike."""
+
+SESSION = web.AppKey("session", aiohttp.ClientSession)
+BACKENDS = web.AppKey("backends", Backends)
+
+T = TypeVar("T")
+
+
+async def read_aside(work: Callable[..., T], body: bytes, *args: object) -> T:
+    """The result of work on a body, which is done in a thread where it may take long."""
+    return await asyncio.to_thread(work, body, *args) if len(body) >= LARGE else work(body, *args)
+
+
+def are_one(app: web.Application) -> bool:
+    """Whether the backends take several keys for one client."""
+    return len(app[ACCESS].keys) > 1 and not app[BACKENDS].pass_client_keys
+
+
+def refuse_kept(what: str) -> ApiError:
+    """Status 403 for a path or field by which a key could reach what another has left at a backend."""
+    message = "backends keep this for all keys of this gateway together; send the whole conversation with each call"
+    return ApiError(403, f"{what}: {message} (or --pass-client-keys)", param=what, code="not_kept_apart")
+
+
+async def ask(request: web.Request, body: bytes, backend: Backend) -> aiohttp.ClientResponse:
+    """The beginning of a backend's answer. Raises aiohttp.ClientError, and ApiError 400 or 502."""
+    app, path, query = request.app, plain_path(request), request.rel_url.raw_query_string
+    if is_broken(request.headers):
+        raise ApiError(400, "headers may hold no control characters, and nothing but UTF-8")
+    if backend.salts and len(app[ACCESS].keys) > 1 and path in SALTED:
+        body = await read_aside(salted, body, holder_of(request))
+    own = app[BACKENDS].pass_client_keys or not len(app[ACCESS].keys)
+    headers = passed_headers(request.headers, backend.key, client_keys=own)
+    headers += [("X-Forwarded-For", request.remote or "unknown"), ("X-Forwarded-Proto", request.scheme)]
+    url = URL(backend.url + path.removeprefix("/v1") + f"?{query}" * bool(query), encoded=True)
+    answer = await app[SESSION].request(request.method, url, data=body or None, headers=headers, allow_redirects=False)
+    if answer.status != 304 and not 200 <= answer.status < 300 and not 400 <= answer.status < 600:
+        fault = f"answers {answer.status}, which is not followed"
+    elif is_broken(answer.headers):
+        fault = "answers with headers that cannot be passed on"
+    else:
+        return answer
+    answer.close()
+    raise ApiError(502, f"the backend {fault}", code="backend_failed")
+
+
+def plain_path(request: web.Request) -> str:
+    """The path that was matched, decoded. Raises ApiError 400 unless it has one reading only."""
+    path, matched = request.rel_url.path, request.rel_url.path_safe
+    if matched.startswith("/v1/models/"):
+        matched = matched.replace("%2F", "/")  # as hub ids have one
+    if path != matched or not PLAIN.fullmatch(path) or not request.rel_url.raw_query_string.isascii():
+        message = "write it without empty, . or .. segments, and without escapes, backslashes or semicolons"
+        raise ApiError(400, f"the path {request.rel_url.raw_path!r} has several readings: {message}")
+    return path
