@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -19,14 +20,16 @@ import orjson
 import pytest
 
 from scheduler.clock import background
-from server.cli.config import load_config
+from server.cli.config import GatewayConfig, load_config
 from server.composition.app import open_service
+from server.composition.gateway import open_gateway
 from server.http.access import Access
 from server.http.front import OPEN, Front
 from server.http.keys import Keyring
 from server.http.listener import LINGER
 from server.process.life import listen, shorten_pauses
 from tests import tiny
+from tests.server.gateway.test_hostile import Hostile, plain
 from tests.server.live import raw_post
 
 pytestmark = pytest.mark.usefixtures("interpreter_settings")
@@ -127,6 +130,34 @@ BODIES: Mapping[str, Callable[[], tuple[str, dict[str, Any], int]]] = MappingPro
 )
 
 
+MEGABYTES = 4_000_000
+
+
+def listed(field: str, part: bytes) -> bytes:
+    return b'{"max_tokens": 1, "%b": [%b""]}' % (field.encode(), part * (MEGABYTES // len(part)))
+
+
+SMALL: Mapping[str, Callable[[], bytes]] = MappingProxyType(
+    {
+        **{
+            f"{part.decode()} in {field}": partial(listed, field, part)
+            for field in ("messages", "unknown")
+            for part in (b'"",', b'"!",', b"[],", b"{},", b'{"content":"a"},', b"1,", b"9" * 400 + b",")
+        },
+        "300,000 unknown names": lambda: b"{%b}" % b",".join(b'"%d":1' % n for n in range(300_000)),
+        "60,000 unknown names": lambda: b"{%b}" % b",".join(b'"%d":"%b"' % (n, b"x" * 50) for n in range(60_000)),
+        "as many texts as there may be": lambda: b'{"messages": [%b""]}' % (b'"a bc d",' * 250_000),
+        "lists in lists": lambda: b'{"messages": ' + b"[" * MEGABYTES,
+        "objects in objects": lambda: b'{"messages": ' + b'{"content":' * (MEGABYTES // 11),
+        "no UTF-8": lambda: b'{"messages": [{"content": "%b"}]}' % (b"\xff" * MEGABYTES),
+        "words": lambda: b'{"messages": [{"content": "%b"}]}' % (b"ab " * (MEGABYTES // 3)),
+        "a model of lists": lambda: b'{"model": [%b""]}' % (b"[]," * (MEGABYTES // 3)),
+        "a salt of words": lambda: b'{"cache_salt": "%b"}' % (b"ab " * (MEGABYTES // 3)),
+    }
+)
+"""Bodies of which neither program may make all parts where it serves others; each is answered with 200, 400 or 422."""
+
+
 LINES: Mapping[str, tuple[Callable[[], bytes], str]] = MappingProxyType(
     {
         "a line of a million prompts": (lambda: line("a", {"prompt": [[1]] * 950_000}), "completed"),
@@ -212,6 +243,42 @@ async def test_no_body_that_is_allowed_holds_the_event_loop(large_folder: Path) 
                 if stalls[name] <= MOST:
                     break
     assert not {name: stall for name, stall in stalls.items() if stall > MOST}, stalls
+
+
+async def longest_stalls(service: Service) -> dict[str, float]:
+    """Seconds for which each of SMALL held the loop."""
+    stalls = {}
+    for name, make in SMALL.items():
+        body = make()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer right\r\nConnection: close\r\n"
+        request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        for _ in range(ATTEMPTS):
+            stalls[name], answered = await service.stall_of(request)
+            assert answered in (200, 400, 422), (name, answered)
+            if stalls[name] <= MOST:
+                break
+    return stalls
+
+
+async def test_no_body_of_small_values_holds_the_event_loop_of_the_server(large_folder: Path) -> None:
+    async with watched(large_folder) as service:
+        stalls = await longest_stalls(service)
+    assert max(stalls.values()) <= MOST, stalls
+
+
+async def test_no_body_of_small_values_holds_the_event_loop_of_a_gateway() -> None:
+    """4 MB of empty texts held it for 1.1 s."""
+    hostile = Hostile(pages={"/metrics": plain(b"vllm:x 1\n")})
+    front = Front(Access(Keyring(["right", "other"])))
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        async with hostile.listening() as url:
+            config = GatewayConfig(backend=(url,), no_journal=True)
+            async with open_gateway(config) as inner, listen(inner, port, front):
+                shorten_pauses()
+                service = Service(port.getsockname()[1])
+                async with background(service.watch(), "watch"):
+                    stalls = await longest_stalls(service)
+    assert max(stalls.values()) <= MOST, stalls
 
 
 @pytest.mark.parametrize(

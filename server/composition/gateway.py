@@ -30,7 +30,7 @@ from server.gateway.backend import ROOM, Backend
 from server.gateway.meta import TABLE
 from server.gateway.operations import OPERATIONS
 from server.gateway.passage import PASSAGES, Passages
-from server.gateway.probe import watch_backends
+from server.gateway.probe import learn_room, watch_backends
 from server.gateway.slots import Slots
 from server.http.keys import read_key_file
 from server.http.service import Service
@@ -71,6 +71,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             _parts_for(config, metrics), backends, clock, (metrics, lengths, feed, passages), patient=True
         )
         session = await stack.enter_async_context(_open_session())
+        await asyncio.gather(*(learn_room(one, session) for one in backends))
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))
         await stack.enter_async_context(background(measure_lag(metrics.lag.observe), "loop lag"))

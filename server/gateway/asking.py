@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from io import BytesIO
 from typing import TypeVar
 
 import aiohttp
@@ -58,7 +59,8 @@ async def ask(request: web.Request, body: bytes, backend: Backend) -> aiohttp.Cl
     headers = passed_headers(request.headers, backend.key, client_keys=own)
     headers += [("X-Forwarded-For", request.remote or "unknown"), ("X-Forwarded-Proto", request.scheme)]
     url = URL(backend.url + path.removeprefix("/v1") + f"?{query}" * bool(query), encoded=True)
-    answer = await app[SESSION].request(request.method, url, data=body or None, headers=headers, allow_redirects=False)
+    data = BytesIO(body) if len(body) >= LARGE else body or None  # large ones are sent in pieces
+    answer = await app[SESSION].request(request.method, url, data=data, headers=headers, allow_redirects=False)
     if answer.status != 304 and not 200 <= answer.status < 300 and not 400 <= answer.status < 600:
         fault = f"answers {answer.status}, which is not followed"
     elif is_broken(answer.headers):

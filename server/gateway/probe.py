@@ -42,8 +42,7 @@ class _Props(msgspec.Struct, frozen=True):
 
 
 async def watch_backends(backends: Sequence[Backend], dispatcher: Dispatcher, session: aiohttp.ClientSession) -> None:
-    """Ask each backend for its room, and those that fail again and again until they answer; never returns."""
-    await asyncio.gather(*(_learn_room(one, session) for one in backends))
+    """Ask those that fail again and again until they answer; never returns."""
     while True:
         await asyncio.sleep(PERIOD)
         failed = {worker.index for worker in dispatcher.workers if worker.fault is not None}
@@ -52,11 +51,12 @@ async def watch_backends(backends: Sequence[Backend], dispatcher: Dispatcher, se
 
 async def _try_again(backend: Backend, session: aiohttp.ClientSession) -> None:
     if await _ask(f"{backend.url}/models", backend, session) is not None:
-        await _learn_room(backend, session)
+        await learn_room(backend, session)
         backend.set_fault(None)
 
 
-async def _learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:
+async def learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:
+    """Ask for the backend's room, and whether it takes salts, before it is sent a call."""
     root = backend.url.removesuffix("/v1")
     if (told := await _ask(f"{root}/props", backend, session)) is not None:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # it is no llama.cpp

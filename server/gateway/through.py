@@ -16,21 +16,23 @@ from server.http.proxy import replied_headers
 
 KEEPING = frozenset(
     {
-        *("files", "uploads", "batches", "responses", "requests", "conversations", "threads", "assistants", "videos"),
-        *("chat", "messages", "vector_stores", "fine_tuning", "containers"),
+        *("files", "uploads", "batches", "responses", "conversations", "threads", "assistants", "vector_stores"),
+        *("containers", "fine_tuning", "videos"),
     }
 )
 """What paths below /v1 begin with that show or change what a backend keeps for who called before."""
+
+MINGLED = frozenset({"chat", "messages", "requests"})  # beginnings of paths of which some do so
 
 
 async def pass_other(request: web.Request) -> web.StreamResponse:
     """Pass on a call to a path that shows what a backend keeps, or that is not known; raises ApiError 400, 403, 404
     or 503."""
-    path = plain_path(request)
-    keeps = path.split("/")[2] in KEEPING
-    if keeps and are_one(request.app):
+    path, settings = plain_path(request), request.app[BACKENDS]
+    first = path.split("/")[2]
+    if first in KEEPING | MINGLED and are_one(request.app):
         raise refuse_kept(path)
-    if not keeps and not request.app[BACKENDS].pass_unknown:
+    if first not in KEEPING and not settings.pass_unknown:
         raise ApiError(404, f"{path} is none of the paths that are passed on (GET / lists them; --pass-unknown)")
     return await pass_through(request)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,9 @@ from aiohttp.test_utils import TestServer
 
 from server.cli.config import GatewayConfig
 from server.composition.gateway import open_gateway
+from server.http.access import Access, Quota
+from server.http.front import Front
+from server.http.keys import Keyring
 from server.http.service import Service, build_app
 
 PATIENCE = 20.0
@@ -134,14 +137,14 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def gateway(*backends: Backend | str, **settings: Any) -> AsyncIterator[Gateway]:
-    """A gateway before these backends, which keeps no journal."""
+async def gateway(*backends: Backend | str, keys: Sequence[str] = (), **settings: Any) -> AsyncIterator[Gateway]:
+    """A gateway before these backends, which keeps no journal, with these keys for its clients."""
     async with AsyncExitStack() as stack:
         urls = [one if isinstance(one, str) else await _serve(one.app(), stack) + "v1" for one in backends]
-        service = await stack.enter_async_context(
-            open_gateway(GatewayConfig(backend=(*urls,), no_journal=True, **settings))
-        )
-        url, connector = await _serve(build_app(service), stack), aiohttp.TCPConnector(limit=0)
+        config = GatewayConfig(backend=(*urls,), no_journal=True, **settings)
+        service = await stack.enter_async_context(open_gateway(config))
+        front, connector = Front(Access(Keyring(keys), Quota(config)), config), aiohttp.TCPConnector(limit=0)
+        url = await _serve(build_app(service, front), stack)
         yield Gateway(service, await stack.enter_async_context(aiohttp.ClientSession(url, connector=connector)))
 
 
