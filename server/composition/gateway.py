@@ -95,7 +95,7 @@ def check_backends(config: GatewayConfig) -> None:
     """Raise UserError for settings that no gateway can work with."""
     if not config.backend:
         raise UserError("name a server: --backend http://127.0.0.1:8001/v1")
-    if config.pass_client_keys and any(keys_of(config)):
+    if any(keys_of(config)) and config.pass_client_keys:
         raise UserError("--pass-client-keys: backends that have a key of their own are sent no other")
     for url in config.urls:
         if not url.startswith(("http://", "https://")):

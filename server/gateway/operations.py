@@ -7,8 +7,7 @@ from aiohttp import web
 from server.api.operation import Operation, Parameter
 from server.api.operations import ANTHROPIC, MODEL
 from server.api.operations import OPERATIONS as SERVERS
-from server.gateway.passing import pass_call
-from server.gateway.through import pass_other, pass_through
+from server.gateway.passing import pass_call, pass_other, pass_through
 
 OWN = (
     *("/v1/requests", "/v1/requests/{id}", "/v1/requests/{id}/cancel", "/metrics", "/load", "/health", "/health/ready"),
@@ -17,7 +16,7 @@ OWN = (
 """Paths that mean the same as those of `lengthwise serve`."""
 
 AT_ONCE = (
-    *("embeddings", "rerank", "score", "classify", "pooling", "moderations", "estimate", "responses/input_tokens"),
+    *("embeddings", "rerank", "score", "classify", "pooling", "moderations", "estimate"),
     *("audio/speech", "audio/transcriptions", "audio/translations"),
     *("images/generations", "images/edits", "images/variations"),
 )

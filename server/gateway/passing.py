@@ -27,10 +27,12 @@ from server.api.output.wanted import length_scope
 from server.api.register import CALL, REGISTER, Caller, Record
 from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import TICKET, check_tokens
-from server.gateway.asking import are_one, ask, read_aside, refuse_kept
-from server.gateway.backend import ROOM
+from server.gateway.asking import BACKENDS, are_one, ask, plain_path, read_aside, refuse_kept
+from server.gateway.backend import ROOM, Backend
 from server.gateway.merged import as_stream
 from server.gateway.meta import (
+    BYTES_PER_TOKEN,
+    MOST_PROMPT,
     CallMeta,
     read_cache_key,
     read_deadline,
@@ -41,6 +43,7 @@ from server.gateway.meta import (
 from server.gateway.passage import PASSAGES, Passage
 from server.gateway.relay import NotWhole, relay
 from server.http.access import client_of, holder_of, spend_tokens
+from server.http.proxy import replied_headers
 from server.http.request_id import request_id
 
 MOST_LOST = 5
@@ -48,6 +51,16 @@ MOST_LOST = 5
 
 UNSTATED = 4096
 """Tokens that an answer may have where its call does not say."""
+
+KEEPING = frozenset(
+    {
+        *("files", "uploads", "batches", "responses", "conversations", "threads", "assistants", "vector_stores"),
+        *("containers", "fine_tuning", "videos"),
+    }
+)
+"""What paths below /v1 begin with that show or change what a backend keeps for who called before."""
+
+MINGLED = frozenset({"chat", "messages", "requests"})  # beginnings of paths of which some do so
 
 
 async def pass_call(request: web.Request) -> web.StreamResponse:
@@ -173,3 +186,46 @@ async def _serve(request: web.Request, body: bytes, passage: Passage) -> web.Str
         except ApiError as error:
             backend.end(passage.request.row_id, 0, error.message)
             raise
+
+
+async def pass_other(request: web.Request) -> web.StreamResponse:
+    """Pass on a call to a path that shows what a backend keeps, or that is not known; raises ApiError 400, 403, 404
+    or 503."""
+    path, settings = plain_path(request), request.app[BACKENDS]
+    first = path.split("/")[2]
+    if first in KEEPING | MINGLED and are_one(request.app):
+        raise refuse_kept(path)
+    if first not in KEEPING and not settings.pass_unknown:
+        raise ApiError(404, f"{path} is none of the paths that are passed on (GET / lists them; --pass-unknown)")
+    return await pass_through(request)
+
+
+async def pass_through(request: web.Request) -> web.StreamResponse:
+    """Pass on a call that takes no turn, such as the list of models, to a backend that answers; raises ApiError 400,
+    502 or 503."""
+    async with hold_body(request) as body:
+        if TICKET in request:
+            request[TICKET].spend(min(len(body) // BYTES_PER_TOKEN, MOST_PROMPT))
+        return await _pass_at_once(request, body)
+
+
+async def _pass_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
+    for worker in [worker for worker in request.app[DISPATCHER].workers if worker.serves]:
+        assert isinstance(worker.port, Backend)
+        try:
+            answer = await ask(request, body, worker.port)
+        except aiohttp.ClientError:
+            continue
+        async with answer:
+            response = web.StreamResponse(status=answer.status, headers=replied_headers(answer.headers))
+            response.content_length = answer.content_length
+            await response.prepare(request)
+            try:
+                async for piece in answer.content.iter_any():
+                    await response.write(piece)
+            except aiohttp.ClientError as error:
+                response.force_close()
+                raise ConnectionResetError(f"the backend broke off: {error}") from None
+            await response.write_eof()
+            return response
+    raise ApiError(503, "no backend answers; try again later", code="no_executor", headers={"Retry-After": "1"})

@@ -269,6 +269,8 @@ async def test_what_ends_the_gateway_ends_its_calls() -> None:
     [
         ({}, "--backend"),
         ({"backend": ("localhost:1",)}, "no http"),
+        ({"backend": ("http://a/v1=/no/such/file",)}, "http://a/v1=/no/such/file cannot be read"),
+        ({"backend": ("http://a/v1",), "backend_api_key": "k", "pass_client_keys": True}, "--pass-client-keys"),
         ({"backend": ("http://a/v1",), "strategy": "srpt"}, "pauses requests or closes batches"),
         ({"backend": ("http://a/v1",), "strategy": "scls"}, "pauses requests or closes batches"),
         ({"backend": ("http://a/v1",), "strategy": "sjf-oracle-continuous"}, "true lengths"),
