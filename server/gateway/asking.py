@@ -23,9 +23,8 @@ from server.http.proxy import is_broken, passed_headers
 
 SALTED = PATHS | {"/v1/responses"}  # paths whose bodies may have a `cache_salt`
 
+# a path that every server reads alike
 PLAIN = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@=-]+)+")
-"""A path that every server understands alike."""
-
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 BACKENDS = web.AppKey("backends", Backends)
 

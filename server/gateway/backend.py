@@ -123,7 +123,7 @@ class Backend:
         self._report(handed_back=(HandedBack((row,), Cause.FAULT),))
 
     def set_fault(self, fault: str | None) -> None:
-        """The backend does not answer, for this reason, or with None does so again; told once a spell."""
+        """The backend does not answer, for this reason, or with None does so again; logged once a spell."""
         if (self.fault is None) is not (fault is None):
             log.warning("backend %s %s", self.url, "answers again" if fault is None else f"fails: {fault}")
         self.fault = fault

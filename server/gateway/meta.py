@@ -42,13 +42,8 @@ LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")
 
 LATEST = 2**53  # milliseconds of a deadline
 
-KEPT = ("file_id", "file_ids", "vector_store_ids", "container")
-"""Fields of parts and tools that name what a backend keeps."""
-
-REFERENCE = frozenset({"id", "type", "version", "variables"})
-"""Fields of an item, or a prompt, that only names one which a backend keeps."""
-
-UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+KEPT = ("file_id", "file_ids", "vector_store_ids", "container")  # fields of parts and tools that name what is kept
+REFERENCE = frozenset({"id", "type", "version", "variables"})  # fields of an item or prompt that only names one
 
 _UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff"
 """Characters of Chinese, Japanese and Korean, each of which counts as a word."""
@@ -129,7 +124,7 @@ def refuse_unreadable() -> Iterator[None]:
     """Raise ApiError 400 for a body, or a field of one, that is no JSON."""
     try:
         yield
-    except UNREADABLE as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise bad_request(f"the request's body is not a JSON object: {error}", code="invalid_json") from None
 
 
@@ -190,7 +185,7 @@ def _refers(value: Any) -> bool:
 
 
 def salted(body: bytes, holder: str) -> bytes:
-    """The body with a `cache_salt` of its key, made with the client's own where it has one. Raises UNREADABLE."""
+    """The body with a `cache_salt` of its key, made with the client's own where it has one."""
     fields = msgspec.json.decode(body, type=dict[str, Raw])
     salt = sha256(f"{holder}/".encode() + bytes(fields.get("cache_salt", b""))).hexdigest()
     return msgspec.json.encode(fields | {"cache_salt": Raw(f'"{salt}"'.encode())})

@@ -15,13 +15,12 @@ OWN = (
 )
 """Paths that mean the same as those of `lengthwise serve`."""
 
+# paths below /v1 of calls that take no turn; they count in their key's quota
 AT_ONCE = (
     *("embeddings", "rerank", "score", "classify", "pooling", "moderations", "estimate"),
     *("audio/speech", "audio/transcriptions", "audio/translations"),
     *("images/generations", "images/edits", "images/variations"),
 )
-"""Paths below /v1 of calls that take no turn; they count in their key's quota."""
-
 REST = Parameter("path", "path", {"type": "string"}, "another path of the backends")
 
 

@@ -52,14 +52,13 @@ MOST_LOST = 5
 UNSTATED = 4096
 """Tokens that an answer may have where its call does not say."""
 
+# beginnings of paths below /v1 that show or change what a backend keeps for who called before
 KEEPING = frozenset(
     {
         *("files", "uploads", "batches", "responses", "conversations", "threads", "assistants", "vector_stores"),
         *("containers", "fine_tuning", "videos"),
     }
 )
-"""What paths below /v1 begin with that show or change what a backend keeps for who called before."""
-
 MINGLED = frozenset({"chat", "messages", "requests"})  # beginnings of paths of which some do so
 
 

@@ -66,7 +66,7 @@ async def learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:
             elif slots is not None:
                 log.warning("%s/props: total_slots is no number from 1 to %d, and is ignored", root, MOST_SLOTS)
     metrics = await _ask(f"{root}/metrics", backend, session) or b""
-    backend.salts = SALTING.search(metrics) is not None
+    backend.salts |= SALTING.search(metrics) is not None
     pages = [found[1] for found in islice(PAGES.finditer(metrics), MOST_ENGINES)]
     room = sum(_label(b"num_gpu_blocks", one) * _label(b"block_size", one) for one in pages)
     backend.room = min(room, ROOM) or ROOM
@@ -83,14 +83,15 @@ async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> by
     headers = passed_headers({}, backend.key)
     try:
         async with session.get(url, headers=headers, timeout=PATIENCE, allow_redirects=False) as answer:
-            body = b""
+            body = bytearray()
             async for piece in answer.content.iter_any():
-                if len(body := body + piece) > LARGEST:
+                body += piece
+                if len(body) > LARGEST:
                     log.warning("%s has more than %d bytes; the rest is ignored", url, LARGEST)
                     break
-            return body if answer.status < 500 and (answer.status == 200 or url.endswith("/models")) else None
+            return bytes(body) if answer.status < 500 and (answer.status == 200 or url.endswith("/models")) else None
     except (aiohttp.ClientError, TimeoutError):
         return None
-    except Exception:  # whatever it answers, the other backends are asked on
+    except Exception:  # no answer may end the watch over the other backends
         log.exception("%s cannot be read", url)
         return None

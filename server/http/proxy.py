@@ -18,8 +18,7 @@ REWRITTEN = frozenset({"host", "accept-encoding", "content-encoding", "forwarded
 
 KEYS = frozenset({"authorization", "x-api-key", "api-key"})
 
-BROKEN = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
-"""What no header may have: control characters, and bytes that are no UTF-8."""
+BROKEN = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")  # control characters, and bytes that are no UTF-8
 
 
 def is_broken(headers: Mapping[str, str]) -> bool:
