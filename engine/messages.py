@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -202,6 +203,7 @@ class StepReport:
     handed_back: tuple[HandedBack, ...] = ()
     tally: Tally = Tally()
     extracted: tuple[RowId, ...] = ()  # rows swapped to host memory in this turn
+    made: float = field(default_factory=time.monotonic, compare=False)  # seconds of time.monotonic
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
@@ -18,7 +19,7 @@ from scheduler.clock import Clock, earliest
 from scheduler.observers import RequestObserver
 from scheduler.request import Failure, Refused, Request, State, Times, TooLate
 from scheduler.request_table import RequestTable
-from scheduler.stream import TokenStream, Wakeups
+from scheduler.stream import SLICE, TokenStream, Wakeups
 from scheduler.waiting.deadlines import Deadlines
 from scheduler.worker import Port, Worker
 
@@ -68,6 +69,7 @@ class Dispatcher:
         self.now = clock.now  # seconds of the clock of arrivals and deadlines
         self._deadlines = Deadlines()
         self._wakeups = Wakeups()
+        self._leaving = deque[Request]()
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
@@ -146,9 +148,24 @@ class Dispatcher:
             self.table.end(request, State.CANCELLED, None)
             self._changed()
 
+    def cancel_all(self, requests: Iterable[Request]) -> None:
+        """Cancel requests for a slice of each iteration of the event loop, behind those that leave already."""
+        if not self._leaving:
+            asyncio.get_running_loop().call_soon(self._cancel_some)
+        self._leaving.extend(requests)
+
+    def _cancel_some(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SLICE
+        while self._leaving and loop.time() < until:
+            self.cancel(self._leaving.popleft())
+        if self._leaving:
+            loop.call_soon(self._cancel_some)
+
     def receive(self, report: Report) -> None:
         match report:
             case StepReport():
+                self._wakeups.made = report.made
                 self.table.record(report)
                 if self.waiting or report.handed_back or any(one.finish_reason for one in report.updates):
                     self._changed()

@@ -16,36 +16,47 @@ import msgspec
 
 from engine.messages import RowUpdate
 
-AT_ONCE = 8
-"""Readers that are woken in one iteration of the event loop; each encodes and sends what has come, in about 0.05 ms."""
+SLICE = 0.005  # seconds of an iteration of the event loop in which what has come is sent on
+AT_ONCE = 8  # tasks that are woken in one iteration; each reads a call, or ends one, in about a millisecond
 
 
 class Wakeups:
-    """Wakes readers in the order in which something came for them, a few in each iteration of the event loop: a step
-    brings tokens to a thousand rows at once, and all else would wait until these are sent.
+    """Wakes readers in the order in which something came for them, a part of them in each iteration of the event loop:
+    a step brings tokens to a thousand rows at once, and all else would wait until these are sent. What is sent without
+    a task is bounded by time, and waits for no task.
     """
 
     def __init__(self) -> None:
-        self._due: deque[Callable[[], None]] = deque()
+        self._due: deque[Callable[[], asyncio.Future[None] | None]] = deque()
+        self._tasks: deque[asyncio.Future[None]] = deque()
+        self.made = 0.0  # when the tokens that are put into streams now were made, in seconds of time.monotonic
 
-    def add(self, wake: Callable[[], None]) -> None:
-        """Wake a reader by this call after those that were added before."""
-        if not self._due:
+    def add(self, wake: Callable[[], asyncio.Future[None] | None]) -> None:
+        """Call this after those that were added before; it returns what a task waits for that has to be woken."""
+        if not self._due and not self._tasks:
             asyncio.get_running_loop().call_soon(self._wake)
         self._due.append(wake)
 
     async def turn(self) -> None:
-        """Go on after those that were added before."""
-        reader = asyncio.get_running_loop().create_future()
-        self.add(lambda: None if reader.done() else reader.set_result(None))  # done where it was cancelled
-        await reader
+        """Go on after the tasks that were added before."""
+        task = (loop := asyncio.get_running_loop()).create_future()
+        if not self._due and not self._tasks:
+            loop.call_soon(self._wake)
+        self._tasks.append(task)
+        await task
 
     def _wake(self) -> None:
-        woken = [self._due.popleft() for _ in range(min(AT_ONCE, len(self._due)))]
-        if self._due:
-            asyncio.get_running_loop().call_soon(self._wake)
-        for wake in woken:
-            wake()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SLICE
+        while self._due and loop.time() < until:
+            if (task := self._due.popleft()()) is not None:
+                self._tasks.append(task)
+        for _ in range(min(AT_ONCE, len(self._tasks))):
+            task = self._tasks.popleft()
+            if not task.done():  # as it is where it was cancelled
+                task.set_result(None)
+        if self._due or self._tasks:
+            loop.call_soon(self._wake)
 
 
 Shortcut: TypeAlias = Callable[[RowUpdate], bool]
@@ -61,25 +72,29 @@ class TokenStream:
         self._backlog: list[RowUpdate] = []
         self._reader: asyncio.Future[None] | None = None  # the one that waits, or has waited last
         self.shortcut: Shortcut | None = None
+        self.made = 0.0  # when the oldest token of what was taken last was made, as Wakeups have it
+        self._oldest = 0.0
 
     def put(self, update: RowUpdate) -> None:
         """Add an update; never blocks."""
+        if not self._backlog:
+            self._oldest = self._wakeups.made
         self._backlog.append(update)
         if len(self._backlog) == 1 and self._reader is not None:
             self._wakeups.add(self._hand_on)
 
-    def _hand_on(self) -> None:
-        """Hand what has come to the reader, should it wait."""
+    def _hand_on(self) -> asyncio.Future[None] | None:
+        """Send on what has come, or return what the reader waits for, should it wait."""
         if self._reader is None or self._reader.done():  # it is busy, or was cancelled
-            return
+            return None
+        self.made = self._oldest
         try:
             taken = self.shortcut is not None and self.shortcut(self._join())
         except Exception:  # the reader, which meets it as well, tells its client
             taken = False
         if taken:
             self._backlog.clear()
-        else:
-            self._reader.set_result(None)
+        return None if taken else self._reader
 
     def _join(self) -> RowUpdate:
         """The backlog as one update."""
@@ -92,6 +107,7 @@ class TokenStream:
                 await self._reader
             update = self._join()
             self._backlog.clear()
+            self.made = self._oldest
             yield update
             if update.finish_reason is not None:
                 return

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log2
 from typing import TypeAlias
 
@@ -25,6 +25,7 @@ from scheduler.clock import Clock
 from scheduler.journal.file import ANSWERED, CUT, RequestEntry
 from scheduler.learner import Learner, Lesson
 from scheduler.length.forest import Examples, Forest
+from scheduler.length.holders import HolderStore, holder_of
 from scheduler.serving_time.bilinear import rmse
 
 Lengths = NDArray[np.float32]
@@ -74,45 +75,68 @@ def _survival(lengths: Lengths, cut: Cut) -> tuple[NDArray[np.float64], NDArray[
     return lengths[order].astype(np.float64), np.cumprod(factors, dtype=np.float64)
 
 
-WINDOW = 256
-"""Newest answers that count, for each instruction, for each scope and for all."""
+WINDOW = 128
+"""Newest answers that count, for each instruction and for each scope."""
 
 INSTRUCTIONS = 1024
-"""Instructions and scopes that are remembered; the one used least recently is forgotten first."""
+"""Instructions and scopes of one holder that are remembered; the one used least recently is forgotten first."""
+
+VALUES = 2**18
+"""Lengths that are remembered of all holders together, 36 bytes each; what they belong to counts as OVERHEAD."""
+OVERHEAD = 32
+
+HOLDERS = 5
+"""Holders from which a newcomer is told what answers are like: fewer could tell whose they are."""
+
+
+@dataclass(slots=True)
+class _Lengths:
+    """The newest lengths, those of answers that were cut below zero, and their median while it is known."""
+
+    rows: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    median: float | None = None
+    counted: bool = False
 
 
 class LengthHistory:
     """Lengths of finished answers by scope and instruction. Event loop only."""
 
     def __init__(self, instructions: int = INSTRUCTIONS) -> None:
-        self._instructions = instructions
-        self._newest: OrderedDict[tuple[str, ...], deque[tuple[int, bool]]] = OrderedDict()
-        # by (scope, instruction), (scope,) and () for everybody: (length, whether it was cut)
-        self._medians: dict[tuple[str, ...], float | None] = {}  # of those that were asked for since an answer ended
+        self._newest = HolderStore(_Lengths, VALUES, instructions, OVERHEAD)
+        self._latest: OrderedDict[str, tuple[int, bool]] = OrderedDict()  # each holder's: length, and whether cut
 
     def add(self, scope: str, instruction: str, length: int, *, cut: bool = False) -> None:
         """Add an answer of `length` tokens; one that was cut would have been longer."""
-        for key in ((scope, instruction), (scope,), ()):
-            self._newest.setdefault(key, deque(maxlen=WINDOW)).append((length, cut))
-            self._newest.move_to_end(key)
-            self._medians.pop(key, None)
-        while len(self._newest) > self._instructions + 1:
-            self._medians.pop(self._newest.popitem(last=False)[0], None)
+        holder = holder_of(scope)
+        for key in ((scope, hash(instruction)), (scope,)):
+            self._newest.add(holder, key, -length if cut else length).counted = False
+        self._latest[holder] = length, cut
+        self._latest.move_to_end(holder)
+        if len(self._latest) > WINDOW:
+            self._latest.popitem(last=False)
 
     def expect(self, scope: str, instruction: str) -> float | None:
-        """The median of this instruction's answers, else of all that the scope had, else of everybody's, and of that
-        no more than its power of two: whatever is asked, it is the same. None while nothing is known."""
-        for key in ((scope, instruction), (scope,)):
-            if (known := self._median(key)) is not None:
+        """The median of this instruction's answers, else of all that the scope had, else of the latest of each of
+        HOLDERS or more, and of that its power of two: whatever is asked, it is the same. None while nothing is known.
+        """
+        for key in ((scope, hash(instruction)), (scope,)):
+            if (known := self._median(scope, key)) is not None:
                 return known
-        everybody = self._median(())
+        if len(self._latest) < HOLDERS:
+            return None
+        everybody = _median_of(self._latest.values())
         return None if everybody is None else 2.0 ** round(log2(everybody))
 
-    def _median(self, key: tuple[str, ...]) -> float | None:
-        if key in self._newest and key not in self._medians:
-            lengths, cut = np.array(self._newest[key], dtype=np.float32).T
-            self._medians[key] = median(lengths, cut > 0)
-        return self._medians.get(key)
+    def _median(self, scope: str, key: tuple[object, ...]) -> float | None:
+        known = self._newest.get(holder_of(scope), key)
+        if known is not None and not known.counted:
+            known.median, known.counted = _median_of((abs(one), one < 0) for one in known.rows), True
+        return None if known is None else known.median
+
+
+def _median_of(answers: Iterable[tuple[int, bool]]) -> float | None:
+    lengths, cut = np.array([*answers], dtype=np.float32).T
+    return median(lengths, cut > 0)
 
 
 INTERVAL = 180.0

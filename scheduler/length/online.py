@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -21,7 +21,9 @@ from scheduler.clock import Clock
 from scheduler.learner import Learner, Lesson, Submit
 from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Forest, Growth, grow
+from scheduler.length.holders import HolderStore, holder_of
 from scheduler.length.learning import ServedRow, completed, row_error
+from scheduler.length.nearest import Nearest
 from scheduler.length.prediction import TAILS, Estimate, LengthDistribution, Source
 from scheduler.length.words import Prompts, WordScore, bag, held_out_scores
 
@@ -47,8 +49,17 @@ their cores with what grows it."""
 MOST = 4096
 """Newest answers that a forest is grown from."""
 
+ROWS = 2**15
+"""Answers that are remembered of all scopes together, at 3 kB each, its part of a forest included."""
+
 SCOPES = 32
-"""Scopes whose answers are remembered, a few MB each; the one that none ended in for longest is forgotten first."""
+"""Scopes of one holder that are remembered."""
+
+FEW = 4
+"""Answers from which a scope is predicted by those to the most similar prompts, until a forest has grown."""
+
+NEAREST = 256
+"""Newest answers that are looked at for these."""
 
 HELD_OUT = 0.2
 """Part of the answers, the newest, by which distributions are calibrated."""
@@ -111,9 +122,9 @@ class _Scope:
     """The newest answers of one scope, and the forest grown from them."""
 
     rows: deque[ServedRow] = field(default_factory=lambda: deque(maxlen=MOST))
-    served: list[ServedRow] = field(default_factory=list)  # since a forest was grown last
+    new: int = 0  # answers since a forest was grown last
     due: int = FEWEST
-    present: CalibratedForest | None = None
+    forest: CalibratedForest | None = None
 
 
 _Work: TypeAlias = tuple[_Scope, Sequence[ServedRow], Sequence[ServedRow]]
@@ -138,14 +149,16 @@ class OnlineForest:
         self.learner = Learner[_Work]("lengths", self._regrow, submit)
         self._fit = fit
         self._clock = clock
-        self._scopes: OrderedDict[str, _Scope] = OrderedDict()
+        self._scopes = HolderStore(_Scope, ROWS, SCOPES)
         self._idle = threading.Event()  # set while no forest grows
         self._idle.set()
         self._rests_until = 0.0
         for row in known:
-            if row.features[-1:] == (features.digest,):
+            if len(row.features) and row.features[-1] == features.digest:
                 self._remember(row)
-        if first := [one for one in self._scopes.values() if len(one.rows) >= FEWEST]:
+        largest = sorted(self._scopes.all(), key=lambda one: len(one.rows), reverse=True)
+        sizes = np.cumsum([len(one.rows) for one in largest])
+        if first := [one for one, size in zip(largest, sizes, strict=True) if size <= MOST and len(one.rows) >= FEWEST]:
             self._begin(first)
 
     async def wait_for_first(self, seconds: float = FIRST_WAIT) -> None:
@@ -156,23 +169,21 @@ class OnlineForest:
     def add(self, row: ServedRow) -> None:
         """Learn from an answer that has ended."""
         scope = self._remember(row)
-        scope.served.append(row)
         rested = self._idle.is_set() and self._clock.now() >= self._rests_until
-        if len(scope.served) >= scope.due and rested:
+        if scope.new >= scope.due and rested:
             self._begin([scope])
 
     def _remember(self, row: ServedRow) -> _Scope:
-        scope = self._scopes.setdefault(row.scope, _Scope())
-        scope.rows.append(replace(row, features=np.array(row.features[:-1], dtype=np.float32)))  # without the digest
-        self._scopes.move_to_end(row.scope)
-        if len(self._scopes) > SCOPES:
-            self._scopes.popitem(last=False)
+        own = replace(row, features=np.array(row.features[:-1], dtype=np.float32))  # without the digest
+        scope = self._scopes.add(holder_of(row.scope), row.scope, own)
+        scope.new += 1
         return scope
 
     def _begin(self, scopes: Sequence[_Scope]) -> None:
         for scope in scopes:
-            self.learner.rows.append((scope, tuple(scope.rows), scope.served))
-            scope.due, scope.served = round(max(FEWEST, len(scope.rows)) * MORE), []
+            rows = tuple(scope.rows)
+            self.learner.rows.append((scope, rows, rows[-scope.new :]))
+            scope.due, scope.new = round(max(FEWEST, len(rows)) * MORE), 0
         self._idle.clear()
         self.learner.begin()
 
@@ -181,7 +192,7 @@ class OnlineForest:
         begun = self._clock.now()
         try:
             for scope, rows, _ in work:
-                scope.present = self._fit(self._answers(rows))
+                scope.forest = self._fit(self._answers(rows))
         finally:
             ended = self._clock.now()
             self._rests_until = ended + PAUSE * (ended - begun)
@@ -195,18 +206,24 @@ class OnlineForest:
         prompts = Prompts.of([row.features for row in rows], self._features.width)
         return Answers(prompts, completed(lengths, cut), cut)
 
+    def _predictor(self, name: str) -> CalibratedForest | Nearest | None:
+        scope = self._scopes.get(holder_of(name), name)
+        if scope is None or scope.forest is not None or len(scope.rows) < FEW:
+            return None if scope is None else scope.forest
+        answers = self._answers([*scope.rows][-NEAREST:])
+        return Nearest.of(answers.prompts, answers.lengths)
+
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
-        """How long answers may become, as a LengthPredictor; without distributions until the scope's first forest has
-        grown."""
+        """How long answers may become, as a LengthPredictor; without distributions until a few of the scope's have
+        ended."""
         await asyncio.sleep(0)  # one batch a turn of the loop, however many are asked for
         features = [(*self._features.read(query.tokens), *bag(query.tokens).tolist()) for query in queries]
         found: list[LengthDistribution | None] = [None] * len(queries)
         for name in {query.scope for query in queries}:
-            forest = self._scopes[name].present if name in self._scopes else None
             own = [place for place, query in enumerate(queries) if query.scope == name]
-            if forest is not None:
+            if (predictor := self._predictor(name)) is not None:
                 asked = Prompts.of([features[place] for place in own], self._features.width)
-                for place, one in zip(own, forest.distributions(asked), strict=True):
+                for place, one in zip(own, predictor.distributions(asked), strict=True):
                     found[place] = one
         digest = self._features.digest
         return [Estimate((*read, digest), one, Source.OWN) for read, one in zip(features, found, strict=True)]

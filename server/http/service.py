@@ -32,7 +32,7 @@ from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, NOWHERE, OPERATION, Operation
 from server.api.operations import OPERATIONS
 from server.api.output.reply import SHORT_FORM
-from server.api.output.sse import LOOKS
+from server.api.output.sse import LOOKS, SENT
 from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
 from server.api.served_model import DISPATCHER, LENGTHS, MODEL, AnswerLengths, ServedModel
@@ -137,6 +137,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         REGISTER: Register(service.dispatcher),
         EMBEDDER: service.embedder,
         METRICS: service.metrics,
+        SENT: None if service.metrics is None else service.metrics.sent.observe,
         FEED: service.feed,
         ACCESS: front.access,
         FRONT: front,

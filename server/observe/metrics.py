@@ -109,7 +109,10 @@ HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = MappingProxyType(
             "vllm:request_prefill_time_seconds": "Seconds from the start of a request's prompt to its first token.",
             "vllm:request_decode_time_seconds": "Seconds from a request's first token to its last.",
         },
-        GAPS: {"vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request."},
+        GAPS: {
+            "lengthwise:token_write_seconds": "Seconds from the making of a stream's tokens until they are written.",
+            "vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request.",
+        },
         TOKENS: {
             "vllm:request_prompt_tokens": "Prompt tokens of a request.",
             "vllm:request_generation_tokens": "Tokens of an answer, the end token included.",
@@ -217,6 +220,7 @@ class Metrics:
         }
         self._gap = WeightedHistogram(GAP, "Seconds between two tokens of a sequence.", GAPS, self.registry)
         self.lag = self._histograms["lengthwise:event_loop_lag_seconds"]
+        self.sent = self._histograms["lengthwise:token_write_seconds"]
         self.prediction = self._histograms["lengthwise:prediction_seconds"]
         self.late = self._histograms["lengthwise:late_prediction_seconds"]
 

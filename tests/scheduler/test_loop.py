@@ -20,7 +20,7 @@ from scheduler.plan import Plan
 from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from scheduler.stream import AT_ONCE
+from scheduler.stream import AT_ONCE, SLICE
 from scheduler.worker import Worker
 from tests.scheduler.fakes import FakePort, VirtualClock, admitted, kit, port, settle, token
 
@@ -69,6 +69,30 @@ async def test_all_else_runs_between_the_readers_of_a_step_of_a_thousand_rows() 
     assert read == [request.row_id for request in requests]
     for task in reading:
         task.cancel()
+
+
+async def test_all_else_runs_between_requests_that_leave_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of rows that left in one instant held the loop for 96 to 357 ms."""
+    loop, now = asyncio.get_running_loop(), [0.0]
+    monkeypatch.setattr(loop, "time", lambda: now[0])
+    dispatcher = Dispatcher(
+        assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=10**6, prefill_ahead=0)), [port()], VirtualClock()
+    )
+    cancel = dispatcher.cancel
+
+    def cancel_slowly(request: Request) -> None:
+        now[0] += 0.3 * SLICE
+        cancel(request)
+
+    monkeypatch.setattr(dispatcher, "cancel", cancel_slowly)
+    requests = [dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(100)]
+    for place in range(0, 100, 10):  # calls of ten answers each
+        dispatcher.cancel_all(requests[place : place + 10])
+    counts = [0]
+    while counts[-1] < len(requests):
+        await asyncio.sleep(0)
+        counts.append(sum(request.state is State.CANCELLED for request in requests))
+    assert max(after - before for before, after in pairwise(counts)) == 4
 
 
 class PatientBatcher(ContinuousBatcher):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import chain
+from itertools import chain, pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.messages import FinishReason, RowUpdate, TokenLogprob
-from scheduler.stream import AT_ONCE, TokenStream, Wakeups, join_updates
+from scheduler.stream import AT_ONCE, SLICE, TokenStream, Wakeups, join_updates
 from tests.scheduler.fakes import settle, token
 
 
@@ -93,6 +94,51 @@ async def test_a_reader_that_is_cancelled_before_it_is_woken_holds_nobody_up() -
     reading[0].cancel()
     assert await reading[1] == [token(1, end=FinishReason.STOP)]
     assert reading[0].cancelled()
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.0, 100), (0.3 * SLICE, 4), (2 * SLICE, 1)])
+async def test_what_is_sent_in_one_iteration_is_bounded_by_its_time_and_waits_for_no_task(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, most: int
+) -> None:
+    """Eight were woken in each, however long the rest of it took: while calls were read tokens came seconds late."""
+    loop, now, sent = asyncio.get_running_loop(), [0.0], list[RowUpdate]()
+    monkeypatch.setattr(loop, "time", lambda: now[0])
+    wakeups = Wakeups()
+    streams = [TokenStream(wakeups) for _ in range(100)]
+    reading = [asyncio.create_task(read(stream)) for stream in streams]
+    calls = [asyncio.create_task(wakeups.turn()) for _ in range(20 * AT_ONCE)]
+    await asyncio.sleep(0)
+
+    def send(update: RowUpdate) -> bool:
+        now[0] += seconds
+        sent.append(update)
+        return True
+
+    for place, stream in enumerate(streams):
+        stream.shortcut = send
+        stream.put(token(place, 1))
+    counts, turns = [0], 0
+    while len(sent) < len(streams):
+        await asyncio.sleep(0)
+        counts.append(len(sent))
+        turns = sum(call.done() for call in calls)
+    assert max(after - before for before, after in pairwise(counts)) == most
+    assert turns <= AT_ONCE * len(counts)
+    assert [update.row_id for update in sent] == list(range(100))
+    for task in (*reading, *calls):
+        task.cancel()
+
+
+async def test_a_stream_tells_when_the_oldest_token_of_what_was_taken_was_made() -> None:
+    wakeups = Wakeups()
+    stream = TokenStream(wakeups)
+    reader = aiter(stream)
+    for wakeups.made in (3.0, 4.0):
+        stream.put(token(0, 1))
+    assert await anext(reader) == token(0, 1, 1) and stream.made == 3.0
+    wakeups.made = 5.0
+    stream.put(token(0, 2))
+    assert await anext(reader) == token(0, 2) and stream.made == 5.0
 
 
 async def test_a_shortcut_takes_what_it_can_and_the_reader_gets_the_rest_in_order() -> None:

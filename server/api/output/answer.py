@@ -128,6 +128,9 @@ async def _send(stream: sse.EventStream, request: web.Request, call: Call, words
             async for arrivals in updates:
                 parts = [call.receive(*arrival) for arrival in arrivals]
                 await stream.send(chain.from_iterable(map(words.events, parts)), sum(part.weight for part in parts))
+                for part in parts:
+                    if part.update.token_ids:
+                        stream.note_sent(part.answer.request.stream.made)
         await stream.send(words.closing())
     except ConnectionError:
         raise

@@ -18,7 +18,7 @@ from aiohttp import web
 from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher, Known
 from scheduler.request import Refused, Request, TooLate
-from scheduler.stream import Shortcut
+from scheduler.stream import AT_ONCE, Shortcut
 from server.api.errors import ApiError, bad_request, busy, failure_error
 from server.api.input.body import ESTIMATE
 from server.api.input.prompts import Prompt
@@ -150,8 +150,10 @@ async def open_call(
         raise failure_error(error.failure, str(error)) from None
     finally:
         spend_tokens(app, holder, sum(request.generated for request in record.requests))
-        for answer in answers:
-            dispatcher.cancel(answer.request)
+        if len(answers) == 1:
+            dispatcher.cancel(answers[0].request)
+        else:
+            dispatcher.cancel_all(answer.request for answer in answers)
 
 
 Arrivals: TypeAlias = Sequence[tuple[int, RowUpdate]]
@@ -178,9 +180,20 @@ async def read_updates(
             yield _merged(arrived, len(requests))
     finally:
         requests[0].stream.shortcut = None  # it holds the connection, and requests are remembered
+        await _end(pumps)
+
+
+async def _end(pumps: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks and wait for them, a few at a time, so that all else runs between."""
+    try:
+        for place in range(0, len(pumps), AT_ONCE):
+            some = pumps[place : place + AT_ONCE]
+            for pump in some:
+                pump.cancel()
+            await asyncio.gather(*some, return_exceptions=True)
+    finally:  # also where this is cancelled meanwhile
         for pump in pumps:
             pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
 
 
 async def _single(request: Request) -> AsyncIterator[Arrivals]:

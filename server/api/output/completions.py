@@ -108,6 +108,7 @@ class TextFrames:
         before, after = self._around
         if not self._stream.send_now(before + orjson.dumps(update.text) + after):
             return False
+        self._stream.note_sent(self._answer.request.stream.made)
         self._answer.tokens += len(update.token_ids)
         return True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 Look: TypeAlias = Callable[[], Awaitable[float | None]]
 """Looks at a stream, and tells in how many seconds to look again; None: never."""
+
+SENT: web.AppKey[Callable[[float], None]] = web.AppKey("sent")
+"""Called with the seconds from a token's making until it was written."""
 
 LOOKS = web.AppKey("looks", Wakeups)
 """Lets a few streams at a time be looked at: thousands that wait may be due in one instant."""
@@ -82,6 +86,7 @@ class EventStream:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._chunked = False  # whether each write is framed as a chunk of HTTP/1.1
+        self._observe = request.app.get(SENT)
         self._writing = 0  # writes under way: a keep-alive can be overtaken by an event
         self._changed = self._loop.time()  # when the last write began or ended
 
@@ -122,6 +127,11 @@ class EventStream:
             await self.response.write(frames)
         finally:
             self._note(-1)
+
+    def note_sent(self, made: float) -> None:
+        """Tokens that were made at this time, in seconds of time.monotonic, have been written."""
+        if self._observe is not None:
+            self._observe(time.monotonic() - made)
 
     async def comment(self, text: str) -> None:
         """Send a line that is no event, to a client that has asked for such lines."""

@@ -92,9 +92,10 @@ async def foresee(
 
 
 def length_scope(holder: str | None, salt: str | None) -> str:
-    """A digest of an API key's holder and of the client's salt, whose answers predict each other's lengths."""
-    name = (holder or "") + (f" {salt}" if salt else "")
-    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    """Digests of an API key's holder and of the client's salt, HOLDER or HOLDER:SALT: answers of one scope predict each
+    other's lengths, and scopes of one holder share its room."""
+    names = [holder or "", *([f"{holder or ''} {salt}"] if salt else ())]
+    return ":".join(sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16] for name in names)
 
 
 def list_sampling(

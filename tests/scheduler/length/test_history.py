@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.length.learning import LengthHistory
+from scheduler.length.learning import HOLDERS, LengthHistory
 
 
 def test_nothing_is_expected_before_anything_ended() -> None:
@@ -55,14 +55,27 @@ def test_the_median_is_that_of_the_newest_values(values: list[int], window: int)
             assert history.expect("", "translate") == median_low(values[:place][-window:])
 
 
-def test_a_scope_learns_nothing_of_what_another_sent() -> None:
-    """Whatever it asks, a key without answers has the same, and no more of it than a power of two."""
+@pytest.mark.parametrize("holders", [1, HOLDERS - 1, HOLDERS, 3 * HOLDERS])
+def test_a_key_learns_nothing_of_what_another_sent(holders: int) -> None:
+    """Whatever it asks, a key without answers has the same: a power of two of what several keys had, one answer of
+    each, so that no key's answers show however many these are."""
     history = LengthHistory()
-    for _ in range(3):
-        history.add("a", "the secret prompt", 91)
-    for _ in range(6):
-        history.add("a", "another", 20)
-    assert history.expect("a", "the secret prompt") == 91
-    assert history.expect("b", "the secret prompt") == history.expect("b", "never sent") == 16
+    for _ in range(300):
+        history.add("a", "the secret prompt", 900)
+        history.add("a:salt", "the secret prompt", 901)
+    for place in range(holders - 1):
+        history.add(f"k{place}", "another", 20)
+    assert history.expect("a", "the secret prompt") == 900
+    asked = {history.expect("b", prompt) for prompt in ("the secret prompt", "the secret promp", "never sent")}
+    assert asked == {16.0 if holders >= HOLDERS else None}
     history.add("b", "own", 7)
     assert history.expect("b", "the secret prompt") == history.expect("b", "never sent") == 7
+
+
+def test_one_key_with_many_salts_and_instructions_erases_nothing_of_another() -> None:
+    """After 1,100 answers to salted prompts of one key, another key got that key's lengths for its own."""
+    history = LengthHistory()
+    history.add("b", "novel", 150)
+    for place in range(20_000):
+        history.add(f"a:{place}", f"instruction {place}", 1)
+    assert history.expect("b", "novel") == 150

@@ -124,8 +124,8 @@ async def test_a_key_or_a_salt_is_told_nothing_of_the_answers_that_others_had() 
 
         await ask(live, CHAT, secret, **bearer(KEY))
         assert await told(secret, KEY) == 91
-        assert await told(secret, other) == await told(chat_body(max_tokens=200), other) == 128
-        assert await told(secret | {"cache_salt": "pepper"}, KEY) == 128
+        assert await told(secret, other) is await told(chat_body(max_tokens=200), other) is None
+        assert await told(secret | {"cache_salt": "pepper"}, KEY) is None
 
 
 async def test_answers_tell_what_was_expected_to_those_who_ask(live: Live) -> None:

@@ -1,0 +1,76 @@
+"""What is learned for each holder of an API key, within one bound for all: who has most makes room for others."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+
+class Rows(Protocol):
+    """Something learned from rows, oldest first."""
+
+    rows: deque[Any]
+
+
+T = TypeVar("T", bound=Rows)
+
+
+def holder_of(scope: str) -> str:
+    """The holder part of a length scope, which is HOLDER or HOLDER:SALT."""
+    return scope.partition(":")[0]
+
+
+class HolderStore(Generic[T]):
+    """Parts by holder and name. A holder has `parts` at most, of which the one used least recently is dropped first.
+    Where rows, and `overhead` for each part, come to more than `most`, the holder who has most loses such a part, or
+    half the rows of its only one."""
+
+    def __init__(self, make: Callable[[], T], most: int, parts: int, overhead: int = 1) -> None:
+        self._make, self._most, self._parts, self._overhead = make, most, parts, overhead
+        self._of: dict[str, OrderedDict[object, T]] = {}
+        self._sizes: Counter[str] = Counter()
+        self._total = 0
+
+    def get(self, holder: str, name: object) -> T | None:
+        """The part of this name, if there is one."""
+        parts = self._of.get(holder)
+        return None if parts is None else parts.get(name)
+
+    def all(self) -> list[T]:
+        """All parts of all holders."""
+        return [part for parts in self._of.values() for part in parts.values()]
+
+    def add(self, holder: str, name: object, row: object) -> T:
+        """Add a row to a part, which is made if it is new."""
+        parts = self._of.setdefault(holder, OrderedDict())
+        if (part := parts.get(name)) is None:
+            part = parts[name] = self._make()
+            self._grow(holder, self._overhead)
+        parts.move_to_end(name)
+        before = len(part.rows)
+        part.rows.append(row)
+        self._grow(holder, len(part.rows) - before)
+        if len(parts) > self._parts:
+            self._shrink(holder)
+        while self._total > self._most:
+            self._shrink(max(self._sizes, key=self._sizes.__getitem__))
+        return part
+
+    def _shrink(self, holder: str) -> None:
+        parts = self._of[holder]
+        oldest = next(iter(parts))
+        rows = parts[oldest].rows
+        if len(parts) == 1 and len(rows) > 1:
+            for _ in range(half := len(rows) // 2):
+                rows.popleft()
+            self._grow(holder, -half)
+            return
+        del parts[oldest]
+        self._grow(holder, -len(rows) - self._overhead)
+        if not parts:
+            del self._of[holder], self._sizes[holder]
+
+    def _grow(self, holder: str, by: int) -> None:
+        self._sizes[holder] += by
+        self._total += by
