@@ -38,39 +38,6 @@ LEAST_SECONDS = 1e-3
 """Seconds that an answer and its estimate count for at least, so that they have logarithms."""
 
 
-@dataclass(slots=True)
-class Comparison:
-    """Latencies beside those by order of arrival: sums since the start, over requests that ended with an answer."""
-
-    requests: int = 0
-    latency: float = 0.0  # seconds from arrival to end
-    latency_by_arrival: float = 0.0
-    per_token: float = 0.0  # seconds from arrival to end for each generated token: normalized latency
-    per_token_by_arrival: float = 0.0
-    latest: float = 0.0  # most seconds that an answer ended later than by order of arrival
-
-    def add(self, latency: float, by_arrival: float, tokens: int) -> None:
-        """Count an answer by its two latencies in seconds."""
-        self.requests += 1
-        self.latency += latency
-        self.latency_by_arrival += by_arrival
-        self.per_token += latency / tokens
-        self.per_token_by_arrival += by_arrival / tokens
-        self.latest = max(self.latest, latency - by_arrival)
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What was before a request when it came."""
-
-    waiting: tuple[int, float, int, int] = (0, 0.0, 0, 0)
-    """All that waited, as Ahead has it (waiting/sorted_requests.py)."""
-    rest: float = 0.0
-    """Mean work that rows had still to do."""
-    rows: int = 0
-    """Rows that shared the executors; 0 where it need not have waited."""
-
-
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Estimate of a request's wait and latency, made at one moment, in seconds from there."""
@@ -90,7 +57,8 @@ class Expected:
     high: float = 0.0
     answers: int = FEWEST
     """Answers that had ended when it was made."""
-    before: Before = Before()
+    waits: bool = False
+    """Whether all slots were taken."""
 
     @property
     def known(self) -> bool:

@@ -20,15 +20,11 @@ the prompts before theirs, and share the executors with so many rows as there wi
 Tokens still to come are predicted where the request carries a prediction (remaining_length.py), else the running mean
 of generated lengths; while that is unknown, so is the wait. The estimate knows none of the requests that will come and
 overtake. Why a request waits, and the load that a router is told, are by the same figures.
-
-What the order of the queue changes is told beside the order of arrival. No order changes how much work waits while all
-slots are taken; so a request that comes would wait, by order of arrival, for all that waits then, at the speed that is
-measured when it ends. From its start to its end it takes as long in either order.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import islice, takewhile
@@ -40,7 +36,8 @@ from scheduler.clock import Clock
 from scheduler.node_router import NodeLoad
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Before, Calibration, Comparison, Expected, Speed
+from scheduler.wait_estimate.by_arrival import LATEST, Answer, Comparison, compare
+from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Expected, Speed
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
 from scheduler.waiting.sorted_requests import Ahead
 from scheduler.worker import Worker
@@ -50,6 +47,10 @@ SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
 
 UNKNOWN_FACTOR = 3.0
 """How many times shorter or longer an answer may be of whose length nothing but a number is known."""
+
+
+COMPARED = 2.0
+"""Seconds for which a comparison with the order of arrival is used, which takes milliseconds to make."""
 
 
 class _Held(NamedTuple):
@@ -77,8 +78,8 @@ class ExpectedWait:
         self._places = Places(self._waiting)
         self._speed = Speed(self._iteration_seconds)
         self._calibration = Calibration()
-        self.by_arrival = Comparison()
-        """Latencies so far beside those by order of arrival. To be read only."""
+        self._answers = deque[Answer](maxlen=LATEST)
+        self._by_arrival: tuple[float, Comparison | None] = -inf, None  # when it was made
         self._load = NodeLoad(-inf, 0.0, self._prices())
         self._stuck = False  # whether anything but what is in the background had to wait at the latest dispatch
         self._held: _Held | None = None  # until anything changes for the rows that are held
@@ -103,13 +104,16 @@ class ExpectedWait:
             return
         if expected.known:
             self._calibration.add(expected, end - expected.at)
-        if request.generated and request.times.started is not None and not request.in_background:
-            before = expected.before
-            work, seconds = self._work_of(Ahead(*before.waiting)), self._speed.seconds_of_work(before.rows)
-            wait = 0.0 if not before.rows else None if work is None or not seconds else (work + before.rest) * seconds
-            if wait is not None:
-                by_arrival = wait + end - request.times.started
-                self.by_arrival.add(end - request.times.arrival, by_arrival, request.generated)
+        times, tokens = request.times, request.generated
+        if tokens and times.assigned is not None and not request.in_background:
+            self._answers.append(Answer(times.arrival, times.assigned, end, tokens, expected.waits))
+
+    @property
+    def by_arrival(self) -> Comparison | None:
+        """Latencies of the latest answers beside those by order of arrival, as of COMPARED seconds ago at most."""
+        if self._now() - self._by_arrival[0] >= COMPARED:
+            self._by_arrival = self._now(), compare(self._answers)
+        return self._by_arrival[1]
 
     @property
     def free_slots(self) -> int:
@@ -131,17 +135,15 @@ class ExpectedWait:
         """Estimate of wait and latency for a request that comes now and is not in the queue yet."""
         ahead = self._waiting.ahead(request, now := self._now())
         wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
-        waiting = self._waiting.total()
-        waits = waiting.place >= self.free_slots
-        before = Before(waiting, self._find_held().rest, self._usual_rows()) if waits else Before()
+        waits = self._waiting.total().place >= self.free_slots
         if wait is None or seconds is None:
-            return Expected(now, ahead.place, wait, before=before)
+            return Expected(now, ahead.place, wait, waits=waits)
         begins = wait + self._entry_seconds(request, ahead)
         low, middle, high = (begins + length * seconds for length in self._lengths(request))
         point = max(middle, LEAST_SECONDS)
         spread = self._calibration.spread(log(max(high, point) / max(min(low, point), LEAST_SECONDS)))
         told = self._calibration.interval(point, spread)
-        return Expected(now, ahead.place, wait, point, spread, *told, self._calibration.answers, before)
+        return Expected(now, ahead.place, wait, point, spread, *told, self._calibration.answers, waits)
 
     def retry_after(self) -> float:
         """Seconds, 1 at least, until all waiting requests have started: when a refused client should come back."""

@@ -11,7 +11,7 @@ from enum import IntEnum
 import msgspec
 
 from engine.messages import ExecutorInfo, Tally
-from scheduler.wait_estimate.completion import Comparison
+from scheduler.wait_estimate.by_arrival import Comparison
 
 
 class Stage(IntEnum):
@@ -153,8 +153,8 @@ class Tick(Moment, frozen=True):
     first_tokens: list[FirstToken]
     clients: list[ShownClient]
     """The clients that were served most; empty while there is only one."""
-    order: Comparison
-    """Latencies since the start, beside those by order of arrival."""
+    order: Comparison | None
+    """Latencies of the latest answers beside those by order of arrival."""
 
 
 class Hello(msgspec.Struct, frozen=True):

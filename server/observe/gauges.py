@@ -85,18 +85,19 @@ class Gauges(Collector):
         yield Gauge("lengthwise:dashboard_viewers", "Open dashboards.", self.feed.viewers)
 
     def _order(self) -> Iterator[Metric]:
-        """What the order of the queue brings, since the start."""
-        sums, latency = self.dispatcher.waits.by_arrival, "Seconds from arrival to the last token"
-        per_token = f"{latency}, divided by the tokens of the answer"
+        """What the order of the queue brings; nothing while too few answers waited."""
+        if (means := self.dispatcher.waits.by_arrival) is None:
+            return
+        latency = "Mean seconds from arrival to the last token"
         for name, text, served, by_arrival in (
-            ("latency", latency, sums.latency, sums.latency_by_arrival),
-            ("time_per_token", per_token, sums.per_token, sums.per_token_by_arrival),
+            ("latency", latency, means.latency, means.latency_by_arrival),
+            ("normalized_latency", f"{latency} / tokens", means.normalized, means.normalized_by_arrival),
         ):
             values = [({"order": "served"}, served), ({"order": "arrival"}, by_arrival)]
-            text = f"{text}, summed over answers: as they were served, and as estimated for order of arrival."
-            yield _family(Counter, f"lengthwise:order_{name}_seconds", text, values)
-        text = "Most seconds that an answer ended later than by order of arrival, as estimated."
-        yield Gauge("lengthwise:order_latest_seconds", text, sums.latest)
+            text = f"{text}, of the latest answers: as served, and replayed in order of arrival."
+            yield _family(Gauge, f"lengthwise:order_{name}_seconds", text, values)
+        text = "Most seconds that one of the latest answers ended later than in order of arrival, as replayed."
+        yield Gauge("lengthwise:order_latest_seconds", text, means.latest)
 
     def _predictions(self) -> Iterator[Metric]:
         """How lengths and times are predicted, and what was learned of them."""

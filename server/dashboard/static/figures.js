@@ -78,7 +78,7 @@ export class Figures {
     this.say("requests", count(tick.running), `running; ${tick.waiting ? count(tick.waiting) : "none"} waiting`);
     const note = made.all ? `${percent(made.pad / made.all)} padding read, ${percent(made.invalid / made.all)} invalid` : "of all cells read";
     this.say("useful", percent(1 - made.wasted / made.all), note);
-    this.say("order", signed(change(tick.order)), orderNote(tick.order));
+    this.say("order", compared(change(tick.order)), orderNote(tick.order));
     for (const [name, line] of Object.entries(this.lines)) line.draw(this.points[name], t, SPAN, name === "useful" ? 1 : 0);
   }
 
@@ -93,18 +93,19 @@ export class Figures {
   }
 }
 
-/** By how much the mean time a token differs from order of arrival; null before the first answer. */
+/** By how much the mean latency a token differs from first come, first served; null before enough answers waited. */
 function change(order) {
-  return order.per_token_by_arrival ? order.per_token / order.per_token_by_arrival - 1 : null;
+  return order && order.normalized / order.normalized_by_arrival - 1;
 }
 
 function orderNote(order) {
-  if (!order.requests) return "against order of arrival";
-  return `of order of arrival, since the start; no answer more than ${seconds(order.latest)} later`;
+  if (!order) return "once 30 answers have waited";
+  return `over the last ${count(order.answers)} answers; worst delay ${seconds(order.latest)}`;
 }
 
-function signed(share) {
-  return share === null ? "–" : `${share > 0 ? "+" : ""}${percent(share)}`;
+function compared(share) {
+  if (share === null) return "–";
+  return Math.abs(share) < 0.005 ? "same" : `${percent(Math.abs(share))} ${share > 0 ? "worse" : "better"}`;
 }
 
 function recent(events, t, span) {

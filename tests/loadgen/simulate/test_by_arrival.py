@@ -13,7 +13,7 @@ from engine.simulated.machine import Machine
 from loadgen.simulate.node import Node, VirtualClock
 from loadgen.workload.lengths import Lengths
 from scheduler.request import BACKGROUND, Request, TooLate
-from scheduler.wait_estimate.completion import Comparison
+from scheduler.wait_estimate.by_arrival import FEWEST_WAITED, Answer, Comparison, compare
 from tests.loadgen.simulate.test_simulation import GROWING, MACHINE, parts
 
 LARGE = Machine(GROWING, capacity_tokens=30_000, max_num_seqs=16, context_length=1500)
@@ -28,7 +28,7 @@ def draw_load(count: int, rate: float, together: int, seed: int) -> list[Lengths
     return requests
 
 
-def serve(name: str, load: list[Lengths]) -> tuple[list[Request], Comparison]:
+def serve(name: str, load: list[Lengths]) -> tuple[list[Request], Comparison | None]:
     """The requests once they have ended, and what was told of them."""
     clock = VirtualClock()
     node, requests = Node(parts(name, LARGE, prefill_ahead=2), LARGE, clock), list[Request]()
@@ -61,32 +61,57 @@ def test_the_gain_that_is_told_is_the_gain_over_order_of_arrival(rate: float, to
     load = draw_load(600, rate, together, seed=1)
     by_arrival, _ = serve("baton-pd", load)
     done, told = serve("lengthwise", load)
-    assert told.requests >= 0.99 * len(load), "a few end before anything has been measured"
-    assert told.latency / told.requests == pytest.approx(mean_latency(done), rel=0.01)
-    assert told.per_token / told.requests == pytest.approx(mean_per_token(done), rel=0.01)
+    assert told is not None and told.answers == len(load)
+    assert told.latency == pytest.approx(mean_latency(done))
+    assert told.normalized == pytest.approx(mean_per_token(done))
     assert told.latency / told.latency_by_arrival == pytest.approx(
-        mean_latency(done) / mean_latency(by_arrival), abs=0.04
+        mean_latency(done) / mean_latency(by_arrival), abs=0.06
     )
     true = mean_per_token(done) / mean_per_token(by_arrival)
-    assert told.per_token / told.per_token_by_arrival == pytest.approx(true, abs=0.06)
+    assert told.normalized / told.normalized_by_arrival == pytest.approx(true, abs=0.08)
+    assert told.normalized < told.normalized_by_arrival
     latest = max(latency(mine) - latency(other) for mine, other in zip(done, by_arrival, strict=True))
     assert told.latest == pytest.approx(latest, abs=0.25 * max(map(latency, by_arrival)))
 
 
-@pytest.mark.parametrize("rate", [2.5, 4, 6])
-def test_by_order_of_arrival_no_gain_is_told(rate: float) -> None:
-    _, told = serve("baton-pd", draw_load(600, rate, 1, seed=2))
-    assert told.latency / told.latency_by_arrival == pytest.approx(1, abs=0.04)
+@pytest.mark.parametrize(("rate", "together"), [(4, 1), (6, 1), (4, 50), (1000, 1)])
+@pytest.mark.parametrize("name", ["baton-pd", "ccb", "vs", "baton"])
+def test_in_order_of_arrival_there_is_no_gain(name: str, rate: float, together: int) -> None:
+    """A wait that was foretold at arrival stood in for the order of arrival: 44 % too much, where it is that order."""
+    _, told = serve(name, draw_load(600, rate, together, seed=2))
+    assert told is not None and told.waited >= FEWEST_WAITED
+    assert told.latency == pytest.approx(told.latency_by_arrival, rel=1e-9)
+    assert told.normalized == pytest.approx(told.normalized_by_arrival, rel=1e-9)
+    assert told.latest == pytest.approx(0, abs=1e-6)
 
 
-def test_requests_that_are_refused_cancelled_or_in_the_background_hold_up_no_figure() -> None:
+def test_there_is_no_comparison_before_enough_answers_have_waited() -> None:
+    _, told = serve("lengthwise", draw_load(LARGE.max_num_seqs + FEWEST_WAITED - 1, 1e6, 1, seed=3))
+    assert told is None
+    _, told = serve("lengthwise", draw_load(LARGE.max_num_seqs + FEWEST_WAITED + 2, 1e6, 1, seed=3))
+    assert told is not None
+
+
+def test_the_last_of_two_that_goes_first_makes_the_first_wait_for_it() -> None:
+    """By hand, on one slot: a of 10 s comes before b of 1 s, and b is served first; in turn they end at 10 and 11."""
+    other = [Answer(100.0 + 10 * at, 100.0 + 10 * at, 105.0 + 10 * at, 1, waited=True) for at in range(FEWEST_WAITED)]
+    told = compare([*other, Answer(0.0, 1.5, 11.5, 10, waited=True), Answer(0.1, 0.5, 1.5, 1, waited=True)])
+    assert told is not None
+    assert told.latency * told.answers == pytest.approx(5 * FEWEST_WAITED + 11.5 + 1.4)
+    assert told.latency_by_arrival * told.answers == pytest.approx(5 * FEWEST_WAITED + 10.5 + 11.4)
+    assert told.latest == pytest.approx(1.0)
+
+
+def test_requests_that_are_refused_cancelled_or_in_the_background_count_for_nothing() -> None:
     clock = VirtualClock()
-    dispatcher = Node(parts("lengthwise"), replace(MACHINE, max_num_seqs=1), clock)._dispatcher
-    sampling = SamplingParams(5, replay_tokens=2)
-    lines = dispatcher.submit((0,) * 3, sampling, priority=BACKGROUND)
+    node = Node(parts("lengthwise"), replace(MACHINE, max_num_seqs=1), clock)
+    dispatcher, sampling = node._dispatcher, SamplingParams(5, replay_tokens=2)
+    lines = [node.submit((0,) * 3, sampling, "", None, BACKGROUND) for _ in range(2 * FEWEST_WAITED)]
     with pytest.raises(TooLate):
         dispatcher.submit((0,) * 3, sampling, deadline=clock.now())
-    left = dispatcher.submit((0,) * 3, sampling)
-    dispatcher.cancel(left)
-    dispatcher.cancel(lines)
-    assert dispatcher.waits.by_arrival.requests == 0
+    dispatcher.cancel(dispatcher.submit((0,) * 3, sampling))
+    while node.due < inf:
+        clock.move_to(node.due)
+        node.advance()
+    assert all(line.generated == 2 for line in lines)
+    assert dispatcher.waits.by_arrival is None

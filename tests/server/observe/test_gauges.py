@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from engine.messages import BatchShape, ExecutorDied, StepReport, Tally
 from engine.sampling.params import SamplingParams
 from scheduler.clock import background
+from scheduler.wait_estimate.by_arrival import Comparison
 from server.observe import gauges
 from server.observe.gauges import LAG_INTERVAL, log_load, log_throughput, measure_lag
 from server.observe.logs import QueuedLines, fields_of
@@ -93,13 +95,12 @@ async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_o
 
 
 async def test_what_the_order_brings_is_told_beside_the_order_of_arrival(watched: Counted) -> None:
-    order = watched.dispatcher.waits.by_arrival
-    order.add(2.0, 5.0, tokens=10)
-    order.add(9.0, 6.0, tokens=100)
-    name = "lengthwise:order_latency_seconds_total"
-    assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == (11, 11)
-    name = "lengthwise:order_time_per_token_seconds_total"
-    assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == pytest.approx((0.29, 0.56))
+    name = "lengthwise:order_latency_seconds"
+    assert watched.read(name, order="served") is None, "before enough answers waited"
+    watched.dispatcher.waits._by_arrival = inf, Comparison(40, 30, 5.5, 5.0, 0.29, 0.56, 3.0)
+    assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == (5.5, 5)
+    name = "lengthwise:order_normalized_latency_seconds"
+    assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == (0.29, 0.56)
     assert watched.read("lengthwise:order_latest_seconds") == 3
 
 
