@@ -38,6 +38,12 @@ LEAST_SECONDS = 1e-9
 LONGEST = 2**31
 """Tokens that no row has."""
 
+MANY = 8  # rows that must make clearly more tokens a second than one
+
+TYPICAL_TOKENS = 512  # of a row, where speeds are compared
+
+LEAST_GAIN = 1.1  # how many times as many tokens a second MANY rows must make
+
 RIDGE = 1e-5
 """Weight, beside a cell's 1, with which least squares prefers small coefficients."""
 
@@ -87,6 +93,11 @@ class Bilinear(ServingTime):
     def slowed(self, factor: float) -> Bilinear:
         """The model of a machine that takes `factor` times as long."""
         return Bilinear(*(factor * value for value in astuple(self)))
+
+    @property
+    def gains_by_rows(self) -> bool:
+        """Whether more rows make more tokens a second, as on any machine: a step reads the weights once for all."""
+        return MANY * self.iteration(1.0, TYPICAL_TOKENS) > LEAST_GAIN * self.iteration(float(MANY), TYPICAL_TOKENS)
 
     def prefill(self, rows: Quantity, length: Quantity | float) -> Quantity:
         """T_prefill: seconds to prefill `rows` prompts of `length` tokens, up to their first tokens."""
@@ -188,7 +199,8 @@ def surface(timings: Sequence[Timing], *, squares: bool = False) -> tuple[float,
     """The four coefficients of a surface, and with `squares` that of N·L²."""
     rows, length, seconds = _columns(timings)
     square = [rows * length**2] if squares else []
-    return least_squares(np.column_stack([terms(rows, length), *square]), seconds, RIDGES)
+    least = 0.0 if squares else float(np.median(seconds))  # iterations differ less than prefills
+    return least_squares(np.column_stack([terms(rows, length), *square]), seconds, RIDGES, least)
 
 
 def _check(timings: Sequence[Timing], what: str) -> Sequence[Timing]:
@@ -220,21 +232,25 @@ def terms(rows: FloatArray, length: FloatArray) -> FloatArray:
     return np.stack([rows * length, rows, length, np.ones_like(rows)], axis=1)
 
 
-def least_squares(terms: FloatArray, measured: FloatArray, ridges: Sequence[float]) -> tuple[float, ...]:
+def least_squares(
+    terms: FloatArray, measured: FloatArray, ridges: Sequence[float], least: float = 0.0
+) -> tuple[float, ...]:
     """Coefficients, none below zero, with which terms (cells, count) come nearest to what was measured (cells,).
 
     Each cell is divided by its measurement, since a step and a prefill differ a thousandfold, and each term by its
     largest, since coefficients differ by orders of magnitude. Cells of no time that a clock can tell are left out.
     `ridges` hold a weight for each term; further ones are not looked at.
+    Cells of less than `least` seconds are divided by `least`, so that a few that are far too small do not rule.
     """
     from scipy.optimize import nnls  # slow to import, and only wanted when something was measured
 
     seen = measured > LEAST_SECONDS
-    shares = terms[seen] / measured[seen, np.newaxis]
+    divisors = np.maximum(measured[seen], least)
+    shares = terms[seen] / divisors[:, np.newaxis]
     scale = shares.max(axis=0, initial=0.0)
     scale[scale == 0] = 1.0
     count = shares.shape[1]
     ridge = np.diag(ridges[:count])  # parts what the cells cannot tell apart
     rows = np.concatenate([shares / scale, ridge])
-    found, _ = nnls(rows, np.concatenate([np.ones(len(shares)), np.zeros(count)]))
+    found, _ = nnls(rows, np.concatenate([measured[seen] / divisors, np.zeros(count)]))
     return tuple(float(value) for value in found / scale)

@@ -4,15 +4,17 @@ Steps are kept in cells of about equal rows and length, each with its latest tim
 step that the host interrupted counts for nothing, and what is served all the time does not drown what is rare. The
 model is fitted to the cells as it is to a profile, whose measurements are its first cells.
 
-A machine may become slower or faster as a whole. When the latest steps take another multiple of what the cells near
-them say, all cells are taken to have changed as much: also those that no step has visited since.
+A machine may become slower or faster as a whole. When the latest decode steps take another multiple of what the cells
+next to them say, all cells are taken to have changed as much: also those that no step has visited since. Prefills tell
+less of a machine than of what was kept of their prompts, and far cells than of the model's slope.
 
 What is not known yet has no price: the model is None until FEWEST decode steps and FEWEST_PREFILLS prefills were seen.
 Who must compare batches all the same takes each for as long as its iterations.
 
 A group of prompts is prefilled in chunks, one a step, until each of its rows has its first token; steps between them
 that decode are not its own. A step that decodes beside a chunk counts for the group, less what the decode is known to
-take. Steps in which rows enter by shape tell nothing; those in which K and V are copied are too few to matter.
+take. Steps in which rows enter by shape tell nothing, nor do decode steps while a group is read, nor those in which a
+row joins or ends, since they copy K and V.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from engine.measure.timing import Timing, Timings
 from engine.messages import RowId, StepReport
 from scheduler.learner import Learner, Lesson, Submit, inline
-from scheduler.serving_time.bilinear import LEAST_SECONDS, Bilinear, FloatArray, ServingTime, fit_surfaces, rmse
+from scheduler.serving_time.bilinear import LEAST_SECONDS, MANY, Bilinear, FloatArray, ServingTime, fit_surfaces, rmse
 
 Phase: TypeAlias = Literal["prefill", "decode"]
 
@@ -57,6 +59,7 @@ class StepTimings:
 
     def __init__(self) -> None:
         self._step = 0
+        self._decoded = inf  # tokens of the latest decode step: rows, where it was one iteration
         self._group: _Group | None = None
 
     def read(self, report: StepReport, model: Bilinear | None) -> Iterator[Step]:
@@ -72,7 +75,10 @@ class StepTimings:
         if iterations < 1 or (decoded and not tally.reads) or (decoded and read and model is None):
             self._group = None
         elif not read:
-            if decoded and report.seconds > 0:
+            ends = any(update.finish_reason is not None for update in report.updates)
+            moved = iterations == 1 and (ends or decoded > self._decoded)
+            self._decoded = decoded
+            if decoded and report.seconds > 0 and group is None and not moved:
                 rows, columns = max(1, round(decoded / iterations)), round(tally.reads / decoded)
                 yield Step("decode", Timing(rows, columns, report.seconds / iterations))
         elif group is not None:
@@ -107,6 +113,9 @@ LATEST = 15
 
 CELLS_PER_DOUBLING = 2
 """Cells from rows or a length to twice as many."""
+
+NEAR = 2
+"""Cells, in rows and length together, from which on a cell is too far away to show that the machine has changed."""
 
 CHANGE = 1.25
 """Ratio by which steps must differ from their cells, by the median, for the machine to have changed."""
@@ -194,7 +203,11 @@ class StepLearning:
             return None
         timings = replace(self._measured, prefill=self._medians("prefill"), decode=self._medians("decode"))
         copies = () if before is None else (before.c1, before.c0)
-        self.machine.model = model = fit_surfaces(timings.prefill, timings.decode, copies)
+        model = fit_surfaces(timings.prefill, timings.decode, copies)
+        if not model.gains_by_rows:
+            log.info("prices by which %d requests are no faster than one are not taken: other work ran beside", MANY)
+            return None
+        self.machine.model = model
         self._unkept = True
         if self._now >= self._next_keep and self._keep is not None:
             self._next_keep, self._unkept = self._now + KEEP_INTERVAL, False
@@ -208,20 +221,21 @@ class StepLearning:
             self._counts[step.phase] += 1
 
     def _change(self, fresh: Sequence[Step], model: Bilinear) -> float:
-        """Median factor by which steps take longer than the nearest cells say; 1 while that is too little, or unsure.
+        """Median factor by which decode steps take longer than cells next to them say; 1 while too little or unsure.
 
         The model only makes steps comparable with their cells, so its own error does not matter.
         """
         usual = {
             place: max(LEAST_SECONDS, median(one.seconds / _seconds(model, Step(place[0], one)) for one in cell))
             for place, cell in self._cells.items()
+            if place[0] == "decode"
         }
         factors = []
         for step in fresh:
             phase, rows, length = _place(step)
-            near = [place for place in usual if place[0] == phase]
-            if near:
-                nearest = min(near, key=lambda place: abs(place[1] - rows) + abs(place[2] - length))
+            distances = {place: abs(place[1] - rows) + abs(place[2] - length) for place in usual}
+            nearest = min(distances, key=distances.__getitem__, default=None)
+            if phase == "decode" and nearest is not None and distances[nearest] <= NEAR:
                 factors.append(step.timing.seconds / _seconds(model, step) / usual[nearest])
         factor = median(factors) if len(factors) >= FEWEST_CHANGED else 1.0
         return factor if max(factor, 1 / factor) > CHANGE else 1.0

@@ -1,6 +1,5 @@
-"""The settings on this machine: which devices, how many threads, how much memory for K and V, under which conditions
-its timings hold, and how many sequences an executor runs at a time: where no flag says, that is measured at the first
-start and kept in the cache.
+"""The settings on this machine: which devices, how many threads, how much memory for K and V, and the conditions under
+which its timings hold.
 
 It knows torch and the flags that bear on it; it starts nothing and loads nothing.
 """
@@ -11,9 +10,7 @@ import logging
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,11 +18,9 @@ import torch
 import transformers
 
 from engine.measure.profiler import Profiler
-from engine.measure.slots import COLUMNS, ROWS, FoundSlots, find_slots
-from models.files import replace_file
 from models.network.loader import LoadedModel, LoadError, choose_dtype
 from models.text import Text
-from scheduler.serving_time.profile_file import Conditions, digest
+from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig
 
@@ -206,75 +201,9 @@ def device_name(device: torch.device) -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-CUDA_SLOTS = 256
-"""Sequences at a time on a CUDA device, where throughput rises beyond what a quick measurement reaches."""
-
-TIME_LIMIT = 3.0
-"""Seconds that the measurement may take, about."""
-
-
-def choose_slots(
-    config: ServeConfig,
-    model: LoadedModel,
-    text: Text,
-    cache: Path,
-    clock: Callable[[], float] = time.perf_counter,
-) -> int:
-    """The sequences that an executor shall run at a time: those of --max-num-seqs, else what the machine gains by."""
-    if config.max_num_seqs is not None:
-        return config.max_num_seqs
-    held = max(1, capacity_tokens(config, model) // COLUMNS)
-    if model.device.type == "cuda":
-        return min(held, CUDA_SLOTS)
-    kernels = "compiled" if model.reads_exactly else "torch"
-    path = cache / "slots" / f"{digest(conditions_of(config, model))}-{kernels}.txt"
-    if (slots := _read(path)) is None:
-        slots, complete = _measure(config, model, text, min(held, ROWS[-1]), clock)
-        if not complete:
-            log.warning(
-                "%d sequences run at a time until the next start, which measures again: measuring this busy or slow "
-                "machine took more than %g s; --max-num-seqs sets another number",
-                slots,
-                TIME_LIMIT,
-            )
-        else:
-            log.info("%d sequences run at a time, as measured (%s); --max-num-seqs sets another number", slots, path)
-            if held >= ROWS[-1]:  # else memory decides, of which there may be more another time
-                _keep(path, slots)
-    return min(held, slots)
-
-
 def open_profiler(
     config: ServeConfig, model: LoadedModel, text: Text, rows: int, capacity: int, clock: Callable[[], float]
 ) -> Profiler:
     """Measures a model as an executor would run it, with this many rows and tokens of K and V at most."""
     chunk = config.chunk_tokens(model.device.type)
     return Profiler(model, text, capacity_tokens=capacity, max_rows=rows, chunk_tokens=chunk, clock=clock)
-
-
-def _measure(config: ServeConfig, model: LoadedModel, text: Text, most: int, clock: Callable[[], float]) -> FoundSlots:
-    profiler = open_profiler(config, model, text, most, most * COLUMNS, clock)
-    before = torch.get_num_threads()
-    torch.set_num_threads(torch_threads(config, model))
-    try:
-        return find_slots(partial(profiler.quickest_step, length=COLUMNS), most, TIME_LIMIT, profiler.now)
-    finally:
-        torch.set_num_threads(before)
-
-
-def _read(path: Path) -> int | None:
-    try:
-        return max(1, int(path.read_text("utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        log.warning("the number of sequences at a time is measured again: %s: %s", path, error)
-        return None
-
-
-def _keep(path: Path, slots: int) -> None:
-    try:
-        with replace_file(path) as file:
-            file.write(str(slots).encode())
-    except OSError as error:
-        log.warning("the number of sequences at a time is measured again at the next start: %s: %s", path, error)

@@ -45,6 +45,7 @@ from scheduler.strategy import STRATEGIES, Length
 from server.cli.config import ServeConfig
 from server.composition import devices
 from server.composition.cache_paths import fetch_model
+from server.composition.slots import choose_slots
 from server.grammars import GrammarCompiler, TrialProcess, run_trials
 from server.lengths.predictors import choose_predictor
 
@@ -72,7 +73,7 @@ class Loaded:
 def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
     """Executors' threads are not started. Raises CatalogError, LoadError and TextError."""
     models, text = load_models(config)
-    config = replace(config, max_num_seqs=devices.choose_slots(config, models[0], text, default_cache()))
+    config = replace(config, max_num_seqs=choose_slots(config, models[0], text, default_cache()))
     if config.batch_invariant:
         probe_invariance(models[0], text, config.expected_slots)
     store: HostStore[Row] = HostStore(devices.swap_bytes(config))

@@ -67,10 +67,11 @@ def make_profile(conditions: Conditions, model: Bilinear, timings: Timings) -> P
 
 def _load(conditions: Conditions, *, learned: bool) -> Profile | None:
     try:
-        return load_profile(default_cache(), conditions, learned=learned)
+        profile = load_profile(default_cache(), conditions, learned=learned)
     except UserError as error:
         log.warning("prices are learned anew: %s", error)
         return None
+    return profile if profile is not None and profile.model.gains_by_rows else None
 
 
 def _keep(conditions: Conditions, model: Bilinear, timings: Timings) -> None:

@@ -24,6 +24,7 @@ from aiohttp import web
 
 from models.errors import UserError
 from scheduler.clock import WorkFailed, background
+from scheduler.serving_time.bilinear import TYPICAL_TOKENS
 from server.api.health import LIFE
 from server.batches.batches import stop_batches
 from server.cli.config import FrontConfig
@@ -201,9 +202,6 @@ async def _wait_for_any(*awaited: Coroutine[Any, Any, object], timeout: float | 
     await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
-
-
-TYPICAL_TOKENS = 512  # of context, for the reported speed
 
 
 def summarize(service: Service, address: str, seconds: float) -> str:

@@ -21,7 +21,7 @@ from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.dp import DpBatcher
 from scheduler.options import Scheduling
-from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.bilinear import Bilinear, fit_surfaces
 from scheduler.serving_time.machine import FEWEST, FEWEST_PREFILLS, INTERVAL, UNKNOWN, MachineModel, StepLearning
 from scheduler.strategy import STRATEGIES
 from tests.scheduler.fakes import request, worker
@@ -183,6 +183,61 @@ def test_steps_that_the_host_interrupted_count_for_nothing() -> None:
         serving.decode(1, 30, factor=1000.0)
     serving.serve(INTERVAL, rng)
     assert_near(learning.machine.model, CPU, 0.05)
+
+
+SHARED = Bilinear(p1=3e-4, p2=1e-3, p4=0.01, d1=1.2e-6, d2=2.5e-4, d4=0.007)
+"""A small model on two cores, whose steps read the weights once for all rows."""
+
+
+def speed(model: Bilinear, rows: int) -> float:
+    return rows / model.iteration(rows, 512)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_prompts_whose_beginning_was_kept_do_not_slow_the_machine_down(seed: int) -> None:
+    """A kept prompt counts its unread tokens only. Where such prefills came by turns with others, all cells, those of
+    decode steps too, went up and down with them: a step of 7 ms was learned as one of 2, or of 90."""
+    learning, rng = StepLearning(MachineModel()), random.Random(seed)
+    serving, kept = Serving(learning, SHARED), SHARED.slowed(20.0)
+    for _ in range(20):
+        serving.model = rng.choice((SHARED, kept))
+        for _ in range(12):
+            serving.prefill(1, 50)
+        serving.model = SHARED
+        for _ in range(6):
+            serving.decode(rng.choice((1, 8)), rng.randint(40, 60))
+        serving.now += INTERVAL
+    model = learning.machine.model
+    assert model is not None
+    for rows in (1, 8):
+        assert model.iteration(rows, 50) == pytest.approx(SHARED.iteration(rows, 50), rel=0.1)
+
+
+@pytest.mark.parametrize(("share", "below"), [(0.2, 100), (0.5, 1000), (2.0, 1000)])
+def test_a_few_cells_that_are_far_off_do_not_rule(share: float, below: int) -> None:
+    cells = [Timing(rows, length, SHARED.iteration(rows, length)) for rows, length in CELLS]
+    wrong = [
+        replace(one, seconds=share * one.seconds) if one.rows == 1 and one.length < below else one for one in cells
+    ]
+    model = fit_surfaces(timings(SHARED).prefill, wrong)
+    for rows in (4, 16):
+        assert speed(model, rows) == pytest.approx(speed(SHARED, rows), rel=0.2)
+
+
+@pytest.mark.parametrize("known", [None, SHARED])
+def test_prices_by_which_many_rows_are_no_faster_than_one_are_refused(known: Bilinear | None) -> None:
+    """The banner said 333 tokens/s for one request and 333 for 16 together: what is known stays."""
+    learning = StepLearning(MachineModel(known))
+    serving = Serving(learning, Bilinear(p1=3e-4, d2=3e-3))
+    for _ in range(40):
+        for rows in (1, 4, 8):
+            serving.prefill(1, 100)
+            serving.decode(rows, 100)
+            serving.decode(rows, 101)
+        serving.now += INTERVAL
+    assert learning.machine.model == known and learning.learner.changes == 0
+    assert not Bilinear(d2=3e-3).gains_by_rows and not Bilinear(d1=1e-5, d2=1e-4).gains_by_rows
+    assert SHARED.gains_by_rows and SHARED.slowed(9.0).gains_by_rows and CPU.gains_by_rows and GPU.gains_by_rows
 
 
 # On a profile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.messages import BatchShape, RowUpdate, StepReport, Tally
+from engine.messages import BatchShape, FinishReason, RowUpdate, StepReport, Tally
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.machine import StepTimings
 
@@ -20,9 +20,12 @@ class Steps:
         self._reader = StepTimings()
         self._step = 0
 
-    def see(self, seconds: float, tally: Tally, *updated: int, steps: int = 1, **more: Any) -> list[tuple[object, ...]]:
+    def see(
+        self, seconds: float, tally: Tally, *updated: int, steps: int = 1, end: bool = False, **more: Any
+    ) -> list[tuple[object, ...]]:
         self._step += steps
-        updates = tuple(RowUpdate(row_id, (1,)) for row_id in updated)
+        reason = FinishReason.STOP if end else None
+        updates = tuple(RowUpdate(row_id, (1,), finish_reason=reason) for row_id in updated)
         report = StepReport(0, self._step, updates, BatchShape(), seconds, tally=tally, **more)
         found = self._reader.read(report, self.model)
         return [(phase, one.rows, one.length, round(one.seconds, 9)) for phase, one in found]
@@ -40,7 +43,7 @@ def test_iterations_that_are_reported_together_count_as_their_mean() -> None:
 def test_a_group_of_prompts_is_timed_from_its_first_chunk_to_its_last_whatever_runs_between() -> None:
     steps = Steps()
     assert steps.see(0.5, Tally(prompt=60, pad=4), begun=(7, 8)) == []
-    assert steps.see(0.1, Tally(generated=1, reads=20), 3) == [("decode", 1, 20, 0.1)]
+    assert steps.see(0.1, Tally(generated=1, reads=20), 3) == [], "the next chunk may be under way"
     assert steps.see(0.4, Tally(prompt=30, generated=1), 7) == []
     assert steps.see(0.2, Tally(prompt=6, generated=1), 8) == [("prefill", 2, 50, 1.1)]
 
@@ -49,6 +52,16 @@ def test_a_step_that_decodes_beside_a_chunk_counts_for_the_group_less_its_decode
     steps = Steps(MODEL)
     found = steps.see(0.5, Tally(prompt=40, generated=3, reads=50), 7, 3, 4, begun=(7,))
     assert found == [("prefill", 1, 40, 0.35)]
+
+
+def test_a_decode_step_in_which_a_row_joins_or_ends_tells_nothing() -> None:
+    steps = Steps()
+    two, three = Tally(generated=2, reads=60), Tally(generated=3, reads=90)
+    assert steps.see(0.2, two, 1, 2) == [("decode", 2, 30, 0.2)]
+    assert steps.see(0.2, three, 1, 2, 3) == []
+    assert steps.see(0.2, three, 1, 2, 3) == [("decode", 3, 30, 0.2)]
+    assert steps.see(0.2, three, 1, 2, 3, end=True) == []
+    assert steps.see(0.2, two, 1, 2) == [("decode", 2, 30, 0.2)]
 
 
 def test_without_a_price_of_decode_it_tells_nothing() -> None:

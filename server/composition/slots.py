@@ -1,0 +1,142 @@
+"""How many sequences an executor runs at a time: where no flag says, that is measured at the first start and kept, and
+measured again where other work ran beside, or where what was learned while serving disagrees.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import psutil
+import torch
+
+from engine.measure.slots import COLUMNS, ROWS, find_slots
+from models.errors import UserError
+from models.files import replace_file
+from models.network.loader import LoadedModel
+from models.text import Text
+from scheduler.serving_time.profile_file import Conditions, digest, load_profile
+from server.cli.config import ServeConfig
+from server.composition.devices import capacity_tokens, conditions_of, cores, open_profiler, torch_threads
+
+log = logging.getLogger(__name__)
+
+CUDA_SLOTS = 256
+"""Sequences at a time on a CUDA device, where throughput rises beyond what a quick measurement reaches."""
+
+TIME_LIMIT = 3.0
+"""Seconds that the measurement may take, about."""
+
+
+OTHERS = 0.1
+"""Part of the cores' time that other work may have had, for a measurement to stand. Two niced loops on two cores took
+half, and made 8 slots of 32, while repeated steps differed no more than on a quiet machine."""
+
+TICK = 0.01
+"""Seconds in which the system counts CPU time."""
+
+
+class MeasuredSlots(msgspec.Struct, frozen=True):
+    """A number of sequences as it is kept."""
+
+    slots: Annotated[int, msgspec.Meta(ge=1)]
+    measured_at: str  # ISO 8601
+    others: float  # part of the cores' time that other work had meanwhile
+
+
+def choose_slots(
+    config: ServeConfig,
+    model: LoadedModel,
+    text: Text,
+    cache: Path,
+    clock: Callable[[], float] = time.perf_counter,
+) -> int:
+    """The sequences that an executor shall run at a time: those of --max-num-seqs, else what the machine gains by."""
+    if config.max_num_seqs is not None:
+        return config.max_num_seqs
+    held = max(1, capacity_tokens(config, model) // COLUMNS)
+    if model.device.type == "cuda":
+        return min(held, CUDA_SLOTS)
+    kernels = "compiled" if model.reads_exactly else "torch"
+    conditions = conditions_of(config, model)
+    path = cache / "slots" / f"{digest(conditions)}-{kernels}.json"
+    kept = _read(path)
+    if kept is None or kept.others > OTHERS or _disagrees(kept.slots, cache, conditions):
+        measured, complete = _measure(config, model, text, min(held, ROWS[-1]), clock)
+        if not complete:
+            log.warning(
+                "%d sequences run at a time until the next start, which measures again: measuring this busy or slow "
+                "machine took more than %g s; --max-num-seqs sets another number",
+                (kept or measured).slots,
+                TIME_LIMIT,
+            )
+        elif kept is None or measured.others <= max(kept.others, OTHERS):
+            kept, busy = measured, f"{measured.others:.0%} of the cores had other work: the next start measures again"
+            how = busy if measured.others > OTHERS else path
+            log.info("%d sequences run at a time, as measured (%s); --max-num-seqs sets another", kept.slots, how)
+            if held >= ROWS[-1]:  # else memory decides, of which there may be more another time
+                _keep(path, measured)
+        kept = kept or measured
+    return min(held, kept.slots)
+
+
+def _measure(
+    config: ServeConfig, model: LoadedModel, text: Text, most: int, clock: Callable[[], float]
+) -> tuple[MeasuredSlots, bool]:
+    """What was found, and whether there was time for all of it."""
+    profiler = open_profiler(config, model, text, most, most * COLUMNS, clock)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(torch_threads(config, model))
+    began, others = time.monotonic(), others_seconds()
+    try:
+        found = find_slots(partial(profiler.quickest_step, length=COLUMNS), most, TIME_LIMIT, profiler.now)
+    finally:
+        torch.set_num_threads(threads)
+    share = (others_seconds() - others) / (max(time.monotonic() - began, TICK) * cores())
+    return MeasuredSlots(found.rows, datetime.now(UTC).isoformat(timespec="seconds"), max(0.0, share)), found.complete
+
+
+def others_seconds() -> float:
+    """CPU seconds on our cores that were not ours, since the machine's start."""
+    times = psutil.cpu_times(percpu=True)
+    mine = [times[core] for core in os.sched_getaffinity(0) if core < len(times)]
+    return sum(one.user + one.nice + one.system + one.steal for one in mine) - time.process_time()
+
+
+def _disagrees(slots: int, cache: Path, conditions: Conditions) -> bool:
+    """Whether what was learned while serving says that another number of rows is the one that brings most."""
+    try:
+        profile = load_profile(cache, conditions, learned=True)
+    except UserError:  # said where prices are read
+        return False
+    if profile is None or not profile.model.gains_by_rows:
+        return False
+    return (
+        find_slots(lambda rows: profile.model.iteration(float(rows), COLUMNS), ROWS[-1], inf, lambda: 0.0)[0] != slots
+    )
+
+
+def _read(path: Path) -> MeasuredSlots | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=MeasuredSlots)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        log.warning("the number of sequences at a time is measured again: %s: %s", path, error)
+        return None
+
+
+def _keep(path: Path, slots: MeasuredSlots) -> None:
+    try:
+        with replace_file(path) as file:
+            file.write(msgspec.json.encode(slots))
+    except OSError as error:
+        log.warning("the number of sequences at a time is measured again at the next start: %s: %s", path, error)

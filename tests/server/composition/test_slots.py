@@ -1,0 +1,174 @@
+"""The number of sequences at a time: measured once on a quiet machine, and again where something speaks against it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine.measure.timing import Timings
+from models.network.loader import LoadedModel
+from models.text import Text
+from scheduler.serving_time.bilinear import Bilinear, FitErrors
+from scheduler.serving_time.profile_file import Profile, write_profile
+from server.cli.config import ServeConfig
+from server.composition import slots
+from server.composition.devices import conditions_of
+from server.composition.slots import CUDA_SLOTS, choose_slots, others_seconds
+from tests.engine.measure.test_profiler import Device
+from tests.engine.rows import faulty
+
+
+@pytest.fixture(autouse=True)
+def others(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """CPU seconds of other work as they are read, of which the last is read again; none at first."""
+    readings = [0.0]
+    monkeypatch.setattr(slots, "others_seconds", lambda: readings.pop(0) if len(readings) > 1 else readings[0])
+    return readings
+
+
+def config_of(folder: Path, **flags: Any) -> ServeConfig:
+    return ServeConfig(model=str(folder), dtype="float32", device="cpu", **flags)
+
+
+def flat_beyond_32(rows: int, columns: int, decodes: bool) -> float:
+    return max(0.01, 0.01 * rows / 32)
+
+
+def test_a_machine_is_measured_once(
+    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path
+) -> None:
+    device, asked = Device(flat_beyond_32), config_of(tiny_folder)
+    model = faulty(tiny_model, device.run)
+    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock) == 32
+    assert max(rows for rows, _, _ in device.passes) == 64 and all(decodes for _, _, decodes in device.passes)
+    (kept,) = (tmp_path / "slots").iterdir()
+    device.passes.clear()
+    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock) == 32 and not device.passes
+    told = json.loads(kept.read_bytes())
+    assert datetime.fromisoformat(told["measured_at"]).tzinfo and told["others"] == 0
+    kept.write_text(json.dumps(told | {"slots": 64}))
+    assert choose_slots(asked, model, tiny_text, tmp_path, device.clock) == 64, "what is kept decides"
+
+
+def test_a_number_that_measuring_had_no_time_to_find_is_for_one_run(
+    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A busy machine's first start kept 32, which was then read at all later ones."""
+    busy, quiet = Device(lambda rows, columns, decodes: 2.0), Device(flat_beyond_32)
+    model = faulty(tiny_model, busy.run)
+    assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, busy.clock) == 32
+    assert not (tmp_path / "slots").exists() and "took more than 3 s" in caplog.text
+    choose_slots(config_of(tiny_folder), faulty(tiny_model, quiet.run), tiny_text, tmp_path, quiet.clock)
+    assert quiet.passes and len(list((tmp_path / "slots").iterdir())) == 1
+
+
+def test_other_conditions_are_measured_anew(
+    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path
+) -> None:
+    device = Device(flat_beyond_32)
+    for chunk in (512, 256):
+        device.passes.clear()
+        asked = config_of(tiny_folder, max_num_batched_tokens=chunk)
+        choose_slots(asked, faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock)
+        assert device.passes
+    assert len(list((tmp_path / "slots").iterdir())) == 2
+
+
+def test_a_file_that_is_broken_or_cannot_be_written_keeps_nothing_from_starting(
+    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = Device(flat_beyond_32)
+    model = faulty(tiny_model, device.run)
+    choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, device.clock)
+    (kept,) = (tmp_path / "slots").iterdir()
+    for broken in ("{", "32", '{"slots": 0, "measured_at": "", "others": 0}'):
+        kept.write_text(broken)
+        assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path, device.clock) == 32
+    (tmp_path / "file").touch()
+    assert choose_slots(config_of(tiny_folder), model, tiny_text, tmp_path / "file", device.clock) == 32
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 5 and "measured again" in told[0] and "at the next start" in told[-1]
+
+
+def fastest_at(most: int) -> Any:
+    """Throughput rises up to so many rows."""
+    return lambda rows, columns, decodes: max(0.01, 0.01 * rows / most)
+
+
+def test_a_start_beside_other_work_counts_until_a_quiet_one(
+    tiny_folder: Path,
+    tiny_model: LoadedModel,
+    tiny_text: Text,
+    tmp_path: Path,
+    others: list[float],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The first start of a machine, beside two loops, kept 8 sequences for ever, where 32 are right."""
+    caplog.set_level(logging.INFO)
+
+    def start(most: int, busy: float) -> int:
+        others[:] = [0.0, busy]
+        device = Device(fastest_at(most))
+        found = choose_slots(config_of(tiny_folder), faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock)
+        measured.append(bool(device.passes))
+        return found
+
+    measured: list[bool] = []
+    assert start(8, busy=1e3) == 8 and "other work: the next start measures again" in caplog.text
+    assert start(16, busy=1e6) == 8, "a busier one tells less"
+    assert start(64, busy=0.0) == 64
+    assert start(16, busy=0.0) == 64
+    assert measured == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("learned", "again"),
+    [
+        (Bilinear(d2=1e-4, d4=0.01), True),  # 128 bring more than 64
+        (Bilinear(d2=2e-3, d4=0.01), False),  # 32 bring most of what there is
+        (Bilinear(d2=3e-3), False),  # degenerate: it says 8
+    ],
+)
+def test_they_are_measured_again_where_what_was_learned_disagrees(
+    learned: Bilinear, again: bool, tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path
+) -> None:
+    asked, device = config_of(tiny_folder), Device(flat_beyond_32)
+    model = faulty(tiny_model, device.run)
+    choose_slots(asked, model, tiny_text, tmp_path, device.clock)
+    found = Profile(conditions_of(asked, model), "2026-11-27", "", learned, FitErrors(0, 0, None), Timings((), ()))
+    write_profile(tmp_path, found, learned=True)
+    faster = Device(fastest_at(64))
+    model = faulty(tiny_model, faster.run)
+    assert choose_slots(asked, model, tiny_text, tmp_path, faster.clock) == (64 if again else 32)
+    assert bool(faster.passes) is again
+
+
+def test_the_time_of_others_is_what_our_cores_had_and_we_had_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = SimpleNamespace(user=5.0, nice=1.0, system=2.0, steal=0.5, idle=100.0, iowait=9.0)
+    monkeypatch.setattr("psutil.cpu_times", lambda percpu: [core, core, core])
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2})
+    monkeypatch.setattr("time.process_time", lambda: 7.0)
+    assert others_seconds() == 10.0
+
+
+def test_memory_bounds_them_and_is_not_kept(
+    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path
+) -> None:
+    device = Device(lambda rows, columns, decodes: 0.01)
+    asked = config_of(tiny_folder, kv_cache_memory=20 * 128 * tiny_model.kv.bytes_per_token / 2**30)
+    assert choose_slots(asked, faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock) == 16
+    assert not (tmp_path / "slots").exists()
+
+
+def test_a_number_that_is_given_and_cuda_are_not_measured(tmp_path: Path) -> None:
+    cuda: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"), kv=SimpleNamespace(bytes_per_token=2**20))
+    text: Any = None
+    assert choose_slots(config_of(tmp_path, max_num_seqs=7), cuda, text, tmp_path) == 7
+    assert choose_slots(config_of(tmp_path, kv_cache_memory=100.0), cuda, text, tmp_path) == CUDA_SLOTS == 256
+    assert choose_slots(config_of(tmp_path, kv_cache_memory=2.0), cuda, text, tmp_path) == 16
