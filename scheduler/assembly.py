@@ -224,8 +224,8 @@ def _refusal(column: str, strategy: Strategy, reason: str) -> StrategyError:
 def find_strategy(name: str) -> Strategy:
     """The row of a name, its parts tried once. Raises StrategyError."""
     if name not in STRATEGIES:
-        near = suggest(name, STRATEGIES)
-        raise StrategyError(f"{name} is none of {', '.join(STRATEGIES)}, PACKAGE:ROW, FILE.py:ROW{near}")
+        near = suggest(name, STRATEGIES) or f", which are {', '.join(STRATEGIES)}, PACKAGE:ROW and FILE.py:ROW"
+        raise StrategyError(f"{name} is none of the strategies{near}")
     strategy = STRATEGIES[name]
     assemble(strategy, BatchLimits(group_tokens=1, prefill_ahead=0))
     return strategy

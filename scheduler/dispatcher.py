@@ -108,7 +108,7 @@ class Dispatcher:
             raise Refused("the server is shutting down")
         request = self.estimate(prompt, sampling, **known)
         if not self._can_meet(request):
-            raise TooLate
+            raise TooLate(waits=request.expected is not None and request.expected.waits)
         request.row_id = next(self._row_ids)
         request.stream = TokenStream(self._wakeups)
         request.times.arrival = request.times.arrival if arrival is None else arrival

@@ -155,5 +155,6 @@ class Refused(Exception):
 class TooLate(Refused):
     """A request's deadline cannot be met, by the expected wait."""
 
-    def __init__(self) -> None:
-        super().__init__("the answer cannot be ready by its deadline: too much waits before it", Failure.DEADLINE)
+    def __init__(self, *, waits: bool = True) -> None:
+        why = "too much waits before it" if waits else "it takes longer by itself, though nothing waits before it"
+        super().__init__(f"the answer cannot be ready by its deadline: {why}", Failure.DEADLINE)

@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from models.files import is_disk_full
+from models.options import suggest
 from scheduler.request import Failure
 from server.api.operation import OPERATION
 from server.api.output.reply import encode
@@ -209,10 +210,32 @@ def internal_error(request: web.Request) -> ApiError:
     return ApiError(500, f"internal error; the server's log tells more under the request id {request_id(request)}")
 
 
+OTHERS = MappingProxyType(
+    {
+        "/api/chat": "/v1/chat/completions",
+        "/api/generate": "/v1/completions",
+        "/completion": "/v1/completions",
+        "/generate": "/v1/completions",
+        "/api/tags": "/v1/models",
+        "/api/embed": "/v1/embeddings",
+        "/embedding": "/v1/embeddings",
+    }
+)
+"""Paths of Ollama, llama.cpp and TGI, and what stands for them here."""
+
+
+def _find_elsewhere(request: web.Request) -> str:
+    """Where what is wanted at an unknown path may be, as the end of a message."""
+    path = request.path.rstrip("/")
+    wanted = OTHERS.get(path, "/v1" + re.sub("^(/v1)+(?=/)", "", path))
+    known = [resource.canonical for resource in request.app.router.resources()]
+    return suggest(wanted, known, cutoff=0.85) or "; GET / lists the endpoints"
+
+
 def _from_http(request: web.Request, error: web.HTTPException) -> ApiError:
     match error:
         case web.HTTPNotFound():
-            return ApiError(404, f"there is nothing at {request.rel_url.raw_path!r}; GET / lists the endpoints")
+            return ApiError(404, f"there is nothing at {request.rel_url.raw_path!r}{_find_elsewhere(request)}")
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
             message = f"{request.method!r} is not allowed here; use {allowed}"

@@ -72,7 +72,8 @@ def test_installed_rows_are_listed_and_found_by_their_name(file: Path, monkeypat
         ("FILE:ABSENT", "has no ABSENT"),
         ("/nowhere/mine.py:ROW", "cannot be loaded: FileNotFoundError"),
         ("nowhere_at_all:ROW", "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all'"),
-        ("lengthwize", "lengthwize is none of vs, .*; did you mean lengthwise?"),
+        ("lengthwize", r"lengthwize is none of the strategies; did you mean lengthwise\?$"),
+        ("nope", "nope is none of the strategies, which are vs, .* and FILE.py:ROW"),
     ],
 )
 def test_what_cannot_be_had_is_told(name: str, message: str, file: Path) -> None:

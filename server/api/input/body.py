@@ -11,14 +11,16 @@ import secrets
 import time
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
-from typing import TypeVar
+from functools import cache
+from typing import Any, TypeVar, cast
 
 import msgspec
 import orjson
 from aiohttp import web
+from msgspec import inspect
 
 from server.api.errors import ApiError, bad_request, busy, invalid
 from server.api.input.messages import MessagesBody
@@ -188,11 +190,37 @@ def parse(raw: bytes, schema: type[T]) -> T:
     except msgspec.ValidationError as error:
         found = _AT_PATH.match(str(error))
         if found is None:
-            raise bad_request(f"the request's body: {error}", code="invalid_value") from None
-        raise invalid(found["path"], found["fault"], "invalid_value") from None
+            fault = _MISSING.sub(r"this path wants \1", str(error))
+            raise bad_request(f"the request's body: {fault}", code="invalid_value") from None
+        fault = found["fault"]
+        if fault.startswith("Invalid enum value"):
+            values = _find_values(_inspect(cast(Any, schema)), re.findall(r"\w+|\.\.\.", found["path"]))
+            fault += f": it is one of {', '.join(values)}"
+        raise invalid(found["path"], fault, "invalid_value") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = f"the request's body is not valid JSON: {_diagnosis(raw, error)}"
         raise bad_request(message, code="invalid_json") from None
+
+
+_inspect = cache(inspect.type_info)  # takes milliseconds
+
+
+def _find_values(kind: inspect.Type, path: list[str]) -> Iterator[str]:
+    """The values that the field at a path of a schema may have."""
+    match kind:
+        case inspect.UnionType(types=kinds):
+            for one in kinds:
+                yield from _find_values(one, path)
+        case inspect.Metadata(type=inner):
+            yield from _find_values(inner, path)
+        case inspect.ListType(item_type=item) if path:
+            yield from _find_values(item, path[1:])
+        case inspect.StructType(fields=fields) if path:
+            yield from (
+                value for one in fields if one.encode_name == path[0] for value in _find_values(one.type, path[1:])
+            )
+        case inspect.LiteralType(values=values) if not path:
+            yield from map(str, values)
 
 
 def _diagnosis(raw: bytes, error: Exception) -> str:
@@ -219,6 +247,8 @@ def _spell_integer(found: re.Match[bytes]) -> bytes:
         return b"%d" % int(value)
     return text
 
+
+_MISSING = re.compile("^Object missing required field (`.+`)$")
 
 _AT_PATH = re.compile(r"^(?P<fault>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
 """msgspec's message, which the field's name ends."""

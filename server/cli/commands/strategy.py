@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 import re
 import shlex
 import sys
@@ -56,7 +57,8 @@ def _write_new(new: New) -> None:
         path.write_text(re.sub(r"\b(NAME|CLASS|ROW)\b", lambda found: words[found[0]], text), "utf-8")
     python = shlex.quote(sys.executable)
     print(f"Wrote {module} and {tests}. Next:")
-    print(f"  {python} -m pytest {tests}")
+    # Without the settings of the folder above, which may ask for plugins, as those of a clone do.
+    print(f"  {python} -m pytest -c {os.devnull} --rootdir {new.output} {tests}")
     where = "--cost cpu-smollm2-135m --max-num-seqs 8 --rate 1"  # a machine and a load under which orders differ
     print(f"  lengthwise simulate {where} --strategies {module}:{row},baton-pd,lengthwise")
     print(f"  lengthwise serve --strategy {module}:{row}")

@@ -215,6 +215,25 @@ async def test_what_just_fits_the_context_is_taken_and_clipped_only_where_nothin
     assert live.dispatcher.submitted[0].sampling.max_tokens == granted
 
 
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (says("a", role="bot"), "it is one of assistant, developer, system, tool, user"),
+        (("/v1/responses", b'{"input": "a", "truncation": "middle"}'), "it is one of auto, disabled"),
+        (
+            ("/v1/messages", orjson.dumps({"max_tokens": 1, "messages": [{"role": "bot", "content": "a"}]})),
+            "it is one of assistant, system, user",
+        ),
+        (raw(b'{"prompt": "Hi"}'), "this path wants `messages`"),
+        ((COMPLETIONS, orjson.dumps(chat_body())), "this path wants `prompt`"),
+    ],
+)
+async def test_what_would_do_is_named(live: Live, request_: tuple[str, bytes], message: str) -> None:
+    """`role: "bot"` was an "Invalid enum value", of which the valid ones were not named."""
+    status, reply = await live.post(*request_)
+    assert status == 400 and message in reply["error"]["message"], reply
+
+
 LONG = "x" * 100_000
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 ECHOES = {

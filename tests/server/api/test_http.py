@@ -34,6 +34,27 @@ def limits() -> Limits:
     return Limits(max_body_bytes=10_000)
 
 
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/v1/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/v1/v1/messages/", "did you mean /v1/messages?"),
+        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("/api/chat", "did you mean /v1/chat/completions?"),
+        ("/api/generate", "did you mean /v1/completions?"),
+        ("/completion", "did you mean /v1/completions?"),
+        ("/models", "did you mean /v1/models?"),
+        ("/nothing", "GET / lists the endpoints"),
+        ("/v1" * 60, "GET / lists the endpoints"),
+    ],
+)
+async def test_an_unknown_path_is_told_where_the_thing_is(live: Live, path: str, there: str) -> None:
+    async with live.session.post(live.url + path, json={}) as reply:
+        assert reply.status == 404
+        assert (await reply.json())["error"]["message"] == f"there is nothing at {path!r}; {there}"
+
+
 async def test_an_unknown_path_is_404_in_openai_shape(live: Live) -> None:
     reply = await live.get("/v1/nothing%0Ahere")
     error = reply.json["error"]
