@@ -46,7 +46,8 @@ def test_a_deadline_that_what_waits_leaves_no_time_for_is_refused_at_once() -> N
     stage.busy()
     stage.submit(20)
     stage.dispatcher.dispatch()
-    with pytest.raises(TooLate, match="too much waits before it"):  # at 30 s: 9 s for the one that runs, 20 s for the one that waits, 5 s of its own
+    # At 30 s: 9 s for the one that runs, 20 s for the one that waits, 5 s of its own.
+    with pytest.raises(TooLate, match="too much waits before it"):
         stage.submit(5, deadline=63.0)
     assert stage.dispatcher.table.requests_waiting == 1
     assert stage.submit(5, deadline=65.0).state is State.WAITING
