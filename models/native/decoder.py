@@ -72,6 +72,8 @@ class NativeDecoder(nn.Module):
 
     def _open(self) -> None:
         self._opened = self._library.functions.lengthwise_open(byref(self.fields), self._threads)
+        if self._opened is None:
+            raise torch.OutOfMemoryError(f"out of memory: the compiled pass cannot start {self._threads} threads")
         weakref.finalize(self, self._library.functions.lengthwise_close, self._opened)
 
     @property
@@ -127,7 +129,8 @@ class NativeDecoder(nn.Module):
             logits=logits.data_ptr(),
             logits_stride=logits.shape[1],
         )
-        self._library.functions.lengthwise_run(self._opened, byref(fields))
+        if self._library.functions.lengthwise_run(self._opened, byref(fields)):
+            raise torch.OutOfMemoryError(f"out of memory: the compiled pass has none for {len(row)} tokens")
         logits = logits[:, : self.fields.vocabulary].contiguous()
         return logits if select is not None else logits.view(rows, new, -1)
 

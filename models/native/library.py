@@ -69,7 +69,8 @@ class Library:
     """Numbers in one of its vectors; a panel of weights has twice as many outputs."""
     functions: ctypes.CDLL
     """Those of pass.h, which run without Python's lock: lengthwise_open (a network, whose structures must outlive it,
-    with so many threads, one of them the caller's), lengthwise_run (one pass at a time) and lengthwise_close."""
+    with so many threads, one of them the caller's; None where memory or threads lack), lengthwise_run (one pass at a
+    time; not 0 where memory lacks) and lengthwise_close."""
 
     @property
     def computes_bfloat16(self) -> bool:
@@ -99,15 +100,15 @@ def find_library(build: str | None = None) -> Library | None:
 def _load(build: str, path: Path) -> Library | None:
     """The build at a path; None where it was compiled from another version of its source."""
     functions = ctypes.CDLL(str(path))
-    layout = getattr(functions, "lengthwise_layout", None)
+    told = getattr(functions, "lengthwise_sizes", None)
     sizes = [ctypes.sizeof(one) for one in (NetworkFields, LayerFields, PassFields)]
-    if layout is not None:
-        layout.restype = c_int64
-    if layout is None or layout() != (sizes[0] * 1000 + sizes[1]) * 1000 + sizes[2]:
+    if told is not None:
+        told.restype = c_int64
+    if told is None or told() != (sizes[0] * 1000 + sizes[1]) * 1000 + sizes[2]:
         log.warning("%s was compiled from another version of this server's source: install again", path.name)
         return None
     functions.lengthwise_lanes.restype = c_int32
     functions.lengthwise_open.argtypes, functions.lengthwise_open.restype = [c_void_p, c_int32], c_void_p
-    functions.lengthwise_run.argtypes = [c_void_p, c_void_p]
+    functions.lengthwise_run.argtypes, functions.lengthwise_run.restype = [c_void_p, c_void_p], c_int32
     functions.lengthwise_close.argtypes = [c_void_p]
     return Library(build, functions.lengthwise_lanes(), functions)

@@ -29,22 +29,24 @@ public:
 private:
     void grow(size_t tokens) {
         if (tokens <= room_) return;
-        room_ = tokens + tokens / 4;
+        room_ = 0;  // until all is there
+        const size_t room = tokens + tokens / 4;
         const size_t cell = network_.bf16_cells ? 2 : 4, dim = network_.head_dim;
         const size_t sizes[] = {4 * padded(network_.width), 4 * padded((network_.heads + 2 * network_.kv_heads) * dim),
                                 cell * padded(network_.width), cell * network_.heads * dim,
                                 cell * padded(network_.heads * dim), cell * padded(network_.inner)};
         size_t most = padded(network_.width), total = 0;
         for (size_t k : {padded(network_.heads * dim), padded(network_.inner)}) most = k > most ? k : most;
-        levels_.resize(room_ * most);
-        of_groups_.resize(2 * room_ * (most / GROUP));
-        for (size_t size : sizes) total += aligned(size * room_);
+        levels_.resize(room * most);
+        of_groups_.resize(2 * room * (most / GROUP));
+        for (size_t size : sizes) total += aligned(size * room);
         memory_.assign(total + 64, 0);
         char* next = memory_.data() + (64 - reinterpret_cast<uintptr_t>(memory_.data()) % 64) % 64;
         void* parts[6];
-        for (int i = 0; i < 6; next += aligned(sizes[i] * room_), i++) parts[i] = next;
+        for (int i = 0; i < 6; next += aligned(sizes[i] * room), i++) parts[i] = next;
         space_ = {static_cast<float*>(parts[0]), static_cast<float*>(parts[1]), parts[2], parts[3], parts[4], parts[5],
                   {levels_.data(), of_groups_.data(), of_groups_.data() + of_groups_.size() / 2}};
+        room_ = room;
     }
 
     static size_t padded(size_t n) { return round_up((int)n, PANEL); }
@@ -74,7 +76,7 @@ private:
 
 extern "C" {
 // Sizes of the structures, so that a library of another version is known as one.
-int64_t lengthwise_layout() { return ((int64_t)sizeof(Network) * 1000 + sizeof(Layer)) * 1000 + sizeof(Pass); }
+int64_t lengthwise_sizes() { return ((int64_t)sizeof(Network) * 1000 + sizeof(Layer)) * 1000 + sizeof(Pass); }
 int32_t lengthwise_lanes() { return W; }
 int32_t lengthwise_multiplies_levels() {
 #if defined(__AVX512VNNI__)
@@ -83,7 +85,21 @@ int32_t lengthwise_multiplies_levels() {
     return 0;
 #endif
 }
-void* lengthwise_open(const Network* network, int32_t threads) { return new Opened(*network, threads); }
-void lengthwise_run(void* opened, const Pass* pass) { static_cast<Opened*>(opened)->run(*pass); }
+// Null, and a code that is not 0, tell of a lack of memory or threads; passes after it are as if it had not been.
+void* lengthwise_open(const Network* network, int32_t threads) {
+    try {
+        return new Opened(*network, threads);
+    } catch (...) {
+        return nullptr;
+    }
+}
+int32_t lengthwise_run(void* opened, const Pass* pass) {
+    try {
+        static_cast<Opened*>(opened)->run(*pass);
+        return 0;
+    } catch (...) {
+        return 1;
+    }
+}
 void lengthwise_close(void* opened) { delete static_cast<Opened*>(opened); }
 }

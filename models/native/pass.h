@@ -149,9 +149,10 @@ private:
     }
 
     void embed(int t) {
-        const auto* line = static_cast<const Weight*>(net_.embeddings) + (size_t)pass_.token[t] * net_.width;
+        const uint32_t token = pass_.token[t], known = token < (uint32_t)net_.vocabulary;  // others are read as zeros
+        const auto* line = static_cast<const Weight*>(net_.embeddings) + (known ? (size_t)token * net_.width : 0);
         float* out = space_.hidden + (size_t)t * width_;
-        for (int i = 0; i < net_.width; i++) out[i] = widen(line[i]) * net_.embedding_scale;
+        for (int i = 0; i < net_.width; i++) out[i] = known ? widen(line[i]) * net_.embedding_scale : 0;
     }
 
     void norms(const float* weight, const Matrix& next) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <climits>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -52,21 +53,28 @@ class Pool;
 // One pass as one thread sees it: calls to `share` are its phases, in the same order in every thread.
 class Turn {
 public:
-    Turn(Phase* phases, int thread) : thread(thread), phase_(phases) {}
+    Turn(Phase* phases, int thread, std::atomic<bool>& failed) : thread(thread), phase_(phases), failed_(failed) {}
     const int thread;
 
-    // Call item(i) for each i < items, in some thread; returns when all have returned.
+    // Call item(i) for each i < items, in some thread; returns when all have returned. What one throws fails the pass.
     template <class Item>
     void share(int items, const Item& item) {
         Phase& phase = *phase_++;
         int mine = 0;
-        for (int i; (i = phase.next.fetch_add(1, std::memory_order_relaxed)) < items; mine++) item(i);
+        for (int i; (i = phase.next.fetch_add(1, std::memory_order_relaxed)) < items; mine++) {
+            try {
+                item(i);
+            } catch (...) {
+                failed_ = true;
+            }
+        }
         if (mine && phase.done.add(mine) == items) phase.done.wake_all();
         for (int done; (done = phase.done.load()) < items;) phase.done.wait_while(done);
     }
 
 private:
     Phase* phase_;
+    std::atomic<bool>& failed_;
 };
 
 class Pool {
@@ -79,17 +87,18 @@ public:
             slot.phases = std::make_unique<Phase[]>(phases);
             slot.pass.resize(pass_bytes);
         }
-        for (int i = 1; i < threads; i++) threads_.emplace_back([this, i] { serve(i); });
+        threads_.reserve(threads);
+        try {
+            for (int i = 1; i < threads; i++) threads_.emplace_back([this, i] { serve(i); });
+        } catch (...) {  // a thread that is not joined would end the program
+            end();
+            throw;
+        }
     }
 
-    ~Pool() {
-        stop_ = true;
-        begun_.add(1);
-        begun_.wake_all();
-        for (auto& thread : threads_) thread.join();
-    }
+    ~Pool() { end(); }
 
-    // Compute a pass, of which a copy is kept as long as a thread may look at it.
+    // Compute a pass, of which a copy is kept as long as a thread may look at it. Whatever fails in it is lack of memory.
     void run(const void* pass) {
         Slot& slot = slots_[(begun_.load() + 1) % PASSES];
         for (int inside; (inside = slot.inside.load()) > 0;) slot.inside.wait_while(inside);
@@ -98,21 +107,30 @@ public:
             slot.phases[i].next.store(0, std::memory_order_relaxed);
             slot.phases[i].done.store_alone(0);
         }
+        slot.failed = false;
         slot.open.store(true);
         begun_.add(1);
         begun_.wake_all();
-        Turn turn(slot.phases.get(), 0);
+        Turn turn(slot.phases.get(), 0, slot.failed);
         work_(turn, slot.pass.data());
         slot.open.store(false);
+        if (slot.failed) throw std::bad_alloc();
     }
 
 private:
     struct Slot {
         std::unique_ptr<Phase[]> phases;
         std::vector<char> pass;
-        std::atomic<bool> open{false};
+        std::atomic<bool> open{false}, failed{false};
         Counter inside;
     };
+
+    void end() {
+        stop_ = true;
+        begun_.add(1);
+        begun_.wake_all();
+        for (auto& thread : threads_) thread.join();
+    }
 
     void serve(int thread) {
         for (int seen = 0;;) {
@@ -122,7 +140,7 @@ private:
             Slot& slot = slots_[seen % PASSES];
             slot.inside.add(1);
             if (slot.open.load()) {  // a pass that is over is not begun: its memory may be another's soon
-                Turn turn(slot.phases.get(), thread);
+                Turn turn(slot.phases.get(), thread, slot.failed);
                 work_(turn, slot.pass.data());
             }
             slot.inside.add(-1);

@@ -98,7 +98,7 @@ struct Case {
         int32_t* column = buffers.integers(count);
         for (int t = 0; t < count; t++) {
             row[t] = tokens[t][0], column[t] = tokens[t][1], position[t] = tokens[t][1] - tokens[t][2];
-            token[t] = draw(0, network.vocabulary - 1);
+            token[t] = draw(-1, network.vocabulary);  // the first and the last are no tokens
         }
         const int selected = draw(1, count);
         int32_t* select = buffers.integers(selected);
@@ -123,9 +123,9 @@ int main(int, char** arguments) {
         for (int passes = draw(1, 6); passes > 0; passes--) {
             Pass pass = one.draw_pass();
             const size_t logits = (size_t)pass.selected * pass.logits_stride;
-            lengthwise_run(opened[0], &pass);
+            if (lengthwise_run(opened[0], &pass)) return 1;
             const std::vector<float> alone(pass.logits, pass.logits + logits);
-            for (int again = 0; again < 3; again++) lengthwise_run(opened[1], &pass);
+            for (int again = 0; again < 3; again++) if (lengthwise_run(opened[1], &pass)) return 1;
             for (size_t j = 0; j < logits; j++) {
                 const bool shown = (int64_t)j % pass.logits_stride < one.network.vocabulary;
                 if (!shown || (std::isfinite(alone[j]) && alone[j] == pass.logits[j])) continue;

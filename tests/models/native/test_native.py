@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -280,3 +282,18 @@ def test_other_logits_than_torchs_are_found_at_the_start(
     with caplog.at_level("WARNING"):
         assert not isinstance(load(tiny_folder, dtype="float32").network, NativeDecoder)
     assert "computes other logits" in caplog.text
+
+
+@pytest.mark.parametrize("lacking", ["tokens", "columns", "threads"])
+def test_a_lack_of_memory_or_threads_is_told_and_the_next_pass_is_right(tmp_path: Path, lacking: str) -> None:
+    """An exception of C++ that left the library, in whichever of its threads, ended the program with SIGABRT."""
+    program = [sys.executable, "-m", "tests.models.native.short_of_memory", tiny.build(tmp_path), lacking]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+def test_ids_outside_the_vocabulary_touch_no_memory_beside_the_embeddings(one: NativeDecoder) -> None:
+    """A tokenizer with more tokens than the network made the pass read whatever lies behind its matrix."""
+    size = one.fields.vocabulary
+    strange, other = (one.read(torch.tensor([[5, token, 7]])) for token in (size, 2**31 - 1))
+    assert torch.equal(strange, other) and torch.equal(strange[:, :1], one.read(torch.tensor([[5, 6, 7]]))[:, :1])
