@@ -9,7 +9,7 @@ import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from models.errors import UserError
+from models.progress import say
 
 T = TypeVar("T")
 
@@ -84,8 +85,7 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[
 
 
 Time: TypeAlias = Annotated[float, Meta(ge=0, le=1e15)]
-AnswerTokens: TypeAlias = Annotated[int, Meta(ge=0, le=10_000_000)]  # what is more is a damaged number
-PromptTokens: TypeAlias = Annotated[int, Meta(ge=1, le=10_000_000)]
+Tokens: TypeAlias = Annotated[float, Meta(ge=0, le=10_000_000)]  # some files have 15.0; more is a damaged number
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +96,36 @@ class Lengths:
     input_length: int
     output_length: int
     client: str = ""
+    chat: str = ""
+    """The id of the request where its trace names those that came before others; else empty, as `parent` is."""
+    parent: str = ""
+    """The `chat` whose answer was there before this request came; empty for the first of a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: how to read rows, and the columns of time, prompt tokens and answer tokens."""
+    """A format: how to read rows, and the columns of time, prompt tokens and answer tokens, and others it must have."""
 
     rows: Callable[[Path, Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]
-    columns: tuple[str, str, str]
+    columns: tuple[str, ...]
     per_second: float = 1.0
     """Units of time in a second, where times are numbers."""
+    foreign: str | None = None
+    """A column by which rows that have all others are known as Qwen-Bailian's, whose times are seconds."""
 
     def read(self, path: Path) -> Iterator[Lengths]:
         """Every request of a file, its arrival by the trace's own clock; raises UserError."""
-        time, prompt, answer = self.columns
+        time, prompt, answer, *_ = self.columns
         for line, row in self.rows(path, self.columns):
+            if self.foreign in row:
+                raise at(path, line, f"has {self.foreign}: its times are seconds, so name it qwen-bailian")
+            parent = str(row.get("parent_chat_id", NO_PARENT))
             yield Lengths(
                 _seconds(path, line, time, row[time], self.per_second),
-                _tokens(path, line, prompt, row[prompt], PromptTokens),
-                _tokens(path, line, answer, row[answer], AnswerTokens),
+                _tokens(path, line, prompt, row[prompt]),
+                _tokens(path, line, answer, row[answer]),
+                chat=str(row.get("chat_id", "")),
+                parent="" if parent == NO_PARENT else parent,
             )
 
 
@@ -128,20 +139,27 @@ def _seconds(path: Path, line: int, name: str, value: Any, per_second: float) ->
     raise at(path, line, f"{name}: {value!r} is neither a number nor a date like 2023-11-16 18:15:46.680")
 
 
-def _tokens(path: Path, line: int, name: str, value: Any, kind: Any) -> int:
+def _tokens(path: Path, line: int, name: str, value: Any) -> int:
     try:
-        return int(msgspec.convert(value, kind, strict=False))
+        number: float = msgspec.convert(value, Tokens, strict=False)
     except msgspec.ValidationError as error:
         raise at(path, line, f"{name}: {value!r}: {error}") from None
+    if number != int(number):
+        raise at(path, line, f"{name}: {value!r} is no whole number")
+    return int(number)
 
+
+NO_PARENT = "-1"
+LENGTH_COLUMNS = ("timestamp", "input_length", "output_length")
 
 TRACES: Mapping[str, Format] = MappingProxyType(
     {
         "azure": Format(csv_rows, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
-        # 0 response tokens are a failed request.
         "burstgpt": Format(csv_rows, ("Timestamp", "Request tokens", "Response tokens")),
-        # Its hash_ids, the shared prefixes, are not used.
-        "mooncake": Format(json_rows, ("timestamp", "input_length", "output_length"), per_second=1000.0),
+        "servegen": Format(csv_rows, ("timestamp", "input_tokens", "output_tokens")),
+        # Of both, hash_ids, the shared prefixes, are not used.
+        "mooncake": Format(json_rows, LENGTH_COLUMNS, per_second=1000.0, foreign="chat_id"),
+        "qwen-bailian": Format(json_rows, (*LENGTH_COLUMNS, "chat_id")),
     }
 )
 
@@ -150,7 +168,7 @@ def recognize(path: Path) -> Format:
     """The format that a file's first line shows; raises UserError where that is none of them."""
     first = next((text for _, text in text_lines(path) if text.strip()), "")
     if first.lstrip().startswith("{"):
-        return TRACES["mooncake"]
+        return TRACES["qwen-bailian" if '"chat_id"' in first else "mooncake"]
     header = {field.strip().strip('"') for field in first.split(",")}
     tables = [one for one in TRACES.values() if one.rows is csv_rows]
     for one in tables:
@@ -184,13 +202,15 @@ WHOLE = Cut()
 def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Lengths]:
     """Requests of the trace in the order they arrive; `kind` is a name in TRACES, None: what the file shows.
 
-    The whole file is checked, also what the cut leaves out. Requests that generated nothing, which traces keep for
-    ones that failed, are left out. Raises UserError for a wrong file and for a cut that holds no request.
+    The whole file is checked, also what the cut leaves out. Requests of no tokens, or with an answer of none, failed:
+    they are left out, and a line says how many. Raises UserError for a wrong file and for a cut that holds no request.
     """
     form = recognize(path) if kind is None else TRACES[kind]
-    found = sorted((one for one in form.read(path) if one.output_length > 0), key=lambda one: one.arrival)
+    read = list(form.read(path))
+    found = sorted((one for one in read if one.input_length and one.output_length), key=lambda one: one.arrival)
     if not found:
         raise UserError(f"{path}: holds no requests with an answer")
+    tell_left_out(path, len(read) - len(found), len(read), "requests that failed, with 0 tokens")
     origin = found[0].arrival + cut.start
     chosen = [one for one in found if 0 <= one.arrival - origin < cut.duration]
     if not chosen:
@@ -200,13 +220,20 @@ def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Le
             f"(--trace-start, --trace-duration); the trace lasts {lasts:.0f} s"
         )
     return [
-        Lengths(
-            (one.arrival - origin) / cut.speed,
-            clip(one.input_length, cut.max_input),
-            clip(one.output_length, cut.max_output),
+        replace(
+            one,
+            arrival=(one.arrival - origin) / cut.speed,
+            input_length=clip(one.input_length, cut.max_input),
+            output_length=clip(one.output_length, cut.max_output),
         )
         for one in chosen[: cut.limit]
     ]
+
+
+def tell_left_out(path: Path, count: int, of: int, what: str) -> None:
+    """Say how many rows of a file are not used, unless it is none."""
+    if count:
+        say(f"{path}: {count} of {of} rows are left out: {what}")
 
 
 def clip(length: int, bound: int | None) -> int:

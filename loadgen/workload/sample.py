@@ -4,7 +4,8 @@ from files; and prompts of random tokens. Tokens are counted with a tokenizer, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from loadgen.client.request import LoadPrompt
-from loadgen.workload.lengths import at, json_lines, text_lines
+from loadgen.workload.lengths import at, json_lines, tell_left_out, text_lines
 from models.errors import UserError
 
 Count: TypeAlias = Callable[[str], int]
@@ -94,44 +95,56 @@ LEAST, LONGEST = 4, 1024
 HUMANS = ("human", "user")
 
 
-class Turn(msgspec.Struct, rename={"who": "from"}):
-    """What one side of a conversation said."""
+class Turn(msgspec.Struct, rename={"sender": "from"}):
+    """What one side of a conversation said: ShareGPT has `from` and `value`, others have OpenAI's words."""
 
-    value: str
-    who: str = ""
+    value: str | None = None
+    sender: str | None = None
+    content: str | None = None
+    role: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.value or self.content or ""
+
+    @property
+    def is_human(self) -> bool:
+        return (self.sender or self.role) in HUMANS
 
 
 class Conversation(msgspec.Struct):
-    """An entry of a ShareGPT file, which has either name."""
+    """An entry of a ShareGPT file, which has one of these names."""
 
     conversations: list[Turn] | None = None
     conversation: list[Turn] | None = None
+    messages: list[Turn] | None = None
 
-    def first_exchange(self) -> Iterator[Sample]:
+    def first_exchange(self) -> Sample | None:
         """The first question that is answered, unless either is blank."""
-        turns = self.conversations or self.conversation or ()
+        turns = self.conversations or self.conversation or self.messages or ()
         for question, answer in pairwise(turns):
-            if question.who in HUMANS and answer.who not in HUMANS:
-                if question.value.strip() and answer.value.strip():
-                    yield Sample("sharegpt", "", question.value, answer.value)
-                return
+            if question.is_human and not answer.is_human:
+                asked = question.text.strip() and answer.text.strip()
+                return Sample("sharegpt", "", question.text, answer.text) if asked else None
+        return None
 
 
 def read_sharegpt(path: Path) -> list[Sample]:
-    """A list of objects with `conversations`: `from` and `value`; those without an answer are left out.
-
-    Raises UserError.
+    """A list of objects with `conversations`. Those that cannot be read, or have no question with an answer, are left
+    out, and a line says how many. Raises UserError.
     """
     try:
-        entries = msgspec.json.decode("".join(text for _, text in text_lines(path)), type=list[Conversation])
+        entries = msgspec.json.decode("".join(text for _, text in text_lines(path)), type=list[msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UserError(f"{path}: is not one JSON list of conversations: {error}") from None
-    for number, entry in enumerate(entries, 1):
-        if entry.conversations is None and entry.conversation is None:
-            raise UserError(f"{path}, entry {number}: has no `conversations`")
-    samples = [sample for entry in entries for sample in entry.first_exchange()]
+    samples, decoder = list[Sample](), msgspec.json.Decoder(Conversation)
+    for entry in entries:
+        with suppress(msgspec.MsgspecError, RecursionError):
+            if (sample := decoder.decode(entry).first_exchange()) is not None:
+                samples.append(sample)
     if not samples:
         raise UserError(f"{path}: holds no conversation with a question and an answer")
+    tell_left_out(path, len(entries) - len(samples), len(entries), "they have no question with an answer")
     return samples
 
 

@@ -28,7 +28,14 @@ MOONCAKE = """{"timestamp": 0, "input_length": 6955, "output_length": 52, "hash_
 
 {"timestamp": 1500, "input_length": 6472, "output_length": 26, "hash_ids": [46]}
 """
-FORMATS = {"azure": AZURE, "burstgpt": BURSTGPT, "mooncake": MOONCAKE}
+BAILIAN = """{"chat_id": 7, "parent_chat_id": -1, "timestamp": 60.5, "input_length": 1089, "output_length": 15, "type": "text", "turn": 1, "hash_ids": [1, 2]}
+{"chat_id": 9, "parent_chat_id": 7, "timestamp": 62.0, "input_length": 1200, "output_length": 30, "type": "text", "turn": 2, "hash_ids": [1, 2, 3]}
+"""  # noqa: E501
+SERVEGEN = """request_id,timestamp,input_tokens,output_tokens
+0,0.5,310,41
+1,1.25,15,25
+"""
+FORMATS = {"azure": AZURE, "burstgpt": BURSTGPT, "mooncake": MOONCAKE, "qwen-bailian": BAILIAN, "servegen": SERVEGEN}
 
 
 def read(folder: Path, kind: str, text: str | bytes, cut: Cut | None = None) -> list[Lengths]:
@@ -47,6 +54,44 @@ def test_burstgpt_leaves_failed_requests_out_and_counts_from_the_first(tmp_path:
     assert read(tmp_path, "burstgpt", BURSTGPT) == [Lengths(0.0, 472, 18), Lengths(113.5, 417, 276)]
 
 
+def test_the_published_traces_are_in_their_own_units(tmp_path: Path) -> None:
+    """Qwen-Bailian's seconds were read as Mooncake's milliseconds: the columns have the same names."""
+    lasts = {kind: read(tmp_path, kind, text)[-1].arrival for kind, text in FORMATS.items()}
+    expected = {"azure": 60.0, "burstgpt": 113.5, "mooncake": 1.5, "qwen-bailian": 1.5, "servegen": 0.75}
+    assert lasts == {kind: pytest.approx(last) for kind, last in expected.items()}
+
+
+def test_turns_of_qwen_bailian_name_the_turn_before_them(tmp_path: Path) -> None:
+    assert [(one.chat, one.parent) for one in read(tmp_path, "qwen-bailian", BAILIAN)] == [("7", ""), ("9", "7")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "left_out"),
+    [
+        ("burstgpt", "200,m,0,0,0,log", "2 of 4"),
+        ("burstgpt", "200,m,0.0,5,5,log", "2 of 4"),
+        ("burstgpt", '200,m,"15",0,15,log', "2 of 4"),
+        ("azure", "2023-11-16 19:15:46,0,7", "1 of 4"),
+        ("servegen", "2,9,5,0", "1 of 3"),
+        ("mooncake", '{"timestamp": 9, "input_length": 0, "output_length": 0}', "1 of 3"),
+        ("qwen-bailian", '{"chat_id": 3, "timestamp": 90, "input_length": 1, "output_length": "0"}', "1 of 3"),
+    ],
+)
+def test_requests_that_failed_are_left_out_and_counted(
+    tmp_path: Path, kind: str, row: str, left_out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One with no tokens of a prompt ended the command."""
+    assert read(tmp_path, kind, FORMATS[kind] + row) == read(tmp_path, kind, FORMATS[kind])
+    assert f": {left_out} rows are left out: requests that failed, with 0 tokens\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", ["15", "15.0", '"15"', '"15.0"', "1.5e1"])
+def test_a_whole_number_may_be_written_in_any_way_and_hashes_may_lack(tmp_path: Path, written: str) -> None:
+    rows = f'{{"timestamp": "0", "input_length": {written}, "output_length": {written}}}'
+    assert read(tmp_path, "mooncake", rows) == [Lengths(0.0, 15, 15)]
+    assert read(tmp_path, "servegen", f"{SERVEGEN.splitlines()[0]}\n0,0,{written},{written}") == [Lengths(0.0, 15, 15)]
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_line_ends_of_windows_a_byte_order_mark_and_a_missing_last_line_end_change_nothing(
     tmp_path: Path, kind: str
@@ -58,9 +103,12 @@ def test_line_ends_of_windows_a_byte_order_mark_and_a_missing_last_line_end_chan
 ROWS = {
     "azure": AZURE.splitlines()[0] + "\n{0},1,2\n{1},1,2\n",
     "burstgpt": BURSTGPT.splitlines()[0] + "\n{0},m,1,2,3,log\n{1},m,1,2,3,log\n",
-    "mooncake": "".join(
-        f'{{{{"timestamp": "{{{place}}}", "input_length": 1, "output_length": 2}}}}\n' for place in range(2)
-    ),
+    "servegen": SERVEGEN.splitlines()[0] + "\n0,{0},1,2\n1,{1},1,2\n",
+} | {
+    kind: "".join(
+        f'{{{{"timestamp": "{{{place}}}", "input_length": 1, "output_length": 2{more}}}}}\n' for place in range(2)
+    )
+    for kind, more in (("mooncake", ""), ("qwen-bailian", ', "chat_id": 1'))
 }
 
 
@@ -68,7 +116,7 @@ ROWS = {
 @pytest.mark.parametrize(
     ("times", "apart"),
     [
-        (("1700158546.25", "1700158607.75"), {"azure": 61.5, "burstgpt": 61.5, "mooncake": 0.0615}),
+        (("1700158546.25", "1700158607.75"), dict.fromkeys(FORMATS, 61.5) | {"mooncake": 0.0615}),
         (("2023-11-16T18:15:46.25Z", "2023-11-16T19:16:47.75+01:00"), dict.fromkeys(FORMATS, 61.5)),
     ],
     ids=["numbers", "dates"],
@@ -127,7 +175,9 @@ WRONG = {
     "a number cut off": ("azure", AZURE + "2023-11-16 18:15:47.1,37", 5, "has 2 fields, the header has 3"),
     "a length that is a word": ("azure", AZURE + "2023-11-16 18:15:47.1,many,1\n", 5, "ContextTokens: 'many'"),
     "a length that is missing": ("azure", AZURE + "2023-11-16 18:15:47.1,1,\n", 5, "GeneratedTokens: ''"),
-    "a prompt of nothing": ("azure", AZURE + "2023-11-16 18:15:47.1,0,1\n", 5, "ContextTokens: '0'"),
+    "Qwen-Bailian's for Mooncake's": ("mooncake", BAILIAN, 1, "its times are seconds, so name it qwen-bailian"),
+    "both in one file": ("mooncake", MOONCAKE + BAILIAN, 4, "its times are seconds, so name it qwen-bailian"),
+    "Mooncake's for Qwen-Bailian's": ("qwen-bailian", MOONCAKE, 1, "lacks chat_id"),
     "a length below zero": ("azure", AZURE + "2023-11-16 18:15:47.1,1,-1\n", 5, "GeneratedTokens: '-1'"),
     "a damaged number": ("azure", AZURE + "2023-11-16 18:15:47.1,1,99999999999\n", 5, "<= 10000000"),
     "another format": ("azure", BURSTGPT, 1, "lacks TIMESTAMP, ContextTokens, GeneratedTokens"),

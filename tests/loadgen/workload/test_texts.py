@@ -164,15 +164,41 @@ WRONG_JSON = {
     "nothing": ("", "", "data was truncated"),
     "more after the list": ("[]\n\n[]", "", "trailing characters"),
     "no list": ('{"conversations": []}', "", "is not one JSON list"),
-    "an entry without conversations": (GOOD + "{}]", ", entry 2", "has no `conversations`"),
-    "a turn without a value": (
-        GOOD + '{"conversations": [{"from": "human"}]}]',
-        "",
-        "missing required field `value` - at `$[1].conversations[0]`",
-    ),
-    "no conversation at all": (GOOD.rstrip(",\n") + "]", "", "no conversation with a question and an answer"),
+    "no conversation at all": (GOOD + "{}]", "", "no conversation with a question and an answer"),
     "lists without end": ("[" * 100_000, "", "is not one JSON list"),
 }
+
+HUMAN, GPT = {"from": "human", "value": "q" * 40}, {"from": "gpt", "value": "a" * 40}
+USER, ASSISTANT = {"role": "user", "content": "q" * 40}, {"role": "assistant", "content": "a" * 40}
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_read"),
+    [
+        ({"conversations": [USER, ASSISTANT]}, True),
+        ({"messages": [{"role": "system", "content": "s"}, USER, ASSISTANT]}, True),
+        ({"conversations": [HUMAN, GPT, {"from": "human", "value": None}]}, True),
+        ({"conversations": [HUMAN, {"from": "gpt", "value": None}]}, False),
+        ({"conversations": [HUMAN, {"from": "gpt"}]}, False),
+        ({"conversations": [HUMAN, {"from": "gpt", "value": 5}]}, False),
+        ({"conversations": [HUMAN]}, False),
+        ({"conversations": None}, False),
+        ({"conversations": "none"}, False),
+        ({"id": "b"}, False),
+        (None, False),
+        ([1], False),
+    ],
+    ids=str,
+)
+def test_an_odd_conversation_is_read_or_left_out_and_counted(
+    tmp_path: Path, entry: object, is_read: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of these ended the command for all others."""
+    file = sharegpt(tmp_path, exchange("x" * 40, "a" * 80), entry)
+    found = prompts("--dataset-name", "sharegpt", "--dataset-path", file, num_prompts=2)
+    assert {prompt.messages[0]["content"][0] for prompt in found} == ({"x", "q"} if is_read else {"x"})
+    told = f"{file}: 1 of 2 rows are left out: they have no question with an answer\n"
+    assert capsys.readouterr().err == ("" if is_read else told)
 
 
 @pytest.mark.parametrize(("text", "where", "reason"), WRONG_JSON.values(), ids=WRONG_JSON)
