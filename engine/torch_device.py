@@ -45,8 +45,8 @@ class TorchDevice:
         self.max_prefill_tokens = max_prefill_tokens
         # prefill would compute other bits than the steps did
         self.keeps_all_kv = model.batch_invariant and not model.reads_exactly
-        made = Grammars(text.to_json, model.vocab_size, model.end_token_ids) if grammars is None else grammars
-        self._grammars = made
+        width = max(text.vocab_size, model.vocab_size)
+        self._grammars = Grammars(text.to_json, width, model.end_token_ids) if grammars is None else grammars
         self._prefixes = prefixes
         self._blocks = DeviceBlocks(model.device)
         self._stream = PrefillStream(model.device)

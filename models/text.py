@@ -5,8 +5,10 @@ It knows no request and no batch. Everything here may be called from any thread.
 
 from __future__ import annotations
 
+import logging
+import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from inspect import signature
@@ -22,6 +24,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from models.errors import TextError, translate_failures
 from models.text_stream import byte_table, longest_token
 from models.threads import Deadline
+
+log = logging.getLogger(__name__)
+
+CONTROL = re.compile(r"\w.*[^\w\s]|[^\w\s].*\w")  # neither a word nor blanks or signs alone, as "</s>" or "[EOS]"
+SAMPLE_ANSWER = "xyzzy"
 
 PATIENCE = 10.0  # seconds that a chat template may take for one conversation
 
@@ -41,6 +48,7 @@ class Text:
         self._literal.encode_special_tokens = True
         self._control = _control_texts(self._backend)
         self._deadline = Deadline(patience)
+        self._limit: int | None = None
 
     @classmethod
     def load(cls, folder: Path, *, chat_template: str | None = None, patience: float = PATIENCE) -> Text:
@@ -52,9 +60,41 @@ class Text:
                 raise TextError(f"{folder.name} has no tokenizer.json; only fast tokenizers are supported")
             return cls(tokenizer, chat_template=chat_template, patience=patience)
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
-        return self._backend.get_vocab_size(with_added_tokens=True)
+        """One more than the largest token id."""
+        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def limit_ids(self, vocab_size: int) -> None:
+        """Refuse texts with tokens that a network of `vocab_size` tokens lacks."""
+        if self.vocab_size > vocab_size:
+            self._limit = vocab_size
+            log.warning(
+                "the tokenizer has ids up to %d and the network up to %d: texts with %r or a later token are refused",
+                self.vocab_size - 1,
+                vocab_size - 1,
+                self.token_string(vocab_size),
+            )
+
+    @cached_property
+    def end_token_ids(self) -> frozenset[int]:
+        """Control tokens that end an answer: the tokenizer's own end token, and the first that the chat template puts
+        behind an assistant's text: at the end of a conversation, or else in front of the next turn.
+        """
+        added = self._backend.get_added_tokens_decoder().items()
+        control = {index for index, token in added if token.special and CONTROL.search(token.content)}
+        question = {"role": "user", "content": "a"}
+        found = [self._tokenizer.eos_token_id]
+        for behind in ([], [question]):
+            with suppress(TextError):  # there may be no template, or one that takes other conversations only
+                turns = [question, {"role": "assistant", "content": SAMPLE_ANSWER}, *behind]
+                rendered = self._render(turns, {}, add_generation_prompt=False)
+                _, spoken, rest = rendered.rpartition(SAMPLE_ANSWER)
+                ids = _encode(self._backend, [rest if spoken else ""], placed=False)[0].ids
+                found += [index for index in ids if index in control][:1]
+            if len(found) > 1:
+                break
+        return control.intersection(found)
 
     @cached_property
     def takes_tools(self) -> bool:
@@ -88,7 +128,15 @@ class Text:
 
         Raises TextError for what the tokenizer cannot encode.
         """
-        return list(_encode(self._backend, [text], special=add_special_tokens, placed=False)[0].ids)
+        return self._known(_encode(self._backend, [text], special=add_special_tokens, placed=False)[0].ids)
+
+    def _known(self, ids: Iterable[int]) -> list[int]:
+        """Token ids, all of which the network has. Raises TextError."""
+        known = list(ids)
+        if self._limit is not None and (last := max(known, default=0)) >= self._limit:
+            token = self.token_string(last)
+            raise TextError(f"the token {token!r} ({last}) is not in the network, whose ids end at {self._limit - 1}")
+        return known
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
         """Encode messages by the chat template, as `encode_turns` does with these options."""
@@ -124,7 +172,7 @@ class Text:
         )
         pieces = self._encode_veiled(rendered.split(nonce), hidden)
         edges = [_tokens_before(rendered[:edge].split(nonce), pieces) for edge in _find_texts(rendered, turns)]
-        return list(chain.from_iterable(piece.ids for piece in pieces)), slice(*edges[:2]), slice(*edges[2:])
+        return self._known(chain.from_iterable(piece.ids for piece in pieces)), slice(*edges[:2]), slice(*edges[2:])
 
     def _veil(self, value: Any, nonce: str, hidden: list[str]) -> Any:
         """Put a marker in place of each control text in a value; the texts are appended to `hidden`."""

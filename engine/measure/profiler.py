@@ -155,8 +155,7 @@ class Profiler:
             self._batch.remove(self._batch.rows[-1])
 
     def _new_rows(self, rows: int, length: int) -> list[Row]:
-        tokens = min(self._model.vocab_size, self._text.vocab_size)
-        prompt = tuple(random.Random(length).choices(range(tokens), k=length))
+        prompt = tuple(random.Random(length).choices(range(self._model.vocab_size), k=length))
         endless = SamplingParams(max_tokens=self._model.context_length, temperature=0.0, ignore_eos=True)
         return [Row(RowSpec(row_id, prompt, endless), self._text, frozenset()) for row_id in range(rows)]
 

@@ -74,7 +74,7 @@ class Grammars:
     """The compiled grammars of one model: those in use, and the most recent others. Thread-safe.
 
     vocabulary  writes the tokenizer as JSON (tokenizers' format)
-    width       tokens that the network knows
+    width       one more than the largest id of tokenizer and network
     kept, held  bytes of those not in use, and of all
     """
 

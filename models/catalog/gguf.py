@@ -33,6 +33,20 @@ DIGIT_BY_DIGIT = frozenset({"smollm", "starcoder", "refact", "command-r", "codes
 """Values that mean: GPT-2's split, with each digit on its own. transformers does not know them."""
 
 
+END_NAMES = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
+    *("<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|eom_id|>", "<turn|>"),
+    *("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]"),
+)
+"""Control tokens that end an answer wherever a vocabulary has them: llama.cpp's list."""
+
+BETWEEN_MESSAGES = "<|end|>"
+"""One of them that only ends a part of an answer where the vocabulary has `<|return|>` or `<|flush|>` for the whole."""
+
+CONTROL = 3
+"""A control token in `tokenizer.ggml.token_type`."""
+
+
 def require_gguf(path: Path) -> None:
     """Raise CatalogError unless there is a GGUF file at `path`."""
     if not path.is_file():
@@ -69,7 +83,7 @@ def convert(source: Path, into: Path) -> None:
         metadata = _read_metadata(link)
         network = _read_network(link)
         tokenizer = _read_tokenizer(link, metadata, network.config.max_position_embeddings)
-        _set_end_tokens(network.generation_config, metadata)
+        _set_end_tokens(network.generation_config, metadata, tokenizer)
         network.save_pretrained(into)
         tokenizer.save_pretrained(into)
 
@@ -144,9 +158,18 @@ def _mend_split(tokenizer: PreTrainedTokenizerFast, pre: str) -> None:
         log.warning("unknown pre-tokenizer '%s': some texts may be cut into other tokens than in training", pre)
 
 
-def _set_end_tokens(generation: GenerationConfig | None, metadata: Mapping[str, Any]) -> None:
-    """End of text, of turn and of message all end an answer; transformers reads only the first."""
+def _set_end_tokens(
+    generation: GenerationConfig | None, metadata: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """End of text, of turn and of message all end an answer, as do control tokens of END_NAMES; transformers reads only
+    the first."""
     keys = ("eos", "eot", "eom")
-    ends = sorted({metadata[key] for key in (f"tokenizer.ggml.{end}_token_id" for end in keys) if key in metadata})
+    named = {metadata[key] for key in (f"tokenizer.ggml.{end}_token_id" for end in keys) if key in metadata}
+    control = {place for place, kind in enumerate(metadata.get("tokenizer.ggml.token_type", ())) if kind == CONTROL}
+    places = ((name, tokenizer.backend_tokenizer.token_to_id(name)) for name in END_NAMES)
+    known = {name: place for name, place in places if place in control}
+    if known.keys() & {"<|return|>", "<|flush|>"}:
+        known.pop(BETWEEN_MESSAGES, None)
+    ends = sorted(named | set(known.values()))
     if generation is not None and ends:
         generation.eos_token_id = ends if len(ends) > 1 else ends[0]

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import psutil
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from models.errors import UserError, translate_failures
 from models.native.decoder import NativeDecoder, NotNative, take_over_natively
@@ -87,7 +87,7 @@ class LoadedModel:
                            new x vocabulary can be large.
         returns            logits in float32: (k, vocab) with `select`, else (rows, new, vocab)
         """
-        return self.network.forward(tokens, positions, mask, store, select)
+        return self.network.forward(tokens, positions, mask, store, select)[..., : self.vocab_size]
 
     def twin(self) -> LoadedModel:
         """A network of its own for another thread, which shares these weights."""
@@ -315,17 +315,15 @@ def read_kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
 
 def _end_token_ids(network: PreTrainedModel, vocab_size: int) -> frozenset[int]:
     """The tokens that end an answer. Raises LoadError for one that the network cannot choose."""
-    generation: GenerationConfig | None = network.generation_config
-    named: int | list[int] | None = generation.eos_token_id if generation is not None else None
-    named = network.config.eos_token_id if named is None else named
-    ends = frozenset(() if named is None else named if isinstance(named, list) else (named,))
+    named = [one.eos_token_id for one in (network.generation_config, network.config) if one is not None]
+    ends = {end for one in named if one is not None for end in (one if isinstance(one, list) else [one])}
     foreign = [end for end in ends if not isinstance(end, int) or not 0 <= end < vocab_size]
     if foreign:
         raise LoadError(
             f"eos_token_id {foreign[0]!r} is no token of a vocabulary of {vocab_size}: correct it in "
             "generation_config.json, and in config.json"
         )
-    return ends
+    return frozenset(ends)
 
 
 def _sampling_defaults(folder: Path) -> SamplingDefaults:

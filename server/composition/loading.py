@@ -78,7 +78,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
         probe_invariance(models[0], text, config.expected_slots)
     store: HostStore[Row] = HostStore(devices.swap_bytes(config))
     prefixes: PrefixCache[RowKv] = PrefixCache(devices.prefix_cache_bytes(config))
-    grammars = Grammars(text.to_json, models[0].vocab_size, models[0].end_token_ids)
+    grammars = Grammars(text.to_json, text.vocab_size, models[0].end_token_ids)
     compiler = None if config.no_structured_outputs else _open_grammars(grammars, text, models[0])
     executors = [
         build_executor(config, index, model, text, store, deliver, grammars, prefixes)
@@ -87,7 +87,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
     first = models[0]
     return Loaded(
         text=text,
-        vocab_size=min(text.vocab_size, first.vocab_size),
+        vocab_size=first.vocab_size,
         sampling_defaults=first.sampling_defaults,
         executors=tuple(executors),
         store=store,
@@ -101,7 +101,7 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
 
 def _open_grammars(grammars: Grammars, text: Text, model: LoadedModel) -> GrammarCompiler:
     """Its trial process starts meanwhile."""
-    process = TrialProcess(run_trials, text.to_json(), model.vocab_size, tuple(model.end_token_ids))
+    process = TrialProcess(run_trials, text.to_json(), text.vocab_size, tuple(model.end_token_ids))
     process.start()
     grammars.prepare()
     return GrammarCompiler(grammars, process)
@@ -118,9 +118,19 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     text.warm_up()
     models = tuple(load_networks(config, folder))
     probe(models[0], text)
+    models = tuple(join_text(model, text) for model in models)
     if isinstance(network := models[0].network, Decoder):
         network.warm_up(config.chunk_tokens(models[0].device.type), min(config.expected_slots, WARM_ROWS))
     return models, text
+
+
+def join_text(model: LoadedModel, text: Text) -> LoadedModel:
+    """The model with the token ids that its tokenizer has too, and with the end tokens of both. Texts that encode to
+    others are refused from now on."""
+    text.limit_ids(model.vocab_size)
+    known = min(text.vocab_size, model.vocab_size)
+    ends = model.end_token_ids | text.end_token_ids
+    return replace(model, vocab_size=known, end_token_ids=frozenset(end for end in ends if end < known))
 
 
 def _require_rows_apart(config: ServeConfig) -> None:

@@ -24,7 +24,7 @@ from scheduler.serving_time.profile_file import Profile
 from server.cli.config import ServeConfig
 from server.composition import devices, scheduling
 from server.composition.cache_paths import fetch_model
-from server.composition.loading import load_networks
+from server.composition.loading import join_text, load_networks
 
 LONGEST = 2048  # tokens of measured rows by default; beyond, attention dominates and the bilinear fit suffers
 
@@ -79,7 +79,7 @@ def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
     text = Text.load(folder)
     model = next(load_networks(config, folder))
     probe(model, text)
-    return model, text
+    return join_text(model, text), text
 
 
 def slice_cells(cells: Iterable[GridCell], model: Bilinear, count: int, seconds: float) -> tuple[GridCell, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gguf
@@ -17,11 +17,14 @@ MERGED = ("12", "ĠĠ")
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
 
 
-def write(path: Path, *, pre: str = "smollm", architecture: str = "llama", **metadata: int) -> Weights:
-    """Write the file; returns its weights under the names that transformers gives them."""
+def write(
+    path: Path, *, pre: str = "smollm", architecture: str = "llama", special: Sequence[str] = SPECIAL, **metadata: int
+) -> Weights:
+    """Write the file, with other names of the control tokens if need be; returns its weights under the names that
+    transformers gives them."""
     writer = gguf.GGUFWriter(path, architecture)
     _add_shape(writer)
-    _add_tokenizer(writer, pre)
+    _add_tokenizer(writer, pre, special)
     for key, value in metadata.items():
         writer.add_uint32(key.replace("__", "."), value)
     weights = _weights()
@@ -47,11 +50,11 @@ def _add_shape(writer: gguf.GGUFWriter) -> None:
     writer.add_vocab_size(len(tokens()))
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, pre: str) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, pre: str, special: Sequence[str]) -> None:
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
-    writer.add_token_list(tokens())
+    writer.add_token_list([*special, *tokens()[len(special) :]])
     writer.add_token_types([control if token in SPECIAL else normal for token in tokens()])
     writer.add_token_merges([" ".join(token) for token in MERGED])
     writer.add_bos_token_id(1)

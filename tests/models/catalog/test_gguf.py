@@ -59,14 +59,27 @@ def test_the_folder_is_a_whole_checkpoint_without_quantization(source: Path) -> 
     config = json.loads((folder / "config.json").read_text())
     assert "quantization_config" not in config
     assert (config["num_key_value_heads"], config["max_position_embeddings"]) == (tiny_gguf.KV_HEADS, tiny_gguf.CONTEXT)
-    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 2
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [0, 2]
     assert [path.name for path in source.parent.iterdir() if path.name not in ("tiny.gguf", "converted")] == []
 
 
-def test_end_of_turn_ends_an_answer_as_end_of_text_does(source: Path) -> None:
-    tiny_gguf.write(source, tokenizer__ggml__eot_token_id=0)
+@pytest.mark.parametrize(
+    ("special", "keys", "ends"),
+    [
+        (("<pad>", "<|user|>", "<stop>"), {}, 2),
+        (("<pad>", "<|user|>", "<stop>"), {"tokenizer__ggml__eot_token_id": 0}, [0, 2]),
+        (("<|endoftext|>", "<|im_start|>", "<|im_end|>"), {}, [0, 2]),
+        (("<|eot_id|>", "<end_of_turn>", "<stop>"), {}, [0, 1, 2]),
+        (("<|end|>", "<pad>", "<stop>"), {}, [0, 2]),
+        (("<|end|>", "<|call|>", "<|return|>"), {}, [1, 2]),
+    ],
+)
+def test_end_of_turn_ends_an_answer_as_end_of_text_does(
+    source: Path, special: tuple[str, ...], keys: dict[str, int], ends: int | list[int]
+) -> None:
+    tiny_gguf.write(source, special=special, **keys)
     generation = json.loads((converted(source) / "generation_config.json").read_text())
-    assert generation["eos_token_id"] == [0, 2]
+    assert generation["eos_token_id"] == ends
 
 
 def test_the_tokenizer_keeps_its_template_control_tokens_and_context(source: Path) -> None:

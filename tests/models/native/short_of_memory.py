@@ -1,4 +1,4 @@
-"""The compiled pass where memory or threads end, in a process of its own: what it says, and whether it goes on after that.
+"""The compiled pass where memory or threads end, in a process of its own: what it says, and whether it goes on.
 
 python -m tests.models.native.short_of_memory FOLDER WHAT
 """

@@ -155,8 +155,8 @@ def test_sampling_defaults_come_from_the_models_own_recommendation(folder: Path)
     assert load(folder).sampling_defaults == SamplingDefaults(temperature=0.6, top_k=20, top_p=0.95)
 
 
-@pytest.mark.parametrize(("named", "expected"), [(7, {7}), ([7, 2], {7, 2}), (None, {2})])
-def test_end_tokens_come_from_the_generation_config_else_from_the_config(
+@pytest.mark.parametrize(("named", "expected"), [(7, {7, 2}), ([7, 2], {7, 2}), (None, {2})])
+def test_end_tokens_are_those_of_the_generation_config_and_of_the_config(
     folder: Path, named: int | list[int] | None, expected: set[int]
 ) -> None:
     edit(folder / "generation_config.json", eos_token_id=named)
