@@ -49,7 +49,10 @@ class Embedder:
 
     @property
     def vocab_size(self) -> int:
-        return len(self._network.tokenizer)
+        """Token ids that tokenizer and network know."""
+        network = getattr(self._network[0], "auto_model", None)  # a table of embeddings alone has none
+        known = len(self._network.tokenizer)
+        return known if network is None else min(known, int(network.get_input_embeddings().num_embeddings))
 
     @property
     def dimensions(self) -> int:

@@ -53,7 +53,8 @@ class EmbeddingWorker:
                 message = f"has {len(ids)} tokens, but {self._name} reads {most}; shorten it"
                 raise Refused(message, place, "context_length_exceeded")
             if min(ids, default=0) < 0 or max(ids, default=0) > last:
-                raise Refused(f"token ids of {self._name} go from 0 to {last}", place)
+                told = f"has the token {max(ids)}, but " if isinstance(inputs[place], str) else ""
+                raise Refused(f"{told}token ids of {self._name} go from 0 to {last}", place)
         return found
 
     def embed(self, ids: Sequence[Ids], dimensions: int | None) -> FloatMatrix:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
 
 from models import embedder as module
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
 from models.embedder import Embedder
 from models.network import packing
+from server.embeddings import EmbeddingWorker, Refused
 from tests.models import tiny_embedder
 
 
@@ -51,6 +53,18 @@ def test_what_is_longer_than_it_reads_is_cut(folder: Path) -> None:
 
 def test_it_reads_no_more_than_its_network_can(folder: Path) -> None:
     assert Embedder.load(folder, max_tokens=1000).max_tokens == 32
+
+
+def test_it_knows_no_token_that_its_network_lacks(tmp_path: Path) -> None:
+    """A text with such a token ended in an error of torch."""
+    folder = tiny_embedder.build(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer.add_tokens(["<new>"])
+    tokenizer.save_pretrained(folder)
+    network = Embedder.load(folder)
+    assert network.vocab_size == len(tiny_embedder.WORDS)
+    with pytest.raises(Refused, match="has the token 30, but token ids of tiny go from 0 to 29"):
+        EmbeddingWorker(network, "tiny").read(["a b", "a <new> b"])
 
 
 def test_texts_that_come_again_are_not_embedded_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

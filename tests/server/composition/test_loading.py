@@ -27,7 +27,7 @@ from server.composition.loading import build_executor, load_models
 from tests import tiny
 from tests.engine.forward.recorded import Recorder
 from tests.engine.rows import device_of, finish, lifecycle_of, spec, tokens_of
-from tests.engine.sampling.grammars import PERSON, check_answer
+from tests.engine.sampling.grammars import SCHEMAS, check_answer, schema
 
 
 @pytest.mark.parametrize(
@@ -105,11 +105,12 @@ def test_tokens_that_only_the_network_or_only_the_tokenizer_has_are_never_chosen
     assert ("'<think>' or a later token are refused" in caplog.text) is (more < 0)
     lifecycle = lifecycle_of(model, text)
     free = [spec(row_id, 9, max_tokens=20, temperature=1.5 * row_id, logprobs=5) for row_id in range(2)]
-    lifecycle.table.admit([*free, spec(2, 9, max_tokens=60, grammar=PERSON, ignore_eos=False)])
+    chosen = schema(SCHEMAS["enum"])
+    lifecycle.table.admit([*free, spec(2, 9, max_tokens=200, grammar=chosen, ignore_eos=False)])
     updates = finish(lifecycle)
     assert all(token < model.vocab_size for tokens in tokens_of(updates).values() for token in tokens)
     assert all(token < model.vocab_size for one in updates for line in one.logprobs for token, _ in line.top)
-    check_answer("".join(one.text for one in updates if one.row_id == 2), PERSON)
+    check_answer("".join(one.text for one in updates if one.row_id == 2), chosen)
 
 
 @pytest.mark.usefixtures("one_thread")
