@@ -94,7 +94,7 @@ class Text:
                 found += [index for index in ids if index in control][:1]
             if len(found) > 1:
                 break
-        return control.intersection(found)
+        return frozenset(control.intersection(found))
 
     @cached_property
     def takes_tools(self) -> bool:

@@ -315,7 +315,7 @@ def read_kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
 
 def _end_token_ids(network: PreTrainedModel, vocab_size: int) -> frozenset[int]:
     """The tokens that end an answer. Raises LoadError for one that the network cannot choose."""
-    named = [one.eos_token_id for one in (network.generation_config, network.config) if one is not None]
+    named = [getattr(one, "eos_token_id", None) for one in (network.generation_config, network.config)]
     ends = {end for one in named if one is not None for end in (one if isinstance(one, list) else [one])}
     foreign = [end for end in ends if not isinstance(end, int) or not 0 <= end < vocab_size]
     if foreign:

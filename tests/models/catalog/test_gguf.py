@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_the_folder_is_a_whole_checkpoint_without_quantization(source: Path) -> 
     ],
 )
 def test_end_of_turn_ends_an_answer_as_end_of_text_does(
-    source: Path, special: tuple[str, ...], keys: dict[str, int], ends: int | list[int]
+    source: Path, special: tuple[str, ...], keys: dict[str, Any], ends: int | list[int]
 ) -> None:
     tiny_gguf.write(source, special=special, **keys)
     generation = json.loads((converted(source) / "generation_config.json").read_text())

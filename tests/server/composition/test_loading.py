@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,7 +124,7 @@ def test_the_ends_of_tokenizer_and_template_end_answers_and_are_barred_and_ignor
         (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | {"eos_token_id": tiny.PAD_ID}))
     (model,), text = load_models(ServeConfig(model=str(folder), device="cpu", dtype="float32"))
     assert model.end_token_ids == {tiny.PAD_ID, tiny.END_ID}
-    asked = {"temperature": 0.0, "logit_bias": ((tiny.END_ID, 100.0),), "ignore_eos": False}
+    asked: dict[str, Any] = {"temperature": 0.0, "logit_bias": ((tiny.END_ID, 100.0),), "ignore_eos": False}
     lifecycle = lifecycle_of(model, text)
     lifecycle.table.admit(
         [
