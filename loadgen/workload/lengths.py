@@ -96,22 +96,19 @@ class Lengths:
     input_length: int
     output_length: int
     client: str = ""
-    chat: str = ""
-    """The id of the request where its trace names those that came before others; else empty, as `parent` is."""
-    parent: str = ""
-    """The `chat` whose answer was there before this request came; empty for the first of a conversation."""
+    chat: str = ""  # the request's id, in traces that name the turn before each
+    parent: str = ""  # the `chat` of the turn before; empty for the first
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: how to read rows, and the columns of time, prompt tokens and answer tokens, and others it must have."""
+    """How to read rows; columns of time, prompt tokens and answer tokens, then others that must be there."""
 
     rows: Callable[[Path, Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]
     columns: tuple[str, ...]
     per_second: float = 1.0
     """Units of time in a second, where times are numbers."""
-    foreign: str | None = None
-    """A column by which rows that have all others are known as Qwen-Bailian's, whose times are seconds."""
+    foreign: str | None = None  # a column that only Qwen-Bailian's rows have
 
     def read(self, path: Path) -> Iterator[Lengths]:
         """Every request of a file, its arrival by the trace's own clock; raises UserError."""

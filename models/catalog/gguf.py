@@ -32,19 +32,14 @@ PLAIN = frozenset({"default", "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion
 DIGIT_BY_DIGIT = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"})
 """Values that mean: GPT-2's split, with each digit on its own. transformers does not know them."""
 
-
+# llama.cpp's list; only control tokens of these names end an answer.
 END_NAMES = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
     *("<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>", "<|eom_id|>", "<turn|>"),
     *("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]"),
 )
-"""Control tokens that end an answer wherever a vocabulary has them: llama.cpp's list."""
 
-BETWEEN_MESSAGES = "<|end|>"
-"""One of them that only ends a part of an answer where the vocabulary has `<|return|>` or `<|flush|>` for the whole."""
-
-CONTROL = 3
-"""A control token in `tokenizer.ggml.token_type`."""
+CONTROL = 3  # a value of tokenizer.ggml.token_type
 
 
 def require_gguf(path: Path) -> None:
@@ -168,8 +163,8 @@ def _set_end_tokens(
     control = {place for place, kind in enumerate(metadata.get("tokenizer.ggml.token_type", ())) if kind == CONTROL}
     places = ((name, tokenizer.backend_tokenizer.token_to_id(name)) for name in END_NAMES)
     known = {name: place for name, place in places if place in control}
-    if known.keys() & {"<|return|>", "<|flush|>"}:
-        known.pop(BETWEEN_MESSAGES, None)
+    if known.keys() & {"<|return|>", "<|flush|>"}:  # these end the answer, and <|end|> a part of it
+        known.pop("<|end|>", None)
     ends = sorted(named | set(known.values()))
     if generation is not None and ends:
         generation.eos_token_id = ends if len(ends) > 1 else ends[0]
