@@ -69,12 +69,8 @@ class Text:
         """Refuse texts with tokens that a network of `vocab_size` tokens lacks."""
         if self.vocab_size > vocab_size:
             self._limit = vocab_size
-            log.warning(
-                "the tokenizer has ids up to %d and the network up to %d: texts with %r or a later token are refused",
-                self.vocab_size - 1,
-                vocab_size - 1,
-                self.token_string(vocab_size),
-            )
+            first = self.token_string(vocab_size)
+            log.warning("the network lacks the tokens from %d (%r) on: texts with them are refused", vocab_size, first)
 
     @cached_property
     def end_token_ids(self) -> frozenset[int]:

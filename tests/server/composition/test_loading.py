@@ -103,7 +103,7 @@ def test_tokens_that_only_the_network_or_only_the_tokenizer_has_are_never_chosen
     config = ServeConfig(model=str(resized(tmp_path, more)), device="cpu", dtype="float32", kernels=kernels)
     (model,), text = load_models(config)
     assert model.vocab_size == min(text.vocab_size, len(model.network.embeddings))
-    assert ("'<think>' or a later token are refused" in caplog.text) is (more < 0)
+    assert ("('<think>') on: texts with them are refused" in caplog.text) is (more < 0)
     lifecycle = lifecycle_of(model, text)
     free = [spec(row_id, 9, max_tokens=20, temperature=1.5 * row_id, logprobs=5) for row_id in range(2)]
     chosen = schema(SCHEMAS["enum"])
