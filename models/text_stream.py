@@ -7,6 +7,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -132,21 +133,26 @@ class StopMatcher:
     """Watches a text for stop strings; holds back what may become one."""
 
     def __init__(self, stops: Sequence[str], *, include: bool) -> None:
-        self._stops = stops
+        self._by_letter: defaultdict[str, list[str]] = defaultdict(list)  # so that many cost little
+        for stop in sorted(stops):
+            self._by_letter[stop[0]].append(stop)
         self._include = include
         self._held = ""
 
     def push(self, piece: str) -> tuple[str, str | None]:
         """Returns the text that may be shown, and the stop string that ends it, if one does."""
-        text = self._held + piece
-        found = min(((text.find(stop), stop) for stop in self._stops if stop in text), default=None)
-        if found is not None:
-            at, stop = found
-            self._held = ""
-            return text[: at + len(stop) if self._include else at], stop
-        keep = max((overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep], None
+        if not self._by_letter:
+            return piece, None
+        text, self._held = self._held + piece, ""
+        end = len(text)
+        for at, letter in enumerate(text):
+            for stop in self._by_letter.get(letter, ()):
+                if text.startswith(stop, at):
+                    return text[: at + len(stop) if self._include else at], stop
+                if end == len(text) and stop.startswith(text[at:]):
+                    end = at
+        self._held = text[end:]
+        return text[:end], None
 
     def flush(self) -> str:
         """The text that was held back and did not become a stop string."""

@@ -314,6 +314,9 @@ def matched(matcher: StopMatcher, *texts: str) -> tuple[str, str | None]:
         (["cd", "b"], ["abcd"], ("a", "b")),  # the earliest in the text, not the first in the list
         (["abc", "ab"], ["xabc"], ("x", "ab")),
         (["aab"], ["aa", "a", "b"], ("a", "aab")),  # what is held may begin one character later
+        ([f"<{place}>" for place in range(256)], ["a<2", "56><25", "5>"], ("a<256>", "<255>")),
+        (["ab", "abcd", "cx"], ["xabc"], ("x", "ab")),
+        (["abcd", "cx"], ["xabc", "x"], ("xab", "cx")),  # what begins earlier came to nothing
         (["\n\n"], ["one\n", "two\n", "\n"], ("one\ntwo", "\n\n")),
         (["😀"], ["a😀"], ("a", "😀")),
         (["\0"], ["a\0b"], ("a", "\0")),
