@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from models.files import is_disk_full
+from server.api.output.reply import escape_line_ends
 from server.batches import batch as stored
 from server.batches.asker import ModelAsker
 from server.batches.files import FileStore, RecordFolder, new_file_id
@@ -229,7 +230,8 @@ class Batches:
     async def _append(self, record: stored.BatchRecord, lines: Sequence[stored.ResultLine], *, fine: bool) -> None:
         """On the disk and counted on return."""
         name = record.result_ids[not fine]
-        await self._write(self._append_now, name, record.holder, msgspec.json.Encoder().encode_lines(lines))
+        written = escape_line_ends(msgspec.json.Encoder().encode_lines(lines))
+        await self._write(self._append_now, name, record.holder, written)
         record.completed += fine * len(lines)
         record.failed += (not fine) * len(lines)
 

@@ -25,7 +25,7 @@ from server.api.input.schema import TextBody
 from server.api.limits import LIMITS
 from server.api.output import sse
 from server.api.output.call import Call, Part, open_call, read_updates
-from server.api.output.reading import CallPiece, Piece
+from server.api.output.reading import CallPiece, Piece, try_json
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel
@@ -159,6 +159,11 @@ class Item:
         """What it says so far, or the call's arguments."""
         return "".join(self.parts)
 
+    @property
+    def is_whole_call(self) -> bool:
+        """Whether it is a call with all of its arguments, although the answer may be cut behind it."""
+        return self.call is not None and isinstance(try_json(self.text), dict)
+
 
 class ItemWords(Words):
     """Words a call's only answer. An API's vocabulary words each step of an item as typed events, of which the last
@@ -185,7 +190,8 @@ class ItemWords(Words):
             return
         if not self.items:  # an answer without any is an empty text
             yield from self._begin(None)
-        yield from self._close("incomplete" if part.update.finish_reason is FinishReason.LENGTH else "completed")
+        cut = part.update.finish_reason is FinishReason.LENGTH and not self.items[-1].is_whole_call
+        yield from self._close("incomplete" if cut else "completed")
         yield from self.ending(part.update)
 
     def _begin(self, call: CallPiece | None) -> Iterator[msgspec.Struct]:

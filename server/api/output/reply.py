@@ -44,7 +44,19 @@ class Lazy(Sequence[T], Generic[S, T]):
 
 def encode(body: object) -> bytes:
     """JSON of a response or an event."""
-    return orjson.dumps(msgspec.to_builtins(body, builtin_types=(orjson.Fragment,), enc_hook=_encode_items))
+    data = orjson.dumps(msgspec.to_builtins(body, builtin_types=(orjson.Fragment,), enc_hook=_encode_items))
+    return escape_line_ends(data)
+
+
+LINE_ENDS = [(letter.encode(), b"\\u%04x" % ord(letter)) for letter in "\x85\u2028\u2029"]
+
+
+def escape_line_ends(data: bytes) -> bytes:
+    """JSON without the raw characters at which some clients end a line, though neither events nor JSON lines do."""
+    if not data.isascii():
+        for raw, escaped in LINE_ENDS:
+            data = data.replace(raw, escaped)
+    return data
 
 
 def _encode_items(items: Lazy[Any, Any]) -> orjson.Fragment:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from server.http.access import ACCESS, ALL
 from server.http.front import Front
 from server.http.service import FilesPlace
 from server.observe.logs import quiet_broken_requests
-from tests.server.fakes import ANSWER, answer
+from tests.server.fakes import ANSWER, answer, say
 from tests.server.live import Live, bearer, chat_body, live_server
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
@@ -107,6 +108,16 @@ async def test_each_line_gets_its_answer_or_its_error(live: Live) -> None:
     assert wrong["c"]["response"]["body"]["error"]["param"] == "temperature"
     assert wrong["d"]["response"]["body"]["error"]["param"] == "stream"
     assert batch["created_at"] <= batch["in_progress_at"] <= batch["completed_at"] < batch["expires_at"]
+
+
+async def test_no_line_of_results_ends_within_it(live: Live) -> None:
+    """Clients that read by str.splitlines broke on lines with U+2028 in an answer, or in a name of their own."""
+    live.dispatcher.script = partial(say, "x\u2028y\x85z")
+    batch = await until(live, await begin(live, line("a\u2029b")), "completed")
+    raw = (await live.get(f"/v1/files/{batch['output_file_id']}/content")).body.decode()
+    (one,) = map(orjson.loads, raw.splitlines())
+    assert one["custom_id"] == "a\u2029b"
+    assert one["response"]["body"]["choices"][0]["message"]["content"] == "x\u2028y\x85z"
 
 
 async def test_completions_too(live: Live) -> None:

@@ -6,14 +6,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 
 import aiohttp
+import orjson
 import pytest
 
 from scheduler.stream import AT_ONCE, Wakeups
 from server.api.limits import Limits
+from server.api.output.reply import escape_line_ends
 from server.api.output.sse import HEADER, Progress, look_often, progress_in
-from tests.server.fakes import ANSWER
+from tests.server.fakes import ANSWER, say
 from tests.server.live import Live, chat_body, parse_events, text_of
 
 
@@ -169,3 +172,33 @@ async def test_a_header_that_says_neither_yes_nor_no_is_refused(live: Live) -> N
 def test_a_client_reads_what_the_server_words(progress: Progress) -> None:
     assert progress_in(progress.comment()) == progress
     assert progress_in("keep-alive") is None
+
+
+ENDS = "a\x85b\u2028c\u2029d"  # where str.splitlines ends a line, and so do clients that read by it
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_line_ends_within_an_answer(live: Live, path: str, stream: bool) -> None:
+    live.dispatcher.script = partial(say, ENDS)
+    body = (
+        {"prompt": "Hi"} if path == "/v1/completions" else {"input": "Hi"} if path == "/v1/responses" else chat_body()
+    )
+    body = {**body, "stream": stream, "max_output_tokens" if path == "/v1/responses" else "max_tokens": 40}
+    async with live.session.post(live.url + path, json=body) as response:
+        text = await response.text()
+    assert response.status == 200
+    for line in text.splitlines():
+        if line.startswith(("data: {", "{")):
+            orjson.loads(line.removeprefix("data: "))
+    assert not set("\x85\u2028\u2029") & set(text)
+    assert all(rf"\u{ord(letter):04x}" in text for letter in "\x85\u2028\u2029")
+
+
+def test_escaping_ends_of_lines_changes_nothing_else() -> None:
+    for text in (ENDS, "é “x” 你好 🙂 \u2027\u202a\x84\x86", "plain"):
+        data = orjson.dumps({"a": text})
+        escaped = escape_line_ends(data)
+        assert orjson.loads(escaped) == {"a": text}
+        assert len(escaped.decode().splitlines()) == 1
+        assert (escaped == data) == (text != ENDS)
