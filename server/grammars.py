@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -66,14 +66,13 @@ class TrialsFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Grammars to try: some that are only checked, each by itself, and one that is compiled."""
+    """A grammar to try."""
 
-    checked: tuple[Grammar, ...]
-    compiled: Grammar | None
+    compiled: Grammar
     seconds: float
-    """Seconds of a processor that they may take."""
+    """Seconds of a processor that it may take."""
     spare: float | None = None
-    """Seconds in which they have to be done, with what nothing else wants of the processors."""
+    """Seconds in which it has to be done, with what nothing else wants of the processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,6 @@ class Outcome:
     bytes: int = 0
     """Bytes of memory that it took."""
     error: str | None = None
-    place: int | None = None
-    """Which of the checked grammars the error is about; None: the compiled one."""
 
 
 def run_trials(connection: Connection[Any, Any], vocabulary: str, width: int, end_token_ids: tuple[int, ...]) -> None:
@@ -133,14 +130,8 @@ def _bound(trial: Trial) -> None:
 def try_grammars(trial: Trial, grammars: Grammars) -> Outcome:
     """Compile what is to be tried."""
     _, before = _memory()
-    for place, grammar in enumerate(trial.checked):
-        try:
-            grammars.check(grammar)
-        except GrammarError as error:
-            return Outcome(error=str(error), place=place)
     try:
-        if trial.compiled is not None:
-            grammars.compile(trial.compiled)
+        grammars.compile(trial.compiled)
     except GrammarError as error:
         return Outcome(error=str(error))
     _, after = _memory()
@@ -168,12 +159,7 @@ REMEMBERED = 4096
 
 
 class RefusedGrammar(GrammarError):
-    """A grammar that cannot be used, among several."""
-
-    def __init__(self, message: str, place: int | None = None) -> None:
-        super().__init__(message)
-        self.place = place
-        """Its place among those that were checked; None for the one to be compiled, and where it is not known."""
+    """A grammar that cannot be used, whoever tries."""
 
 
 class GrammarCompiler:
@@ -190,15 +176,12 @@ class GrammarCompiler:
             (PATIENT, ThreadPoolExecutor(1, "large grammars", give_way)),
         )
 
-    async def compile(self, grammar: Grammar | None, checked: Sequence[Grammar] = ()) -> Compiled | None:
-        """Compile a grammar, if there is one, and check others, each by itself.
-
-        Raises RefusedGrammar, GrammarsFull and TrialsFailed.
-        """
+    async def compile(self, grammar: Grammar) -> Compiled:
+        """Compile a grammar. Raises RefusedGrammar, GrammarsFull and TrialsFailed."""
         run = asyncio.get_running_loop().run_in_executor
         for seconds, pool in self._pools:
             with suppress(Exceeded):
-                return await run(pool, self._compile, Trial(tuple(checked), grammar, seconds))
+                return await run(pool, self._compile, Trial(grammar, seconds))
         limit = f"{PATIENT:g} s or {MEMORY // 2**20} MiB"
         raise RefusedGrammar(f"takes more than {limit} to be compiled; make it smaller or simpler")
 
@@ -212,7 +195,7 @@ class GrammarCompiler:
         for _, pool in self._pools:
             pool.shutdown(cancel_futures=True)
 
-    def _compile(self, trial: Trial) -> Compiled | None:
+    def _compile(self, trial: Trial) -> Compiled:
         """Compile what has passed a trial, which may have been made before. Raises Exceeded and RefusedGrammar."""
         key = hashlib.sha256(msgspec.msgpack.encode(trial)).digest()
         with self._lock:
@@ -228,8 +211,8 @@ class GrammarCompiler:
         if outcome is None:
             raise Exceeded
         if outcome.error is not None:
-            raise RefusedGrammar(outcome.error, outcome.place)
-        return None if trial.compiled is None else self.grammars.compile(trial.compiled, outcome.bytes)
+            raise RefusedGrammar(outcome.error)
+        return self.grammars.compile(trial.compiled, outcome.bytes)
 
     def _run(self, trial: Trial) -> Outcome:
         """Run a trial in spare time, and with its share of the processors where it gets too little of that."""

@@ -15,14 +15,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
+import orjson
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from engine.device import RowFault
+from engine.sampling.json_schema import loosen_schema, strip_schema
 from engine.sampling.params import Grammar, GrammarKind
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ DEAD_END = "NoExtensionBias"  # prefix of the error where no token is allowed
 ASCII_CLASSES = MappingProxyType({r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"})
 
 CLASS = re.compile(r"\\.", flags=re.DOTALL)
+JSON_RULE = re.compile(r"^(?P<name>\w+): %json (?P<schema>\{.*\})$", flags=re.MULTILINE)
 
 MAX_ITEMS = 10_000  # parses of an ambiguous grammar in one step; a fifth of the library's bound
 
@@ -68,6 +71,7 @@ class Compiled:
     grammar: Grammar
     start: LLMatcher  # at the beginning, its first mask computed; rows copy it
     bytes: int  # to compile it
+    unchecked: tuple[str, ...] = ()  # where in lenient schemas stands what the library cannot enforce
 
 
 class Grammars:
@@ -136,20 +140,15 @@ class Grammars:
         except GrammarError as error:
             log.warning("%s", error)
 
-    def check(self, grammar: Grammar) -> None:
-        """Check what does not depend on the vocabulary. Raises GrammarError."""
-        failed, messages = LLMatcher.validate_grammar_with_warnings(_written(grammar), limits=self._limits)
-        if failed:
-            raise _refusal(messages[0])
-
     def _compile(self, grammar: Grammar, size: int) -> Compiled:
-        start = LLMatcher(self._tokenizer, _written(grammar), log_level=0, limits=self._limits)
+        text, unchecked = _written(grammar)
+        start = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if start.is_error():
             raise _refusal(start.get_error())
         start.compute_bitmask()  # fails where nothing matches, or for too much ambiguity
         if start.is_error():
             raise _refusal(start.get_error())
-        return Compiled(grammar, start, size)
+        return Compiled(grammar, start, size, tuple(unchecked))
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -169,23 +168,48 @@ def tell(message: str) -> str:
     if "panic" in message:
         log.warning("the grammar library failed: %s", _one_line(message))
         return "is too large or too complex; shorten it"
-    return _one_line(message.replace("<non-verbose/>", ""))
+    return _one_line(message.replace("<non-verbose/>", "").partition(". Enable 'coerce_one_of'")[0])
 
 
-def _written(grammar: Grammar) -> str:
-    """Raises GrammarError."""
-    match grammar.kind:
-        case GrammarKind.JSON_SCHEMA:
-            try:
-                return LLMatcher.grammar_from_json_schema(
-                    grammar.text, overrides={"whitespace_pattern": WHITESPACE, "lenient": grammar.lenient}
-                )
-            except ValueError as error:
-                raise GrammarError(_one_line(str(error))) from error
-        case GrammarKind.REGEX:
-            return LLMatcher.grammar_from_regex(CLASS.sub(lambda one: ASCII_CLASSES.get(one[0], one[0]), grammar.text))
-        case GrammarKind.LARK:
-            return LLMatcher.grammar_from_lark(grammar.text)
+def _written(grammar: Grammar) -> tuple[str, list[str]]:
+    """The grammar as the library reads it, and what it leaves unchecked of its schemas. Raises GrammarError."""
+    unchecked: list[str] = []
+
+    def fit(rule: re.Match[str]) -> str:
+        try:
+            schema = orjson.loads(rule["schema"])
+        except ValueError:
+            return rule[0]  # which the library words better
+        return f"{rule['name']}: %json {_fit(schema, schema.get('x-guidance'), rule['name'], unchecked)}"
+
+    try:
+        match grammar.kind:
+            case GrammarKind.JSON_SCHEMA:
+                options = {"whitespace_pattern": WHITESPACE, "lenient": grammar.lenient}
+                text = _fit(orjson.loads(grammar.text), options, "", unchecked)
+                return LLMatcher.grammar_from_json_schema(text), unchecked
+            case GrammarKind.REGEX:
+                pattern = CLASS.sub(lambda one: ASCII_CLASSES.get(one[0], one[0]), grammar.text)
+                return LLMatcher.grammar_from_regex(pattern), unchecked
+            case GrammarKind.LARK:
+                return LLMatcher.grammar_from_lark(JSON_RULE.sub(fit, grammar.text)), unchecked
+    except ValueError as error:
+        raise GrammarError(_one_line(str(error))) from error
+    except RecursionError:
+        raise GrammarError("is nested too deeply; flatten it") from None
+
+
+def _fit(schema: Any, options: Any, rule: str, unchecked: list[str]) -> str:
+    """A schema of which the library takes everything, as a text with its options in it."""
+    schema, options = strip_schema(schema), options if isinstance(options, dict) else {}
+    if options.get("lenient"):
+        schema, without = loosen_schema(schema, _takes)
+        unchecked += (f"{rule}.{path}".lstrip(".") for path in without)
+    return orjson.dumps({**schema, "x-guidance": {**options, "lenient": False}}).decode()
+
+
+def _takes(schema: Any) -> bool:
+    return not LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(orjson.dumps(schema).decode()))
 
 
 def _one_line(message: str) -> str:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from models.options import suggest
 
 Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
-TopP: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
+TopP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]  # 0 and -1: off
 MinP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 RepetitionPenalty: TypeAlias = Annotated[float, Meta(ge=0.01, le=10)]

@@ -26,6 +26,8 @@ from scheduler.stream import Wakeups
 from server.api.embeddings import EMBEDDER
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
 from server.api.health import CREATED, LIFE, Life
+from server.api.input.ignored import HEADER as IGNORED_HEADER
+from server.api.input.ignored import IGNORED
 from server.api.input.structured import give_up_compiling
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.openapi import DOCUMENT, encode_document
@@ -182,6 +184,8 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     if (dialect := request.get(OPERATION, NOWHERE).dialect) is not None:
         response.headers[dialect.id_header] = request_id(request)
     response.headers.update(request.get(SHORT_FORM, {}))
+    if names := IGNORED.get():
+        response.headers[IGNORED_HEADER] = ", ".join(names)
 
 
 @web.middleware
@@ -190,6 +194,7 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
     start = time.monotonic()
     status = "client gone"
     CURRENT_ID.set(request_id(request))
+    IGNORED.set([])
     request[OPERATION] = request.app[BY_HANDLER].get(request.match_info.handler, NOWHERE)
     try:
         response = await handler(request)

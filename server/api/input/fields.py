@@ -35,6 +35,8 @@ def refused(reason: str, *harmless: object) -> Meta:
 
 
 UseLogitBias: TypeAlias = Annotated[Raw, refused("is not supported; use logit_bias")]
+UseGrammar: TypeAlias = Annotated[Raw, refused("is not supported; use structured_outputs with grammar, in Lark")]
+UseTools: TypeAlias = Annotated[Raw, refused("is not supported; use tools with tool_choice 'required'")]
 UseLogprobs: TypeAlias = Annotated[Raw, refused("is not supported; use logprobs, or /tokenize")]
 
 
@@ -50,12 +52,11 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
         ABSENT
     )
     functions: Annotated[Raw, refused("are not supported; use tools")] = ABSENT
-    guided_choice: Annotated[Raw, refused("is not supported; use structured_outputs with choice")] = ABSENT
-    guided_grammar: Annotated[Raw, refused("is not supported; use structured_outputs with grammar")] = ABSENT
-    guided_json: Annotated[Raw, refused("is not supported; use response_format, or structured_outputs with json")] = (
-        ABSENT
-    )
-    guided_regex: Annotated[Raw, refused("is not supported; use structured_outputs with regex")] = ABSENT
+    ebnf: UseGrammar = ABSENT  # SGLang
+    guided_grammar: UseGrammar = ABSENT  # vLLM before structured_outputs, Aphrodite
+    guided_whitespace_pattern: UseGrammar = ABSENT  # vLLM
+    grammar_string: UseGrammar = ABSENT  # TabbyAPI, text-generation-webui
+    structural_tag: UseTools = ABSENT  # SGLang
     logits_processors: Annotated[Raw, refused("is not supported")] = ABSENT
     modalities: Annotated[Raw, refused("only text comes out of this server", *NOTHING, ["text"])] = ABSENT
     prompt_embeds: Annotated[Raw, refused("only text and token ids can be read")] = ABSENT

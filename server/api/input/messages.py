@@ -95,7 +95,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     """POST /v1/messages."""
 
     max_tokens: TokenCount
-    stop_sequences: Annotated[list[chat.StopString], Meta(max_length=16)] | None = None
+    stop_sequences: chat.StopStrings | None = None
     stream: bool | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None

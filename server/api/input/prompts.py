@@ -19,7 +19,7 @@ from scheduler.length.features import LengthQuery
 from server.api.errors import ApiError, invalid
 from server.api.input.fields import read_object, refuse_foreign, required
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, Message, PastCall, TextBody
-from server.api.input.structured import constraint
+from server.api.input.structured import NO_FORM, constraint, form_of
 from server.api.input.tools import NO_TOOLS, Toolbox, Turn, plain_turns, toolbox
 from server.api.served_model import ServedModel
 from server.lengths.instruction import InstructionSplit, split_by, split_messages
@@ -56,8 +56,7 @@ async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
     refuse_foreign(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
     tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
-    form = tools.offered or body.response_format or body.structured_outputs
-    grammar = await constraint(body, model, tools) if form else None
+    grammar = await constraint(body, model, tools) if tools.must_call or form_of(body) != NO_FORM else None
     turns = body.messages
     is_short = (  # where all that becomes text is short; of many turns none is looked at on the event loop
         not (asks_tools or body.chat_template_kwargs)
@@ -174,8 +173,7 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
     refuse_foreign(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise invalid("best_of", "only the value of n is supported", "unsupported")
-    form = body.response_format or body.structured_outputs
-    grammar = await constraint(body, model) if form else None
+    grammar = await constraint(body, model) if form_of(body) != NO_FORM else None
     is_one = isinstance(body.prompt, str) or all(isinstance(token, int) for token in body.prompt[: SHORT + 1])
     if is_one and len(body.prompt) + len(body.instruction or "") <= SHORT:
         return _complete(body, model, grammar)

@@ -60,11 +60,20 @@ class ResponseTool(msgspec.Struct, frozen=True):
     strict: bool | None = None
 
 
-class NamedFunctionChoice(msgspec.Struct, frozen=True):
-    """The function, or the custom tool, that must be called."""
+class AllowedName(msgspec.Struct, frozen=True):
+    """A tool that may be called; those that the client does not run have no name."""
 
-    name: str
-    type: Literal["function", "custom"] = "function"
+    type: str
+    name: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class NamedFunctionChoice(msgspec.Struct, frozen=True):
+    """The function, or the custom tool, that must be called, or some tools of which one may or must be."""
+
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    type: Literal["function", "custom", "allowed_tools"] = "function"
+    mode: Literal["auto", "required"] | msgspec.UnsetType = msgspec.UNSET
+    tools: Annotated[list[AllowedName], Meta(min_length=1, max_length=128)] | msgspec.UnsetType = msgspec.UNSET
 
 
 class TextFormat(msgspec.Struct, frozen=True):
@@ -125,9 +134,7 @@ def as_chat(body: ResponsesBody, spoken: Sequence[chat.Message]) -> chat.ChatBod
         **common | {"response_format": _response_format(body.text)},
         messages=[*told, *spoken],
         tools=[_tool(tool, f"tools[{place}]") for place, tool in own_tools(body)],
-        tool_choice=chat.NamedTool(chat.NamedFunction(choice.name))
-        if isinstance(choice, NamedFunctionChoice)
-        else choice,
+        tool_choice=_named(choice) if isinstance(choice, NamedFunctionChoice) else choice,
         parallel_tool_calls=body.parallel_tool_calls,
         max_completion_tokens=body.max_output_tokens,
         logprobs=wants_logprobs(body),
@@ -135,12 +142,21 @@ def as_chat(body: ResponsesBody, spoken: Sequence[chat.Message]) -> chat.ChatBod
     )
 
 
+def _named(choice: NamedFunctionChoice) -> chat.NamedTool:
+    if choice.type != "allowed_tools":
+        return chat.NamedTool(chat.NamedFunction(required(choice.name or None, "tool_choice.name")))
+    if choice.mode is msgspec.UNSET or choice.tools is msgspec.UNSET:
+        raise invalid("tool_choice", "'allowed_tools' needs mode and tools")
+    names = [chat.AllowedTool(chat.NamedFunction(tool.name)) for tool in choice.tools if tool.name]
+    return chat.NamedTool(allowed_tools=chat.AllowedTools(choice.mode, names), type=choice.type)
+
+
 def _response_format(text: TextConfig | None) -> chat.ResponseFormat | None:
     if text is None or text.format is None:
         return None
     asked = text.format
     schema = chat.JsonSchema(asked.schema, asked.name, asked.description, asked.strict)
-    return chat.ResponseFormat(asked.type, schema if asked.type == "json_schema" else None)
+    return chat.ResponseFormat(asked.type, schema if asked.type == "json_schema" else None, asked.schema)
 
 
 def wants_logprobs(body: ResponsesBody) -> bool:

@@ -23,6 +23,7 @@ TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 TokenIds: TypeAlias = Annotated[list[TokenId], Meta(max_length=2**20)]
 StopString: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
+StopStrings: TypeAlias = Annotated[list[StopString], Meta(max_length=256)]
 FunctionName: TypeAlias = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 ModelName: TypeAlias = Annotated[str, Meta(max_length=1024)]
 GrammarText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=65536)]
@@ -89,6 +90,8 @@ class ResponseFormat(msgspec.Struct, frozen=True):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema: msgspec.Raw = ABSENT
+    """The schema in the place of llama.cpp, Fireworks and Together."""
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True):
@@ -100,9 +103,27 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
     grammar: GrammarText | None = None
     """A grammar in Lark, with a rule named start."""
     json_object: bool | None = None
+    structural_tag: msgspec.Raw = ABSENT  # vLLM's, both refused
+    whitespace_pattern: msgspec.Raw = ABSENT
 
 
-class GenerationBody(Foreign, frozen=True, kw_only=True):
+class OtherWords(Foreign, frozen=True, kw_only=True):
+    """Other servers' fields for what `structured_outputs` asks for here."""
+
+    format: msgspec.Raw = ABSENT  # Ollama: "json", or a schema
+    grammar: msgspec.Raw = ABSENT  # TGI, mistral.rs: type and value; llama.cpp, KoboldCpp: GBNF, which is refused
+    guided_choice: msgspec.Raw = ABSENT  # vLLM before structured_outputs, Aphrodite
+    guided_json: msgspec.Raw = ABSENT
+    guided_json_object: msgspec.Raw = ABSENT
+    guided_regex: msgspec.Raw = ABSENT
+    json_object: msgspec.Raw = ABSENT
+    json_schema: msgspec.Raw = ABSENT  # llama.cpp, SGLang, TabbyAPI
+    nvext: msgspec.Raw = ABSENT  # NVIDIA's NIM and Dynamo, whose guided_ fields in it are refused
+    regex: msgspec.Raw = ABSENT  # SGLang
+    regex_pattern: msgspec.Raw = ABSENT  # TabbyAPI
+
+
+class GenerationBody(OtherWords, frozen=True, kw_only=True):
     """Fields of OpenAI's endpoints that generate."""
 
     model: ModelName | None = None
@@ -113,7 +134,7 @@ class GenerationBody(Foreign, frozen=True, kw_only=True):
     min_p: MinP | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     n: Annotated[int, Meta(ge=1, le=64)] | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
+    stop: StopString | StopStrings | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=256)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -202,11 +223,26 @@ class NamedFunction(msgspec.Struct, frozen=True):
     name: str
 
 
-class NamedTool(msgspec.Struct, frozen=True):
-    """The tool that must be called."""
+class AllowedTool(msgspec.Struct, frozen=True):
+    """A tool that may be called."""
 
     function: NamedFunction
     type: Literal["function"] = "function"
+
+
+class AllowedTools(msgspec.Struct, frozen=True):
+    """Some of the tools, of which one may or must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=128)]
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """The tool that must be called, or some of which one may or must be."""
+
+    function: NamedFunction | None = None
+    allowed_tools: AllowedTools | None = None
+    type: Literal["function", "allowed_tools"] = "function"
 
 
 class ChatBody(GenerationBody, frozen=True, kw_only=True):

@@ -6,22 +6,28 @@ tools are written in Lark, in which each schema stands by itself, so that refere
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
+import msgspec
 import orjson
 from aiohttp import web
 from msgspec import Raw
 
 from engine.sampling.grammar import WHITESPACE, Compiled, GrammarsFull
+from engine.sampling.json_schema import close_schema
 from engine.sampling.params import Grammar, GrammarKind
 from server.api.errors import ApiError, busy, invalid
-from server.api.input.fields import is_given, read_json
-from server.api.input.schema import ChatBody, ResponseFormat, StructuredOutputs, TextBody
-from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Tool, Toolbox, call_head, close_schema
+from server.api.input.fields import Foreign, is_given, read_json
+from server.api.input.ignored import ignore
+from server.api.input.schema import ChatBody, OtherWords, ResponseFormat, StructuredOutputs, TextBody
+from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Tool, Toolbox, call_head
 from server.api.served_model import MODEL, ServedModel
 from server.grammars import RefusedGrammar, TrialsFailed
 
+CALLS = "start: calls"  # how calls_grammar begins
 ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
 
@@ -31,70 +37,128 @@ async def give_up_compiling(app: web.Application) -> None:
         compiler.give_up()
 
 
+OTHER_WORDS = OtherWords.__struct_fields__[len(Foreign.__struct_fields__) :]
+form_of = attrgetter("response_format", "structured_outputs", *OTHER_WORDS)
+NO_FORM = (None, None, *[Raw()] * len(OTHER_WORDS))
+"""`form_of` a body that has no field that binds its answer."""
+
+
 async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
     """The grammar that the answer must match; None where it may be anything after all. Raises ApiError."""
-    grammar, param, schemas = await model.run_in_thread(_read, body, tools, model.defaults.close_schemas)
-    if model.grammars is None and grammar is not None:
+    grammar, param = await model.run_in_thread(_read, body, tools, model.defaults.close_schemas)
+    if grammar is None:
+        return None
+    if model.grammars is None:
         fault = "this server does not constrain answers (--no-structured-outputs); leave it out"
         raise invalid(param, fault, "unsupported")
-    if model.grammars is None:
-        return None
     path = "response_format.json_schema.schema" if param == "response_format" else param
     try:
-        return await model.grammars.compile(grammar, schemas)
+        compiled = await model.grammars.compile(grammar)
     except GrammarsFull as error:
         raise busy(f"{path}: {error}", "too_many_grammars", 1) from None
     except RefusedGrammar as error:
-        hint = "; leave it out, or set strict to false to have it unchecked" if "Unimplemented" in str(error) else ""
-        path = path if error.place is None else f"tools[{error.place}].function.parameters"
-        raise invalid(path, f"{error}{hint}", "invalid_grammar") from None
+        raise _refusal(str(error), path, grammar) from None
     except TrialsFailed as error:
         raise ApiError(503, str(error)) from None
+    for where in compiled.unchecked:
+        rule, _, rest = where.partition(".")
+        own = _schema_path(rule, path) if grammar.text.startswith(CALLS) else f"{path}.{rule}"
+        holder, _, keyword = f"{own}.{rest}".rstrip(".").rpartition(".")
+        ignore(holder[:300], keyword)
+    return compiled
 
 
-def _read(body: TextBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None, str, list[Grammar]]:
-    """The grammar of the whole answer, the field that asks for it, and the schemas of all tools. Heavy."""
+UNENFORCED = ("Unimplemented", "regex parse error", "lookarounds", "oneOf", "Resource")
+"""The beginnings of the library's complaints about what is right, but beyond it."""
+
+IN_RULE = re.compile(r"at (?P<line>\d+)\(\d+\): failed to compile JSON schema: (?P<fault>.*?)(?: \d+ \| .*)?")
+
+
+def _refusal(fault: str, path: str, grammar: Grammar) -> ApiError:
+    """The error of a grammar, about the schema that the library's complaint points at."""
+    if grammar.text.startswith(CALLS) and (found := IN_RULE.fullmatch(fault)):
+        path = _schema_path(grammar.text.splitlines()[int(found["line"]) - 1], path)
+        fault = found["fault"]
+    hint = "; leave it out, or set strict to false to have it unchecked"
+    fits = "." in path and any(one in fault for one in UNENFORCED)
+    return invalid(path, f"{fault}{hint if fits else ''}", "invalid_grammar")
+
+
+def _schema_path(rule: str, path: str) -> str:
+    """Where the schema of a rule of calls_grammar stands in the body, whose answer has its own at `path`."""
+    tool = re.match(r"arguments_(\d+)", rule)
+    return path if tool is None else f"tools[{tool[1]}].function.parameters"
+
+
+def _read(body: TextBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None, str]:
+    """The grammar of the whole answer, and the field that asks for it. Heavy."""
     answer, param = _answer(body, closed)
-    enforced = tools.must_call or answer is not None
-    # Each tool's schema by itself, so that an error names it; leniently where nothing is enforced.
-    schemas = [_of_schema(arguments_schema(tool), tool.lenient or not enforced) for tool in tools.offered]
     if tools.must_call:
         answer, param = calls_grammar(tools), "tools"
     elif tools and answer is not None:
         answer = calls_grammar(tools, answer)
-    elif tools:
-        param = "tools"
     if answer is not None and body.replay_tokens is not None:
         raise invalid("replay_tokens", "an answer of a given length cannot also be structured; leave one out")
-    return answer, param, schemas
+    return answer, param
+
+
+ASKS_NOTHING = (b"", b"null", b"false", b'""', b"[]")
+GRAMMARS = {"json": "json", "json_schema": "json", "regex": "regex", "lark": "grammar"}
+
+
+def _other_words(body: TextBody) -> Iterator[tuple[str, StructuredOutputs]]:
+    """Other servers' fields that ask for a form, and what they ask for; raises ApiError 400."""
+    for field in OTHER_WORDS:
+        if (value := bytes(getattr(body, field))) in ASKS_NOTHING or (field == "nvext" and b'"guided_' not in value):
+            continue
+        own = field.removeprefix("guided_").replace("json_schema", "json").removesuffix("_pattern")
+        if field == "format":
+            own, value = ("json_object", b"true") if value == b'"json"' else ("json", value)
+        if field == "grammar":
+            given = read_json(value, field)
+            own = GRAMMARS.get(str(given.get("type")), "") if isinstance(given, dict) else ""
+            value = orjson.dumps(given.get("value")) if own else value
+        if own in ("", "nvext"):
+            fault = "what it asks for is not supported; use structured_outputs, whose grammar is written in Lark"
+            raise invalid(field, fault, "unsupported")
+        try:
+            outputs = msgspec.json.decode(b'{"%b":%b}' % (own.encode(), value), type=StructuredOutputs)
+        except msgspec.ValidationError as error:
+            raise invalid(field, str(error), "invalid_value") from None
+        if own != "json_object" or outputs.json_object:
+            yield field, outputs
 
 
 def _answer(body: TextBody, closed: bool) -> tuple[Grammar | None, str]:
     """The grammar of the text itself, and the field that asks for it."""
-    format_, outputs = body.response_format, body.structured_outputs
-    if outputs is None:
+    asked = [*_other_words(body)]
+    if body.structured_outputs is not None:
+        asked.append(("structured_outputs", body.structured_outputs))
+    format_ = body.response_format
+    if not asked:
         return (None if format_ is None else _of_format(format_, closed)), "response_format"
-    if format_ is not None and format_.type != "text":
-        raise invalid("structured_outputs", "cannot go with response_format; give one of them")
+    field, outputs = asked[-1]
+    if len(asked) > 1 or (format_ is not None and format_.type != "text"):
+        raise invalid(field, f"cannot go with {asked[0][0] if len(asked) > 1 else 'response_format'}; give one of them")
     if isinstance(body, ChatBody) and body.tools and body.tool_choice != "none":
-        raise invalid("structured_outputs", "cannot go with tools; use response_format, or set tool_choice to 'none'")
-    return _of_outputs(outputs, closed), "structured_outputs"
+        raise invalid(field, "cannot go with tools; use response_format, or set tool_choice to 'none'")
+    return _of_outputs(outputs, field, closed), field
 
 
 def _of_format(format_: ResponseFormat, closed: bool) -> Grammar | None:
-    if format_.type != "json_schema":
-        return ANY_OBJECT if format_.type == "json_object" else None
     path, given = "response_format.json_schema.schema", format_.json_schema
-    if given is None or not is_given(given.schema):
+    strict, schema = (None, format_.schema) if given is None else (given.strict, given.schema)
+    if format_.type == "text" or (format_.type == "json_object" and not is_given(schema)):
+        return None if format_.type == "text" else ANY_OBJECT
+    if not is_given(schema):
         raise invalid(path, "is missing")
-    closed, schema = closed or given.strict is True, read_json(bytes(given.schema), path)
-    return _of_json(schema, path, lenient=given.strict is False, closed=closed)
+    return _of_json(read_json(bytes(schema), path), path, lenient=strict is not True, closed=closed or strict is True)
 
 
-def _of_outputs(outputs: StructuredOutputs, closed: bool) -> Grammar:
+def _of_outputs(outputs: StructuredOutputs, field: str, closed: bool) -> Grammar:
     given = [name for name in outputs.__struct_fields__ if _is_given(getattr(outputs, name))]
     if len(given) != 1:
-        raise invalid("structured_outputs", "give one of json, regex, choice, grammar and json_object: true")
+        raise invalid(field, "give one of json, regex, choice, grammar and json_object: true")
     if outputs.regex is not None:
         return Grammar(GrammarKind.REGEX, outputs.regex)
     if outputs.choice is not None:
@@ -103,7 +167,7 @@ def _of_outputs(outputs: StructuredOutputs, closed: bool) -> Grammar:
         return Grammar(GrammarKind.LARK, outputs.grammar)
     if outputs.json_object:
         return ANY_OBJECT
-    path = "structured_outputs.json"
+    path = "structured_outputs.json" if field == "structured_outputs" else field
     schema = read_json(bytes(outputs.json), path)
     if isinstance(schema, str):  # vLLM takes a schema also as text
         schema = read_json(schema.encode(), path)
@@ -130,13 +194,11 @@ def calls_grammar(tools: Toolbox, answer: Grammar | None = None) -> Grammar:
 
 
 def _lines(tools: Toolbox, answer: Grammar | None) -> Iterator[str]:
-    yield "start: calls" if answer is None else "start: calls | answer"
+    yield CALLS if answer is None else f"{CALLS} | answer"
     yield f"calls: call ({_quoted(BETWEEN)} call)*" if tools.parallel else "calls: call"
-    heads = " | ".join(
-        f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in enumerate(tools.callable)
-    )
+    heads = " | ".join(f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in tools.callable)
     yield f"call: ({heads}) {_quoted(CALL_TAIL)}"
-    for place, tool in enumerate(tools.callable):
+    for place, tool in tools.callable:
         yield f"arguments_{place}: %json {_schema(arguments_schema(tool), tool.lenient)}"
     if answer is not None:
         yield f"answer: %json {_schema(orjson.loads(answer.text), answer.lenient)}"
@@ -144,7 +206,7 @@ def _lines(tools: Toolbox, answer: Grammar | None) -> Iterator[str]:
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:
     """The schema of a call's arguments: an object, also where the tool's schema does not say so."""
-    return {"type": "object", **tool.parameters}
+    return {**tool.parameters, "type": "object"}
 
 
 def _schema(schema: Mapping[str, Any] | bool, lenient: bool) -> str:

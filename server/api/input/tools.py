@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from engine.sampling.json_schema import close_schema
 from server.api.errors import invalid
-from server.api.input.fields import is_given, read_object
+from server.api.input.fields import is_given, read_object, required
 from server.api.input.schema import ChatBody, FunctionTool, NamedTool
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({"type": "object", "properties": {}, "additionalProperties": False})
@@ -45,8 +46,8 @@ class Toolbox:
 
     offered: tuple[Tool, ...] = ()
     """The tools that the model is told of."""
-    wanted: str | None = None
-    """The only one that may be called; None for any."""
+    allowed: frozenset[str] | None = None
+    """Names of those that may be called; None for all."""
     must_call: bool = False
     parallel: bool = True
     """Whether one answer may have several calls."""
@@ -55,13 +56,9 @@ class Toolbox:
         return bool(self.offered)
 
     @property
-    def callable(self) -> tuple[Tool, ...]:
-        return tuple(tool for tool in self.offered if self.wanted in (None, tool.name))
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Names of the tools that may be called."""
-        return frozenset(tool.name for tool in self.callable)
+    def callable(self) -> list[tuple[int, Tool]]:
+        """Those that may be called, behind their places."""
+        return [pair for pair in enumerate(self.offered) if self.allowed is None or pair[1].name in self.allowed]
 
 
 NO_TOOLS = Toolbox()
@@ -77,21 +74,22 @@ def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
     for place, name in enumerate(names):
         if name in names[:place]:
             raise invalid(f"tools[{place}].function.name", f"{name!r} is the name of two tools")
+    allowed: list[str] | None = None
+    must, parallel = body.tool_choice == "required", body.parallel_tool_calls is not False
     match body.tool_choice:
         case "none":
             return NO_TOOLS
-        case None | "auto":
-            wanted, must = None, False
-        case "required":
-            wanted, must = None, True
-        case NamedTool(function=function):
-            wanted, must = function.name, True
-    if must and not tools:
+        case NamedTool(type="function", function=function):
+            allowed, must, parallel = [required(function, "tool_choice.function").name], True, False
+        case NamedTool(allowed_tools=several):
+            several = required(several, "tool_choice.allowed_tools")
+            allowed, must = [one.function.name for one in several.tools], several.mode == "required"
+    if must and not (tools if allowed is None else allowed):
         raise invalid("tool_choice", "asks for a call, but there are no tools; give some in tools")
-    if wanted is not None and wanted not in names:
-        raise invalid("tool_choice", f"{wanted!r} is none of the tools")
-    parallel = body.parallel_tool_calls is not False and wanted is None
-    return Toolbox(tools, wanted, must, parallel)
+    for name in allowed or ():
+        if name not in names:
+            raise invalid("tool_choice", f"{name!r} is none of the tools")
+    return Toolbox(tools, None if allowed is None else frozenset(allowed), must, parallel)
 
 
 def _tool(function: FunctionTool, path: str, closed: bool) -> Tool:
@@ -100,38 +98,11 @@ def _tool(function: FunctionTool, path: str, closed: bool) -> Tool:
     parameters: Mapping[str, Any] = NO_PARAMETERS
     if is_given(function.parameters):
         parameters = read_object(bytes(function.parameters), f"{path}.parameters")
-    if parameters.get("type", "object") != "object":
+    if function.strict and parameters.get("type", "object") != "object":
         raise invalid(f"{path}.parameters.type", "must be 'object', as a call's arguments are one")
     if closed or function.strict:
         parameters = close_schema(parameters)
-    return Tool(function.name, function.description, parameters, function.strict is False)
-
-
-LISTED = ("anyOf", "oneOf", "prefixItems")
-NAMED = ("properties", "$defs", "definitions")
-INNER = ("items", "additionalProperties")
-
-
-def close_schema(schema: Any) -> Any:
-    """The schema, with all its objects closed whose properties stand in one place."""
-    if not isinstance(schema, dict):
-        return schema
-    closed = dict(schema)
-    for key in LISTED:
-        if isinstance(closed.get(key), list):
-            closed[key] = [close_schema(one) for one in closed[key]]
-    for key in NAMED:
-        if isinstance(closed.get(key), dict):
-            closed[key] = {name: close_schema(one) for name, one in closed[key].items()}
-    for key in INNER:
-        if key in closed:
-            closed[key] = close_schema(closed[key])
-    properties = closed.get("properties")
-    if isinstance(properties, dict) and not closed.keys() & {"allOf", "patternProperties", "if"}:
-        closed["required"] = list(properties)
-        if closed.get("additionalProperties", True) is True:
-            closed["additionalProperties"] = False
-    return closed
+    return Tool(function.name, function.description, parameters, function.strict is not True)
 
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+import orjson
 
 from engine.messages import REPETITION, FinishReason, RowUpdate
 from server.api.errors import ApiError
 from server.api.input.schema import ChatBody
 from server.api.output.answer import Item, ItemWords
 from server.api.output.call import Call, Part
-from server.api.output.reading import try_json
 from server.api.served_model import ServedModel
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
@@ -179,7 +179,5 @@ def _block(item: Item) -> ContentBlock:
     """An item as far as it has come; a call whose arguments are not whole has no input."""
     if item.call is None:
         return TextBlock(item.text)
-    value = try_json(item.text)
-    return ToolUseBlock(
-        item.call.id.replace("call_", "toolu_", 1), item.call.name, value if isinstance(value, dict) else {}
-    )
+    given: Any = orjson.Fragment(item.text) if item.is_whole_call else {}  # as it is written: numbers of any length
+    return ToolUseBlock(item.call.id.replace("call_", "toolu_", 1), item.call.name, given)

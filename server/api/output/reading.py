@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import orjson
 
 from models.text_stream import overlap
-from server.api.input.tools import BETWEEN, CALL_TAIL, CLOSE, OPEN, Toolbox
+from server.api.input.tools import BETWEEN, CALL_TAIL, OPEN, Toolbox
+from server.api.output.call_forms import BARE, FORMS, Calls, Form, Schemas, is_open, may_be_bare
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,44 +114,66 @@ _HEAD = re.compile(rf'(?:{BETWEEN})?{OPEN}\n\{{"name": "(?P<name>[^"]*)", "argum
 
 
 class FoundCalls:
-    """For a text that may hold calls anywhere, of these names, right or wrong."""
+    """For a text that may hold calls of these tools anywhere, right or wrong, in any of the known forms."""
 
-    def __init__(self, names: Collection[str], *, parallel: bool = True) -> None:
+    def __init__(self, tools: Schemas, *, parallel: bool = True) -> None:
         self.calls, self.ended = 0, False
-        self._names = names
+        self._tools = tools
         self._most = None if parallel else 1
         self._held = ""
-        self._body: str | None = None  # what has come of a call; None outside
+        self._form: Form | None = None  # whose mark has come
+        self._searched = 0  # characters held that do not begin its closing mark
+        self._broken = 0  # marks that began no call
+        self._bare = True  # whether all that has come may be calls without marks
         self._space = ""  # white space that counts only if more text follows
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
         self._held += text
-        pieces = [*self._advance(), *(self._rest() if last else ())]
+        pieces = [*self._advance(last=last), *([TextPiece(self._space)] if last and not self.calls else ())]
         return [piece for piece in pieces if not isinstance(piece, TextPiece) or piece.text]
 
-    def _advance(self) -> Iterator[Piece]:
+    def _advance(self, *, last: bool) -> Iterator[Piece]:
+        if self._bare:
+            self._bare = may_be_bare(self._held, self._tools)
+            if self._bare and not last:
+                return
+            if self._bare and (calls := BARE.calls(self._held, self._tools)):
+                self._held = ""
+                yield from self._call(calls)
         found = True
         while found:
-            if self._body is None:
-                text, found, self._held = split(self._held, OPEN)
-                yield self._say(text)
-                self._body = "" if found else None
+            found = False
+            if self._form is not None:
+                found, pieces = self._close(self._form, last=last)
+                yield from pieces
+            elif self._broken < MOST_BROKEN and (mark := _MARKS.search(self._held)) is not None:
+                yield self._say(self._held[: mark.start()])
+                self._held, self._form, self._searched = self._held[mark.end() :], _FORMS[mark[0]], 0
+                found = True
             else:
-                text, found, self._held = split(self._held, CLOSE)
-                self._body += text
-                if found:
-                    yield from self._call(self._body, CLOSE)
-                    self._body = None
+                begin = max(self._held.rfind("<"), self._held.rfind("["))  # with which all marks begin
+                keeps = begin >= 0 and not last and any(one.startswith(self._held[begin:]) for one in _FORMS)
+                end = begin if keeps else len(self._held)
+                said, self._held = self._held[:end], self._held[end:]
+                yield self._say(said)
 
-    def _rest(self) -> Iterator[Piece]:
-        """The text has ended: some models leave out the last mark."""
-        held, self._held = self._held, ""
-        if self._body is not None:
-            yield from self._call(self._body + held, "")
-        else:
-            yield self._say(held)
-        if not self.calls:
-            yield TextPiece(self._space)
+    def _close(self, form: Form, *, last: bool) -> tuple[bool, Iterable[Piece]]:
+        """Whether what is held is read on, and the pieces of what has been read of it."""
+        end = self._held.find(form.close, self._searched) if form.close else -1
+        if end < 0 and not last:
+            self._searched = max(0, len(self._held) - len(form.close))
+            return False, ()
+        body = self._held[: end if end >= 0 else len(self._held) - overlap(self._held, form.close)]
+        calls = form.calls(body, self._tools)
+        if calls is None and end >= 0 and is_open(body):
+            self._searched = end + 1
+            return True, ()
+        self._form = None
+        if calls is None:
+            self._broken += 1
+            return True, [self._say(form.open)]
+        self._held = self._held[end + len(form.close) :] if end >= 0 else ""
+        return True, self._call(calls)
 
     def _say(self, text: str) -> TextPiece:
         """White space at the end is held back: around calls it means nothing."""
@@ -159,16 +182,16 @@ class FoundCalls:
         self._space = text[len(said) :]
         return TextPiece(said)
 
-    def _call(self, body: str, close: str) -> Iterator[Piece]:
-        calls = _parsed(body, self._names)
-        if calls is None:
-            yield self._say(f"{OPEN}{body}{close}")
-            return
+    def _call(self, calls: Calls) -> Iterator[Piece]:
         self._space = ""
         for name, arguments in calls if self._most is None else calls[: self._most - self.calls]:
             yield CallPiece(self.calls, arguments, new_id(), name)
             self.calls += 1
 
+
+MOST_BROKEN = 100  # after which marks are text: each may have all that follows read once more
+_FORMS = {form.open: form for form in FORMS}
+_MARKS = re.compile("|".join(map(re.escape, _FORMS)))
 
 Reader: TypeAlias = PlainText | GuaranteedCalls | FoundCalls
 """Reads one answer."""
@@ -178,7 +201,8 @@ def reader_of(tools: Toolbox, *, guaranteed: bool) -> Reader:
     """The reader of an answer that may call these tools; `guaranteed` where a grammar makes it."""
     if not tools:
         return PlainText()
-    return GuaranteedCalls() if guaranteed else FoundCalls(tools.names, parallel=tools.parallel)
+    schemas = {tool.name: tool.parameters for _, tool in tools.callable}
+    return GuaranteedCalls() if guaranteed else FoundCalls(schemas, parallel=tools.parallel)
 
 
 def split(text: str, mark: str) -> tuple[str, bool, str]:
@@ -201,20 +225,3 @@ def try_json(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-
-
-def _parsed(body: str, names: Collection[str]) -> list[tuple[str, str]] | None:
-    """Names and arguments of a call, or of a list of calls, which some models write; None when it is neither."""
-    value = try_json(body)
-    calls = [_read_call(item, names) for item in (value if isinstance(value, list) else [value])]
-    whole = [call for call in calls if call is not None]
-    return whole if whole and len(whole) == len(calls) else None
-
-
-def _read_call(value: Any, names: Collection[str]) -> tuple[str, str] | None:
-    if not isinstance(value, dict):
-        return None
-    name, arguments = value.get("name"), value.get("arguments", {})
-    if not isinstance(name, str) or name not in names or not isinstance(arguments, dict):
-        return None
-    return name, orjson.dumps(arguments).decode()

@@ -143,6 +143,8 @@ def _engine_fields(body: TextBody, model: ServedModel) -> dict[str, Any]:
     fields = asdict(model.defaults.sampling)
     fields |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
     del fields["max_new_tokens"]
+    if fields["top_p"] == 0:  # as good as the likeliest alone
+        fields["temperature"] = 0.0
     return fields | {
         "top_k": max(fields["top_k"], 0),  # -1 is off, as 0 is
         "replay_tokens": body.replay_tokens,

@@ -42,7 +42,7 @@ def test_every_field_of_a_body_is_described_with_its_bounds() -> None:
     }
     assert schema["required"] == ["messages"]
     numbers = [one for one in schema["properties"]["top_p"]["anyOf"] if one["type"] == "number"]
-    assert numbers == [{"type": "number", "exclusiveMinimum": 0, "maximum": 1}]
+    assert numbers == [{"type": "number", "minimum": 0, "maximum": 1}]
 
 
 def test_every_list_and_every_mapping_of_a_body_has_a_bound() -> None:

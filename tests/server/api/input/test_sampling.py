@@ -39,6 +39,24 @@ async def test_a_top_k_of_minus_one_is_off(live: Live) -> None:
     assert sampling_params(ChatBody(messages=MESSAGES, top_k=-1), live.service.model, 10).top_k == 0
 
 
+async def test_a_top_p_of_zero_is_greedy(live: Live) -> None:
+    assert sampling_params(ChatBody(messages=MESSAGES, top_p=0), live.service.model, 10).temperature == 0
+    assert sampling_params(ChatBody(messages=MESSAGES, top_p=0.01), live.service.model, 10).temperature == 0.7
+
+
+async def test_as_many_stop_texts_are_taken_as_any_client_sends(live: Live) -> None:
+    stops = [f"<stop {place}>" for place in range(257)]
+    for path, field in (
+        ("/v1/chat/completions", "stop"),
+        ("/v1/completions", "stop"),
+        ("/v1/messages", "stop_sequences"),
+    ):
+        body = {"prompt": "Hi", "max_tokens": 5} if path == "/v1/completions" else chat_body(max_tokens=5)
+        assert (await live.post(path, body | {field: stops[1:]}))[0] == 200
+        assert len(live.dispatcher.submitted[-1].sampling.stop) == 256
+        assert (await live.post(path, body | {field: stops}))[0] == 400
+
+
 async def test_every_field_reaches_the_engine(live: Live) -> None:
     body = CompletionBody(
         prompt="Hi",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from contextlib import closing
 from threading import Event
 from typing import Any, cast
@@ -43,7 +44,7 @@ CLOSED = orjson.dumps(PERSON | {"additionalProperties": False}).decode()
         ({"response_format": None}, None),
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')),
-        ({"response_format": json_schema(PERSON)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
+        ({"response_format": json_schema(PERSON)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
         ({"response_format": json_schema(PERSON, strict=True)}, Grammar(GrammarKind.JSON_SCHEMA, CLOSED)),
         ({"response_format": json_schema(PERSON, strict=False)}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)),
         ({"structured_outputs": {"json": PERSON}}, Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)),
@@ -62,6 +63,168 @@ async def test_both_endpoints_ask_the_engine_for_what_the_fields_say(
     assert asked(live) == grammar
     await live.complete(prompt="Hi", **fields)
     assert asked(live) == grammar
+
+
+JSON = Grammar(GrammarKind.JSON_SCHEMA, WRITTEN)
+LENIENT = Grammar(GrammarKind.JSON_SCHEMA, WRITTEN, True)
+ANY = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
+WORDS = Grammar(GrammarKind.REGEX, "yes|no")
+CHOICE = Grammar(GrammarKind.LARK, 'start: "yes" | "no"')
+REFUSED = "structured_outputs"
+
+OTHERS: list[tuple[str, str, object, Grammar | str]] = [
+    # (server, field, value, grammar or what the refusal names)
+    ("llama.cpp, Fireworks, Together", "response_format", {"type": "json_object", "schema": PERSON}, LENIENT),
+    ("llama.cpp", "response_format", {"type": "json_schema", "schema": PERSON}, LENIENT),
+    ("llama.cpp", "json_schema", PERSON, JSON),
+    ("llama.cpp, KoboldCpp", "grammar", 'root ::= "yes"', REFUSED),
+    ("SGLang", "json_schema", WRITTEN, JSON),
+    ("SGLang", "regex", "yes|no", WORDS),
+    ("SGLang", "ebnf", 'root ::= "yes"', REFUSED),
+    ("SGLang, vLLM", "structural_tag", '{"structures": []}', "tools"),
+    ("SGLang, vLLM", "response_format", {"type": "structural_tag", "structures": []}, "structural_tag"),
+    ("vLLM to 0.11, Aphrodite", "guided_json", PERSON, JSON),
+    ("vLLM to 0.11, Aphrodite", "guided_json", WRITTEN, JSON),
+    ("vLLM to 0.11, Aphrodite", "guided_regex", "yes|no", WORDS),
+    ("vLLM to 0.11, Aphrodite", "guided_choice", ["yes", "no"], CHOICE),
+    ("vLLM to 0.11, Aphrodite", "guided_grammar", 'root ::= "yes"', REFUSED),
+    ("vLLM to 0.11", "guided_whitespace_pattern", " ?", REFUSED),
+    ("vLLM to 0.11", "guided_json_object", True, ANY),
+    ("vLLM", "json_object", True, ANY),
+    ("TGI", "grammar", {"type": "json", "value": PERSON}, JSON),
+    ("TGI, mistral.rs", "grammar", {"type": "json_schema", "value": PERSON}, JSON),
+    ("TGI, mistral.rs", "grammar", {"type": "regex", "value": "yes|no"}, WORDS),
+    ("TGI", "response_format", {"type": "regex", "value": "yes|no"}, "regex"),
+    ("mistral.rs", "grammar", {"type": "lark", "value": 'start: "yes"'}, Grammar(GrammarKind.LARK, 'start: "yes"')),
+    ("mistral.rs", "grammar", {"type": "llguidance", "value": {}}, REFUSED),
+    ("Ollama", "format", "json", ANY),
+    ("Ollama", "format", PERSON, JSON),
+    ("NVIDIA NIM, Dynamo", "nvext", {"guided_json": PERSON}, REFUSED),
+    ("TabbyAPI", "regex_pattern", "yes|no", WORDS),
+    ("TabbyAPI, text-generation-webui", "grammar_string", 'root ::= "yes"', REFUSED),
+]
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(("server", "field", "value", "meant"), OTHERS)
+async def test_other_servers_constraints_are_taken_or_refused_but_never_passed_over(
+    live: Live, path: str, server: str, field: str, value: object, meant: Grammar | str
+) -> None:
+    body = chat_body() if path == CHAT else {"prompt": "Hi"}
+    status, reply = await live.post(path, {**body, field: value})
+    if isinstance(meant, Grammar):
+        assert (status, asked(live)) == (200, meant), server
+    else:
+        assert (status, reply["error"]["param"]) == (400, field), server
+        assert meant in reply["error"]["message"]
+    for nothing in (None, False) if field in ("guided_json_object", "json_object") else (None,):
+        assert (await live.post(path, {**body, field: nothing}))[0] == 200
+        assert asked(live) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"regex": "a", "guided_json": PERSON},
+        {"regex": "a", "response_format": {"type": "json_object"}},
+        {"regex": "a", "structured_outputs": {"choice": ["a"]}},
+        {"grammar": {"type": ["json"], "value": {}}},
+        {"grammar": {"type": "json"}},
+        {"format": "yaml"},
+        {"guided_choice": "a"},
+        {"regex": 3},
+        {"json_schema": 3},
+        {"json_schema": "{"},
+        {"structured_outputs": {"json": PERSON, "whitespace_pattern": " "}},
+        {"structured_outputs": {"structural_tag": "{}"}},
+    ],
+)
+async def test_other_servers_words_have_the_same_bounds(live: Live, fields: dict[str, object]) -> None:
+    for path, body in ((CHAT, chat_body(**fields)), (COMPLETIONS, {"prompt": "Hi", **fields})):
+        status, reply = await live.post(path, body)
+        assert (status, reply["error"]["param"] in (*fields, "structured_outputs")) == (400, True), reply
+
+
+async def test_what_constrains_nothing_by_itself_is_ignored(live: Live) -> None:
+    harmless: list[dict[str, Any]] = [{"guided_decoding_backend": "outlines"}, {"nvext": {"ignore_eos": True}}]
+    for fields in (*harmless, {"regex": "", "ebnf": "", "guided_choice": []}):
+        await live.chat(**fields)
+        assert asked(live) is None
+
+
+LOOKING = {"type": "object", "properties": {"p": {"type": "string", "pattern": "^(?!a)"}}, "required": ["p"]}
+ODD_TOOL: dict[str, Any] = {"type": "function", "function": {"name": "odd", "parameters": LOOKING}}
+STRICT = {**ODD_TOOL, "function": ODD_TOOL["function"] | {"strict": True}}
+IGNORED = "x-lengthwise-ignored"
+
+
+def named(name: str) -> dict[str, object]:
+    return {"type": "function", "function": {"name": name}}
+
+
+@pytest.fixture
+async def roomy() -> AsyncIterator[Live]:
+    async with live_server(context_length=4096) as live:
+        yield live
+
+
+CALLED: dict[str, tuple[dict[str, object], int, str | None]] = {
+    # what: (fields, status, what is named as ignored)
+    "auto": ({"tools": [TOOL, STRICT]}, 200, None),
+    "none": ({"tools": [TOOL, STRICT], "tool_choice": "none"}, 200, None),
+    "another is forced": ({"tools": [STRICT, TOOL], "tool_choice": named("weather")}, 200, None),
+    "forced": ({"tools": [TOOL, ODD_TOOL], "tool_choice": named("odd")}, 200, "tools[1].function.parameters"),
+    "any is forced": ({"tools": [TOOL, ODD_TOOL], "tool_choice": "required"}, 200, "tools[1].function.parameters"),
+    "forced and strict": ({"tools": [TOOL, STRICT], "tool_choice": named("odd")}, 400, None),
+    "any, and one strict": ({"tools": [TOOL, STRICT], "tool_choice": "required"}, 400, None),
+    "others are allowed": (
+        {
+            "tools": [STRICT, TOOL],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "required", "tools": [named("weather")]},
+            },
+        },
+        200,
+        None,
+    ),
+    "a format": ({"response_format": json_schema(LOOKING)}, 200, "response_format.json_schema.schema"),
+    "a format that is not strict": (
+        {"response_format": json_schema(LOOKING, strict=False)},
+        200,
+        "response_format.json_schema.schema",
+    ),
+    "a strict format": ({"response_format": json_schema(LOOKING, strict=True)}, 400, None),
+}
+
+
+@pytest.mark.parametrize("case", CALLED.values(), ids=CALLED)
+async def test_only_what_is_enforced_is_compiled_and_what_cannot_be_is_named(
+    roomy: Live, case: tuple[dict[str, object], int, str | None]
+) -> None:
+    fields, status, ignored = case
+    async with roomy.session.post(roomy.url + CHAT, json=chat_body(**fields)) as response:
+        reply = await response.json()
+        assert response.status == status, reply
+        told = None if ignored is None else f"{ignored}.properties.p.pattern"
+        assert response.headers.get(IGNORED) == told
+    if status == 400:
+        assert "look-around" in reply["error"]["message"] and "strict" in reply["error"]["message"]
+        assert reply["error"]["param"] == ("tools" if "tools" in fields else "response_format")
+
+
+async def test_names_of_properties_do_no_harm_in_the_header(roomy: Live) -> None:
+    odd = {"type": "object", "properties": {'a\r\nx: "é"' * 1000: {"pattern": "(?=a)"}}}
+    async with roomy.session.post(roomy.url + CHAT, json=chat_body(response_format=json_schema(odd))) as response:
+        assert response.status == 200
+        assert response.headers[IGNORED].isascii() and len(response.headers[IGNORED]) < 1000
+
+
+async def test_arguments_of_no_object_bind_nothing_unless_strict(roomy: Live) -> None:
+    for kind in ("any", ["object", "null"], None, 3):
+        tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": kind}}}
+        for choice in ("auto", "required"):
+            await roomy.chat(tools=[tool], tool_choice=choice)
 
 
 async def test_all_answers_of_a_call_have_the_grammar(live: Live) -> None:
@@ -101,19 +264,19 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
     "no schema": ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema.schema: is missing"),
     "a schema of null": ({"response_format": json_schema(None)}, "response_format", "schema: is missing"),
     "a schema that is a number": ({"response_format": json_schema(3)}, "response_format", "must be a JSON object"),
-    "an unknown type": ({"response_format": json_schema({"type": "thing"})}, "response_format", "thing"),
+    "an unknown type": ({"response_format": json_schema({"type": "thing"}, strict=True)}, "response_format", "thing"),
     "a schema that nothing matches": (
         {"response_format": json_schema({"type": "integer", "minimum": 2, "maximum": 1})},
         "response_format",
         "minimum",
     ),
     "a keyword that cannot be enforced": (
-        {"response_format": json_schema({"type": "array", "uniqueItems": True})},
+        {"response_format": json_schema({"type": "array", "uniqueItems": True}, strict=True)},
         "response_format",
         "set strict to false",
     ),
     "a schema elsewhere": (
-        {"response_format": json_schema({"$ref": "http://example.org/x"})},
+        {"response_format": json_schema({"$ref": "http://example.org/x"}, strict=True)},
         "response_format",
         "example.org",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -101,6 +102,15 @@ async def test_the_events_of_a_stream_build_up_the_whole_message(live: Live) -> 
     assert events[-2]["usage"] == whole["usage"]
 
 
+@pytest.mark.parametrize("stream_", [False, True])
+async def test_numbers_of_a_call_keep_their_digits(live: Live, stream_: bool) -> None:
+    live.dispatcher.script = partial(say, CALL.replace('"Graz"', "36893488147419103233"))
+    fields: dict[str, object] = {"stream": stream_, "max_tokens": 200, "messages": [{"role": "user", "content": "Hi"}]}
+    async with live.session.post(live.url + "/v1/messages", json={**fields, "tools": [WEATHER]}) as response:
+        text = (await response.text()).replace(r"\"", '"')
+    assert '"city": 36893488147419103233' in text
+
+
 async def test_a_call_is_a_block_of_its_own(live: Live) -> None:
     def script(row: RowSpec) -> Iterable[RowUpdate]:
         yield from say(f"Let me see.\n{CALL}", row)
@@ -177,7 +187,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
         "messages[1].content[0].input",
     ),
     "a schema of no object": (
-        body(tools=[{"name": "a", "input_schema": {"type": "array"}}]),
+        body(tools=[{"name": "a", "input_schema": {"type": "array"}, "strict": True}]),
         "tools[0].input_schema.type",
     ),
     "no such tool": (body(tools=[WEATHER], tool_choice={"type": "tool", "name": "b"}), "tool_choice"),

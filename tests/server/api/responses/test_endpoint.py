@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -208,6 +209,47 @@ async def test_a_call_is_an_item_of_its_own_whole_and_streamed(tooled: Live) -> 
     assert events[-2]["item"]["arguments"] == events[-3]["arguments"] == '{"city":"Graz"}'
 
 
+@pytest.mark.parametrize(
+    ("tokens", "statuses"),
+    [
+        (len("Let me s"), ["incomplete"]),
+        (len(f"Let me see.\n{CALL}"), ["completed", "completed"]),
+        (len(f"Let me see.\n{CALL}\nWh"), ["completed", "completed", "incomplete"]),
+    ],
+)
+async def test_of_an_answer_that_is_cut_only_the_last_item_is_incomplete(
+    tooled: Live, tokens: int, statuses: list[str]
+) -> None:
+    """A call that was whole was called incomplete where the answer was cut behind it, and clients left it out."""
+    tooled.dispatcher.script = partial(say, f"Let me see.\n{CALL}\nWhat else?")
+    reply = await ask(tooled, tools=[WEATHER], max_output_tokens=tokens)
+    assert (reply["status"], [item["status"] for item in reply["output"]]) == ("incomplete", statuses)
+    events = await stream(tooled, tools=[WEATHER], max_output_tokens=tokens)
+    done = [event["item"]["status"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == [item["status"] for item in events[-1]["response"]["output"]] == statuses
+
+
+@pytest.mark.parametrize(("tokens", "status"), [(len(CALL) - 22, "incomplete"), (len(CALL) - 5, "completed")])
+async def test_a_call_that_is_forced_is_whole_once_its_arguments_are(tooled: Live, tokens: int, status: str) -> None:
+    tooled.dispatcher.script = partial(say, CALL)
+    reply = await ask(tooled, tools=[WEATHER], tool_choice="required", max_output_tokens=tokens)
+    assert (reply["status"], [item["status"] for item in reply["output"]]) == ("incomplete", [status])
+
+
+async def test_some_tools_may_be_allowed(tooled: Live) -> None:
+    clock = {"type": "function", "name": "clock"}
+    for name, called in (("weather", 2), ("clock", 1)):
+        tools = [{"type": "function", "name": name}, {"type": "web_search"}]
+        choice = {"type": "allowed_tools", "mode": "auto", "tools": tools}
+        reply = await ask(tooled, tools=[WEATHER, clock], tool_choice=choice)
+        assert (len(reply["output"]), reply["tool_choice"]) == (called, choice)
+    await ask(tooled, tools=[WEATHER, clock], tool_choice=choice | {"mode": "required"})
+    grammar = tooled.dispatcher.submitted[-1].sampling.grammar
+    assert grammar is not None and "clock" in grammar.text and "weather" not in grammar.text
+    reply = await ask(tooled, tools=[WEATHER], tool_choice={"type": "function", "name": "weather"})
+    assert reply["tool_choice"] == {"type": "function", "name": "weather"}
+
+
 async def test_calls_and_results_of_earlier_turns_are_read(tooled: Live) -> None:
     """As a client with `store` false passes them back, its other items among them."""
     first = await ask(tooled, tools=[WEATHER], store=False)
@@ -343,7 +385,7 @@ BAD: dict[str, tuple[dict[str, object], str | None, str]] = {
     "a custom tool without a name": ({"tools": [{"type": "custom"}]}, "tools", "tools[0].name: "),
     "a tool without a name": ({"tools": [{"type": "function"}]}, "tools", "tools[0].name: "),
     "a tool without an object": (
-        {"tools": [{**WEATHER, "parameters": {"type": "array"}}]},
+        {"tools": [{**WEATHER, "parameters": {"type": "array"}, "strict": True}]},
         "tools",
         "tools[0].parameters.type: ",
     ),

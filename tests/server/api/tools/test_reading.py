@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,11 +20,24 @@ from server.api.output.reading import (
     split,
 )
 
-NAMES = frozenset({"f", "weather-now"})
+TOOLS: dict[str, dict[str, object]] = {
+    "f": {
+        "properties": {
+            "s": {"type": "string"},
+            "i": {"type": "integer"},
+            "b": {"type": "boolean"},
+            "l": {"type": "array"},
+            "n": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "e": {"$ref": "#/$defs/e"},
+        },
+        "$defs": {"e": {"enum": [1, 2]}},
+    },
+    "weather-now": {},
+}
 
 
 def found() -> Reader:
-    return FoundCalls(NAMES)
+    return FoundCalls(TOOLS)
 
 
 def read(reader: Reader, parts: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
@@ -65,7 +79,7 @@ SAMPLES: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
     "text around": (f"One.\n\n{CALL}\nTwo. ", "One.\nTwo.", [("f", '{"x":"}\\n</tool_call"}')]),
     "no end": ('<tool_call>{"name": "f", "arguments": {}}', "", [("f", "{}")]),
     "no arguments": ('<tool_call>{"name": "f"}</tool_call>', "", [("f", "{}")]),
-    "another order": ('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', "", [("f", '{"a":1}')]),
+    "another order": ('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', "", [("f", '{"a": 1}')]),
     "a list": ('<tool_call>[{"name": "f"}, {"name": "f"}]</tool_call>', "", [("f", "{}")] * 2),
     "an empty list": ("<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", []),
     "no JSON": ("<tool_call>f(1)</tool_call> ok", "<tool_call>f(1)</tool_call> ok", []),
@@ -78,6 +92,134 @@ SAMPLES: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
     "cut short": ('Hm. <tool_call>{"name": "f", "argum', 'Hm. <tool_call>{"name": "f", "argum', []),
     "a number": ("<tool_call>3</tool_call>", "<tool_call>3</tool_call>", []),
 }
+
+
+def tagged(body: str) -> str:
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def coder(**values: str) -> str:
+    """A call as Qwen3-Coder writes it."""
+    given = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in values.items())
+    return f"<function=f>\n{given}</function>"
+
+
+FORMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
+    # what: (an answer that is calls alone, the calls)
+    "parameters for arguments": (tagged('{"name": "f", "parameters": {"c": "Rome"}}'), [("f", '{"c": "Rome"}')]),
+    "a number of 20 digits": (
+        tagged('{"name": "f", "arguments": {"c": 36893488147419103233, "d": 1.10}}'),
+        [("f", '{"c": 36893488147419103233, "d": 1.10}')],
+    ),
+    "arguments as a JSON text": (
+        tagged(r'{"name": "f", "arguments": "{\"c\": \"Rome\", \"n\": 36893488147419103233}"}'),
+        [("f", '{"c": "Rome", "n": 36893488147419103233}')],
+    ),
+    "empty arguments": (tagged('{"name": "f", "arguments": ""}'), [("f", "{}")]),
+    "no arguments, as null": (tagged('{"name": "f", "arguments": null}'), [("f", "{}")]),
+    "several calls in a tag": (
+        tagged('{"name": "f", "arguments": {"i": 1}}\n{"name": "weather-now", "arguments": {}}'),
+        [("f", '{"i": 1}'), ("weather-now", "{}")],
+    ),
+    "a raw line break and a tab": (
+        tagged('{"name": "f", "arguments": {"s": "a\nb\tc"}}'),
+        [("f", r'{"s": "a\u000ab\u0009c"}')],
+    ),
+    "marks in a string": (
+        tagged('{"name": "f", "arguments": {"s": "} </tool_call> <tool_call> ] {\\"x\\": \u2028 é 🙂"}}'),
+        [("f", '{"s": "} </tool_call> <tool_call> ] {\\"x\\": \u2028 é 🙂"}')],
+    ),
+    "no closing mark": ('<tool_call>{"name": "f", "arguments": {"i": 1}}\n</tool_c', [("f", '{"i": 1}')]),
+    "a type and an id beside": (tagged('{"type": "function", "id": "x", "name": "f"}'), [("f", "{}")]),
+    "Qwen3-Coder": (tagged(coder(s="Rome")), [("f", '{"s": "Rome"}')]),
+    "Qwen3-Coder without the mark": (f"{coder(s='Rome')}\n{coder()}", [("f", '{"s": "Rome"}'), ("f", "{}")]),
+    "Qwen3-Coder, several in a tag": (
+        tagged(coder(i="1") + "\n" + coder(i="2")),
+        [("f", '{"i": 1}'), ("f", '{"i": 2}')],
+    ),
+    "Qwen3-Coder's values by their types": (
+        tagged(coder(s="5", i="36893488147419103233", b="True", l='[1, "a"]', n="None", e="2", other="7")),
+        [("f", '{"s": "5", "i": 36893488147419103233, "b": true, "l": [1, "a"], "n": null, "e": 2, "other": "7"}')],
+    ),
+    "Qwen3-Coder's value of another type": (tagged(coder(i="many", n="5")), [("f", '{"i": "many", "n": "5"}')]),
+    "Qwen3-Coder's marks in a value": (
+        tagged(coder(s='if "a":\n    <b></tool_call> </function> {"')),
+        [("f", r'{"s": "if \"a\":\n    <b></tool_call> </function> {\""}')],
+    ),
+    "Qwen3-Coder's marks in a value without the mark around": (
+        coder(s="x </function> y", i="1"),
+        [("f", '{"s": "x </function> y", "i": 1}')],
+    ),
+    "Mistral's list": (
+        '[TOOL_CALLS][{"name": "f", "arguments": {"i": 1}}, {"name": "f", "arguments": {}}]',
+        [("f", '{"i": 1}'), ("f", "{}")],
+    ),
+    "Mistral's names": (
+        '[TOOL_CALLS]f[ARGS]{"s": "[ARGS]"}[TOOL_CALLS]weather-now[CALL_ID]a1b2c3d4e[ARGS]{}',
+        [("f", '{"s": "[ARGS]"}'), ("weather-now", "{}")],
+    ),
+    "Mistral's names without marks, which are control tokens": (
+        'f{"i": 1}weather-now{}',
+        [("f", '{"i": 1}'), ("weather-now", "{}")],
+    ),
+    "Mistral's list without its mark": ('[{"name": "f", "arguments": {"i": 1}}]', [("f", '{"i": 1}')]),
+    "Llama 3's object": ('{"name": "f", "parameters": {"s": "}"}}', [("f", '{"s": "}"}')]),
+    "Llama 3's object with a type": ('{"type": "function", "name": "f", "parameters": {}}', [("f", "{}")]),
+    "Llama 3's objects": (
+        '\n{"name": "f", "parameters": {"i": 1}}; {"name": "f", "parameters": {"i": 2}}\n',
+        [("f", '{"i": 1}'), ("f", '{"i": 2}')],
+    ),
+    "Llama 3's tag": ('<|python_tag|>{"name": "f", "parameters": {}}', [("f", "{}")]),
+}
+
+NO_CALLS: dict[str, str] = {
+    "other keys in place of arguments": tagged('{"name": "f", "city": "Rome"}'),
+    "one call of several is of no tool": tagged('{"name": "f", "arguments": {}}{"name": "g", "arguments": {}}'),
+    "an object that is no call": '{"name": "f", "age": 3}',
+    "an object with no more than a name": '{"name": "f"}',
+    "a bare call of no tool": '{"name": "g", "parameters": {}}',
+    "a bare call with text behind": '{"name": "f", "parameters": {}} is how to call it.',
+    "a bare call with text before": 'Say {"name": "f", "parameters": {}}',
+    "a list of numbers": "[1, 2]",
+    "a tool's name": "f",
+    "a tool's name and more": "f(x) is {x}.",
+    "Mistral's mark alone": "The mark is [TOOL_CALLS], and so on.",
+    "a function of no tool": coder(s="x").replace("function=f", "function=g"),
+    "a function cut short": coder(s="x")[:-20],
+    "NaN": tagged('{"name": "f", "arguments": {"i": NaN}}'),
+    "a list of text": tagged('["f"]'),
+    "a name of two types": tagged('{"name": 3, "arguments": {}}'),
+    "deep": tagged("[" * 5000),
+    "arguments as a list": tagged('{"name": "f", "arguments": [1]}'),
+}
+
+
+@pytest.mark.parametrize("sample", FORMS.values(), ids=FORMS)
+@given(places=st.lists(st.integers(0, 400), max_size=6))
+def test_every_form_of_a_call_is_found_with_its_own_bytes(
+    sample: tuple[str, list[tuple[str, str]]], places: list[int]
+) -> None:
+    text, called = sample
+    assert read(found(), cut(text, places)) == ("", called)
+    for _, arguments in called:
+        assert isinstance(orjson.loads(arguments), dict)
+
+
+@pytest.mark.parametrize("text", NO_CALLS.values(), ids=NO_CALLS)
+@given(places=st.lists(st.integers(0, 400), max_size=6))
+def test_what_is_no_call_is_text_as_it_came(text: str, places: list[int]) -> None:
+    assert read(found(), cut(text, places)) == (text, [])
+
+
+def test_a_call_behind_one_that_is_broken_is_found() -> None:
+    broken = '<tool_call>{"name": "f", "arguments": {"s": "x}}</tool_call>\n'
+    text, calls = read(found(), [broken, CALL])
+    assert (text, calls) == (broken.rstrip(), [("f", '{"x":"}\\n</tool_call"}')])
+
+
+def test_text_that_cannot_be_a_bare_call_is_said_at_once() -> None:
+    for begin in ("Hello", '{"city": ', "[1", "{}", "for"):
+        assert joined(found().push(begin, last=False)) == (begin.rstrip(), [])
 
 
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
@@ -94,7 +236,7 @@ def test_calls_are_found_wherever_the_text_is_cut(
 
 
 def test_only_the_first_call_counts_where_one_is_wanted() -> None:
-    reader = FoundCalls(NAMES, parallel=False)
+    reader = FoundCalls(TOOLS, parallel=False)
     assert read(reader, [f"{CALL}{CALL}"])[1] == [("f", '{"x":"}\\n</tool_call"}')]
     assert reader.calls == 1
 

@@ -10,8 +10,9 @@ import orjson
 import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
+from engine.sampling.json_schema import close_schema
 from engine.sampling.params import Grammar, GrammarKind
-from server.api.input.tools import close_schema, instruction
+from server.api.input.tools import instruction
 from tests.server.fakes import END, FakeText, say
 from tests.server.live import Live, chat_body, live_server
 
@@ -253,6 +254,40 @@ async def test_a_named_tool_is_the_only_one_that_may_be_called_though_all_are_to
     assert "weather" in FakeText().decode(live.dispatcher.submitted[-1].prompt)
 
 
+def allow(*names: str, mode: str = "auto") -> dict[str, object]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+async def test_of_all_tools_only_those_allowed_may_be_called(live: Live) -> None:
+    for names, parts in ((["weather"], 1), (["clock"], 0), (["clock", "weather"], 1)):
+        answers(live, CALL)
+        reply = await live.chat(tools=TOOLS, tool_choice=allow(*names))
+        assert len(reply["choices"][0]["message"].get("tool_calls", ())) == parts
+        assert grammar_of(live) is None
+        await live.chat(tools=TOOLS, tool_choice=allow(*names, mode="required"))
+        grammar = grammar_of(live)
+        assert grammar is not None
+        assert [name for name in ("clock", "weather") if name in grammar.text] == names
+        assert "weather" in FakeText().decode(live.dispatcher.submitted[-1].prompt)
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (allow("none"), "'none' is none of the tools"),
+        (allow(), "length"),
+        ({"type": "allowed_tools"}, "allowed_tools: is missing"),
+        ({"type": "function"}, "function: is missing"),
+        (allow("clock", mode="sometimes"), "mode"),
+    ],
+)
+async def test_a_choice_that_says_nothing_is_refused(live: Live, choice: object, said: str) -> None:
+    status, reply = await live.post(CHAT, chat_body(tools=TOOLS, tool_choice=choice))
+    assert (status, reply["error"]["param"]) == (400, "tool_choice")
+    assert said in reply["error"]["message"]
+
+
 async def test_a_format_goes_with_tools_as_the_other_way_to_answer(live: Live) -> None:
     answers(live, '{"text": "<tool_call> is a mark"}')
     reply = await live.chat(tools=TOOLS, response_format={"type": "json_object"})
@@ -366,15 +401,25 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
     "a name with a line break": ({"tools": [tool(name="f\n")]}, "tools", "tools[0].function.name"),
     "two tools of a name": ({"tools": [tool(), tool()]}, "tools", "the name of two tools"),
     "too many tools": ({"tools": [tool(name=f"f{n}") for n in range(129)]}, "tools", "tools"),
-    "arguments that are a list": ({"tools": [tool(parameters={"type": "array"})]}, "tools", "must be 'object'"),
+    "arguments that are a list": (
+        {"tools": [tool(parameters={"type": "array"}, strict=True)]},
+        "tools",
+        "must be 'object'",
+    ),
     "parameters that are text": ({"tools": [tool(parameters="{}")]}, "tools", "must be a JSON object"),
     "a wrong schema": (
-        {"tools": [tool(name="g"), tool(parameters={"properties": {"x": {"type": "thing"}}})]},
+        {
+            "tools": [tool(name="g"), tool(parameters={"properties": {"x": {"type": "thing"}}}, strict=True)],
+            "tool_choice": "required",
+        },
         "tools",
         "tools[1].function.parameters: ",
     ),
     "what cannot be enforced": (
-        {"tools": [tool(parameters={"properties": {"x": {"uniqueItems": True}}})], "tool_choice": "required"},
+        {
+            "tools": [tool(parameters={"properties": {"x": {"uniqueItems": True}}}, strict=True)],
+            "tool_choice": "required",
+        },
         "tools",
         "set strict to false",
     ),

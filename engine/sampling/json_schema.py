@@ -1,0 +1,166 @@
+"""JSON schemas made ready for the grammar library: closed, freed of what binds nothing, and loosened where they may be.
+
+Knows which keywords hold schemas, and which bind nothing; what the library takes it learns by asking.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+Change: TypeAlias = Callable[[Any, str], Any]  # of a schema that stands at a path
+
+NAMED = {"properties", "patternProperties", "$defs", "definitions"}
+ENFORCED = NAMED | {"allOf", "anyOf", "oneOf", "prefixItems", "items", "additionalProperties"}
+BY_NAME = NAMED | {"dependentSchemas", "dependencies"}
+HOLDERS = ENFORCED | BY_NAME | {"not", "if", "then", "else", "contains", "propertyNames"}
+
+
+def change_inside(schema: Mapping[str, Any], change: Change, path: str, keys: Collection[str]) -> dict[str, Any]:
+    """The schema with each of those changed that it holds under one of these keys."""
+
+    def changed(key: str, value: Any) -> Any:
+        where = f"{path}.{key}".lstrip(".")
+        if isinstance(value, list):
+            return [change(one, f"{where}[{place}]") for place, one in enumerate(value)]
+        if key not in BY_NAME:
+            return change(value, where)
+        return (
+            {name: change(one, f"{where}.{name}") for name, one in value.items()} if isinstance(value, dict) else value
+        )
+
+    return {key: changed(key, value) if key in keys else value for key, value in schema.items()}
+
+
+def close_schema(schema: Any, path: str = "") -> Any:
+    """The schema, with all its objects closed whose properties stand in one place."""
+    if not isinstance(schema, dict):
+        return schema
+    closed = change_inside(schema, close_schema, path, ENFORCED - {"allOf", "patternProperties"})
+    properties = closed.get("properties")
+    if isinstance(properties, dict) and not closed.keys() & {"allOf", "patternProperties", "if"}:
+        closed["required"] = list(properties)
+        if closed.get("additionalProperties", True) is True:
+            closed["additionalProperties"] = False
+    return closed
+
+
+FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+"""What the library enforces; any other format is an annotation, as JSON Schema has it."""
+
+NOTES = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
+COUNTS = {end + of for end in ("min", "max") for of in ("Length", "Items", "Properties")}
+SOME_NAMES = re.compile(r"\^(?:\((?:\?:)?([\w|-]+)\)|([\w-]+))\$")
+DEFINED = {"$defs", "definitions"}
+
+
+def strip_schema(schema: Any, path: str = "") -> Any:
+    """The schema without keywords that hold for every value, and others in the one form that the library takes."""
+    if not isinstance(schema, dict):
+        return schema
+    bare = change_inside(schema, strip_schema, path, HOLDERS)
+    for key in COUNTS & bare.keys():
+        if isinstance(bare[key], float) and bare[key].is_integer():
+            bare[key] = int(bare[key])
+    patterns, properties = bare.get("patternProperties"), bare.get("properties")
+    if isinstance(patterns, dict) and isinstance(properties, dict):
+        _join(patterns, properties)
+    return {key: value for key, value in bare.items() if not _is_vacuous(key, value, bare)}
+
+
+def _join(patterns: dict[str, Any], properties: dict[str, Any]) -> None:
+    """Make patterns that are lists of known names a part of these: behind a comma the library would know no other."""
+    for pattern, schema in [*patterns.items()]:
+        found = SOME_NAMES.fullmatch(pattern)
+        if found and properties.keys() >= {*(names := (found[1] or found[2]).split("|"))}:
+            del patterns[pattern]
+            properties.update({name: {"allOf": [properties[name], schema]} for name in names})
+
+
+def _is_any(schema: Any, kind: str = "") -> bool:
+    """Whether every value fits, or every one of a kind."""
+    given = {key: one for key, one in schema.items() if key not in NOTES} if isinstance(schema, dict) else schema
+    return given in (True, {}, {"type": kind})
+
+
+def _asks_nothing(value: Any, _: Mapping[str, Any]) -> bool:
+    return isinstance(value, dict) and all(one == [] or _is_any(one) for one in value.values())
+
+
+_VACUOUS: Mapping[str, Callable[[Any, Mapping[str, Any]], bool]] = {
+    "format": lambda value, _: value not in FORMATS,
+    "propertyNames": lambda value, _: _is_any(value, "string"),
+    **dict.fromkeys(("uniqueItems", "not"), lambda value, _: value is False),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "dependencies"), _asks_nothing),
+    "contains": lambda _, schema: schema.get("minContains") == 0 and "maxContains" not in schema,
+    "minContains": lambda value, schema: "contains" not in schema or (value == 0 and "maxContains" not in schema),
+    "maxContains": lambda _, schema: "contains" not in schema,
+    "if": lambda _, schema: all(_is_any(schema.get(other, True)) for other in ("then", "else")),
+    **dict.fromkeys(("then", "else"), lambda value, schema: "if" not in schema or _is_any(value)),
+    **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems"), lambda value, _: _is_any(value)),
+    "$schema": lambda value, _: "json-schema.org/" not in str(value),
+    **dict.fromkeys(("$dynamicAnchor", "$recursiveAnchor", "x-guidance"), lambda _, __: True),
+    **dict.fromkeys(("const", "default"), lambda _, __: False),
+}
+"""Keywords that may hold for every value -> whether they do, with their value and their schema; others where null."""
+
+
+def _is_vacuous(key: str, value: Any, schema: Mapping[str, Any]) -> bool:
+    return _VACUOUS[key](value, schema) if key in _VACUOUS else value is None
+
+
+def loosen_schema(schema: dict[str, Any], takes: Callable[[Any], bool]) -> tuple[dict[str, Any], list[str]]:
+    """What is left of a schema without that which the library does not take, and where that stood."""
+    left_out: list[str] = []
+
+    def fits(part: Any) -> bool:
+        return takes(_without_references(part, "", schema))
+
+    def loosen(part: Any, path: str) -> Any:
+        if fits(part):
+            return part
+        if not isinstance(part, dict):
+            left_out.append(path)
+            return True
+        kept: dict[str, Any] = {}
+        for key, value in part.items():
+            one = {key: value}
+            if key in ENFORCED and not fits(one):
+                one = change_inside(one, loosen, path, ENFORCED)
+            if fits(one):
+                kept |= one
+                continue
+            left_out.append(f"{path}.{key}".lstrip("."))
+            if key == "oneOf" and fits({"anyOf": one[key]}):
+                kept["anyOf"] = one[key]
+        if f"{path}.patternProperties".lstrip(".") in left_out:
+            kept.pop("additionalProperties", None)  # which would forbid what the patterns allow
+        return kept
+
+    if takes(schema):
+        return schema, []
+    return change_inside(loosen(schema, ""), loosen, "", DEFINED), left_out
+
+
+def _without_references(schema: Any, path: str, root: Mapping[str, Any]) -> Any:
+    """The schema without references that lead to a place in the root, where what they lead to is looked at."""
+    if not isinstance(schema, dict):
+        return schema
+    inside = change_inside(schema, partial(_without_references, root=root), path, HOLDERS)
+    return {key: value for key, value in inside.items() if key != "$ref" or follow_reference(value, root) is None}
+
+
+def follow_reference(reference: Any, root: Any) -> Any:
+    """What a pointer leads to in the root; None where it leads nowhere, or elsewhere."""
+    if not isinstance(reference, str) or not (reference + "/").startswith("#/"):
+        return None
+    for name in reference.split("/")[1:]:
+        name = unquote(name).replace("~1", "/").replace("~0", "~")
+        if isinstance(root, list) and name.isdecimal() and int(name) < len(root):
+            root = root[int(name)]
+        else:
+            root = root.get(name) if isinstance(root, dict) else None
+    return root

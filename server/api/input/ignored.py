@@ -1,0 +1,19 @@
+"""What of a body is ignored, and named in a header of the answer; kept for each request, in its threads too."""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar
+
+HEADER = "x-lengthwise-ignored"
+MOST = 32  # names that fit into the header
+
+IGNORED: ContextVar[list[str] | None] = ContextVar("ignored", default=None)
+"""The names for the request that the running task serves; None elsewhere, as for lines of a batch."""
+
+
+def ignore(path: str, kind: str) -> None:
+    """Name what stands at a path of the body, of a kind that the client gave it, as ignored."""
+    names, name = IGNORED.get(), re.sub(r"[^\w.\[\]-]", "", f"{path}.{kind[:64]}", flags=re.ASCII)
+    if names is not None and name not in names and len(names) < MOST:
+        names.append(name)
