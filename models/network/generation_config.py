@@ -15,7 +15,7 @@ TopP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]  # 0 and -1: off
 MinP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 RepetitionPenalty: TypeAlias = Annotated[float, Meta(ge=0.01, le=10)]
-TokenCount: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+TokenCount: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):

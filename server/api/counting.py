@@ -18,9 +18,9 @@ from server.api.input import schema
 from server.api.input.body import decode, hold_body, read_body
 from server.api.input.fields import ABSENT
 from server.api.input.responses import ResponsesBody
-from server.api.output.reply import LETTERS, Lazy, expectation_of, json_response
+from server.api.output.reply import LETTERS, SHORT_FORM, Lazy, expectation_of, json_response
 from server.api.output.sse import send_reply
-from server.api.output.wanted import foresee
+from server.api.output.wanted import cut_header, foresee
 from server.api.responses import read_chat
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.api.ticket import TICKET
@@ -43,6 +43,7 @@ async def estimate(request: web.Request) -> web.Response:
     async with foresee(body, prompts, request.app, client, holder, seeded=False) as wanted:
         pairs = [(one, sampling) for one in wanted for sampling in one.sampling]
         requests = [dispatcher.estimate(one.prompt.ids, sampling, **one.known) for one, sampling in pairs]
+    request[SHORT_FORM] = cut_header(body, (one.sampling.max_tokens for one in requests))
     told = expectation_of(requests)
     request[TICKET].spend(told.prompt_tokens)
     return json_response(told)

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
@@ -56,6 +57,8 @@ class AnswerDefaults:
     not strict."""
     allow_replay: bool = False
     """Whether a request may bring the length of its answer (design 3.1)."""
+    refuse_long_max_tokens: bool = False
+    """Whether a `max_tokens` beyond the room behind its prompt is an error, in place of being cut."""
     shares_prefixes: bool = False
     """Whether what is kept of one key's prompts serves other keys too: how long an answer takes may then tell them."""
     instruction_split: InstructionSplit = InstructionSplit.SYSTEM
@@ -92,7 +95,9 @@ class ServedModel:
 
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of work on texts or bodies that may take long, done off the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.tokenizer_pool, partial(work, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(
+            self.tokenizer_pool, partial(copy_context().run, work, *args, **kwargs)
+        )
 
 
 MODEL = web.AppKey("model", ServedModel)

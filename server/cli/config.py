@@ -208,6 +208,8 @@ class Answers:
     """refuse requests whose answers must match a schema or a grammar, calls that are required too"""
     close_schemas: bool = option(False)
     """JSON schemas allow only the properties that they name, and want them all, as those with strict: true do"""
+    refuse_long_max_tokens: bool = option(False)
+    """refuse a max_tokens that does not fit the context behind the prompt, in place of cutting it to what fits"""
     accept_any_model: bool = option(False)
     """serve requests for models of any name, for programs that ask for claude-* or gpt-*; answers name this one"""
     stop_repetition: bool | None = option(None)

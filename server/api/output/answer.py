@@ -27,6 +27,7 @@ from server.api.output import sse
 from server.api.output.call import Call, Part, open_call, read_updates
 from server.api.output.reading import CallPiece, Piece, try_json
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
+from server.api.output.wanted import cut_header
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel
 from server.api.ticket import TICKET
@@ -82,7 +83,8 @@ async def respond(
     with app[REGISTER].enter(record):
         async with open_call(body, prompts, app, record) as call:
             ticket.settle()
-            request[SHORT_FORM] = headers_of(expectation_of(call.requests))
+            cut = cut_header(body, (one.sampling.max_tokens for one in call.requests))
+            request[SHORT_FORM] = {**headers_of(expectation_of(call.requests)), **cut}
             if body.stream:
                 progress = bool(body.stream_options and body.stream_options.include_progress)
                 return await _stream(

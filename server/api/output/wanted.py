@@ -7,7 +7,7 @@ It owns the checks that need the model or two fields at once; single fields are 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -171,8 +171,8 @@ def is_scoring(body: TextBody) -> bool:
 
 
 def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
-    """Tokens an answer may have, and the model's own settings allow: what was asked for, which must fit into `room`, as
-    a length to replay must, else the endpoint's default, clipped."""
+    """Tokens an answer may have: what was asked for, else the endpoint's default, cut to the `room` behind the prompt
+    and to the model's own bound. A length to replay must fit."""
     name, asked = "max_tokens", body.max_tokens
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         name, asked = "max_completion_tokens", body.max_completion_tokens
@@ -180,7 +180,7 @@ def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
         asked = 1  # the engine makes at least one token; the answer leaves it out
     if asked == 0:
         raise invalid(name, "must be at least 1 (0 is allowed only together with echo)")
-    if asked is not None and asked > room:
+    if asked is not None and asked > room and model.defaults.refuse_long_max_tokens:
         raise _too_long(name, asked, room, model)
     if asked is None and isinstance(body, CompletionBody):
         asked = COMPLETION_TOKENS
@@ -199,6 +199,15 @@ def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
         if (body.min_tokens or 0) > replay:
             raise invalid("min_tokens", f"must not exceed replay_tokens, which is {replay}")
     return found
+
+
+CUT = "x-lengthwise-max-tokens"  # response header: the tokens that an answer may have, where fewer than were asked for
+
+
+def cut_header(body: TextBody, granted: Iterable[int]) -> Mapping[str, str]:
+    """The header that tells a cut of `max_tokens` to the fewest that were granted; empty where none was cut."""
+    asked, least = getattr(body, "max_completion_tokens", None) or body.max_tokens, min(granted)
+    return {CUT: str(least)} if asked is not None and least < asked else {}
 
 
 def _too_long(name: str, asked: int, room: int, model: ServedModel) -> ApiError:

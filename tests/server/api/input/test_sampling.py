@@ -204,7 +204,7 @@ async def test_a_length_reaches_the_engine_from_both_endpoints_and_for_every_cho
         ({"replay_tokens": -1}, "replay_tokens", "invalid_value"),
         ({"replay_tokens": 1.5}, "replay_tokens", "invalid_value"),
         ({"replay_tokens": "5"}, "replay_tokens", "invalid_value"),
-        ({"replay_tokens": 2**40}, "replay_tokens", "invalid_value"),
+        ({"replay_tokens": 2**40}, "replay_tokens", "context_length_exceeded"),
         ({"replay_tokens": 255}, "replay_tokens", "context_length_exceeded"),
         ({"replay_tokens": 3, "min_tokens": 4}, "min_tokens", "invalid_request"),
     ],
