@@ -4,12 +4,15 @@ kept.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import web
+from msgspec import Raw
+from msgspec.structs import astuple
 
 from server.api.errors import invalid, reword_errors
 from server.api.input import responses as bodies
@@ -40,11 +43,17 @@ async def read_chat(request: web.Request, body: bodies.ResponsesBody) -> tuple[C
     Raises ApiError 400, 404.
     """
     earlier: tuple[Message, ...] = ()
+    store, holder = request.app[STORE], holder_of(request)
     if (name := body.previous_response_id) is not None:
-        earlier = request.app[STORE].find(name, holder_of(request), "previous_response_id").messages
+        earlier = store.find(name, holder, "previous_response_id").messages
+    known = {
+        item.id: store.find_item(item.id, holder, f"input[{place}].id")
+        for place, item in enumerate(() if isinstance(body.input, str) else body.input)
+        if bodies.is_reference(item) and item.id
+    }
 
     def read() -> tuple[ChatBody, tuple[Message, ...]]:
-        spoken = (*earlier, *bodies.conversation(body))
+        spoken = (*earlier, *bodies.conversation(body, known))
         return bodies.as_chat(body, spoken), spoken
 
     return await request.app[MODEL].run_in_thread(read)
@@ -71,8 +80,8 @@ def _said_in(items: Sequence[replies.OutputItem]) -> Message:
             arguments = (
                 bodies.text_arguments(item.input) if isinstance(item, replies.CustomCallItem) else item.arguments
             )
-            calls.append(PastCall(PastFunction(item.name, arguments), item.call_id))
-    return Message("assistant", "".join(texts), tool_calls=calls or None)
+            calls.append(PastCall(PastFunction(item.name, Raw(encode(arguments))), item.call_id))
+    return Message("assistant", "".join(texts) if texts else None, tool_calls=calls or None)
 
 
 EACH = 1000
@@ -103,8 +112,10 @@ class ResponseStore:
         messages = (*spoken, _said_in(reply.output))
         told = (part for item in reply.output if isinstance(item, replies.OutputMessage) for part in item.content)
         size = EACH + sum(len(part.text) + EACH * len(part.logprobs) for part in told)
-        size += sum(EACH // 4 + len(one.content or "") for one in messages)
-        size += sum(EACH // 4 + len(call.function.arguments) for one in messages for call in one.tool_calls or ())
+        texts = [text for one in messages for text in astuple(one) if isinstance(text, str)]
+        size += EACH // 4 * len(messages) + sum(map(len, texts))
+        calls = [call.function for one in messages for call in one.tool_calls or ()]
+        size += sum(EACH // 4 + len(memoryview(call.arguments)) for call in calls)
         size += len(encode([reply.instructions, reply.metadata, reply.text, reply.tools]))
         self._stored[holder][reply.id] = StoredResponse(messages, reply, size)
         self._sizes[holder] += size
@@ -121,6 +132,16 @@ class ResponseStore:
             raise invalid(param, fault, "response_not_found", status=404)
         self._stored[holder].move_to_end(name)
         return found
+
+    def find_item(self, name: str, holder: str | None, param: str) -> Message:
+        """An item of a stored response as a turn; raises ApiError 404. Its id has the response's own digits."""
+        response = re.sub(r"^[a-z]+_([0-9a-f]{32}).*", r"resp_\1", name)
+        found = self.find(response, holder, param).reply.output if response in self._stored[holder] else ()
+        items = [item for item in found if item.id == name]
+        if not items:
+            fault = f"no item {name[:200]!r} is kept here: its response was not stored, or is too long ago"
+            raise invalid(param, fault, "item_not_found", status=404)
+        return _said_in(items)
 
     def remove(self, name: str, holder: str | None) -> None:
         """Forget a response; raises ApiError 404 for one that is unknown, forgotten or another's."""

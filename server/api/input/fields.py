@@ -124,13 +124,18 @@ def read_json(raw: bytes, path: str) -> Any:
         value = orjson.loads(raw)  # whole numbers beyond 64 bits become floats, else they could not be written again
     except orjson.JSONDecodeError as error:
         raise invalid(path, f"is not valid JSON: {error}") from None
+    if is_deep(value):
+        raise invalid(path, f"is nested more than {MAX_DEPTH} deep; flatten it")
+    return value
+
+
+def is_deep(value: Any) -> bool:
+    """Whether a JSON value is nested more than MAX_DEPTH deep."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):  # level by level, so that depth costs no recursion
         inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
         level = [*chain.from_iterable(inside)]
-    if level:
-        raise invalid(path, f"is nested more than {MAX_DEPTH} deep; flatten it")
-    return value
+    return bool(level)
 
 
 def read_object(raw: bytes, path: str) -> dict[str, Any]:

@@ -5,9 +5,10 @@ Anthropic's words; text and tools only, whatever else those messages know is ref
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,14 +16,13 @@ from msgspec import Meta
 from models.network.generation_config import Temperature, TokenCount, TopK, TopP
 from server.api.errors import invalid
 from server.api.input import schema as chat
-from server.api.input.fields import ABSENT, read_object, refuse_asked, required
-from server.api.input.prompts import join_content
-
-TextParts: TypeAlias = str | Annotated[list[chat.ContentPart], Meta(max_length=2048)]
+from server.api.input.fields import ABSENT, refuse_asked, required
+from server.api.input.ignored import ignore
+from server.api.input.turns import join_content, join_past, read_past
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A piece of a turn: text, a call of a tool, or its result."""
+    """A piece of a turn: text, thoughts, a call of a tool, or its result, whose content is a text or parts."""
 
     type: str
     text: str | None = None
@@ -30,8 +30,9 @@ class Block(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
     input: msgspec.Raw = ABSENT
     tool_use_id: str | None = None
-    content: TextParts | None = None
+    content: msgspec.Raw = ABSENT
     is_error: bool | None = None
+    thinking: str | None = None
 
 
 class InputMessage(msgspec.Struct, frozen=True):
@@ -83,7 +84,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
 
     model: chat.ModelName | None = None
     messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=2048)]
-    system: TextParts | None = None
+    system: chat.Content | None = None
     tools: Annotated[list[MessageTool], Meta(max_length=128)] | None = None
     tool_choice: MessageToolChoice | None = None
     thinking: Thinking | None = None
@@ -119,7 +120,8 @@ OWN_TOOLS = (None, "custom")
 def as_chat(body: CountBody) -> chat.ChatBody:
     """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
     refuse_asked(("mcp_servers", body.mcp_servers, "this server calls no others; leave it out"))
-    turns = [turn for place, one in enumerate(body.messages) for turn in _turns(one, f"messages[{place}]")]
+    neighbours = groupby(enumerate(body.messages), key=lambda pair: pair[1].role)
+    turns = [turn for role, messages in neighbours for turn in _turns(role, messages)]
     told = [] if body.system is None else [chat.Message("system", join_content(body.system, "system"))]
     choice, form = body.tool_choice, None if body.output_config is None else body.output_config.format
     sampling: dict[str, Any] = {}
@@ -131,55 +133,59 @@ def as_chat(body: CountBody) -> chat.ChatBody:
         messages=[*told, *turns],
         # A last turn of the assistant's is the beginning of the answer.
         continue_final_message=bool(turns) and turns[-1].role == "assistant",
-        tools=[_tool(tool) for tool in body.tools or [] if tool.type in OWN_TOOLS],
+        tools=[_tool(tool) for place, tool in enumerate(body.tools or []) if _is_own(tool, f"tools[{place}]")],
         tool_choice=None if choice is None else _tool_choice(choice),
         parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
         response_format=None if form is None else chat.ResponseFormat("json_schema", chat.JsonSchema(form.schema)),
     )
 
 
-KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "user": frozenset({"text", "tool_result"}),
-        "system": frozenset({"text"}),  # which Claude Code sends among the turns too
-        # Thoughts of another model are passed over, as no chat template here has a place for them.
-        "assistant": frozenset({"text", "tool_use", "thinking", "redacted_thinking"}),
-    }
-)
-"""Kinds of blocks by role."""
-
-
-def _turns(message: InputMessage, path: str) -> Iterator[chat.Message]:
-    """A message as turns of a chat, which has a turn for each result of a tool. Raises ApiError 400."""
-    text, calls, results = "", list[chat.PastCall](), False
-    blocks = [Block("text", message.content)] if isinstance(message.content, str) else message.content
-    for place, block in enumerate(blocks):
-        where = f"{path}.content[{place}]"
-        if block.type not in KINDS[message.role]:
-            fault = f"{block.type[:64]!r} is not supported for {message.role}; only text and tools are"
-            raise invalid(f"{where}.type", fault, "unsupported")
-        match block.type:
-            case "text":
-                text += required(block.text, f"{where}.text")
-            case "tool_use":
-                calls.append(_call(block, where))
-            case "tool_result":
-                results = True
-                yield _result(block, where)
-    if text or not results:
-        yield chat.Message(message.role, text, tool_calls=calls or None)
+def _turns(role: chat.Role, messages: Iterable[tuple[int, InputMessage]]) -> Iterator[chat.Message]:
+    """Consecutive messages of one role as a turn of a chat, which has a turn for each result of a tool, behind those.
+    Raises ApiError 400."""
+    texts, thoughts, calls, results = list[str](), list[str](), list[chat.PastCall](), False
+    for place, message in messages:
+        blocks = [Block("text", message.content)] if isinstance(message.content, str) else message.content
+        text = ""
+        for at, block in enumerate(blocks):
+            where = f"messages[{place}].content[{at}]"
+            match role, block.type:
+                case _, "text":
+                    text += required(block.text, f"{where}.text")
+                case "user", "tool_result":
+                    results = True
+                    yield _result(block, where)
+                case "assistant", "tool_use":
+                    calls.append(_call(block, where))
+                case "assistant", "thinking":
+                    thoughts.append(block.thinking or "")
+                case "assistant", kind:
+                    ignore(where, kind)
+                case _, kind:
+                    fault = f"{kind[:64]!r} is not supported for {role}; only text and tools are"
+                    raise invalid(f"{where}.type", fault, "unsupported")
+        texts.append(text)
+    said = "\n\n".join(filter(None, texts))
+    if said or not results:
+        yield chat.Message(role, said, tool_calls=calls or None, reasoning_content="".join(thoughts) or None)
 
 
 def _call(block: Block, path: str) -> chat.PastCall:
     name, id_ = required(block.name, f"{path}.name"), required(block.id, f"{path}.id")
-    read_object(bytes(block.input), f"{path}.input")
-    return chat.PastCall(chat.PastFunction(name, bytes(block.input).decode()), id_)
+    return chat.PastCall(chat.PastFunction(name, block.input), id_)
 
 
 def _result(block: Block, path: str) -> chat.Message:
     call_id = required(block.tool_use_id or None, f"{path}.tool_use_id")
-    said = "" if block.content is None else join_content(block.content, f"{path}.content")
+    said = join_past(read_past(block.content), f"{path}.content", of_tool=True)
     return chat.Message("tool", f"Error: {said}" if block.is_error else said, tool_call_id=call_id)
+
+
+def _is_own(tool: MessageTool, path: str) -> bool:
+    """Whether the client runs a tool; others are ignored."""
+    if tool.type not in OWN_TOOLS:
+        ignore(path, tool.type or "")
+    return tool.type in OWN_TOOLS
 
 
 def _tool(tool: MessageTool) -> chat.ChatTool:

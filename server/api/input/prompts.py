@@ -8,19 +8,22 @@ before any memory is taken.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import orjson
+from msgspec.structs import astuple
 
 from engine.sampling.grammar import Compiled
 from models.errors import TextError
 from scheduler.length.features import LengthQuery
 from server.api.errors import ApiError, invalid
-from server.api.input.fields import read_object, refuse_foreign, required
-from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, ContentPart, Message, PastCall, TextBody
+from server.api.input.fields import refuse_foreign, required
+from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody
 from server.api.input.structured import NO_FORM, constraint, form_of
-from server.api.input.tools import NO_TOOLS, Toolbox, Turn, plain_turns, toolbox
+from server.api.input.tools import NO_TOOLS, Toolbox, Turn, join_turns, plain_turns, toolbox
+from server.api.input.turns import as_turn
 from server.api.served_model import ServedModel
 from server.lengths.instruction import InstructionSplit, split_by, split_messages
 
@@ -31,9 +34,7 @@ waking a thread takes longer beside executors that compute on all cores."""
 FEW = 16
 """Turns of a conversation that is encoded there."""
 
-
-PLAIN = ("role", "content")
-"""Fields of a turn that neither calls tools nor brings their results."""
+PLAIN = ("role", "content")  # the first fields of a message, which are all that most have
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
     is_short = (  # where all that becomes text is short; of many turns none is looked at on the event loop
         not (asks_tools or body.chat_template_kwargs)
         and len(turns) <= FEW
-        and all(isinstance(turn.content, str) and not (turn.tool_calls or turn.tool_call_id) for turn in turns)
+        and all(isinstance(turn.content, str) and not any(astuple(turn)[len(PLAIN) :]) for turn in turns)
         and len(body.instruction or "") + sum(len(turn.content or "") for turn in turns) <= SHORT
     )
     if is_short:
@@ -107,7 +108,8 @@ def render_chat(
 ) -> tuple[list[Turn], list[int], slice, slice]:
     """The turns as chat templates know them, and what `Text.encode_turns` makes of them: their token ids, and which of
     these are texts. Raises ApiError 400. Heavy."""
-    turns = [_turn(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
+    names = dict[str, str]()  # of the functions called so far, by the ids of their calls
+    turns = [as_turn(one, f"messages[{at}]", names, model.text.takes_tools) for at, one in enumerate(body.messages)]
     goes_on = bool(body.continue_final_message)
     if goes_on and turns[-1]["role"] != "assistant":
         raise invalid("continue_final_message", "the last message must be the assistant's")
@@ -116,56 +118,26 @@ def render_chat(
     offered = [tool.definition for tool in tools.offered]
     if offered:
         check_bytes(len(orjson.dumps(offered)), "tools", model)
-    if not model.text.takes_tools and (offered or any(len(turn) > len(PLAIN) for turn in turns)):
+    if not model.text.takes_tools and (
+        offered or any(turn["role"] == "tool" or turn.get("tool_calls") for turn in turns)
+    ):
         turns, offered = plain_turns(turns, tools), []
     check_bytes(sum(len(turn["content"].encode()) for turn in turns), "messages", model)
+    options: dict[str, Any] = {
+        "tools": offered,
+        "add_generation_prompt": body.add_generation_prompt is not False and not goes_on,
+        "continue_final_message": goes_on,
+        "variables": body.chat_template_kwargs or {},
+    }
     try:
-        encoded = model.text.encode_turns(
-            turns,
-            tools=offered,
-            add_generation_prompt=body.add_generation_prompt is not False and not goes_on,
-            continue_final_message=goes_on,
-            variables=body.chat_template_kwargs or {},
-        )
+        return turns, *model.text.encode_turns(turns, **options)
     except TextError as error:
-        raise invalid("messages", str(error)) from None
-    return turns, *encoded
-
-
-def _turn(message: Message, path: str) -> Turn:
-    """A message as chat templates know it: they have no developer, which is OpenAI's newer word for system."""
-    role, content = "system" if message.role == "developer" else message.role, message.content
-    if not isinstance(content, str):
-        silent = content is None and role == "assistant"
-        content = "" if silent else join_content(content, f"{path}.content")
-    turn: Turn = {"role": role, "content": content}
-    if message.tool_calls and role != "assistant":
-        raise invalid(f"{path}.tool_calls", "only the assistant calls tools")
-    if message.tool_calls:
-        turn["tool_calls"] = [_call(one, f"{path}.tool_calls[{place}]") for place, one in enumerate(message.tool_calls)]
-    if role == "tool":
-        why = "; it names the call whose result this is"
-        turn["tool_call_id"] = required(message.tool_call_id or None, f"{path}.tool_call_id", why)
-    return turn
-
-
-def _call(call: PastCall, path: str) -> dict[str, Any]:
-    given = call.function.arguments
-    arguments = read_object(given.encode(), f"{path}.function.arguments") if given.strip() else {}
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
-
-
-def join_content(content: str | Sequence[ContentPart] | None, path: str, types: Sequence[str] = ("text",)) -> str:
-    """The text of a message whose parts must be of one of `types`; raises ApiError 400."""
-    if content is None:
-        raise invalid(path, "must be a string or a list of text parts")
-    if isinstance(content, str):
-        return content
-    for place, part in enumerate(content):
-        if part.type not in types:
-            raise invalid(f"{path}[{place}]", f"only parts of type {types[0]!r} are supported", "unsupported")
-        required(part.text, f"{path}[{place}].text")
-    return "".join(part.text or "" for part in content)
+        refusal = error
+    for system in (True, False) if not isinstance(refusal.__cause__, TimeoutError) else ():
+        joined = join_turns(turns, system=system)
+        with suppress(TextError):
+            return joined, *model.text.encode_turns(joined, **options)
+    raise invalid("messages", str(refusal))
 
 
 async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:

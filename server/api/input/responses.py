@@ -5,9 +5,9 @@ Text and functions are there; whatever else OpenAI's responses know is refused b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import msgspec
 import orjson
@@ -17,28 +17,32 @@ from models.network.generation_config import TokenCount
 from server.api.errors import invalid
 from server.api.input import schema as chat
 from server.api.input.fields import ABSENT, is_given, refuse_asked, required
-from server.api.input.prompts import join_content
-
-TEXTS = ("input_text", "output_text", "text")
-"""Kinds of parts of a turn."""
-
-Content: TypeAlias = str | Annotated[list[chat.ContentPart], Meta(max_length=2048)]
+from server.api.input.ignored import ignore
+from server.api.input.turns import join_content, join_past, read_past
 
 LOGPROBS = "message.output_text.logprobs"
 """The name in `include` that asks for log-probabilities."""
 
 
 class InputItem(msgspec.Struct, frozen=True):
-    """One turn of the conversation, a call of a function in it, or a call's result."""
+    """One turn of the conversation, thoughts, a call of a function, a call's result, or the `id` of a stored item; of
+    other servers' items what has such fields. Arguments are any text."""
 
     type: str = "message"
+    id: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: Content | None = None
+    content: chat.Content | None = None
+    summary: chat.Content | None = None
     call_id: str | None = None
     name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    arguments: str | None = None
-    input: str | None = None
-    output: Content | None = None
+    arguments: msgspec.Raw = ABSENT
+    input: msgspec.Raw = ABSENT
+    action: msgspec.Raw = ABSENT
+    operation: msgspec.Raw = ABSENT
+    output: msgspec.Raw = ABSENT
+
+
+OWN_CALLS = ("function_call", "custom_tool_call")
 
 
 TEXT_TOOL = msgspec.Raw(
@@ -47,7 +51,7 @@ TEXT_TOOL = msgspec.Raw(
 """The arguments of a custom tool, as a function has them: one text."""
 
 OWN_TOOLS = ("function", "custom")
-"""Types of tools that the client runs; all others are passed over."""
+"""Types of tools that the client runs; all others are ignored."""
 
 
 class ResponseTool(msgspec.Struct, frozen=True):
@@ -128,6 +132,8 @@ def as_chat(body: ResponsesBody, spoken: Sequence[chat.Message]) -> chat.ChatBod
     """The chat that a body asks for, with its conversation; raises ApiError 400 for what a chat cannot say."""
     _refuse_unsupported(body)
     told = [] if body.instructions is None else [chat.Message("system", body.instructions)]
+    if not (told or spoken):
+        raise invalid("input", "holds nothing that can be read here; give a message")
     choice = body.tool_choice
     common = {name: getattr(body, name) for name in chat.GenerationBody.__struct_fields__}
     return chat.ChatBody(
@@ -164,50 +170,77 @@ def wants_logprobs(body: ResponsesBody) -> bool:
     return LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
 
 
-def conversation(body: ResponsesBody) -> list[chat.Message]:
-    """The input as turns of a chat; raises ApiError 400."""
+def conversation(body: ResponsesBody, known: Mapping[str, chat.Message]) -> list[chat.Message]:
+    """The input as turns of a chat, with the `known` turns of stored items that it refers to; raises ApiError 400."""
     if isinstance(body.input, str):
         return [chat.Message("user", body.input)]
     turns: list[chat.Message] = []
     for place, item in enumerate(body.input):
-        turn = _turn(item, f"input[{place}]")
-        if turn is None:
-            continue
-        if turn.tool_calls and turns and turns[-1].role == "assistant":  # text and calls of one answer are one turn
-            calls = [*(turns[-1].tool_calls or ()), *turn.tool_calls]
-            turns[-1] = msgspec.structs.replace(turns[-1], tool_calls=calls)
-        else:
-            turns.append(turn)
+        for turn in _turns(item, f"input[{place}]", known):
+            last = turns[-1] if turns else turn
+            thought = last.content is None and not last.tool_calls  # and nothing that was said
+            if turns and turn.role == last.role == "assistant" and (turn.tool_calls or thought):
+                calls = [*(last.tool_calls or ()), *(turn.tool_calls or ())]
+                content = turn.content if last.content is None else last.content
+                thoughts = "\n\n".join(filter(None, (last.reasoning_content, turn.reasoning_content))) or None
+                turns[-1] = chat.Message("assistant", content, calls or None, reasoning_content=thoughts)
+            else:
+                turns.append(turn)
     return turns
 
 
-def _turn(item: InputItem, path: str) -> chat.Message | None:
-    """An item as a turn of a chat; None for the thoughts of another model, which no chat template here has a place for.
+def is_reference(item: InputItem) -> bool:
+    """Whether an item names a stored one."""
+    return item.type == "item_reference" or (
+        item.type == "message" and item.role is item.content is None and bool(item.id)
+    )
 
-    Raises ApiError 400.
-    """
-    match item.type:
-        case "message":
-            if item.role is None:
-                raise invalid(f"{path}.role", "is missing")
-            return chat.Message(item.role, join_content(item.content, f"{path}.content", TEXTS))
-        case "function_call" | "custom_tool_call":
-            name, field = required(item.name, f"{path}.name"), "arguments" if item.type == "function_call" else "input"
-            given = required(item.arguments if field == "arguments" else item.input, f"{path}.{field}")
-            arguments = given if field == "arguments" else text_arguments(given)
-            call_id = required(item.call_id, f"{path}.call_id")
-            return chat.Message("assistant", tool_calls=[chat.PastCall(chat.PastFunction(name, arguments), call_id)])
-        case "function_call_output" | "custom_tool_call_output":
-            call_id = required(item.call_id or None, f"{path}.call_id")
-            return chat.Message("tool", join_content(item.output, f"{path}.output", TEXTS), tool_call_id=call_id)
-        case "reasoning":
-            return None
-    fault = f"{item.type[:64]!r} is not supported; only text and functions are"
-    raise invalid(f"{path}.type", fault, "unsupported")
+
+def _turns(item: InputItem, path: str, known: Mapping[str, chat.Message]) -> Iterator[chat.Message]:
+    """An item as turns of a chat: none for one of another server's that says nothing to read, which is named as
+    ignored. Text, thoughts and calls of one answer come apart. Raises ApiError 400."""
+    if is_reference(item):
+        yield known[required(item.id, f"{path}.id")]
+    elif item.type == "message":
+        role: chat.Role = required(item.role, f"{path}.role")
+        if role == "assistant":
+            yield chat.Message(role, join_past(item.content, f"{path}.content", of_tool=False))
+        else:
+            yield chat.Message(role, join_content(item.content, f"{path}.content"))
+    elif item.type == "reasoning":
+        if thoughts := join_past(item.content or item.summary, f"{path}.content", of_tool=False):
+            yield chat.Message("assistant", reasoning_content=thoughts)
+    elif item.type.endswith("_output"):
+        call_id = required(item.call_id or item.id, f"{path}.call_id")
+        yield _result(item, call_id, path)
+    elif item.type.endswith("_call") and (item.call_id or item.name):
+        name = required(item.name, f"{path}.name") if item.type in OWN_CALLS else item.name or item.type[:-5]
+        call_id = required(item.call_id or item.id, f"{path}.call_id")
+        function = chat.PastFunction(name, _arguments(item))
+        yield chat.Message("assistant", tool_calls=[chat.PastCall(function, call_id)])
+        if bytes(item.output):  # a server of tools was asked on the way
+            yield _result(item, call_id, path)
+    else:
+        ignore(path, item.type)
+
+
+def _result(item: InputItem, call_id: str, path: str) -> chat.Message:
+    said = join_past(read_past(item.output), f"{path}.output", of_tool=True)
+    return chat.Message("tool", said, tool_call_id=call_id)
+
+
+def _arguments(item: InputItem) -> msgspec.Raw:
+    """The arguments of a call, by whichever name its kind has for them."""
+    if item.type == "custom_tool_call":
+        return msgspec.Raw(b'{"input":%b}' % bytes(item.input))
+    return next((raw for raw in (item.arguments, item.input, item.action) if bytes(raw)), item.operation)
 
 
 def own_tools(body: ResponsesBody) -> list[tuple[int, ResponseTool]]:
-    """The tools that the client runs, with their places."""
+    """The tools that the client runs, with their places; all others are named as ignored."""
+    for place, tool in enumerate(body.tools or ()):
+        if tool.type not in OWN_TOOLS:
+            ignore(f"tools[{place}]", tool.type)
     return [pair for pair in enumerate(body.tools or ()) if pair[1].type in OWN_TOOLS]
 
 

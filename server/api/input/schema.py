@@ -47,20 +47,25 @@ def one_kind(most: int) -> Meta:
     return told(allOf=[{"anyOf": [{"type": "string"}, {"items": {"type": "integer", "minimum": 0}}, *several]}])
 
 
+TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # types of parts that are text
+
 TOKEN_NAMES = told(propertyNames={"pattern": "^[0-9]{1,9}$"})
 
 
-def _turn(role: dict[str, object], **more: dict[str, object]) -> dict[str, object]:
-    """A turn of these roles, which must have content, and what else is named, and calls no tools."""
-    given = {"role": role, "content": {"type": ["string", "array"]}, **more, "tool_calls": {"enum": [None, []]}}
-    return {"properties": given, "required": ["content", *more]}
+def _turn(*roles: str, **must: dict[str, object]) -> dict[str, object]:
+    """A turn of these roles, which must have what is named, and calls no tools."""
+    given = {"role": {"enum": [*roles]}, **must, "tool_calls": {"enum": [None, []]}}
+    return {"properties": given, "required": [*must]}
 
+
+SPOKEN = {"properties": {"type": {"enum": [*TEXTS]}, "text": {"type": "string"}}, "required": ["text"]}
 
 ROLES = told(
     anyOf=[
         {"properties": {"role": {"const": "assistant"}}},
-        _turn({"enum": ["system", "developer", "user"]}),
-        _turn({"const": "tool"}, tool_call_id={"type": "string", "minLength": 1}),
+        _turn("function"),
+        _turn("system", "developer", "user", content={"type": ["string", "array"], "items": SPOKEN}),
+        _turn("tool", tool_call_id={"type": "string", "minLength": 1}),
     ]
 )
 
@@ -127,7 +132,7 @@ class GenerationBody(OtherWords, frozen=True, kw_only=True):
     """Fields of OpenAI's endpoints that generate."""
 
     model: ModelName | None = None
-    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
@@ -161,23 +166,21 @@ class GenerationBody(OtherWords, frozen=True, kw_only=True):
 
 
 class ContentPart(msgspec.Struct, frozen=True):
-    """A piece of a message; only text can be read."""
+    """A piece of a message. Only text can be read; what else earlier answers and results of tools hold is left out."""
 
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
-TextPart: TypeAlias = Annotated[
-    ContentPart,
-    told(properties={"type": {"enum": ["text"]}, "text": {"type": "string"}}, required=["type", "text"]),
-]
+Content: TypeAlias = str | Annotated[list[ContentPart], Meta(max_length=2048)]
 
 
 class PastFunction(msgspec.Struct, frozen=True):
-    """A function that was called; its arguments are an object, written as JSON."""
+    """A function that was called; its arguments are any text, or an object as it stands."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
-    arguments: str
+    arguments: msgspec.Raw = ABSENT
 
 
 class PastCall(msgspec.Struct, frozen=True):
@@ -185,16 +188,24 @@ class PastCall(msgspec.Struct, frozen=True):
 
     function: PastFunction
     id: str | None = None
-    type: Literal["function"] = "function"
+    type: str | None = None
+
+
+Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One turn of a conversation."""
+    """One turn of a conversation; `function` and `function_call` are older words for tools."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Meta(max_length=2048)] | None = None
+    role: Role
+    content: Content | None = None
     tool_calls: Annotated[list[PastCall], Meta(max_length=128)] | None = None
     tool_call_id: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    function_call: PastFunction | None = None
 
 
 Messages: TypeAlias = Annotated[list[Annotated[Message, ROLES]], Meta(min_length=1, max_length=2048)]

@@ -121,9 +121,9 @@ BETWEEN = "\n"
 """The text between two calls."""
 
 
-def call_text(name: str, arguments: Mapping[str, Any]) -> str:
+def call_text(name: str, arguments: str) -> str:
     """A whole call."""
-    return f"{call_head(name)}{orjson.dumps(arguments).decode()}{CALL_TAIL}"
+    return f"{call_head(name)}{arguments}{CALL_TAIL}"
 
 
 Turn: TypeAlias = dict[str, Any]
@@ -141,6 +141,9 @@ To call a function, answer with its name and its arguments as JSON, between thes
 The result comes between <tool_response> and </tool_response> in the next message."""
 
 
+KEPT = ("name", "reasoning_content")  # what a template that knows no tools may know besides roles and texts
+
+
 def plain_turns(turns: Sequence[Turn], tools: Toolbox) -> list[Turn]:
     """The conversation for a template that knows no tools: only roles and texts."""
     plain: list[Turn] = []
@@ -151,9 +154,37 @@ def plain_turns(turns: Sequence[Turn], tools: Toolbox) -> list[Turn]:
         if is_result and results:
             plain[-1]["content"] += f"\n{content}"
         else:
-            plain.append({"role": "user" if is_result else turn["role"], "content": content})
+            kept = {} if is_result else {name: turn[name] for name in KEPT if name in turn}
+            plain.append({"role": "user" if is_result else turn["role"], "content": content, **kept})
         results = is_result
     return _instructed(plain, tools) if tools else plain
+
+
+def join_turns(turns: Sequence[Turn], *, system: bool) -> list[Turn]:
+    """The conversation for a template that refuses it as it is: neighbours of one role are one turn, the system speaks
+    at the beginning alone, or where not even there (`system`) as the user, and all arguments are objects."""
+    joined: list[Turn] = []
+    for turn in turns:
+        last = joined[-1] if joined else {"role": "system" if system else "", "content": ""}
+        role = "user" if turn["role"] == "system" != last["role"] else turn["role"]
+        turn = {**turn, "role": role}
+        if "tool_calls" in turn:
+            turn["tool_calls"] = [_with_object(call) for call in turn["tool_calls"]]
+        if not joined or role != last["role"] or role == "tool":
+            joined.append(turn)
+            continue
+        for name in ("content", "reasoning_content"):
+            turn[name] = "\n\n".join(one[name] for one in (last, turn) if one.get(name))
+        calls = [*last.get("tool_calls", ()), *turn.get("tool_calls", ())]
+        joined[-1] = {**last, **turn, **({"tool_calls": calls} if calls else {})}
+    return joined
+
+
+def _with_object(call: dict[str, Any]) -> dict[str, Any]:
+    """A call whose arguments are an object, also where they are no more than text."""
+    function = call["function"]
+    given = function["arguments"]
+    return {**call, "function": {**function, "arguments": {"arguments": given} if isinstance(given, str) else given}}
 
 
 def _with_calls(turn: Turn) -> str:

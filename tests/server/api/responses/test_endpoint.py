@@ -348,12 +348,8 @@ BAD: dict[str, tuple[dict[str, object], str | None, str]] = {
     # what: (fields, param, beginning of the message)
     "no input": ({"input": None}, "input", "input: "),
     "an empty list": ({"input": []}, "input", "input: "),
-    "an item of another kind": ({"input": [{"type": "computer_call"}]}, "input", "input[0].type: "),
-    "a call without arguments": (
-        {"input": [{"type": "function_call", "name": "f", "call_id": "c"}]},
-        "input",
-        "input[0].arguments: ",
-    ),
+    "nothing to read": ({"input": [{"type": "computer_call"}]}, "input", "input: "),
+    "a call without a name": ({"input": [{"type": "function_call", "call_id": "c"}]}, "input", "input[0].name: "),
     "a result of no call": (
         {"input": [{"type": "function_call_output", "output": "x"}]},
         "input",
@@ -377,7 +373,7 @@ BAD: dict[str, tuple[dict[str, object], str | None, str]] = {
         "input: no token",
     ),
     "too long an input": ({"input": "x" * 300}, "input", "input: has "),
-    "too long an answer": ({"max_output_tokens": 1000}, "max_output_tokens", "max_output_tokens: the prompt"),
+    "an answer of nothing": ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens: "),
     "the background": ({"background": True}, "background", "background: "),
     "a stored conversation": ({"conversation": "c"}, "conversation", "conversation: "),
     "a stored prompt": ({"prompt": {"id": "p"}}, "prompt", "prompt: "),

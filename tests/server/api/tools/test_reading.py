@@ -68,7 +68,7 @@ def cut(text: str, places: Sequence[int]) -> list[str]:
     return [text[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
 
 
-CALL = call_text("f", {"x": "}\n</tool_call"})
+CALL = call_text("f", '{"x":"}\\n</tool_call"}')
 SAMPLES: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
     # what: (text, what is said, what is called)
     "nothing": ("", "", []),
@@ -244,7 +244,7 @@ def test_only_the_first_call_counts_where_one_is_wanted() -> None:
 GUARANTEED: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
     "a call": (CALL, "", [("f", '{"x":"}\\n</tool_call"}')]),
     "two calls": (
-        f"{CALL}{BETWEEN}{call_text('weather-now', {})}",
+        f"{CALL}{BETWEEN}{call_text('weather-now', '{}')}",
         "",
         [("f", '{"x":"}\\n</tool_call"}'), ("weather-now", "{}")],
     ),
@@ -269,7 +269,7 @@ def test_guaranteed_calls_are_read_wherever_the_text_is_cut(
 
 
 def test_arguments_that_are_cut_short_are_told_as_far_as_they_go() -> None:
-    text = call_text("f", {"city": "Graz", "day": "today"})
+    text = call_text("f", '{"city":"Graz","day":"today"}')
     begin = text.index('{"city')
     arguments = text[begin : -len(CALL_TAIL)]
     for end in range(begin, len(text) + 1):
@@ -278,7 +278,8 @@ def test_arguments_that_are_cut_short_are_told_as_far_as_they_go() -> None:
 
 @pytest.mark.parametrize("make", [found, GuaranteedCalls], ids=["found", "guaranteed"])
 def test_every_call_has_an_id_of_its_own(make: Callable[[], Reader]) -> None:
-    pieces = make().push(f"{CALL}{BETWEEN}{call_text('f', {'x': 'another'})}", last=True)
+    other = call_text("f", '{"x":"another"}')
+    pieces = make().push(f"{CALL}{BETWEEN}{other}", last=True)
     ids = [piece.id for piece in pieces if isinstance(piece, CallPiece) and piece.id]
     assert len(set(ids)) == 2
 

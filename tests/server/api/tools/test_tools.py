@@ -338,7 +338,7 @@ async def test_calls_and_results_are_turns_that_any_template_can_word(live: Live
     )
     assert told(live) == (
         "user:Well?\n"
-        'assistant:Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city":"Graz"}}\n</tool_call>\n'
+        'assistant:Let me see.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Graz"}}\n</tool_call>\n'
         '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>\n'
         "user:<tool_response>\nrain\n</tool_response>\n<tool_response>\nnoon\n</tool_response>\n"
         'assistant:<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>\n'
@@ -375,7 +375,7 @@ async def test_a_template_that_knows_tools_gets_them_as_they_are() -> None:
         [
             {"role": "user", "content": "?"},
             {"role": "assistant", "content": "", "tool_calls": [told_call]},
-            {"role": "tool", "content": "rain", "tool_call_id": "c"},
+            {"role": "tool", "content": "rain", "tool_call_id": "c", "name": "weather"},
         ],
         [WEATHER],
     )
@@ -430,8 +430,6 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
         "'g' is none of the tools",
     ),
     "a choice without tools": ({"tool_choice": "required"}, "tool_choice", "give some"),
-    "a call with broken arguments": ({"messages": past(arguments="{")}, "messages", "not valid JSON"),
-    "a call whose arguments are a list": ({"messages": past(arguments="[]")}, "messages", "must be a JSON object"),
     "a call by the user": (
         {"messages": [{**past()[0], "role": "user", "content": ""}]},
         "messages",

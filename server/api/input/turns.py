@@ -1,0 +1,106 @@
+"""Messages -> turns as chat templates know them, and the text of their content.
+
+What a client sends back of earlier turns is data: of what other servers and tools wrote, all that can be read passes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from server.api.errors import invalid
+from server.api.input.fields import is_deep, required
+from server.api.input.ignored import ignore
+from server.api.input.schema import TEXTS, Content, Message, PastCall
+from server.api.input.tools import Turn
+
+ROLES: Mapping[str, str] = MappingProxyType({"developer": "system", "function": "tool"})
+"""OpenAI's other words for roles that chat templates know."""
+
+
+def as_turn(message: Message, path: str, names: dict[str, str], objects: bool) -> Turn:
+    """A message as chat templates know it, its calls' arguments as `objects` where they are; adds to `names`."""
+    role = ROLES.get(message.role, message.role)
+    calls = message.tool_calls or ([PastCall(message.function_call)] if message.function_call else [])
+    if calls and role != "assistant":
+        raise invalid(f"{path}.tool_calls", "only the assistant calls tools")
+    content = message.content
+    if not isinstance(content, str):
+        is_past = role in ("assistant", "tool")
+        where = f"{path}.content"
+        content = join_past(content, where, of_tool=role == "tool") if is_past else join_content(content, where)
+    turn: Turn = {"role": role, "content": content or message.refusal or ""}
+    if calls:
+        turn["tool_calls"] = [_call(one, objects) for one in calls]
+        names.update((one.id, one.function.name) for one in calls if one.id)
+    if message.role == "tool":
+        why = "; it names the call whose result this is"
+        turn["tool_call_id"] = required(message.tool_call_id or None, f"{path}.tool_call_id", why)
+    told = {"name": message.name or names.get(message.tool_call_id or "") if role == "tool" else message.name}
+    told["reasoning_content"] = message.reasoning_content or message.reasoning
+    return turn | {name: text for name, text in told.items() if text}
+
+
+def _call(call: PastCall, objects: bool) -> dict[str, Any]:
+    arguments = _argument_text(bytes(call.function.arguments))
+    function = {"name": call.function.name, "arguments": _object_of(arguments) if objects else arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _argument_text(given: bytes) -> str:
+    """The arguments of a call, which are any text, or else a JSON value as it stands."""
+    text = msgspec.json.decode(given, type=str) if given.startswith(b'"') else given.decode()
+    return "{}" if text.strip() in ("", "null") else text
+
+
+def _object_of(text: str) -> Any:
+    """The object that a JSON text is, with all digits of its numbers; any other text as it stands."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) and not is_deep(value) else text
+
+
+def join_content(content: Content | None, path: str) -> str:
+    """The text of what the user or the system says; raises ApiError 400 for what is none."""
+    if content is None:
+        raise invalid(path, "must be a string or a list of text parts")
+    if isinstance(content, str):
+        return content
+    for place, part in enumerate(content):
+        if part.type not in TEXTS:
+            raise invalid(f"{path}[{place}]", "only parts of type 'text' are supported", "unsupported")
+        required(part.text, f"{path}[{place}].text")
+    return "".join(part.text or "" for part in content)
+
+
+def join_past(content: Content | None, path: str, *, of_tool: bool) -> str:
+    """The text of an earlier answer, or of a result `of_tool`, where a note stands for what cannot be read."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for place, part in enumerate(content):
+        if part.type in TEXTS or part.refusal is not None:
+            texts.append(part.text or part.refusal or "")
+            continue
+        ignore(f"{path}[{place}]", part.type)
+        if of_tool:
+            kind = part.type[:64].removeprefix("input_").removesuffix("_url")
+            texts.append(f"[{kind} left out: only text can be read]")
+    return "".join(texts)
+
+
+def read_past(raw: msgspec.Raw) -> Content | None:
+    """A text or its parts; any other JSON value as its text."""
+    if not bytes(raw):
+        return None
+    try:
+        content: Content | None = msgspec.json.decode(raw, type=Content | None)
+    except msgspec.ValidationError:
+        return bytes(raw).decode()
+    return content

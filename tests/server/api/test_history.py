@@ -1,0 +1,417 @@
+"""What a client sends back of earlier turns is data: whatever wrote it, the conversation goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from models.errors import TextError
+from tests.server.fakes import FakeText
+from tests.server.live import Live, bearer, live_server
+
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+IGNORED = "x-lengthwise-ignored"
+
+
+@pytest.fixture
+async def live() -> AsyncIterator[Live]:
+    async with live_server(context_length=4096) as live:
+        yield live
+
+
+def prompt_of(live: Live) -> str:
+    return bytes(live.dispatcher.submitted[-1].prompt).decode()
+
+
+def user(text: str = "Hi") -> dict[str, object]:
+    return {"role": "user", "content": text}
+
+
+def past(arguments: object, **more: object) -> list[dict[str, object]]:
+    function = {"name": "f"} if arguments is None else {"name": "f", "arguments": arguments}
+    call = {"id": "c1", "type": "function", "function": function}
+    return [user(), {"role": "assistant", "tool_calls": [call], **more}, result("bad")]
+
+
+def result(content: object, **more: object) -> dict[str, object]:
+    return {"role": "tool", "tool_call_id": "c1", "content": content, **more}
+
+
+def turn(*blocks: object, role: str = "assistant") -> dict[str, object]:
+    return {"role": role, "content": [*blocks]}
+
+
+# A ceiling
+
+CEILINGS: dict[str, tuple[str, dict[str, object], int]] = {
+    # what: (path, body, bytes of the prompt)
+    "a chat": (CHAT, {"messages": [user()], "max_tokens": 64_000}, 18),
+    "a chat, by the newer name": (CHAT, {"messages": [user()], "max_completion_tokens": 2**63 - 1}, 18),
+    "a completion": (CHAT.replace("chat/", ""), {"prompt": "Hi", "max_tokens": 10**9}, 2),
+    "a response": (RESPONSES, {"input": "Hi", "max_output_tokens": 10**9}, 18),
+    "a message": (MESSAGES, {"messages": [user()], "max_tokens": 64_000}, 18),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("case", CEILINGS)
+async def test_a_ceiling_above_the_room_is_cut_and_the_cut_is_told(live: Live, case: str, stream: bool) -> None:
+    """Claude Code asks for 64,000 tokens in every call, and got none."""
+    path, body, prompt = CEILINGS[case]
+    reply = await live.ask("POST", path, {**body, "stream": stream})
+    assert reply.status == 200, reply.body
+    assert live.dispatcher.submitted[-1].sampling.max_tokens == 4096 - prompt
+    assert reply.headers["x-lengthwise-max-tokens"] == str(4096 - prompt)
+    if path != MESSAGES:
+        told = await live.ask("POST", "/v1/estimate", body)
+        assert (told.status, told.headers["x-lengthwise-max-tokens"]) == (200, str(4096 - prompt))
+
+
+async def test_a_ceiling_within_the_room_is_not_spoken_of(live: Live) -> None:
+    for fields in ({}, {"max_tokens": 5}, {"max_tokens": 4096 - 18}):
+        reply = await live.ask("POST", CHAT, {"messages": [user()], **fields})
+        assert reply.status == 200 and "x-lengthwise-max-tokens" not in reply.headers
+
+
+@pytest.mark.parametrize("case", CEILINGS)
+async def test_who_wants_the_refusal_has_it(case: str) -> None:
+    path, body, _ = CEILINGS[case]
+    async with live_server(context_length=4096, refuse_long_max_tokens=True) as live:
+        status, reply = await live.post(path, body)
+        (name,) = (one for one in body if "tokens" in one)
+        assert status == 400 and reply["error"]["message"].startswith(f"{name}: the prompt has "), reply
+
+
+# Calls and what else was said
+
+ARGUMENTS: dict[str, tuple[object, str]] = {
+    "cut off": ('{"place": "Par', '{"place": "Par'),
+    "a list": ("[1]", "[1]"),
+    "plain text": ("Paris", "Paris"),
+    "an object, as Ollama has it": ({"n": 1}, '{"n":1}'),
+    "null": (None, "{}"),
+    "nothing": ("", "{}"),
+    "more digits than a machine's word": ('{"n": 36893488147419103233}', '{"n": 36893488147419103233}'),
+    "a whole file": (orjson.dumps({"text": "x" * 2000}).decode(), '{"text":"xx'),
+    "deep": ('{"a":' * 60 + "1" + "}" * 60, '{"a":{"a":'),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENTS)
+async def test_arguments_are_any_text(live: Live, case: str) -> None:
+    """A call of ours that was cut off made its conversation a 400 for ever."""
+    given, shown = ARGUMENTS[case]
+    await live.chat(messages=[*past(given), user("Go on.")])
+    assert f'{{"name": "f", "arguments": {shown}' in prompt_of(live)
+
+
+@pytest.mark.parametrize("given", ['{"place": "Par', "[1]", 1, None, {"a": "b"}])
+async def test_so_they_are_in_the_other_apis(live: Live, given: object) -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": given}
+    items = [user(), call, {"type": "function_call_output", "call_id": "c1", "output": "bad"}]
+    status, reply = await live.post(RESPONSES, {"input": items})
+    assert status == 200, reply
+    used = turn({"type": "tool_use", "id": "c1", "name": "f", "input": given})
+    bad = turn({"type": "tool_result", "tool_use_id": "c1", "content": "bad"}, role="user")
+    status, reply = await live.post(MESSAGES, {"max_tokens": 4, "messages": [user(), used, bad]})
+    assert status == 200, reply
+
+
+class KnowingText(FakeText):
+    """A template that words tools itself."""
+
+    takes_tools = True
+
+    def __init__(self) -> None:
+        self.seen: list[Mapping[str, Any]] = []
+
+    def refuse(self, turns: Sequence[Mapping[str, Any]]) -> str | None:
+        """Why these turns cannot be worded."""
+        return None
+
+    def encode_turns(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> tuple[list[int], slice, slice]:
+        if (reason := self.refuse(messages)) is not None:
+            raise TextError(reason)
+        self.seen = [*messages]
+        options.pop("tools")
+        return super().encode_turns(messages, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ('{"n": 36893488147419103233}', {"n": 36893488147419103233}),
+        ('{"place": "Par', '{"place": "Par'),
+        ("[1]", "[1]"),
+        ('{"a":' * 5000 + "1" + "}" * 5000, '{"a":' * 5000 + "1" + "}" * 5000),
+        (orjson.dumps({"t": "x" * 80_000}).decode(), {"t": "x" * 80_000}),
+    ],
+)
+async def test_templates_get_an_object_where_it_is_one(given: str, seen: object) -> None:
+    text = KnowingText()
+    async with live_server(text=text, context_length=200_000) as live:
+        await live.chat(messages=past(given))
+    (call,) = text.seen[1]["tool_calls"]
+    assert call["function"] == {"name": "f", "arguments": seen}
+
+
+class ItemsText(KnowingText):
+    """A template that goes through the arguments of calls."""
+
+    def refuse(self, turns: Sequence[Mapping[str, Any]]) -> str | None:
+        calls = [call for turn in turns for call in turn.get("tool_calls", ())]
+        texts = any(not isinstance(call["function"]["arguments"], dict) for call in calls)
+        return "Can only get item pairs from a mapping." if texts else None
+
+
+async def test_a_template_that_must_have_an_object_gets_one() -> None:
+    text = ItemsText()
+    async with live_server(text=text, context_length=4096) as live:
+        await live.chat(messages=past('{"place": "Par'))
+    assert text.seen[1]["tool_calls"][0]["function"]["arguments"] == {"arguments": '{"place": "Par'}
+
+
+async def test_templates_get_names_and_reasoning() -> None:
+    text = KnowingText()
+    async with live_server(text=text, context_length=4096) as live:
+        given = [*past("{}", reasoning="why"), result("x", name="g"), {**user(), "name": "bob"}]
+        await live.chat(messages=[*given, {"role": "assistant", "content": "a", "reasoning_content": "b"}, user()])
+        names, thoughts = ([one.get(name) for one in text.seen] for name in ("name", "reasoning_content"))
+        assert names == [None, None, "f", "g", "bob", None, None]
+        assert thoughts == [None, "why", None, None, None, "b", None]
+        thinking = {"type": "thinking", "thinking": "why", "signature": ""}
+        await live.post(
+            MESSAGES, {"max_tokens": 4, "messages": [user(), turn(thinking, {"type": "text", "text": "a"}), user()]}
+        )
+        assert text.seen[1] == {"role": "assistant", "content": "a", "reasoning_content": "why"}
+        for reasoning in (
+            {"content": [{"type": "reasoning_text", "text": "why"}], "summary": []},
+            {"summary": [{"type": "summary_text", "text": "why"}]},
+        ):
+            items = [user(), {"type": "reasoning", "id": "rs_1", **reasoning}, {"role": "assistant", "content": "a"}]
+            await live.post(RESPONSES, {"input": [*items, user()]})
+            assert text.seen[1] == {"role": "assistant", "content": "a", "reasoning_content": "why"}
+
+
+PICTURES = {
+    "image_url": {"image_url": {"url": "data:"}},
+    "input_image": {"image_url": "data:"},
+    "image": {"source": {"type": "base64", "data": ""}},
+    "document": {"source": {}, "title": None},
+    "input_file": {"file_id": "x"},
+    "file": {"file": {"file_id": "x"}},
+    "input_audio": {"input_audio": {}},
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+async def test_a_picture_in_a_result_is_left_out_and_named(live: Live, kind: str) -> None:
+    """It lost the whole conversation, as it comes again with each turn."""
+    parts: list[object] = [{"type": kind, **PICTURES[kind]}, {"type": "text", "text": "a.png"}]
+    bodies: dict[str, tuple[dict[str, object], str]] = {
+        CHAT: ({"messages": [*past("{}")[:2], result(parts), user()]}, "messages[2].content[0]"),
+        MESSAGES: (
+            {
+                "max_tokens": 4,
+                "messages": [
+                    user(),
+                    turn({"type": "tool_use", "id": "c1", "name": "f", "input": {}}),
+                    turn({"type": "tool_result", "tool_use_id": "c1", "content": parts}, role="user"),
+                ],
+            },
+            "messages[2].content[0].content[0]",
+        ),
+        RESPONSES: (
+            {
+                "input": [
+                    {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "c1", "output": parts},
+                    user(),
+                ]
+            },
+            "input[1].output[0]",
+        ),
+    }
+    for path, (body, place) in bodies.items():
+        for stream in (False, True):
+            reply = await live.ask("POST", path, {**body, "stream": stream})
+            assert reply.status == 200, reply.body
+            assert reply.headers[IGNORED] == f"{place}.{kind}"
+            assert "left out: only text can be read]a.png" in prompt_of(live)
+    for path, field, extra in (
+        (CHAT, "messages", {}),
+        (MESSAGES, "messages", {"max_tokens": 4}),
+        (RESPONSES, "input", {}),
+    ):
+        status, _ = await live.post(path, {field: [turn(parts[0], role="user")], **extra})
+        assert status == 400  # the user's own
+
+
+SAID: dict[str, tuple[str, list[object], str, str]] = {
+    # what: (path, turns before the last, what of them is read, what is ignored)
+    "fields that nobody knows": (
+        CHAT,
+        [{"role": "assistant", "content": "A", "audio": None, "x": [{}]}],
+        "assistant:A",
+        "",
+    ),
+    "no content": (CHAT, [{"role": "assistant", "content": None, "tool_calls": []}], "assistant:\n", ""),
+    "no parts": (CHAT, [turn()], "assistant:\n", ""),
+    "a part without text": (CHAT, [turn({"type": "text"})], "assistant:\n", ""),
+    "a refusal": (CHAT, [{"role": "assistant", "content": None, "refusal": "No."}], "assistant:No.", ""),
+    "a part that refuses": (CHAT, [turn({"type": "refusal", "refusal": "No."})], "assistant:No.", ""),
+    "a part of another kind": (
+        CHAT,
+        [turn({"type": "thinking", "thinking": "?"}, {"type": "text", "text": "A"})],
+        "assistant:A",
+        "messages[1].content[0].thinking",
+    ),
+    "a result of nothing": (CHAT, [*past("{}")[1:2], result(None)], "<tool_response>\n\n</tool_response>", ""),
+    "an older call": (
+        CHAT,
+        [
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "function", "name": "f", "content": "20"},
+        ],
+        '{"name": "f", "arguments": {}}\n</tool_call>\nuser:<tool_response>\n20',
+        "",
+    ),
+    "a search": (RESPONSES, [{"type": "web_search_call", "id": "ws_1", "action": {}}], "", "input[1].web_search_call"),
+    "what is closed": (
+        RESPONSES,
+        [{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}],
+        "user:Hi\nuser:Go on.",
+        "",
+    ),
+    "an item that nobody knows": (RESPONSES, [{"type": "a b\r\nc: d", "output": {}}], "", "input[1].abcd"),
+    "a shell": (
+        RESPONSES,
+        [
+            {"type": "local_shell_call", "call_id": "c", "action": {"command": ["ls"]}, "status": "completed"},
+            {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "a.txt"}]},
+        ],
+        '{"name": "local_shell", "arguments": {"command":["ls"]}}\n</tool_call>\n'
+        'user:<tool_response>\n[{"stdout":"a.txt"}]',
+        "",
+    ),
+    "a server of tools": (
+        RESPONSES,
+        [{"type": "mcp_call", "id": "m", "name": "roll", "arguments": '{"d":6}', "output": "4", "server_label": "s"}],
+        '{"name": "roll", "arguments": {"d":6}}\n</tool_call>\nuser:<tool_response>\n4',
+        "",
+    ),
+    "a message that refuses": (
+        RESPONSES,
+        [{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}],
+        "assistant:No.",
+        "",
+    ),
+    "a tool of Anthropic's": (
+        MESSAGES,
+        [
+            turn(
+                {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+                {"type": "web_search_tool_result", "tool_use_id": "s", "content": {"type": "error"}},
+                {"type": "text", "text": "A"},
+            )
+        ],
+        "assistant:A",
+        "messages[1].content[0].server_tool_use, messages[1].content[1].web_search_tool_result",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+async def test_what_other_servers_wrote_is_read_or_named(live: Live, case: str) -> None:
+    path, turns, read, ignored = SAID[case]
+    said = [user(), *turns, user("Go on.")]
+    fields = {"input": said} if path == RESPONSES else {"messages": said, "max_tokens": 4}
+    reply = await live.ask("POST", path, fields)
+    assert reply.status == 200, reply.body
+    assert read in prompt_of(live)
+    assert reply.headers.get(IGNORED, "") == ignored
+
+
+# Templates that are strict
+
+
+class StrictText(FakeText):
+    """A template without system role, whose roles alternate."""
+
+    system = False
+
+    def encode_turns(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> tuple[list[int], slice, slice]:
+        roles = [message["role"] for message in messages]
+        if self.system and roles[0] == "system":
+            roles.pop(0)
+        if "system" in roles:
+            raise TextError("System role not supported")
+        if roles != [("user", "assistant")[place % 2] for place in range(len(roles))]:
+            raise TextError("roles must alternate")
+        return super().encode_turns(messages, **options)
+
+
+class LeadingText(StrictText):
+    system = True
+
+
+WEATHER = {"name": "w", "parameters": {"type": "object"}}
+USED = turn({"type": "tool_use", "id": "c1", "name": "w", "input": {}})
+BACK: dict[str, object] = {"type": "tool_result", "tool_use_id": "c1", "content": "20"}
+STRICT: dict[str, tuple[str, dict[str, object]]] = {
+    "tools alone": (CHAT, {"messages": [user()], "tools": [{"type": "function", "function": WEATHER}]}),
+    "a result and the user": (CHAT, {"messages": [*past("{}"), user("and?")]}),
+    "instructions and tools": (
+        RESPONSES,
+        {"instructions": "Be brief.", "input": "Hi", "tools": [{"type": "function", **WEATHER}]},
+    ),
+    "two developers, as Codex has them": (
+        RESPONSES,
+        {"input": [{"role": "developer", "content": "a"}, {"role": "developer", "content": "b"}, user(), user()]},
+    ),
+    "a result and a text": (
+        MESSAGES,
+        {"messages": [user(), USED, turn(BACK, {"type": "text", "text": "?"}, role="user")]},
+    ),
+    "the user twice": (MESSAGES, {"messages": [user(), user("there")]}),
+    "a system between": (MESSAGES, {"system": "a", "messages": [user(), {"role": "system", "content": "b"}]}),
+}
+
+
+@pytest.mark.parametrize("text", [StrictText, LeadingText])
+@pytest.mark.parametrize("case", STRICT)
+async def test_strict_templates_word_what_was_put_there(case: str, text: type[FakeText]) -> None:
+    path, body = STRICT[case]
+    async with live_server(text=text(), context_length=4096) as live:
+        status, reply = await live.post(path, {**body, **({"max_tokens": 4} if path == MESSAGES else {})})
+        assert status == 200, reply
+
+
+async def test_messages_of_one_role_are_one_turn(live: Live) -> None:
+    said = [user("a"), user("b"), turn({"type": "text", "text": "c"}), {"role": "assistant", "content": "d"}, user("e")]
+    await live.post(MESSAGES, {"max_tokens": 4, "messages": said})
+    assert prompt_of(live) == "user:a\n\nb\nassistant:c\n\nd\nuser:e\nassistant:"
+
+
+# Items that are stored
+
+
+async def test_stored_items_are_found_by_their_ids() -> None:
+    """The AI SDK names them in its second turn."""
+    async with live_server(keys=["mine", "other"], context_length=4096) as live:
+        _, first = await live.post(RESPONSES, {"input": "Hi"}, **bearer("mine"))
+        (item,) = first["output"]
+        said = prompt_of(live) + item["content"][0]["text"]
+        for reference in ({"type": "item_reference", "id": item["id"]}, {"id": item["id"]}):
+            status, reply = await live.post(RESPONSES, {"input": [user(), reference, user("b")]}, **bearer("mine"))
+            assert status == 200, reply
+            assert prompt_of(live) == f"{said}\nuser:b\nassistant:"
+            status, reply = await live.post(RESPONSES, {"input": [user(), reference]}, **bearer("other"))
+            assert (status, reply["error"]["code"]) == (404, "item_not_found")
+        further = {"input": [{"id": item["id"]}, user("b")], "previous_response_id": first["id"]}
+        assert (await live.post(RESPONSES, further, **bearer("mine")))[0] == 200
+        status, reply = await live.post(RESPONSES, {"input": [{"id": item["id"] + "7"}]}, **bearer("mine"))
+        assert (status, reply["error"]["message"][:11]) == (404, "input[0].id")
