@@ -95,10 +95,11 @@ class Dispatcher:
         sampling: SamplingParams,
         *,
         arrival: float | None = None,
+        since: float | None = None,
         **known: Unpack[Known],
     ) -> Request:
         """Take a request in, to be answered through `request.stream`. Raises Refused and TooLate. `arrival`: None for
-        now.
+        now; `since`: from when its place counts, None for its arrival.
         """
         if self._broken:
             raise Refused("the scheduler failed", Failure.SCHEDULER)
@@ -106,21 +107,25 @@ class Dispatcher:
             raise Refused("no executor is alive", Failure.EXECUTOR)
         if self._draining:
             raise Refused("the server is shutting down")
-        request = self.estimate(prompt, sampling, **known)
+        request = self.estimate(prompt, sampling, since=since, **known)
         if not self._can_meet(request):
             raise TooLate(waits=request.expected is not None and request.expected.waits)
         request.row_id = next(self._row_ids)
         request.stream = TokenStream(self._wakeups)
-        request.times.arrival = request.times.arrival if arrival is None else arrival
+        request.times.came = request.times.came if arrival is None else arrival
+        request.times.arrival = request.times.came if since is None else since
         self.table.queue(request)
         self._wake.set()
         self._empty.clear()
         self._deadlines.add(request)
         return request
 
-    def estimate(self, prompt: Sequence[int], sampling: SamplingParams, **known: Unpack[Known]) -> Request:
-        """The request with its expectations, had it come now; it is not taken in."""
+    def estimate(
+        self, prompt: Sequence[int], sampling: SamplingParams, *, since: float | None = None, **known: Unpack[Known]
+    ) -> Request:
+        """The request with its expectations, had it come now, or `since` then; it is not taken in."""
         request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=self.now()), **known)
+        request.times.arrival = request.times.arrival if since is None else since
         request.correction = self.table.correct(request)
         if self._kept_prefix is not None:
             request.cached_prompt = self._kept_prefix(request.prompt, request.cache_scope)

@@ -20,7 +20,7 @@ class Limits:
     send_timeout: float = 30.0
     """How long a client may leave a stream unread before its request is cancelled."""
     sse_keep_alive_interval: float = 15.0
-    """Silence after which a stream gets a blank line; 0 sends none."""
+    """Silence after which a stream gets a blank line, or an event where clients count them; 0 sends none."""
     place_interval: float = 1.0
     """How often a stream that asks for its progress looks for its place in line, to tell it when that has changed."""
     max_num_queued_reqs: int | None = None

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
+from math import inf
 from operator import itemgetter
 
 import msgspec
@@ -37,6 +38,12 @@ from server.http.access import holder_of
 
 HISTORY = 1000
 """Calls that are remembered after their end."""
+
+RETURN_TIME = 60.0
+"""Seconds in which a call that was broken off, and comes back, has its old place."""
+
+REPEATS = ("idempotency-key", "x-client-request-id")
+"""Headers by which clients name a call and its repetitions."""
 
 CANCELLED = "the request was cancelled by its id"
 
@@ -66,10 +73,20 @@ class Record:
     """The one among whom service is shared out; where keys are set, the holder of its key."""
     asks: frozenset[str] = frozenset()
     """Headers by which its client asks to be told more."""
+    repeats: str = ""
+    """The client's name for the call and its repetitions; empty where it gives none."""
+    since: float | None = None
+    """Whence its place dates, where it comes back after it was broken off."""
+    broken_off: bool = False
+    """Whether its client left before its end."""
 
     @property
     def state(self) -> CallState:
         return CallState.CANCELLED if self.cancelled else call_state(self.requests)
+
+    def leave(self) -> None:
+        """The call is given up, or over: note whether that is before its end."""
+        self.broken_off = any(not request.state.is_final for request in self.requests)
 
     def check(self) -> None:
         """Raise ApiError 499 when the call was broken off by its id."""
@@ -87,6 +104,7 @@ class Register:
         self._history = history
         self._open: dict[str, Record] = {}
         self._ended: OrderedDict[str, RequestStatus] = OrderedDict()
+        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()  # place, and when broken off
 
     def __len__(self) -> int:
         """Calls under way."""
@@ -96,10 +114,17 @@ class Register:
     def enter(self, record: Record) -> Iterator[Record]:
         """Keep a call for as long as it is under way, and a while longer what became of it."""
         self._open[record.id] = record
+        name = (record.client, record.repeats)
+        since, left = self._left.pop(name, (0.0, -inf))
+        record.since = since if record.arrival - left <= RETURN_TIME else None
         try:
             yield record
         finally:
             del self._open[record.id]
+            if record.broken_off and record.repeats:
+                self._left[name] = (record.arrival if record.since is None else record.since, self._dispatcher.now())
+            while len(self._left) > self._history:
+                self._left.popitem(last=False)
             if record.requests or record.cancelled:  # what was refused before it was in line is not worth it
                 self._ended[record.id] = self._status(record)
             while len(self._ended) > self._history:
@@ -187,6 +212,11 @@ class Register:
 
 def _caller(call: Record | RequestStatus) -> Caller:
     return call.caller if isinstance(call, Record) else Caller(call.caller, call.request_id)
+
+
+def repeats_of(request: web.Request) -> str:
+    """The client's name for a call and its repetitions; empty where it gives none."""
+    return next((request.headers[name] for name in REPEATS if name in request.headers), "")
 
 
 REGISTER = web.AppKey("register", Register)

@@ -160,7 +160,7 @@ def measure(requests: Sequence[Request]) -> Metrics:
     """Milliseconds from the arrival of a call, at least one request, to its first start, and to its first token; and
     from there to its end."""
     times = [request.times for request in requests]
-    arrival = min(each.arrival for each in times)
+    arrival = min(each.came for each in times)
     started = min((each.started for each in times if each.started is not None), default=None)
     first = min((each.first_token for each in times if each.first_token is not None), default=None)
     ends = [each.end for each in times if each.end is not None]

@@ -259,7 +259,7 @@ class Listening:
     body_timeout: Annotated[float, Meta(ge=0.1)] = option(10.0)
     """how long a request body may take to arrive"""
     sse_keep_alive_interval: NonNegative = option(15.0)
-    """silence after which a stream gets a blank line; 0: never"""
+    """silence after which a stream gets an event or a blank line that says nothing; 0: never"""
     shutdown_timeout: NonNegative = option(30.0)
     """how long running requests may take to end after SIGTERM"""
 

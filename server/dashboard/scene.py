@@ -180,7 +180,7 @@ class Scene:
             input=request.input_length,
             generated=request.generated,
             predicted=rounded(request.predicted_length),
-            waited=round(self._dispatcher.now() - request.times.arrival, 2),
+            waited=round(self._dispatcher.now() - request.times.came, 2),
             expected=None if expected is None else round(expected, 2),
             priority=request.priority,
             executor=request.executor,
@@ -190,7 +190,7 @@ class Scene:
         times = request.times
 
         def after(moment: float | None) -> float | None:
-            return None if moment is None else round(moment - times.arrival, 3)
+            return None if moment is None else round(moment - times.came, 3)
 
         return snapshot.Ended(
             at=self._since(now),
@@ -199,7 +199,7 @@ class Scene:
             predicted=rounded(request.predicted_length) if can_be_judged(request, reason) else None,
             queued=after(times.started),
             first=after(times.first_token),
-            latency=round(now - times.arrival, 3),
+            latency=round(now - times.came, 3),
             inside=is_inside(request) if can_be_judged(request, reason) else None,
         )
 

@@ -24,7 +24,7 @@ from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.limits import LIMITS
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.output.wanted import length_scope
-from server.api.register import CALL, REGISTER, Caller, Record
+from server.api.register import CALL, REGISTER, Caller, Record, repeats_of
 from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import TICKET, check_tokens
 from server.gateway.asking import BACKENDS, are_one, ask, plain_path, read_aside, refuse_kept
@@ -120,6 +120,7 @@ def _record(request: web.Request, meta: CallMeta) -> Record:
         meta.stream is True,
         now,
         client=client_of(request, meta.user if isinstance(meta.user, str) else None),
+        repeats=repeats_of(request),
     )
 
 
@@ -140,6 +141,7 @@ def _submitted(
             predicted_length=None if prediction is None else prediction.length * meta.choices,
             distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
             arrival=record.arrival,
+            since=record.since,
         )
     except TooLate as error:
         message = f"{error}; try again later, or give it more time"
@@ -152,6 +154,7 @@ def _submitted(
     try:
         yield passage
     finally:
+        record.leave()
         dispatcher.cancel(queued)
         del passages.open[queued.row_id]
         passage.admitted.cancel()

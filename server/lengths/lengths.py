@@ -128,7 +128,7 @@ class Lengths(AnswerLengths):
     def _entry(self, request: Request, query: LengthQuery, prediction: Prediction | None, outcome: str) -> RequestEntry:
         """A request that has ended, as the journal has it."""
         times = request.times
-        since = times.arrival
+        since = times.came
         return RequestEntry(
             finished_at=time.time(),
             model=self.model,

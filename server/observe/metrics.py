@@ -245,7 +245,7 @@ class Metrics:
 
     def on_first_token(self, request: Request, now: float) -> None:
         """An answer has begun."""
-        self._observe("vllm:time_to_first_token_seconds", now - request.times.arrival)
+        self._observe("vllm:time_to_first_token_seconds", now - request.times.came)
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         """A request has ended; without a reason its client had left."""

@@ -27,7 +27,7 @@ from server.api.input.messages import MessagesBody
 from server.api.input.schema import GenerationBody
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.output.sse import HEADER as PROGRESS
-from server.api.register import Caller, Record
+from server.api.register import Caller, Record, repeats_of
 from server.api.served_model import DISPATCHER, MODEL, model_name
 from server.api.ticket import TICKET
 from server.http.access import HOLDER, client_of
@@ -81,6 +81,7 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
         bool(body.stream),
         app[DISPATCHER].now(),
         client=client_of(request, getattr(body, "user", None)),
+        repeats=repeats_of(request),
         asks=frozenset(name for name, value in asks.items() if value == "1"),
     )
     return body, record

@@ -50,6 +50,10 @@ class Words(ABC):
     def events(self, part: Part) -> Iterable[msgspec.Struct]:
         """Events of an answer's next part; none where it shows the client nothing."""
 
+    def waiting(self) -> Sequence[msgspec.Struct]:
+        """Events that break a silence, for clients that count events."""
+        return ()
+
     def closing(self) -> Iterable[msgspec.Struct]:
         """Events behind the last part of all answers."""
         return ()
@@ -112,7 +116,7 @@ async def gather_answers(call: Call) -> list[Part]:
 async def _stream(request: web.Request, call: Call, words: Words, *, progress: bool) -> web.StreamResponse:
     """Send a call's answers as they come, and its place in line before if the client asks for that."""
     limits = request.app[LIMITS]
-    async with sse.EventStream(request, limits) as stream:
+    async with sse.EventStream(request, limits, words.waiting) as stream:
         # When the client is gone, leaving cancels what runs.
         with suppress(ConnectionError):
             notes = sse.PlaceNotes(stream, call.requests, request.app[DISPATCHER], limits.place_interval)

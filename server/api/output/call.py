@@ -135,7 +135,9 @@ async def open_call(
             for one in wanted:
                 known: Known = {**one.known, "deadline": deadline}
                 for sampling in one.sampling:
-                    request = dispatcher.submit(one.prompt.ids, sampling, arrival=record.arrival, **known)
+                    request = dispatcher.submit(
+                        one.prompt.ids, sampling, arrival=record.arrival, since=record.since, **known
+                    )
                     app[LENGTHS].note(request, one.query, one.prediction, dispatcher.revise)
                     reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)
                     answers.append(Answer(len(answers), one.prompt, request, reader))
@@ -149,6 +151,7 @@ async def open_call(
     except Refused as error:
         raise failure_error(error.failure, str(error)) from None
     finally:
+        record.leave()
         spend_tokens(app, holder, sum(request.generated for request in record.requests))
         if len(answers) == 1:
             dispatcher.cancel(answers[0].request)

@@ -131,6 +131,9 @@ class MessageWords(ItemWords):
     def opening(self) -> Iterator[msgspec.Struct]:
         yield MessageEvent(type="message_start", message=self._message([], None, None))
 
+    def waiting(self) -> Sequence[msgspec.Struct]:
+        return [MessageEvent(type="ping")]
+
     def begun(self, item: Item) -> Iterator[msgspec.Struct]:
         yield MessageEvent(type="content_block_start", index=item.place, content_block=_block(item))
 

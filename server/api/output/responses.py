@@ -207,6 +207,9 @@ class ResponseWords(ItemWords):
         yield self._event("created", response=response)
         yield self._event("in_progress", response=response)
 
+    def waiting(self) -> Sequence[msgspec.Struct]:
+        return [self._event("in_progress", response=self._response("in_progress"))]
+
     def events(self, part: Part) -> Iterator[msgspec.Struct]:
         told = part.update.logprobs if bodies.wants_logprobs(self._body) else ()  # only answers without tools have any
         self._fresh = list(chat_logprobs(told, self._model.text).content)

@@ -80,10 +80,15 @@ DONE = b"data: [DONE]\n\n"
 class EventStream:
     """One response's events. Entering it sends the headers; raises ConnectionError when the client is gone."""
 
-    def __init__(self, request: web.Request, limits: Limits) -> None:
+    def __init__(
+        self, request: web.Request, limits: Limits, sign: Callable[[], Sequence[msgspec.Struct]] = tuple
+    ) -> None:
+        """`sign` makes the events that break a silence; where there are none, a blank line does."""
         self.response = web.StreamResponse(headers=HEADERS)
         self._request = request
         self._limits = limits
+        self._sign = sign
+        self._framing = False  # whether events are made in a thread, of which no later one may be sent first
         self._loop = asyncio.get_running_loop()
         self._chunked = False  # whether each write is framed as a chunk of HTTP/1.1
         self._observe = request.app.get(SENT)
@@ -104,8 +109,11 @@ class EventStream:
 
     async def send(self, events: Iterable[msgspec.Struct], weight: int = 0) -> None:
         """Send what is ready now, in one write; events of a large weight are made off the event loop."""
-        large = weight >= LARGE
-        frames = await self._request.app[MODEL].run_in_thread(frame, events) if large else frame(events)
+        self._framing = large = weight >= LARGE
+        try:
+            frames = await self._request.app[MODEL].run_in_thread(frame, events) if large else frame(events)
+        finally:
+            self._framing = False
         if frames:
             await self.forward(frames)
 
@@ -135,14 +143,15 @@ class EventStream:
 
     async def comment(self, text: str) -> None:
         """Send a line that is no event, to a client that has asked for such lines."""
-        await self._write_between(b": %b\n\n" % text.encode())
+        await self._write_between(lambda: b": %b\n\n" % text.encode())
 
-    async def _write_between(self, data: bytes) -> None:
-        """Write where that need not wait: neither while a write is under way, as then there is no silence to break, nor
-        to a client that reads nothing, which its connection sees to."""
+    async def _write_between(self, make: Callable[[], bytes]) -> None:
+        """Make and write data where that need not wait: neither while a write is under way, as then there is no
+        silence to break, nor to a client that reads nothing, which its connection sees to."""
         transport = self._request.transport
-        if not self._writing and transport is not None and transport.get_write_buffer_size() < BACKLOG:
-            await self.forward(data)
+        busy = self._writing or self._framing
+        if not busy and transport is not None and transport.get_write_buffer_size() < BACKLOG:
+            await self.forward(make())
 
     def _note(self, begun: int) -> None:
         self._writing += begun
@@ -160,7 +169,7 @@ class EventStream:
                 self._request.transport.abort()
             return None
         if interval:
-            await self._write_between(KEEP_ALIVE)
+            await self._write_between(lambda: frame(self._sign()) or KEEP_ALIVE)
         return interval or stall
 
 

@@ -18,7 +18,7 @@ from server.api.limits import Limits
 from server.api.output.sse import KEEP_ALIVE, EventStream
 from tests.server.api.trimming_reader import TrimmingReader
 from tests.server.fakes import ANSWER, answer, say
-from tests.server.live import Live, chat_body, parse_events, raw_post, text_of
+from tests.server.live import Live, bearer, chat_body, live_server, parse_events, raw_post, text_of
 
 CHAT = "/v1/chat/completions"
 KEEP_ALIVE_CHUNK = b"%x\r\n%b\r\n" % (len(KEEP_ALIVE), KEEP_ALIVE)
@@ -109,6 +109,78 @@ async def test_a_stream_that_waits_gets_nothing_but_blank_lines_so_that_every_re
     pieces = [KEEP_ALIVE, *rest]
     assert text_of([event for piece in pieces for event in reader.feed(piece)]) == ANSWER
     assert reader.ended
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "sign"),
+    [
+        ("/v1/responses", {"input": "Hi"}, b"event: response.in_progress\n"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}, b"event: ping\n"),
+    ],
+)
+async def test_a_wait_is_counted_by_who_counts_events(
+    live: Live, path: str, fields: dict[str, object], sign: bytes
+) -> None:
+    """Codex gave up after five minutes of blank lines, and lost its place."""
+    live.dispatcher.crowd(waiting=2)
+    async with live.connect() as (source, sink):
+        sink.write(raw_post(path, {**fields, "stream": True}))
+        waited = [await source.readuntil(sign) for _ in range(5)]
+        live.dispatcher.release()
+        rest = await source.readuntil(b"\r\n0\r\n\r\n")
+    frames = re.findall(rb"data: ({.*})\n\n", b"".join([*waited, rest]))
+    events = [orjson.loads(frame) for frame in frames]
+    numbers = [event["sequence_number"] for event in events if "sequence_number" in event]
+    assert numbers == list(range(len(numbers)))
+    assert events[-1]["type"] in ("response.completed", "message_stop")
+
+
+@pytest.mark.parametrize("name", ["x-client-request-id", "Idempotency-Key"])
+async def test_a_call_that_comes_back_has_its_old_place_for_a_minute(live: Live, name: str) -> None:
+    dispatcher = live.dispatcher
+    dispatcher.crowd(waiting=0)
+
+    async def break_off(**headers: str) -> Request:
+        """A call that waits, and whose client leaves."""
+        body, before = orjson.dumps(chat_body(stream=True)), len(dispatcher.cancelled)
+        async with live.session.post(live.url + CHAT, data=body, headers=headers):
+            request = dispatcher.submitted[-1]
+        await dispatcher.until(lambda: len(dispatcher.cancelled) > before)
+        return request
+
+    first = await break_off(**{name: "a"})
+    other = await break_off(**{name: "b"})
+    again = await break_off(**{name: "a"})
+    assert again.times.arrival == first.times.arrival < other.times.arrival < again.times.came
+    third = await break_off(**{name: "a"})  # which keeps it, as it was broken off again
+    assert third.times.arrival == first.times.arrival
+    dispatcher.skip(61)
+    late = await break_off(**{name: "a"})
+    assert late.times.arrival == late.times.came
+    nameless = await break_off()
+    assert nameless.times.arrival == nameless.times.came
+    dispatcher.release()
+    body = orjson.dumps(chat_body())
+    async with live.session.post(live.url + CHAT, data=body, headers={name: "a"}) as answered:  # has the old place
+        assert answered.status == 200
+    async with live.session.post(live.url + CHAT, data=body, headers={name: "a"}) as answered:
+        assert answered.status == 200
+    assert dispatcher.submitted[-1].times.arrival == dispatcher.submitted[-1].times.came  # nothing was broken off
+
+
+async def test_a_place_is_its_keys_own() -> None:
+    async with live_server(keys=["mine", "other"]) as live:
+        live.dispatcher.crowd(waiting=0)
+        asked = []
+        for key in ("mine", "other", "mine"):
+            before = len(live.dispatcher.cancelled)
+            headers = {"x-client-request-id": "a", **bearer(key)}
+            body = orjson.dumps(chat_body(stream=True))
+            async with live.session.post(live.url + CHAT, data=body, headers=headers):
+                asked.append(live.dispatcher.submitted[-1].times)
+            await live.dispatcher.until(lambda: len(live.dispatcher.cancelled) > before)  # noqa: B023
+        assert asked[0].arrival == asked[2].arrival < asked[1].arrival == asked[1].came
+        live.dispatcher.release()
 
 
 async def test_a_stream_that_falls_silent_is_read_by_every_reader(live: Live) -> None:
