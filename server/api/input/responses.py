@@ -232,7 +232,7 @@ def _result(item: InputItem, call_id: str, path: str) -> chat.Message:
 def _arguments(item: InputItem) -> msgspec.Raw:
     """The arguments of a call, by whichever name its kind has for them."""
     if item.type == "custom_tool_call":
-        return msgspec.Raw(b'{"input":%b}' % bytes(item.input))
+        return msgspec.Raw(b'{"input":%b}' % (bytes(item.input) or b'""'))
     return next((raw for raw in (item.arguments, item.input, item.action) if bytes(raw)), item.operation)
 
 
