@@ -63,14 +63,12 @@ class Failure(StrEnum):
 class Times:
     """Seconds of the dispatcher's clock; None until they come."""
 
-    arrival: float
-    """Whence its place in an order dates: when it came, or when the call came of which it is a repetition."""
+    arrival: float  # from when its place counts: when it came, or when the call came that it repeats
     assigned: float | None = None
     started: float | None = None  # prefill began
     first_token: float | None = None
     end: float | None = None
-    came: float = field(init=False)
-    """When it came, from where all durations are measured."""
+    came: float = field(init=False)  # when it came itself, from where all durations are measured
 
     def __post_init__(self) -> None:
         self.came = self.arrival

@@ -39,11 +39,8 @@ from server.http.access import holder_of
 HISTORY = 1000
 """Calls that are remembered after their end."""
 
-RETURN_TIME = 60.0
-"""Seconds in which a call that was broken off, and comes back, has its old place."""
-
-REPEATS = ("idempotency-key", "x-client-request-id")
-"""Headers by which clients name a call and its repetitions."""
+RETURN_TIME = 60.0  # seconds in which a call that was broken off, and comes back, has its old place
+REPEATS = ("idempotency-key", "x-client-request-id")  # headers by which clients name a call and its repetitions
 
 CANCELLED = "the request was cancelled by its id"
 
@@ -73,12 +70,9 @@ class Record:
     """The one among whom service is shared out; where keys are set, the holder of its key."""
     asks: frozenset[str] = frozenset()
     """Headers by which its client asks to be told more."""
-    repeats: str = ""
-    """The client's name for the call and its repetitions; empty where it gives none."""
-    since: float | None = None
-    """Whence its place dates, where it comes back after it was broken off."""
-    broken_off: bool = False
-    """Whether its client left before its end."""
+    repeats: str = ""  # the client's name for the call and its repetitions
+    since: float | None = None  # from when its place counts, where it was broken off and came back
+    broken_off: bool = False  # whether its client left before its end
 
     @property
     def state(self) -> CallState:

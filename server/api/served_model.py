@@ -57,8 +57,7 @@ class AnswerDefaults:
     not strict."""
     allow_replay: bool = False
     """Whether a request may bring the length of its answer (design 3.1)."""
-    refuse_long_max_tokens: bool = False
-    """Whether a `max_tokens` beyond the room behind its prompt is an error, in place of being cut."""
+    refuse_long_max_tokens: bool = False  # whether one beyond the room behind its prompt is an error, not cut
     shares_prefixes: bool = False
     """Whether what is kept of one key's prompts serves other keys too: how long an answer takes may then tell them."""
     instruction_split: InstructionSplit = InstructionSplit.SYSTEM

@@ -88,7 +88,7 @@ class Scene:
     def on_first_token(self, request: Request, now: float) -> None:
         """An answer has begun."""
         self._stirred = True
-        self._latest_firsts.append(snapshot.FirstToken(self._since(now), round(now - request.times.arrival, 3)))
+        self._latest_firsts.append(snapshot.FirstToken(self._since(now), round(now - request.times.came, 3)))
         self._firsts.append(self._latest_firsts[-1])
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:

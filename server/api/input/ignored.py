@@ -8,8 +8,8 @@ from contextvars import ContextVar
 HEADER = "x-lengthwise-ignored"
 MOST = 32  # names that fit into the header
 
+# the names for the request that the running task serves; None elsewhere, as for lines of a batch
 IGNORED: ContextVar[list[str] | None] = ContextVar("ignored", default=None)
-"""The names for the request that the running task serves; None elsewhere, as for lines of a batch."""
 
 
 def ignore(path: str, kind: str) -> None:

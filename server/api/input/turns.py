@@ -18,8 +18,8 @@ from server.api.input.ignored import ignore
 from server.api.input.schema import TEXTS, Content, Message, PastCall
 from server.api.input.tools import Turn
 
+# OpenAI's other words for roles that chat templates know
 ROLES: Mapping[str, str] = MappingProxyType({"developer": "system", "function": "tool"})
-"""OpenAI's other words for roles that chat templates know."""
 
 
 def as_turn(message: Message, path: str, names: dict[str, str], objects: bool) -> Turn:
