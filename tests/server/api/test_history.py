@@ -196,7 +196,7 @@ async def test_templates_get_names_and_reasoning() -> None:
             assert text.seen[1] == {"role": "assistant", "content": "a", "reasoning_content": "why"}
 
 
-PICTURES = {
+PICTURES: dict[str, dict[str, object]] = {
     "image_url": {"image_url": {"url": "data:"}},
     "input_image": {"image_url": "data:"},
     "image": {"source": {"type": "base64", "data": ""}},
