@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from io import BytesIO
 from typing import TypeVar
 
@@ -58,8 +59,8 @@ async def ask(request: web.Request, body: bytes, backend: Backend) -> aiohttp.Cl
     headers = passed_headers(request.headers, backend.key, client_keys=own)
     headers += [("X-Forwarded-For", request.remote or "unknown"), ("X-Forwarded-Proto", request.scheme)]
     url = URL(backend.url + path.removeprefix("/v1") + f"?{query}" * bool(query), encoded=True)
-    data = BytesIO(body) if len(body) >= LARGE else body or None  # large ones are sent in pieces
-    answer = await app[SESSION].request(request.method, url, data=data, headers=headers, allow_redirects=False)
+    send = partial(app[SESSION].request, request.method, url, headers=headers, allow_redirects=False)
+    answer = await _send(send, body)
     if answer.status != 304 and not 200 <= answer.status < 300 and not 400 <= answer.status < 600:
         fault = f"answers {answer.status}, which is not followed"
     elif is_broken(answer.headers):
@@ -79,3 +80,15 @@ def plain_path(request: web.Request) -> str:
         message = "write it without empty, . or .. segments, and without escapes, backslashes or semicolons"
         raise ApiError(400, f"the path {request.rel_url.raw_path!r} has several readings: {message}")
     return path
+
+
+async def _send(send: Callable[..., Awaitable[aiohttp.ClientResponse]], body: bytes) -> aiohttp.ClientResponse:
+    """Send a body, and once more where the backend had closed an idle connection and did not read it."""
+    while True:
+        reused: list[bool] = []
+        data = BytesIO(body) if len(body) >= LARGE else body or None  # large ones are sent in pieces
+        try:
+            return await send(data=data, trace_request_ctx=reused)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            if not reused:
+                raise

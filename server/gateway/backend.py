@@ -73,10 +73,16 @@ class Backend:
     """Whether it is an engine that keeps prompts apart by the `cache_salt` of a body."""
     merges: bool = True
     """Whether whole answers can be made of its streams; false once one could not."""
+    merges_tools: bool = True
+    """Whether those that call tools can."""
+    tells: bool = False
+    """Whether its metrics say how many calls wait there."""
     room: int = ROOM
     """Tokens of K and V that it holds."""
     _coming: dict[RowId, Callable[[], int]] = field(default_factory=dict)
     """Rows whose answers have begun, and what counts their tokens since it was asked last."""
+    _cut: bool = False
+    _finishes: bool = False
     _step: int = 0
     _due: asyncio.TimerHandle | None = None
 
@@ -115,6 +121,22 @@ class Backend:
         reason = FinishReason.STOP if error is None else FinishReason.ERROR
         self._leave(row)
         self._report((RowUpdate(row, unnamed=tokens, finish_reason=reason, error=error),))
+
+    def hear(self, waiting: int, running: int) -> None:
+        """The backend tells how many of its calls wait and run."""
+        self.slots.hear(waiting, running)
+        self._report()
+
+    def note_end(self, row: RowId, *, finished: bool) -> None:
+        """A stream ends in order; one that is not `finished` may have made way for the next call.
+
+        That is certain where other streams say how they ended, and several were never seen at once.
+        """
+        self._finishes |= finished
+        self._cut |= not finished and self.slots.is_cut(row)
+        if self._cut and self._finishes and self.slots.most > 1:
+            log.warning("%s breaks an answer off when the next call comes: it is sent one at a time", self.url)
+            self.slots.learn(1)
 
     def hand_back(self, row: RowId, fault: str) -> None:
         """The backend fails, and a call of which nothing was sent to its client shall go elsewhere."""

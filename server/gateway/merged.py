@@ -65,6 +65,7 @@ class Merged:
         self._answer: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._foreign = False
+        self.doubtful = False  # whether calls of tools cannot be told apart for certain
 
     def add(self, piece: bytes) -> None:
         """Take in more bytes; beyond MOST, or in a line beyond LINE, they are dropped, and there is no whole answer."""
@@ -102,7 +103,11 @@ class Merged:
         with suppress(*FOREIGN):
             for choice in choices:
                 if "delta" in choice:
-                    choice["message"] = _message(choice.pop("delta"))
+                    choice["message"] = message = _message(choice.pop("delta"))
+                    cut = choice["finish_reason"] != "tool_calls"
+                    self.doubtful |= not all(_is_call(one, cut=cut) for one in message.get("tool_calls") or ())
+            if self.doubtful:
+                return None
             kind = str(self._answer.get("object", "")).removesuffix(".chunk")
             answer = self._answer | {"object": kind, "choices": choices}
             return orjson.dumps(answer, "".join, orjson.OPT_PASSTHROUGH_SUBCLASS)
@@ -117,18 +122,27 @@ def _message(delta: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
+def _is_call(call: dict[str, Any], *, cut: bool) -> bool:
+    """Whether a call of a tool has an id, and arguments in JSON unless they may have been cut off."""
+    with suppress(*FOREIGN):
+        if not cut and "function" in call:
+            orjson.loads("".join(call["function"]["arguments"]))
+        return bool(call["id"])
+    return False
+
+
 def _grow(own: dict[str, Any], more: dict[str, Any]) -> None:
     """Add what an event has more of a choice, or of a part of one."""
     for name, value in more.items():
         old = own.get(name)
         if old is None or old == "":
-            own[name] = value if not _has_index(value) else [dict(one) for one in value]
+            own[name] = [] if _in_parts(name, value) else value
+            if _in_parts(name, value):
+                _add_parts(own[name], value)
         elif isinstance(value, dict):
             _grow(old, value)
-        elif _has_index(value):
-            for part in value:
-                known = next((one for one in old if one["index"] == part["index"]), None)
-                _grow(known, part) if known is not None else old.append(part)
+        elif _in_parts(name, value):
+            _add_parts(old, value)
         elif isinstance(value, list):
             old += value
         elif value is not None and value != "":
@@ -140,6 +154,26 @@ def _grow(own: dict[str, Any], more: dict[str, Any]) -> None:
                 own[name] = Text((old, value))
 
 
-def _has_index(value: Any) -> bool:
-    """Whether a list's parts come in pieces, as calls of tools do."""
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "index" in value[0]
+def _in_parts(name: str, value: Any) -> bool:
+    """Whether a list's members come in pieces, as calls of tools do."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and isinstance(value[0], dict)
+        and (name == "tool_calls" or "index" in value[0])
+    )
+
+
+def _add_parts(own: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
+    """Add pieces to the members that they go on with; another id is another member, whatever its index."""
+    for part in more:
+        index, name = part.get("index"), part.get("id")
+        fits = (
+            one
+            for one in reversed(own)
+            if index in (None, one.get("index")) and (not name or one.get("id") in (None, "", name))
+        )
+        if (known := next(fits, None)) is None:
+            own.append(dict(part))
+        else:
+            _grow(known, part)

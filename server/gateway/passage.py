@@ -42,7 +42,8 @@ class Passage:
 
     def go(self, backend: Backend) -> None:
         """Send it to this backend."""
-        if not backend.merges:
+        tools = self.as_stream is not None and b'"tools"' in self.as_stream
+        if not backend.merges or (tools and not backend.merges_tools):
             self.as_stream = None
         if not self.admitted.done():
             self.admitted.set_result(backend)

@@ -18,7 +18,7 @@ from server.gateway.backend import ROOM, Backend
 from server.http.proxy import passed_headers
 
 PERIOD = 0.5
-"""Seconds between two questions to a backend that failed."""
+"""Seconds between two questions to a backend that failed, or to one at work that tells how many wait."""
 
 PATIENCE = aiohttp.ClientTimeout(5.0)
 
@@ -33,6 +33,11 @@ PAGES = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 
 
 SALTING = re.compile(rb"^vllm:", re.MULTILINE)  # metrics of vLLM, and of `lengthwise serve`
+NUMBER = rb"(?:\{.*\})? ([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e\+?[0-9]{1,3})?)$"
+WAITING = re.compile(rb"^(?:vllm:num_requests_waiting|sglang:num_queue_reqs|llamacpp:requests_deferred)" + NUMBER, re.M)
+RUNNING = re.compile(
+    rb"^(?:vllm:num_requests_running|sglang:num_running_reqs|llamacpp:requests_processing)" + NUMBER, re.M
+)
 
 
 class _Props(msgspec.Struct, frozen=True):
@@ -46,7 +51,10 @@ async def watch_backends(backends: Sequence[Backend], dispatcher: Dispatcher, se
     while True:
         await asyncio.sleep(PERIOD)
         failed = {worker.index for worker in dispatcher.workers if worker.fault is not None}
-        await asyncio.gather(*(_try_again(one, session) for one in backends if one.index in failed))
+        await asyncio.gather(
+            *(_try_again(one, session) for one in backends if one.index in failed),
+            *(_ask_queue(one, session) for one in backends if one.tells and one.slots.busy and one.index not in failed),
+        )
 
 
 async def _try_again(backend: Backend, session: aiohttp.ClientSession) -> None:
@@ -68,8 +76,34 @@ async def learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:
     metrics = await _ask(f"{root}/metrics", backend, session) or b""
     backend.salts |= SALTING.search(metrics) is not None
     pages = [found[1] for found in islice(PAGES.finditer(metrics), MOST_ENGINES)]
-    room = sum(_label(b"num_gpu_blocks", one) * _label(b"block_size", one) for one in pages)
-    backend.room = min(room, ROOM) or ROOM
+    backend.tells = _tell_queue(backend, metrics)
+    backend.room = min(sum(map(_tokens, pages)), ROOM) or ROOM
+
+
+async def _ask_queue(backend: Backend, session: aiohttp.ClientSession) -> None:
+    root = backend.url.removesuffix("/v1")
+    _tell_queue(backend, await _ask(f"{root}/metrics", backend, session) or b"")
+
+
+def _tell_queue(backend: Backend, metrics: bytes) -> bool:
+    """Tell the slots how many calls wait and run, and whether the backend says so."""
+    waiting, running = (_sum(one, metrics) for one in (WAITING, RUNNING))
+    if waiting is None or running is None:
+        return False
+    backend.hear(waiting, running)
+    return True
+
+
+def _sum(name: re.Pattern[bytes], metrics: bytes) -> int | None:
+    """The sum over all engines; None where none tells."""
+    found = [float(one) for one in name.findall(metrics)]
+    return int(sum(found)) if found and 0 <= sum(found) < ROOM else None
+
+
+def _tokens(labels: bytes) -> int:
+    """Tokens in an engine's pages: a product is too much where some layers keep a window only."""
+    told = _label(b"kv_cache_size_tokens", labels)
+    return told or _label(b"num_gpu_blocks", labels) * _label(b"block_size", labels)
 
 
 def _label(name: bytes, labels: bytes) -> int:
@@ -80,7 +114,7 @@ def _label(name: bytes, labels: bytes) -> int:
 
 async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> bytes | None:
     """The body of a good answer; None for any other."""
-    headers = passed_headers({}, backend.key)
+    headers = [*passed_headers({}, backend.key), ("Connection", "close")]
     try:
         async with session.get(url, headers=headers, timeout=PATIENCE, allow_redirects=False) as answer:
             body = bytearray()

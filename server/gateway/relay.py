@@ -7,6 +7,7 @@ its events are counted.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from aiohttp import web
 from server.api.errors import ApiError, error_body
 from server.api.output.reply import encode
 from server.gateway.backend import Backend
+from server.gateway.events import brings
 from server.gateway.merged import Merged
 from server.gateway.passage import Passage
 from server.gateway.usage import read_tokens
@@ -26,8 +28,12 @@ from server.http.proxy import replied_headers, without
 PIECES = 64  # last pieces of an answer, in which its usage is looked for
 EVENT = b"data: "
 DONE = b"data: [DONE]"
-EMPTY = 4
-"""Events of a stream that may bring no token: with the role, the end, and the usage, and DONE."""
+EMPTY = 3
+"""Last events of a stream that may bring no token: the end, the usage, and DONE."""
+FINISHED = re.compile(
+    rb'"(?:finish_reason|stop_reason)"\s*:\s*"|"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|message_stop)"'
+)
+LONGEST = 2**16  # bytes of an event that is looked into
 OF_STREAMS = frozenset({"content-type", "cache-control", "x-accel-buffering"})
 """Headers of a stream that its whole answer does not have."""
 
@@ -52,7 +58,6 @@ async def relay(
     piece = await answer.content.readany()  # until here another backend may answer
     way = _Relay(request, answer, backend, passage, streams, request.protocol)
     way.take(piece)
-    backend.begin(passage.request.row_id, way.count)
     response = await (way.pass_on(piece) if passage.as_stream is None else way.merge(piece))
     await response.write_eof()
     return response
@@ -83,7 +88,12 @@ class _Relay:
     """Whether the backend sends it as a stream."""
     client: web.RequestHandler
     size: int = 0
+    begun: bool = False
+    """Whether anything but events without content has come."""
+    line: bytes = b""
+    """The beginning of an event, until one brings something."""
     events: int = 0
+    """Those that have come since then."""
     told: int = 0
     """Tokens that the backend's port was told of."""
     tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=PIECES))
@@ -110,7 +120,7 @@ class _Relay:
             over = self.passage.over
             fault = self.passage.failure() if over else ApiError(502, "the backend broke off", code="backend_failed")
             self._end(f"the backend broke off: {error}")
-            await _break_off(response, fault, streams=self.streams)
+            await _break_off(response, fault, streams=self.streams, done=DONE in b"".join(self.tail))
         return response
 
     async def merge(self, piece: bytes) -> web.StreamResponse:
@@ -120,7 +130,8 @@ class _Relay:
         merged.add(piece)
         await self._read_on()
         if (whole := merged.whole()) is None:
-            self.backend.merges &= merged.failed
+            self.backend.merges &= merged.failed or merged.doubtful
+            self.backend.merges_tools &= not merged.doubtful
             raise NotWhole
         self._end(None)
         headers = without(replied_headers(self.answer.headers), OF_STREAMS)
@@ -132,8 +143,21 @@ class _Relay:
         """Count the events of a piece and pass it on."""
         self.tail.append(piece)
         self.size += len(piece)
-        self.events += piece.count(EVENT)
+        if self.begun:
+            self.events += piece.count(EVENT)
+        elif self.answer.status == 200:
+            self._look(piece)
         self.put(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
+
+    def _look(self, piece: bytes) -> None:
+        """Begin the answer with the first event that brings something."""
+        lines = (self.line + piece).split(b"\n")
+        first = next((place for place, line in enumerate(lines[:-1]) if brings(line)), None)
+        self.line = lines[-1]
+        if first is not None or not self.streams or len(self.line) > LONGEST:
+            self.begun, self.line = True, b""
+            self.events = b"\n".join(lines[first or 0 :]).count(EVENT)
+            self.backend.begin(self.passage.request.row_id, self.count)
 
     async def _read_on(self) -> None:
         """Take all that still comes, as fast as the client reads. Raises aiohttp.ClientError."""
@@ -156,16 +180,21 @@ class _Relay:
         at most as many as the call allows, or as the answer has bytes."""
         tail, request = b"".join(self.tail), self.passage.request
         stated = read_tokens(tail, streams=self.streams) if self.answer.status == 200 else None
-        counted = self.streams * (self.events - tail.count(DONE))
+        counted = self.streams * max(0, self.events - tail.count(DONE))
         made = counted if stated is None else min(stated, max(request.sampling.max_tokens, self.size))
+        if self.streams and self.begun and (error is None or DONE in tail):
+            self.backend.note_end(request.row_id, finished=FINISHED.search(tail) is not None)
         self.backend.end(request.row_id, max(0, made - self.told), error)
 
 
-async def _break_off(response: web.StreamResponse, error: ApiError, *, streams: bool) -> None:
-    """End an answer of which a part was sent: a stream by an event with the error, any other by closing."""
+async def _break_off(response: web.StreamResponse, error: ApiError, *, streams: bool, done: bool) -> None:
+    """End an answer of which a part was sent: a stream by an event with the error unless it was `done`, any other by
+    closing.
+    """
     if streams:
         with suppress(ConnectionError):
-            await response.write(b"data: %b\n\ndata: [DONE]\n\n" % encode(error_body(error)))
+            if not done:
+                await response.write(b"data: %b\n\ndata: [DONE]\n\n" % encode(error_body(error)))
             await response.write_eof()
     else:
         response.force_close()

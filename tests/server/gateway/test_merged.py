@@ -209,3 +209,37 @@ def test_a_conversation_has_a_short_name_of_its_own_for_each_client() -> None:
     assert len({*names}) == 3 and {*map(len, names)} == {64}
     for none in (b"{}", b'{"prompt_cache_key": ""}', b'{"prompt_cache_key": null}', b'{"prompt_cache_key": [1]}'):
         assert read_cache_key(read_meta(none), "a") == ""
+
+
+def tool(index: int | None, name: str | None, arguments: str) -> dict[str, Any]:
+    call: dict[str, Any] = {"function": {"name": "f", "arguments": arguments} if name else {"arguments": arguments}}
+    return call | ({} if index is None else {"index": index}) | ({} if name is None else {"id": name})
+
+
+@pytest.mark.parametrize(
+    ("calls", "found"),
+    [
+        ([tool(0, "a", "{}"), tool(0, "b", "[1]")], [("a", "{}"), ("b", "[1]")]),  # as Ollama has them
+        ([tool(0, "a", "{"), tool(0, "", "}"), tool(0, "b", "{"), tool(0, None, "}")], [("a", "{}"), ("b", "{}")]),
+        ([tool(None, "a", "{"), tool(None, None, "}"), tool(None, "b", "{}")], [("a", "{}"), ("b", "{}")]),
+        ([tool(0, "a", "{"), tool(1, "b", "{"), tool(0, "a", "}"), tool(1, None, "}")], [("a", "{}"), ("b", "{}")]),
+        ([tool(0, None, "{}")], None),  # without an id
+        ([tool(0, "a", "{}"), tool(0, None, "{}")], None),  # two in one
+        ([tool(0, "a", "")], None),
+    ],
+)
+def test_calls_are_told_apart_by_their_ids_or_not_at_all(
+    calls: list[dict[str, Any]], found: list[tuple[str, str]] | None
+) -> None:
+    """Two of one index used to be made one, whose arguments were no JSON."""
+    answer = merged(
+        *(event(delta(tool_calls=[call])) for call in calls), event(delta(reason="tool_calls")), event(usage=USAGE)
+    )
+    made = None if answer is None else answer["choices"][0]["message"]["tool_calls"]
+    assert found == (made and [(one["id"], one["function"]["arguments"]) for one in made])
+    assert made is None or not any("index" in one for one in made)
+
+
+def test_a_call_that_was_cut_off_is_passed_on_as_it_is() -> None:
+    answer = merged(event(delta(tool_calls=[tool(0, "a", "{")])), event(delta(reason="length")), event(usage=USAGE))
+    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == "{"

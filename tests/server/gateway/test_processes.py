@@ -81,7 +81,7 @@ async def test_calls_that_are_aborted_leave_nothing(calls: int) -> None:
             answers = await asyncio.gather(*(session.post(f"{before.url}{PATH}", json=body) for _ in range(80)))
             assert {answer.status for answer in answers} == {200}
             await asyncio.gather(*(answer.read() for answer in answers))
-            assert 4 <= await slots(session, before) <= 5
+            assert 4 <= await slots(session, before) <= 7
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
