@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -22,6 +23,8 @@ from server.http.keys import Keyring
 from server.http.service import Service
 from server.process.life import listen
 from tests.server.fakes import PlayedDispatcher, fake_service, played_dispatcher
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +81,20 @@ class Live:
         assert status == 200, reply
         return reply
 
-    async def stream(self, path: str, body: dict[str, object]) -> list[Any]:
+    async def stream(self, path: str, body: dict[str, object], headers: Mapping[str, str] = NO_HEADERS) -> list[Any]:
         """All events of a streamed answer, the end marker checked and left out."""
         data = orjson.dumps(body | {"stream": True})
-        async with self.session.post(self.url + path, data=data) as response:
+        async with self.session.post(self.url + path, data=data, headers=headers) as response:
             assert response.status == 200, await response.text()
             assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
             return parse_events(await response.read())
 
-    async def stream_named(self, path: str, body: dict[str, object]) -> list[Any]:
+    async def stream_named(
+        self, path: str, body: dict[str, object], headers: Mapping[str, str] = NO_HEADERS
+    ) -> list[Any]:
         """All events of a streamed answer whose events tell their kind; checks that the framing tells it too."""
-        async with self.session.post(self.url + path, data=orjson.dumps(body | {"stream": True})) as response:
+        asked = orjson.dumps(body | {"stream": True})
+        async with self.session.post(self.url + path, data=asked, headers=headers) as response:
             assert response.status == 200, await response.text()
             frames = (await response.read()).decode().split("\n\n")
         assert frames.pop() == ""
