@@ -65,7 +65,7 @@ test-quick: $(TESTING) ## run the tests but for those that take minutes
 test-clients: $(TESTING) ## run real clients, which pip installs below .venv, against a server
 	@LENGTHWISE_TEST_CLIENTS=$(abspath $(VENV)/clients) exec $(BIN)/python -m pytest -q tests/real_clients $(ARGS)
 
-docs-clients: $(TESTING) ## run them all, those too that take minutes to install, and write the table in docs/clients.md
+docs-clients: $(TESTING) ## run them all, and whole programs through three turns with a tool, and write the tables in docs/clients.md
 	@LENGTHWISE_CLIENTS_TABLE=$(abspath docs/clients.md) LENGTHWISE_TEST_HEAVY_CLIENTS=1 $(MAKE) --no-print-directory test-clients
 
 test-faults: $(TESTING) ## put a fault into every place where one may come, which takes half an hour

@@ -12,11 +12,9 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import tomllib
-import venv
 from asyncio.subprocess import PIPE, create_subprocess_exec
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +28,7 @@ from server.api.input.tools import OPEN
 from server.cli.config import GatewayConfig
 from server.composition.gateway import open_gateway
 from server.process.life import listen
+from tests.real_clients.environments import make_node, make_python, node_version, python_version, replace_table
 from tests.real_clients.wanted import MESSAGES, SOON, STALLED, TOOL, WRONG
 from tests.server.fakes import ANSWER, END, answer
 from tests.server.live import Live, live_server
@@ -134,7 +133,7 @@ async def ask(live: Live, crowded: Live, name: str, tokenizer: Path) -> Any:
     play(live, client)
     play(crowded, client)
     folder = Path(os.environ[ASKED]) / name
-    command = node(folder, client) if client.is_node else (interpreter(folder, client), HERE / client.program)
+    command = command_of(folder, client)
     environment = {"PATH": os.defpath, "HOME": str(folder), **OFFLINE}
     wanted = {"messages": MESSAGES, "stalled": STALLED, "soon": SOON, "wrong": WRONG, "tool": TOOL}
     wanted["tokenizer"] = str(tokenizer)
@@ -144,6 +143,14 @@ async def ask(live: Live, crowded: Live, name: str, tokenizer: Path) -> Any:
         out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     return json.loads(out.splitlines()[-1])
+
+
+def command_of(folder: Path, client: Client) -> tuple[str | Path, Path]:
+    """An interpreter and the client's program, where it finds the packages that it needs."""
+    if not client.is_node:
+        return make_python(folder, client.requirements, client.alone) / "python", HERE / client.program
+    make_node(folder, client.requirements)
+    return str(shutil.which("node")), Path(shutil.copy(HERE / client.program, folder))
 
 
 @asynccontextmanager
@@ -188,11 +195,7 @@ def table() -> Iterator[dict[str, list[str]]]:
     rows: dict[str, list[str]] = {}
     yield rows
     if TABLE in os.environ:
-        heads = ["client", "version", *COLUMNS.values()]
-        lines = [heads, ["---"] * len(heads), *rows.values()]
-        path = Path(os.environ[TABLE])
-        above = path.read_text().partition("| client |")[0]
-        path.write_text(above + "".join(f"| {' | '.join(cells)} |\n" for cells in lines))
+        replace_table(Path(os.environ[TABLE]), ["client", "version", *COLUMNS.values()], [*rows.values()])
 
 
 @pytest.fixture
@@ -258,8 +261,13 @@ async def test_a_client_reads_what_was_sent(
     if "retry" in told and not crowd.obeyed:
         found["retry"] = "too early, or never"
     fits = {what: "yes" if found[what] == right[what] else "no" for what in found}
-    about = [client.package + (" (Node)" if client.is_node else ""), version(Path(os.environ[ASKED]) / name, client)]
-    table[name] = [*about, *(fits.get(what, "") for what in COLUMNS)]
+    read_version = node_version if client.is_node else python_version
+    version = read_version(Path(os.environ[ASKED]) / name, client.package)
+    table[name] = [
+        client.package + (" (Node)" if client.is_node else ""),
+        version,
+        *(fits.get(what, "") for what in COLUMNS),
+    ]
     assert found == {what: right[what] for what in found}
 
 
@@ -268,41 +276,3 @@ def read(what: str, said: Any) -> object:
     if what in ("tools", "streamed tools"):
         return [json.loads(one) for one in said]
     return json.loads(said) if what == "schema" or (what == "retry" and said.startswith("{")) else said
-
-
-def interpreter(folder: Path, client: Client) -> Path:
-    """The interpreter of an environment that holds what is required, made or updated; skips where pip cannot."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-    flags = ["--quiet", "--disable-pip-version-check", "--no-input", "--upgrade"]
-    install([python, "-m", "pip", "install", *flags, *client.requirements])
-    if client.alone is not None:
-        install([python, "-m", "pip", "install", "--no-deps", *flags, client.alone])
-    return python
-
-
-def node(folder: Path, client: Client) -> tuple[Path, Path]:
-    """Node, and the program where it finds its packages, which are installed or updated; skips where npm cannot."""
-    found, npm = shutil.which("node"), shutil.which("npm")
-    if found is None or npm is None:
-        pytest.skip("there is no Node here")
-    folder.mkdir(parents=True, exist_ok=True)
-    install([npm, "install", "--prefix", folder, "--no-audit", "--no-fund", *client.requirements])
-    return Path(found), Path(shutil.copy(HERE / client.program, folder))
-
-
-def install(command: Sequence[str | Path]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
-
-
-def version(folder: Path, client: Client) -> str:
-    """The version of the client that is installed."""
-    if client.is_node:
-        about = folder / "node_modules" / client.package / "package.json"
-        return str(json.loads(about.read_text())["version"])
-    code = f"import importlib.metadata; print(importlib.metadata.version({client.package!r}))"
-    command = (folder / "bin" / "python", "-c", code)
-    return str(subprocess.run(command, capture_output=True, text=True, check=True).stdout).strip()
