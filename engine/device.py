@@ -168,10 +168,6 @@ class Device(Protocol[RowT]):
     def max_prefill_tokens(self) -> int:
         """Cells of one prefill chunk."""
 
-    @property
-    def keeps_all_kv(self) -> bool:
-        """Whether every handed-back row's KV cache stays, against its terms."""
-
     def new_row(self, spec: RowSpec) -> RowT: ...
     def kept_prefix(self, row: RowT) -> int:
         """Tokens of the row's prompt in the prefix cache."""

@@ -8,14 +8,12 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import chain, groupby
 from typing import Generic
 
 from engine.device import Device, Group, Rank, RowFault, RowT, StepOutcome, similar_lengths
 from engine.kv.host_store import HostStore
 from engine.messages import (
-    EVERY_LENGTH,
     Admit,
     BatchShape,
     Cancel,
@@ -102,7 +100,7 @@ class RowTable(Generic[RowT]):
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
         """Take in rows; those that were handed back go on where they stopped."""
-        group = Group(replace(terms, keep_kv=EVERY_LENGTH) if self._device.keeps_all_kv else terms)
+        group = Group(terms)
         unread: list[RowT] = []
         for spec in specs:
             row = self._add(spec, group)

@@ -43,8 +43,6 @@ class TorchDevice:
         self._model = model
         self._text = text
         self.max_prefill_tokens = max_prefill_tokens
-        # prefill would compute other bits than the steps did
-        self.keeps_all_kv = model.batch_invariant and not model.reads_exactly
         width = max(text.vocab_size, model.vocab_size)
         self._grammars = Grammars(text.to_json, width, model.end_token_ids) if grammars is None else grammars
         self._prefixes = prefixes

@@ -15,7 +15,6 @@ from engine.kv.row_kv import RowKv
 from engine.messages import BatchShape, Tally
 from engine.row import Row
 from engine.transfer import send
-from models.network.attention import Mask
 from models.network.loader import LoadedModel
 
 
@@ -131,10 +130,8 @@ class RunningBatch:
         tokens, positions = send(inputs, device)
         tokens = tokens if newest is None else newest[:, None]
         rows = torch.arange(len(fed), device=device)
-        mask: Mask = self.arena.mask(width)
-        if mask is not None and width == 1 and self._model.batch_invariant:
-            mask = self.arena.spans() or mask
-        return self._model.forward(tokens, positions, mask, self.arena, (rows, torch.full_like(rows, width - 1)))
+        select = rows, torch.full_like(rows, width - 1)
+        return self._model.forward(tokens, positions, self.arena.mask(width), self.arena, select)
 
     def can_step(self) -> bool:
         return self._next_view() is not None
@@ -170,7 +167,7 @@ class RunningBatch:
     def reads(self) -> Tally:
         """Cells read by the latest step, before its rows change or take tokens."""
         lengths, window = self.arena.lengths, self.arena.window
-        apart = self._model.batch_invariant or self._graphs is not None
+        apart = self._model.reads_exactly or self._graphs is not None
         read = [self.arena.end - origin if apart else window for origin in self.arena.origins]
         live = [place for place, row in enumerate(self.rows) if not row.ended]
         by_live = sum(read[place] for place in live)

@@ -26,7 +26,6 @@ from engine.messages import RowId, Tally
 from engine.row import Row
 from engine.sampling.sampler import score, token_logprobs
 from engine.transfer import send
-from models.network.attention import QUERY_BLOCK
 from models.network.kv_adapter import KvCells
 from models.network.loader import LoadedModel
 
@@ -52,12 +51,9 @@ class Prefill:
         prefixes: PrefixCache[RowKv] | None = None,
         blocks: DeviceBlocks | None = None,
     ) -> None:
-        """Without `prefixes`, chunks end anywhere, except in batch-invariant mode. `blocks`: the prefix cache's on the
-        device.
-        """
+        """Without `prefixes`, chunks end anywhere. `blocks`: the prefix cache's on the device."""
         self._model = model
-        self._block = QUERY_BLOCK if model.batch_invariant and not model.reads_exactly else 1
-        self._prefixes = PrefixCache[RowKv](0, chunk=self._block) if prefixes is None else prefixes
+        self._prefixes = PrefixCache[RowKv](0, chunk=1) if prefixes is None else prefixes
         self._blocks = DeviceBlocks(model.device, 0) if blocks is None else blocks
         self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
         for row in self.rows:
@@ -66,15 +62,11 @@ class Prefill:
         self._contexts = [row.tokens for row in self.rows]
         self._ended: list[Prefilled] = []  # by the latest chunk
         kv, count = model.kv, len(self.rows)
-        layout = (kv.layers, count, kv.kv_heads, self._columns(), kv.head_dim)
+        layout = (kv.layers, count, kv.kv_heads, len(self._contexts[0]), kv.head_dim)
         self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._done = self._copy_prefixes()  # columns [0, done) are computed
         self._copied = self._done * len(self.rows)  # tokens in no chunk's tally yet
-
-    def _columns(self) -> int:
-        """The longest row's columns, in whole blocks in batch-invariant mode."""
-        return -(-len(self._contexts[0]) // self._block) * self._block
 
     def _copy_prefixes(self) -> int:
         """Copy the rows' cached prefixes; returns the columns."""
@@ -110,7 +102,7 @@ class Prefill:
         begin = self._done
         lengths = [len(context) for context in self._contexts]
         chunk = self._prefixes.chunk
-        end = min(begin + max(chunk, max_tokens // len(self.rows) // chunk * chunk), self._columns())
+        end = min(begin + max(chunk, max_tokens // len(self.rows) // chunk * chunk), lengths[0])
         wanted = [_wanted(row, length, begin, end) for row, length in zip(self.rows, lengths, strict=True)]
         self._done = end
         counts = [len(columns) for columns in wanted]
@@ -162,9 +154,7 @@ class Prefill:
         device = self._model.device
         parts = [context[begin:end] for context in self._contexts]
         tokens = send([(*part, *[0] * (end - begin - len(part))) for part in parts], device)
-        # padding may exceed the context
-        places = torch.arange(begin, end, device=device).clamp_(max=self._model.context_length - 1)
-        positions = places.expand(len(self.rows), end - begin)
+        positions = torch.arange(begin, end, device=device).expand(len(self.rows), end - begin)
         chosen = [(place, column - begin) for place, columns in enumerate(wanted) for column in columns]
         rows, places = send(chosen, device).reshape(-1, 2).unbind(dim=1)
         return self._model.forward(tokens, positions, None, self, (rows, places))

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from engine.kv.row_kv import RowKv, to_host
-from models.network.attention import Spans, has_flash, multiplies_batches, reads_whole_pitch
+from models.network.attention import has_flash, multiplies_batches, reads_whole_pitch
 from models.network.kv_adapter import KvCells, KvShape
 
 ROOM = 64  # spare columns of the layout where all are read: more are read in vain, fewer mean more copies of the window
@@ -116,13 +116,6 @@ class KvArena:
         assert self.by_token
         layout = (self.shape.layers, -1, self.shape.kv_heads, self.shape.head_dim)
         return self._flat_keys.view(layout), self._flat_values.view(layout)
-
-    def spans(self) -> Spans | None:
-        """Columns that each live row's newest token may read, without padding; None with holes."""
-        if self.has_holes:
-            return None
-        first = self._read(1).start
-        return Spans(tuple(origin - first for origin in self.origins), self.end - first)
 
     # Surgery
 

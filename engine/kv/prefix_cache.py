@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from engine.device import Kv
 
-CHUNK = 64  # tokens of a block; a multiple of models.network.attention.QUERY_BLOCK
+CHUNK = 64  # tokens of a block; a multiple of models.network.attention.QUERY_BLOCK: a hit has the bits of a miss
 
 
 BlockT = TypeVar("BlockT", bound=Kv)

@@ -38,24 +38,6 @@ def probe(model: LoadedModel, text: Text) -> None:
         )
 
 
-@torch.inference_mode()
-def probe_invariance(model: LoadedModel, text: Text, most_rows: int) -> None:
-    """Raise LoadError unless rows computed together have the bits that each has alone; `most_rows` in a step."""
-    prompts = [PROMPT * times for times in (6, 5, 3, 1)]
-    alone = [_read(model, [_row(0, text, prompt)])[0] for prompt in prompts]
-    together = _read(model, [_row(row_id, text, prompt) for row_id, prompt in enumerate(prompts)])
-    same = all(_equal(one, other) for one, other in zip(alone, together, strict=True))
-    expected = torch.cat([_step(model, [done]) for done in alone])
-    for rows in {2, 3, *(2**power for power in range(2, most_rows.bit_length())), most_rows}:
-        logits = _step(model, [alone[row % len(alone)] for row in range(rows)])
-        same = same and all(torch.equal(line, expected[row % len(alone)]) for row, line in enumerate(logits))
-    if not same:
-        raise LoadError(
-            "--batch-invariant cannot be kept on this machine, where a row's numbers depend on how many are computed "
-            "at a time: leave the flag out, or try another --dtype, fewer --max-num-seqs or more --executors"
-        )
-
-
 def _errors(model: LoadedModel, text: Text) -> list[float]:
     """Relative error of each row's second token's logits."""
     rows = [_row(row_id, text, PROMPT[4 * row_id :]) for row_id in range(3)]  # ragged enough for the mask to matter
@@ -82,11 +64,6 @@ def _step(model: LoadedModel, read: list[Prefilled]) -> Tensor:
     for done in read:
         batch.insert(done.row, done.kv, lasting=False)
     return batch.step()
-
-
-def _equal(one: Prefilled, other: Prefilled) -> bool:
-    pairs = ((one.logits, other.logits), (one.kv.keys, other.kv.keys), (one.kv.values, other.kv.values))
-    return all(torch.equal(*pair) for pair in pairs)
 
 
 def _row(row_id: int, text: Text, prompt: tuple[int, ...]) -> Row:

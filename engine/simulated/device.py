@@ -17,8 +17,6 @@ GLANCE = 32  # iterations between reports of running rows' lengths
 
 
 class SimulatedDevice:
-    keeps_all_kv = False
-
     def __init__(
         self,
         batch: SimulatedBatch,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from models.native.library import LayerFields, Library, MatrixFields, NetworkFields, PassFields
-from models.network.attention import Mask, Select, Spans
+from models.network.attention import Mask, Select
 from models.network.decoder.decoder import Decoder, require_alike, sample_text
 from models.network.decoder.layer import DecoderLayer
 from models.network.kv_adapter import KvCells, KvStore, PassingStore
@@ -287,11 +287,12 @@ def _readable(mask: Mask, cells: KvCells, rows: int) -> tuple[Tensor, Tensor | N
     start = cells.read.start or 0
     if mask is None:
         return torch.full((rows,), start, dtype=torch.int32), None
-    if isinstance(mask, Spans):
-        return torch.tensor(mask.origins, dtype=torch.int32) + start, None
     assert isinstance(mask, Tensor)
     readable = mask[:, 0, -1].expand(rows, -1).to(torch.uint8)
-    return readable.argmax(dim=1).to(torch.int32) + start, pad(readable, (start, 0)).contiguous()
+    begin = readable.argmax(dim=1).to(torch.int32)
+    if mask.shape[2] == 1 and bool((begin + readable.sum(dim=1) == readable.shape[1]).all()):  # no holes
+        return begin + start, None
+    return begin + start, pad(readable, (start, 0)).contiguous()
 
 
 def _real_tokens(cells: KvCells, valid: Tensor | None, rows: int, new: int) -> tuple[Tensor, Tensor]:

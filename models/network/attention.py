@@ -41,16 +41,6 @@ def reads_whole_pitch(rows: int, pitch: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
-    """Columns for one new token of each row: from its origin to the common end. One call a row, so that padding does
-    not regroup sums.
-    """
-
-    origins: tuple[int, ...]
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
 class Causal:
     """New tokens of the last columns: each reads all columns up to its own."""
 
@@ -95,8 +85,8 @@ class Runs:
         return Runs(first, count, places, longest, attention)
 
 
-# what new tokens may read: a tensor as in `masked_attention`, spans, runs; None: causal
-Mask: TypeAlias = Tensor | Spans | Causal | Runs | None
+# what new tokens may read: a tensor as in `masked_attention`, runs; None: causal
+Mask: TypeAlias = Tensor | Causal | Runs | None
 
 Select: TypeAlias = tuple[Tensor, Tensor] | None  # rows and places of some new tokens, each (k,); None: all
 
@@ -177,12 +167,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float |
     """As `masked_attention`, with a prepared mask; for runs, key and value are (tokens, kv_heads, dim). Returns
     (rows, heads, new, dim).
     """
-    if isinstance(mask, Spans):
-        rows = zip(*(torch.split(each, 1) for each in (query, key, value)), mask.origins, strict=True)
-        end = mask.end
-        return torch.cat(
-            [_attend(q, k[:, :, origin:end], v[:, :, origin:end], None, scale) for q, k, v, origin in rows]
-        )
     if isinstance(mask, Causal):
         return _causal(query, key, value, mask, scale)
     if isinstance(mask, Runs):

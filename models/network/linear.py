@@ -75,23 +75,6 @@ class PackedLinear(InferenceLinear):
         return output
 
 
-class PairedLinear(PackedLinear):
-    """Never multiplies one row: oneDNN's kernel for it sums differently."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """(..., in_features) -> (..., out_features)."""
-        return super().forward(_pair(inputs))[: len(inputs)]
-
-    def add_to(self, residual: Tensor, inputs: Tensor) -> Tensor:
-        """residual + forward(inputs), fused."""
-        return super().add_to(_pair(residual), _pair(inputs))[: len(inputs)]
-
-
-def _pair(inputs: Tensor) -> Tensor:
-    """(..., width), doubled if one row."""
-    return torch.cat((inputs, inputs)) if inputs.numel() == inputs.shape[-1] else inputs
-
-
 class BeyondFloat16(ValueError):
     """A weight exceeds float16."""
 

@@ -66,12 +66,10 @@ class LoadedModel:
     """The sampling that its own generation_config.json recommends."""
     quantization: Quantization = Quantization.NONE
     """The way in which the weights of its linear layers are kept."""
-    batch_invariant: bool = False
-    """Whether a row's numbers are the same bits whatever rows it is computed with; always in the compiled pass."""
 
     @property
     def reads_exactly(self) -> bool:
-        """Whether a token has the same bits in prompts and in steps, however many tokens are computed with it."""
+        """Whether a token has the same bits in prompts and in steps, whatever is computed with it."""
         return isinstance(self.network, NativeDecoder)
 
     @property
@@ -82,7 +80,7 @@ class LoadedModel:
         """One pass through the network; K and V of the tokens go to `store`.
 
         tokens, positions  (rows, new)
-        mask               (rows or 1, 1, new, columns) boolean, True = may be read; spans and None as in `attend`
+        mask               (rows or 1, 1, new, columns) boolean, True = may be read; None as in `attend`
         select             of which rows and places the logits are wanted. The head is applied to nothing else, since
                            new x vocabulary can be large.
         returns            logits in float32: (k, vocab) with `select`, else (rows, new, vocab)
@@ -100,7 +98,6 @@ def load(
     dtype: str = "auto",
     device: str = "cpu",
     quantization: str = "auto",
-    batch_invariant: bool = False,
     kernels: Kernels = Kernels.AUTO,
 ) -> LoadedModel:
     """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
@@ -111,12 +108,10 @@ def load(
     with translate_failures(
         lambda why: LoadError(f"{folder.name} {failure}: {why}. Download it again, or choose another")
     ):
-        return _load(folder, dtype, where, quantization, batch_invariant, kernels)
+        return _load(folder, dtype, where, quantization, kernels)
 
 
-def _load(
-    folder: Path, dtype: str, where: torch.device, quantization: str, batch_invariant: bool, kernels: Kernels
-) -> LoadedModel:
+def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kernels: Kernels) -> LoadedModel:
     chosen = choose_dtype(dtype, where)
     config = read_config(folder)
     stored = str(getattr(config, "dtype", None)).removeprefix("torch.")
@@ -135,17 +130,9 @@ def _load(
         network = _read_network(folder, chosen, place)
     if kernels is Kernels.NATIVE and not isinstance(network, NativeDecoder):
         raise LoadError(f"--kernels native: they do not compute {folder.name}, as the log says: leave the flag out")
-    packed = isinstance(network, Decoder) and kept is Quantization.NONE and packs(chosen, where)
-    if batch_invariant and not (packed or isinstance(network, NativeDecoder)):
-        raise LoadError(
-            f"--batch-invariant is for networks on this server's own pass, on a CPU, in float32 or a bfloat16 that the "
-            f"CPU multiplies in, with --quantization none; this is {type(network).__name__} in "
-            f"{str(chosen).removeprefix('torch.')} on {where.type} with --quantization {kept}: leave the flag out, or "
-            "change what departs from that"
-        )
     if not isinstance(network, NativeDecoder) and (kept is not Quantization.NONE or packs(chosen, where)):
         free = psutil.virtual_memory().available
-        pack(network, kept, _head(network), free=free, paired=batch_invariant, device=where)
+        pack(network, kept, _head(network), free=free, device=where)
         nn.Module.to(network, where)
     if isinstance(network, Decoder) and where.type == "cuda":
         network.compile_parts()
@@ -159,7 +146,6 @@ def _load(
         end_token_ids=ends,
         sampling_defaults=defaults,
         quantization=kept,
-        batch_invariant=batch_invariant or isinstance(network, NativeDecoder),
     )
 
 

@@ -24,7 +24,6 @@ from models.network.linear import (
     Int4Linear,
     Int8Linear,
     PackedLinear,
-    PairedLinear,
 )
 from models.network.quantization import QUANTIZATIONS, Quantization
 
@@ -104,14 +103,12 @@ def pack(
     head: nn.Module | None = None,
     *,
     free: int = 0,
-    paired: bool = False,
     device: torch.device | None = None,
 ) -> None:
     """Replace every linear layer, freeing plain weights; on another `device` one after another.
 
     head    yields logits, which four bits would harm
     free    bytes of memory: if plenty, narrow layers keep wide weights for many rows
-    paired  layers in the model's dtype never multiply one row
     """
     cuda = device is not None and device.type == "cuda"
     keep_wide = not cuda and quantization in (Quantization.INT8, Quantization.INT4) and _has_room(network, free)
@@ -119,8 +116,7 @@ def pack(
         for name, child in module.named_children():
             if type(child) is nn.Linear:
                 kept = _kept(quantization, cuda=cuda) if child is head else quantization
-                plain = PairedLinear if paired else PackedLinear
-                setattr(module, name, _packed(child.to(device), kept, keep_wide, plain, cuda=cuda))
+                setattr(module, name, _packed(child.to(device), kept, keep_wide, cuda=cuda))
 
 
 def _kept(quantization: Quantization, *, cuda: bool) -> Quantization:
@@ -156,11 +152,10 @@ def _packed(
     linear: nn.Linear,
     quantization: Quantization,
     keep_wide: bool,
-    plain: type[PackedLinear] = PackedLinear,
     *,
     cuda: bool = False,
 ) -> nn.Module:
-    """The closest possible kind; `plain` is for the model's dtype."""
+    """The closest possible kind."""
     packable = packs(linear.weight.dtype, linear.weight.device)
     even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
     match quantization:
@@ -175,7 +170,7 @@ def _packed(
             return Int4Linear(linear, keep_wide=keep_wide and packable)
         case Quantization.INT8 if even:
             return Int8Linear(linear, keep_wide=keep_wide and packable)
-    return plain(linear) if packable else linear
+    return PackedLinear(linear) if packable else linear
 
 
 MADV_COLLAPSE = 25  # Linux 6.1: move small pages into huge ones at once, in place

@@ -113,7 +113,7 @@ class Execution:
     enforce_eager: bool = option(False)
     """decode without CUDA graphs"""
     batch_invariant: bool = option(False)
-    """let no answer depend on those beside it, bit for bit, on a CPU; default: with compiled kernels"""
+    """refuse to start unless compiled kernels make each answer independent, bit for bit, of those beside it"""
     stall_timeout: NonNegative = option(120.0)
     """how long an executor that has work may report nothing before it counts as lost; 0: for ever"""
 

@@ -22,7 +22,7 @@ from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
-from engine.measure.probe import probe, probe_invariance
+from engine.measure.probe import probe
 from engine.messages import Deliver, Entry, ExecutorInfo
 from engine.row import Row
 from engine.sampling.grammar import Grammars
@@ -74,8 +74,6 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
     """Executors' threads are not started. Raises CatalogError, LoadError and TextError."""
     models, text = load_models(config)
     config = replace(config, max_num_seqs=choose_slots(config, models[0], text, default_cache()))
-    if config.batch_invariant:
-        probe_invariance(models[0], text, config.expected_slots)
     store: HostStore[Row] = HostStore(devices.swap_bytes(config))
     prefixes: PrefixCache[RowKv] = PrefixCache(devices.prefix_cache_bytes(config))
     grammars = Grammars(text.to_json, text.vocab_size, models[0].end_token_ids)
@@ -112,11 +110,11 @@ def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
     CatalogError, LoadError and TextError.
     """
     devices.hush_transformers()
-    _require_rows_apart(config)
     folder = fetch_model(config)
     text = Text.load(folder, chat_template=chat_template(config))
     text.warm_up()
     models = tuple(load_networks(config, folder))
+    _require_invariance(config, models[0])
     probe(models[0], text)
     models = tuple(join_text(model, text) for model in models)
     if isinstance(network := models[0].network, Decoder):
@@ -133,17 +131,15 @@ def join_text(model: LoadedModel, text: Text) -> LoadedModel:
     return replace(model, vocab_size=known, end_token_ids=frozenset(end for end in ends if end < known))
 
 
-def _require_rows_apart(config: ServeConfig) -> None:
-    """Raises LoadError for choices that contradict --batch-invariant."""
-    if not config.batch_invariant:
-        return
-    if STRATEGIES[config.strategy].refill.entry is Entry.SHAPE:
+def _require_invariance(config: ServeConfig, model: LoadedModel) -> None:
+    """Raises LoadError."""
+    by_shape = STRATEGIES[config.strategy].refill.entry is Entry.SHAPE  # whose holes regroup other rows' sums
+    if config.batch_invariant and (by_shape or not model.reads_exactly):
         raise LoadError(
-            f"--batch-invariant: strategy {config.strategy} reads prompts in a step of the running batch, which leaves "
-            "holes in the other rows: choose one that reads them apart, such as baton-pd"
+            f"--batch-invariant needs compiled kernels (--kernels native says what they lack) and a strategy that "
+            f"reads prompts apart, such as baton-pd, unlike baton; this is {config.strategy} on "
+            f"{'compiled' if model.reads_exactly else 'torch'} kernels"
         )
-    if config.recompute:
-        raise LoadError("--recompute reads answers again with other bits: leave it out with --batch-invariant")
 
 
 def load_networks(config: ServeConfig, folder: Path) -> Iterator[LoadedModel]:
@@ -164,7 +160,6 @@ def _network(config: ServeConfig, folder: Path, device: str) -> LoadedModel:
         dtype=config.dtype,
         device=device,
         quantization=devices.quantization(config),
-        batch_invariant=config.batch_invariant,
         kernels=Kernels(config.kernels),
     )
 

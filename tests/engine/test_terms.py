@@ -347,7 +347,7 @@ def test_rows_enter_by_shape_in_one_step_with_those_that_run(
     arena = device_of(lifecycle).batch.arena
     assert arena.lengths == [3, 5, 3] and arena.window == 7, "row 0 has holes"
     lifecycle.turn()
-    reads = 8 + 6 + 4 if tiny_model.batch_invariant else 3 * 8
+    reads = 8 + 6 + 4 if tiny_model.reads_exactly else 3 * 8
     tally = lifecycle.table.tally
     assert (tally.reads, tally.pad_reads) == (reads, reads - (4 + 6 + 4)), "holes are padding"
     finish(lifecycle)

@@ -266,7 +266,7 @@ def _twin(engine: Engine) -> Machine:
         context_length=min(info.context_length for info in infos),
         workers=len(infos),
         max_prefill_tokens=engine.config.chunk_tokens(infos[0].device),
-        reads_padding=not (model.batch_invariant or model.device.type == "cuda"),
+        reads_padding=not (model.reads_exactly or model.device.type == "cuda"),
         runs_ahead=True,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,6 @@ from tests import tiny
 from tests.engine.forward.recorded import Recorder
 from tests.engine.rows import device_of, finish, lifecycle_of, spec, tokens_of
 from tests.engine.sampling.grammars import SCHEMAS, check_answer, schema
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [({"strategy": "baton"}, "strategy baton reads prompts in a step"), ({"recompute": True}, "--recompute reads")],
-)
-def test_choices_that_contradict_batch_invariance_are_refused(
-    choice: dict[str, object], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(LoadError, match=message):
-        load_models(ServeConfig(model=str(tmp_path), batch_invariant=True, **choice))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("eager", "captures"), [(False, 6), (True, 0)])
@@ -69,6 +59,21 @@ def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [({"kernels": "torch"}, "lengthwise on torch"), ({"strategy": "baton"}, "baton on compiled"), ({}, None)],
+)
+def test_batch_invariance_needs_compiled_kernels_and_prompts_read_apart(
+    choice: dict[str, Any], found: str | None, tiny_folder: Path
+) -> None:
+    if find_library() is None:
+        pytest.skip("nothing was compiled for this CPU: no C++ compiler")
+    config = ServeConfig(model=str(tiny_folder), device="cpu", dtype="float32", batch_invariant=True, **choice)
+    with pytest.raises(LoadError, match=f"needs compiled kernels .*; this is {found}") if found else nullcontext():
+        load_models(config)
 
 
 def resized(folder: Path, more: int) -> Path:
