@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,9 +53,7 @@ class Overflow(StrEnum):
     SPLIT = "split"  # the batch stops and all its rows are handed back
 
 
-EVERY_LENGTH = range(sys.maxsize)
-
-NO_LENGTH = range(0)
+NEVER = 2**31  # tokens that no row has
 
 MOST_PADDING = 0.25  # share of a prefill group's cells that may be padding
 
@@ -70,7 +67,7 @@ class Terms:
     iterations: int | None = None  # slice of a static batch, in decode steps
     overflow: Overflow = Overflow.SCALE
     prefill_together: bool = True  # prefill a static batch as one padded group, not by similar length
-    keep_kv: range = EVERY_LENGTH  # lengths (prompt and answer) whose KV cache stays in host memory when handed back
+    kept_from: int = 0  # tokens (prompt and answer) from which a handed-back row's KV cache stays in host memory
 
 
 # Commands: event loop -> executor

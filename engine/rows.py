@@ -125,7 +125,7 @@ class RowTable(Generic[RowT]):
     def _copied_prefix(self, row: RowT) -> int:
         """Tokens that the prefix cache would save this row now."""
         kept = 0 if row.scores_prompt else self._device.kept_prefix(row)
-        return kept if kept in row.group.terms.keep_kv else 0
+        return kept if kept >= row.group.terms.kept_from else 0
 
     def _add(self, spec: RowSpec, group: Group) -> RowT:
         row = self._store.take(spec.row_id) or self._device.new_row(spec)
@@ -223,7 +223,7 @@ class RowTable(Generic[RowT]):
         dropped: set[RowId] = set()
         self.updates += self._device.unreported(leaving)
         for row in sorted(leaving, key=lambda row: -running.index(row) if row in running else 0):
-            if row.length not in row.group.terms.keep_kv or not self._save(row):
+            if row.length < row.group.terms.kept_from or not self._save(row):
                 row.kv = None
                 dropped.add(row.row_id)
             self._store.keep(row)

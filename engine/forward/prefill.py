@@ -73,7 +73,7 @@ class Prefill:
         contexts = zip(self.rows, self._contexts, strict=True)
         found = self._prefixes.find(
             [(() if row.scores_prompt else tokens, row.cache_scope) for row, tokens in contexts],
-            lambda length: all(length in row.group.terms.keep_kv for row in self.rows),
+            max((row.group.terms.kept_from for row in self.rows), default=0),
         )
         chunk, shared = self._prefixes.chunk, len(found[0])
         for place, (row, blocks) in enumerate(zip(self.rows, found, strict=True)):

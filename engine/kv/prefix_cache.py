@@ -54,18 +54,16 @@ class PrefixCache(Generic[BlockT]):
         with self._lock:
             return self.chunk * len(self._path(prompt, scope, len(prompt) - 1))
 
-    def find(
-        self, prompts: Sequence[tuple[Sequence[int], str]], pays: Callable[[int], bool] = lambda tokens: True
-    ) -> list[list[BlockT]]:
+    def find(self, prompts: Sequence[tuple[Sequence[int], str]], least: int = 0) -> list[list[BlockT]]:
         """Blocks of each (prompt, scope)'s longest cached prefix, cut to the shortest of them; one token is left to
         read.
 
-        `pays` says whether copying that many tokens of each is worth it. Found blocks stay usable after eviction.
+        `least`: tokens of each that are worth copying. Found blocks stay usable after eviction.
         """
         with self._lock:
             paths = [self._path(prompt, scope, len(prompt) - 1) for prompt, scope in prompts]
             shared = min(map(len, paths), default=0)
-            shared = shared if pays(self.chunk * shared) else 0
+            shared = shared if self.chunk * shared >= least else 0
             for path in paths:
                 self._touch(path)
             self.queries += sum(len(prompt) for prompt, _ in prompts)

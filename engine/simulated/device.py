@@ -89,7 +89,7 @@ class SimulatedDevice:
         if not self.prefilling:
             self.prefilling = sorted(rows, key=lambda row: -row.length)
             prompts = [(row.prompt, row.cache_scope) for row in self.prefilling]
-            found = self._prefixes.find(prompts, lambda length: all(length in row.group.terms.keep_kv for row in rows))
+            found = self._prefixes.find(prompts, max(row.group.terms.kept_from for row in rows))
             self._kept = self._read = self._prefixes.chunk * len(found[0])
             for row in rows:
                 row.cached_prompt = self._kept

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from engine.messages import MOST_PADDING, NO_LENGTH, Cause, RowId, Terms
+from engine.messages import MOST_PADDING, NEVER, Cause, RowId, Terms
 from models.errors import StrategyError
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
 from scheduler.plan import Plan, Returns
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import Bilinear, ServingTime
+from scheduler.serving_time.bilinear import Bilinear, ServingTime, kept_from
 from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.by_length import Aging
 from scheduler.waiting.fair import Shares
@@ -99,9 +99,9 @@ class BatcherParts:
     def plan(self, requests: Sequence[Request], seconds: float = 0.0) -> Plan:
         terms = self.terms  # rows handed back keep their KV caches
         if self.limits.options.recompute:
-            terms = replace(terms, keep_kv=NO_LENGTH)
+            terms = replace(terms, kept_from=NEVER)
         elif self.machine.model is not None:
-            terms = replace(terms, keep_kv=self.machine.model.kept_lengths())
+            terms = replace(terms, kept_from=kept_from(self.machine.model))
         return Plan(tuple(requests), terms, self.returns, seconds)
 
 

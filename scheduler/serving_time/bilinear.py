@@ -16,11 +16,11 @@ It does not know who measures or where a fit is kept.
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
 from math import isfinite
 from typing import TypeAlias, TypeVar
 
@@ -28,15 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.measure.timing import Timing, Timings
+from engine.messages import NEVER
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
 Quantity = TypeVar("Quantity", float, FloatArray)
 
 LEAST_SECONDS = 1e-9
-
-LONGEST = 2**31
-"""Tokens that no row has."""
 
 MANY = 8  # rows that must make clearly more tokens a second than one
 
@@ -122,24 +120,19 @@ class Bilinear(ServingTime):
         """T_copy: seconds to copy K and V of a row of `length` tokens out to host memory and in again."""
         return self.c1 * length + self.c0
 
-    def kept_lengths(self) -> range:
-        """Tokens of rows whose K and V are worth keeping: all but those that are read again in less time than copied.
-
-        Reading a row again costs what it adds to a prefill of its length, p5·L² + p1·L + p2; what a prefill costs
-        whatever rows are in it, p3·L + p4, others pay too. So rows are kept with p5·L² + p1·L + p2 >= c1·L + c0: from
-        some length on, or up to one.
-        """
-
-        def is_kept(length: int) -> bool:
-            return (self.p5 * length + self.p1) * length + self.p2 >= self.copy(float(length))
-
-        if is_kept(LONGEST):
-            return range(bisect_left(range(LONGEST), True, key=is_kept), sys.maxsize)
-        return range(bisect_left(range(LONGEST), True, key=lambda length: not is_kept(length)))
-
     def estimate_all(self, batches: FloatArray) -> FloatArray:
         seconds: FloatArray = self.serve(batches[:, 0], batches[:, 1], batches[:, 2])
         return seconds
+
+
+@lru_cache(maxsize=16)
+def kept_from(model: Bilinear) -> int:
+    """Tokens from which copying a row's KV cache takes no longer than what the row adds to a prefill of its length,
+    p5·L² + p1·L + p2; NEVER where copying a token takes longer than reading it.
+    """
+    return bisect_left(
+        range(NEVER), True, key=lambda length: (model.p5 * length + model.p1) * length + model.p2 >= model.copy(length)
+    )
 
 
 def middle(length: Quantity | float, iterations: Quantity | float) -> Quantity | float:

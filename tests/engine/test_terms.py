@@ -13,7 +13,7 @@ from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
 from engine.messages import (
-    NO_LENGTH,
+    NEVER,
     REPETITION,
     Cause,
     Entry,
@@ -170,7 +170,7 @@ def test_a_batch_whose_rows_all_end_within_the_slice_hands_nothing_back(lifecycl
 def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, tiny_text: Text) -> None:
     store: HostStore[Row] = HostStore()
     lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store)
-    lifecycle.table.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, keep_kv=NO_LENGTH))
+    lifecycle.table.admit([spec(0, 5, max_tokens=9)], replace(CLOSED, iterations=2, kept_from=NEVER))
     until_handed_back(lifecycle)
     assert len(store) == 1 and store.bytes == 0
     lifecycle.table.admit([spec(0, 5, max_tokens=9)])
@@ -180,7 +180,7 @@ def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, 
     assert len(store) == 0
 
 
-@pytest.mark.parametrize("terms", [replace(CLOSED, iterations=60), replace(CLOSED, iterations=60, keep_kv=NO_LENGTH)])
+@pytest.mark.parametrize("terms", [replace(CLOSED, iterations=60), replace(CLOSED, iterations=60, kept_from=NEVER)])
 def test_a_repetition_is_noticed_across_slices(tiny_model: LoadedModel, tiny_text: Text, terms: Terms) -> None:
     """Whether K and V are kept or recomputed, and while a row beside it takes its time."""
     lifecycle = lifecycle_of(tiny_model, tiny_text)
@@ -201,7 +201,7 @@ def test_rows_of_some_lengths_keep_their_k_and_v(tiny_model: LoadedModel, tiny_t
     store: HostStore[Row] = HostStore()
     lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=500, rows=4, chunk=64, store=store)
     rows = [spec(0, 5, max_tokens=9), spec(1, 7, max_tokens=9)]
-    lifecycle.table.admit(rows, replace(CLOSED, iterations=2, keep_kv=range(9, 100)))
+    lifecycle.table.admit(rows, replace(CLOSED, iterations=2, kept_from=9))
     _, handed_back = until_handed_back(lifecycle)
     assert handed_back == HandedBack((0, 1), Cause.SLICE, dropped=(0,))
     assert store.bytes == 9 * tiny_model.kv.bytes_per_token
@@ -242,7 +242,7 @@ def test_a_row_that_is_read_again_outlives_its_device(tiny_model: LoadedModel, t
     rows = [spec(0, 6, max_tokens=9), spec(1, 6, max_tokens=9)]
     updates: list[RowUpdate] = []
     for row in rows:
-        first.table.admit([row], replace(CLOSED, iterations=2, keep_kv=NO_LENGTH))
+        first.table.admit([row], replace(CLOSED, iterations=2, kept_from=NEVER))
         updates += until_handed_back(first)[0]
         first.table.take_handed_back()
     first.table.admit(rows[:1])

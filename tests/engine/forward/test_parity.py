@@ -11,7 +11,7 @@ from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
-from engine.messages import NO_LENGTH, Cause, Entry, FinishReason, Overflow, RowId, RowSpec, Terms
+from engine.messages import NEVER, Cause, Entry, FinishReason, Overflow, RowId, RowSpec, Terms
 from engine.sampling.params import SamplingParams
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
@@ -106,13 +106,13 @@ def test_each_row_of_a_random_schedule_generates_what_transformers_generates_for
 
 
 MIXED = [
-    [Terms(), Terms(keep_kv=NO_LENGTH)],
-    [Terms(entry=Entry.SHAPE), Terms(entry=Entry.SHAPE, keep_kv=NO_LENGTH)],
+    [Terms(), Terms(kept_from=NEVER)],
+    [Terms(entry=Entry.SHAPE), Terms(entry=Entry.SHAPE, kept_from=NEVER)],
     [Terms(), Terms(entry=Entry.SHAPE)],
     [Terms(), Terms(entry=Entry.EMBED_BLOCKING)],
     [Terms(closed=True), Terms(closed=True, iterations=7, prefill_together=False)],
-    [Terms(closed=True, iterations=5, keep_kv=range(12)), Terms(closed=True, overflow=Overflow.SPLIT)],
-    [Terms(), Terms(entry=Entry.SHAPE, keep_kv=NO_LENGTH), Terms(closed=True, iterations=3)],
+    [Terms(closed=True, iterations=5, kept_from=12), Terms(closed=True, overflow=Overflow.SPLIT)],
+    [Terms(), Terms(entry=Entry.SHAPE, kept_from=NEVER), Terms(closed=True, iterations=3)],
 ]
 
 

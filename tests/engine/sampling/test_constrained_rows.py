@@ -11,7 +11,7 @@ import pytest
 
 from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
-from engine.messages import EVERY_LENGTH, NO_LENGTH, Cause, Entry, FinishReason, RowId, RowSpec, RowUpdate, Terms
+from engine.messages import NEVER, Cause, Entry, FinishReason, RowId, RowSpec, RowUpdate, Terms
 from engine.row import Row
 from engine.sampling.grammar import Compiled, Grammars
 from engine.sampling.params import Grammar, GrammarKind
@@ -127,16 +127,16 @@ def test_plain_rows_beside_constrained_ones_say_what_they_say_alone(
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("keep_kv", [EVERY_LENGTH, NO_LENGTH], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("kept_from", [0, NEVER], ids=["kept", "recomputed"])
 def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
-    tiny_model: LoadedModel, tiny_text: Text, seed: int, keep_kv: range
+    tiny_model: LoadedModel, tiny_text: Text, seed: int, kept_from: int
 ) -> None:
     """Two devices with little memory take the rows from each other at random."""
     rng, store = random.Random(seed), HostStore[Row]()
     specs = {row_id: constrained(row_id, rng.choice(GRAMMARS)) for row_id in range(8)}
     grammars = Grammars(tiny_text.to_json, tiny_model.vocab_size, tiny_model.end_token_ids)
     devices = [shared(tiny_model, tiny_text, store, grammars) for _ in range(2)]
-    terms = [Terms(entry=entry, keep_kv=keep_kv) for entry in Entry]
+    terms = [Terms(entry=entry, kept_from=kept_from) for entry in Entry]
     for row_id, one in specs.items():
         devices[row_id % 2].table.admit([one], rng.choice(terms))
     tokens: dict[RowId, list[int]] = {row_id: [] for row_id in specs}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from engine.kv.host_store import HostStore
 from engine.messages import (
-    EVERY_LENGTH,
-    NO_LENGTH,
+    NEVER,
     Admit,
     Cancel,
     Command,
@@ -140,7 +139,7 @@ TERMS = st.builds(
     iterations=st.none() | st.integers(1, 12),
     overflow=st.sampled_from(Overflow),
     prefill_together=st.booleans(),
-    keep_kv=st.sampled_from([EVERY_LENGTH, NO_LENGTH, range(20), range(20, 100)]),
+    kept_from=st.sampled_from([0, NEVER, 10, 20]),
 )
 ROWS = st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2))
 ADMISSIONS = st.lists(

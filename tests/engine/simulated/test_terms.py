@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine.kv.host_store import HostStore
-from engine.messages import EVERY_LENGTH, NO_LENGTH, Admit, Entry, FinishReason, Tally, Terms
+from engine.messages import NEVER, Admit, Entry, FinishReason, Tally, Terms
 from engine.simulated.batch import SimulatedRow
 from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.simulated.device import PER_COLUMN, STEADY, Device, row
@@ -137,9 +137,9 @@ def test_nobody_joins_a_closed_batch(terms: Terms) -> None:
         assert device.ends == {1: 3.0, 2: 3.2}
 
 
-@pytest.mark.parametrize(("keep_kv", "second", "third"), [(EVERY_LENGTH, 0.3, 0.3), (NO_LENGTH, 1.3, 1.1)])
-def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(keep_kv: range, second: float, third: float) -> None:
-    terms = Terms(closed=True, iterations=3, keep_kv=keep_kv)
+@pytest.mark.parametrize(("kept_from", "second", "third"), [(0, 0.3, 0.3), (NEVER, 1.3, 1.1)])
+def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(kept_from: int, second: float, third: float) -> None:
+    terms = Terms(closed=True, iterations=3, kept_from=kept_from)
     store: HostStore[SimulatedRow] = HostStore()
     devices = [Device(store=store) for _ in range(3)]
     for device in devices:
@@ -149,7 +149,7 @@ def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(keep_kv: range, second
     assert devices[1].handed_back == [(second, "slice", (1,))]
     assert devices[2].ends == {1: third}
     assert sum(device.tokens[1] for device in devices) == 10
-    assert sum(device.tally.prompt for device in devices) == (3 if keep_kv else 3 + 7 + 11)
+    assert sum(device.tally.prompt for device in devices) == (3 + 7 + 11 if kept_from else 3)
 
 
 def test_copies_take_their_time_when_rows_come_back() -> None:
@@ -168,7 +168,7 @@ def test_copies_take_their_time_when_rows_come_back() -> None:
 def test_rows_of_some_lengths_keep_their_k_and_v() -> None:
     """7 tokens after the first slice are too few; 11 after the second are enough."""
     cost = replace(STEADY, c1=0.01, c0=0.5)
-    terms, store = Terms(closed=True, iterations=3, keep_kv=range(8, 100)), HostStore[SimulatedRow]()
+    terms, store = Terms(closed=True, iterations=3, kept_from=8), HostStore[SimulatedRow]()
     devices = [Device(store=store, cost=cost) for _ in range(3)]
     for device in devices:
         device.executor.post(Admit((row(1, 3, 10),), terms))

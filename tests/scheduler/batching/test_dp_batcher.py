@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.messages import EVERY_LENGTH, NO_LENGTH, BatchShape, Cause
+from engine.messages import NEVER, BatchShape, Cause
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.dp import DpBatcher
@@ -17,7 +16,7 @@ from scheduler.batching.memory import MEMORIES
 from scheduler.options import Scheduling
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
-from scheduler.serving_time.bilinear import Bilinear
+from scheduler.serving_time.bilinear import Bilinear, kept_from
 from scheduler.serving_time.machine import MachineModel
 from scheduler.strategy import CLOSED, STRATEGIES
 from scheduler.worker import Worker
@@ -74,7 +73,7 @@ def test_all_that_waits_is_parted_by_length_and_handed_out_longest_first() -> No
 def test_a_plan_is_a_closed_slice_with_its_estimate() -> None:
     plan = batcher_of(*spread([4, 4])).take(executor(), 0.0)
     assert plan is not None
-    assert plan.terms == replace(CLOSED, iterations=10, keep_kv=MODEL.kept_lengths())
+    assert plan.terms == replace(CLOSED, iterations=10, kept_from=kept_from(MODEL))
     assert plan.estimate == pytest.approx(MODEL.serve(2.0, 4.0, 10.0))
 
 
@@ -241,18 +240,18 @@ def test_every_request_goes_out_once_and_no_batch_outgrows_its_executor(
 
 
 @pytest.mark.parametrize(
-    ("recompute", "model", "keep_kv"),
+    ("recompute", "model", "kept_from"),
     [
-        (False, MODEL, range(7, sys.maxsize)),  # 2e-3·L + 0.05 <= 1e-2·L from 6.25 on
-        (False, replace(MODEL, c1=0.0, c0=0.0), EVERY_LENGTH),
-        (True, MODEL, NO_LENGTH),
-        (True, replace(MODEL, c1=0.0, c0=0.0), NO_LENGTH),
+        (False, MODEL, 7),  # 2e-3·L + 0.05 <= 1e-2·L from 6.25 on
+        (False, replace(MODEL, c1=0.0, c0=0.0), 0),
+        (True, MODEL, NEVER),
+        (True, replace(MODEL, c1=0.0, c0=0.0), NEVER),
     ],
 )
 def test_k_and_v_are_kept_where_that_takes_less_unless_somebody_forbids_it(
-    recompute: bool, model: Bilinear, keep_kv: range
+    recompute: bool, model: Bilinear, kept_from: int
 ) -> None:
     parts = assemble(STRATEGIES["scls"], replace(LIMITS, options=replace(LIMITS.options, recompute=recompute)), model)
     parts.batcher.add(request(), 0.0)
     plan = parts.batcher.take(executor(), 0.0)
-    assert plan is not None and plan.terms == replace(CLOSED, iterations=10, keep_kv=keep_kv)
+    assert plan is not None and plan.terms == replace(CLOSED, iterations=10, kept_from=kept_from)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import astuple, replace
 
 import numpy as np
@@ -12,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.measure.timing import SliceTiming, Timing, Timings
-from engine.messages import EVERY_LENGTH, NO_LENGTH
-from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors, fit_surfaces, rmse
+from engine.messages import NEVER
+from scheduler.serving_time.bilinear import Bilinear, fit, fit_errors, fit_surfaces, kept_from, rmse
 
 MODEL = Bilinear(p1=1e-4, p2=2e-3, p3=3e-5, p4=0.02, d1=2e-7, d2=5e-4, d3=1e-6, d4=0.03)
 CELLS = [(rows, length) for rows in (1, 4, 32) for length in (16, 200, 2000)]
@@ -65,38 +64,37 @@ def test_copies_are_a_line() -> None:
 @pytest.mark.parametrize(
     ("reading", "copying", "kept"),
     [
-        ((2, 1), (1, 6), range(5, sys.maxsize)),  # 2·4 + 1 < 4 + 6, and 2·5 + 1 = 5 + 6
-        ((2, 1), (1, 1), EVERY_LENGTH),
-        ((2, 10), (3, 4), range(7)),  # 2·6 + 10 = 3·6 + 4
-        ((2, 1), (2, 1), EVERY_LENGTH),
-        ((2, 1), (2, 2), NO_LENGTH),
-        ((2, 1), (3, 2), NO_LENGTH),
-        ((2, 1), (3, 1), range(1)),
-        ((2, 1), (0, 0), EVERY_LENGTH),
-        ((0, 0), (0, 0), EVERY_LENGTH),
-        ((5e-324, 0), (0, 1), NO_LENGTH),
-        ((0, 1), (5e-324, 0), EVERY_LENGTH),
+        ((2, 1), (1, 6), 5),  # 2·4 + 1 < 4 + 6, and 2·5 + 1 = 5 + 6
+        ((2, 1), (1, 1), 0),
+        ((2, 10), (3, 4), NEVER),  # 2·6 + 10 = 3·6 + 4
+        ((2, 1), (2, 1), 0),
+        ((2, 1), (2, 2), NEVER),
+        ((2, 1), (3, 2), NEVER),
+        ((2, 1), (3, 1), NEVER),
+        ((2, 1), (0, 0), 0),
+        ((0, 0), (0, 0), 0),
+        ((5e-324, 0), (0, 1), NEVER),
+        ((0, 1), (5e-324, 0), 0),
     ],
 )
 def test_k_and_v_are_kept_unless_reading_again_takes_less(
-    reading: tuple[float, float], copying: tuple[float, float], kept: range
+    reading: tuple[float, float], copying: tuple[float, float], kept: int
 ) -> None:
-    found = Bilinear(*reading, 100, 100, 0, 0, 0, 0, *copying).kept_lengths()
-    assert found == kept
+    assert kept_from(Bilinear(*reading, 100, 100, 0, 0, 0, 0, *copying)) == kept
 
 
 def test_where_reading_grows_with_the_square_rows_are_kept_from_some_length_on() -> None:
     square = Bilinear(1, 0, 0, 0, 0, 0, 0, 0, 2, 3, p5=0.5)  # L²/2 + L against 2·L + 3
-    assert square.kept_lengths() == range(4, sys.maxsize)
-    assert replace(square, c0=0.0, p2=1.0).kept_lengths() == EVERY_LENGTH
-    assert replace(square, p5=5e-324).kept_lengths() == NO_LENGTH
+    assert kept_from(square) == 4
+    assert kept_from(replace(square, c0=0.0, p2=1.0)) == 0
+    assert kept_from(replace(square, p5=5e-324)) == NEVER
 
 
 @given(*[st.integers(0, 20)] * 4, st.integers(1, 100))
 def test_each_row_is_judged_by_what_it_adds_to_a_prefill(p1: int, p2: int, c1: int, c0: int, length: int) -> None:
     model = Bilinear(p1, p2, 7, 9, 0, 0, 0, 0, c1, c0)
     reading = model.prefill(5, length) - model.prefill(4, length)
-    assert (length in model.kept_lengths()) == (model.copy(length) <= reading)
+    assert (length >= kept_from(model)) == (model.copy(length) <= reading and c1 <= p1)
 
 
 def test_copies_are_fitted_by_the_row() -> None:
