@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from engine.messages import MOST_PADDING, BatchShape, RowSpec, RowUpdate, Tally, Terms
+from engine.messages import BatchShape, RowSpec, RowUpdate, Tally, Terms, is_compact
 
 Rank: TypeAlias = tuple[int, int]  # (priority, admission number); least is best
 
@@ -35,16 +35,12 @@ def similar_lengths(rows: Iterable[Item], length: Callable[[Item], int], max_tok
     """
     groups: list[list[Item]] = []
     for row in sorted(rows, key=lambda row: -length(row)):
-        if groups and _similar([length(other) for other in (*groups[-1], row)], max_tokens):
+        lengths = [length(other) for other in (*(groups[-1] if groups else ()), row)]
+        if groups and is_compact(len(lengths), lengths[0], sum(lengths), max_tokens):
             groups[-1].append(row)
         else:
             groups.append([row])
     return groups
-
-
-def _similar(lengths: list[int], max_tokens: int) -> bool:
-    cells = len(lengths) * max(lengths)
-    return cells <= max_tokens and cells - sum(lengths) <= MOST_PADDING * cells
 
 
 HEADROOM = 32  # columns that stay free when a row joins, lest it leave again within a few steps

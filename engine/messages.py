@@ -58,6 +58,12 @@ NEVER = 2**31  # tokens that no row has
 MOST_PADDING = 0.25  # share of a prefill group's cells that may be padding
 
 
+def is_compact(rows: int, longest: int, tokens: int, most_cells: int, padding: float = MOST_PADDING) -> bool:
+    """Whether a padded prefill group of `tokens` tokens fits, with at most this share of padding."""
+    cells = rows * longest
+    return cells <= most_cells and cells - tokens <= padding * cells
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """How the rows of one command run; all that an executor knows of strategies."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from math import inf
 
-from engine.messages import Entry, RowId
+from engine.messages import Entry, RowId, is_compact
 from scheduler.batching.affinity import Affinity
 from scheduler.batching.batcher import Batcher, BatcherParts, Pauses
 from scheduler.batching.preemption import Background, ByOrder, ByPriority, Preemption
@@ -126,9 +126,8 @@ def similar_group(
         rows, needed = len(group) + 1, max(longest, kit.memory.length(request))
         if rows > most or not kit.memory(worker, rows, needed):
             break
-        cells, read = rows * max(widest, request.tokens), tokens + request.tokens
-        fits = cells <= kit.limits.group_tokens and cells - read <= padding * cells
-        if fits or not group:
+        wide, read = max(widest, request.tokens), tokens + request.tokens
+        if not group or is_compact(rows, wide, read, kit.limits.group_tokens, padding):
             group.append(request)
-            longest, widest, tokens = needed, max(widest, request.tokens), read
+            longest, widest, tokens = needed, wide, read
     return tuple(group)
