@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from models.machine import processor_name, usable_cores
+
 HIDDEN = "(hidden)"
 
 SECRET_WORDS = frozenset({"key", "apikey", "token", "secret", "password", "passwd", "auth", "authorization", "bearer"})
@@ -52,8 +54,8 @@ GPU_QUERY = ("--query-gpu=name,memory.total,driver_version", "--format=csv,nohea
 
 def describe_machine() -> dict[str, str]:
     return {
-        "processor": _find_processor(),
-        "cores": f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()} logical",
+        "processor": processor_name(),
+        "cores": f"{usable_cores()} usable of {os.cpu_count()} logical",
         "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
         "GPU": _find_gpus() or "none found",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
@@ -68,12 +70,6 @@ def collect_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """Environment variables that change servers, without secrets."""
     names = sorted(name for name in environ if name.startswith(("LENGTHWISE_", "OMP_", "CUDA_VISIBLE")))
     return {name: HIDDEN if is_secret(name) else hide(environ[name]) for name in names}
-
-
-def _find_processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or "unknown")
 
 
 def _find_gpus() -> str:

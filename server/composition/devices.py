@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 import transformers
 
 from engine.measure.profiler import Profiler
+from models.machine import processor_name, usable_cores
 from models.network.loader import LoadedModel, LoadError, choose_dtype
 from models.text import Text
 from scheduler.serving_time.profile_file import Conditions
@@ -76,14 +76,9 @@ def quantization(config: ServeConfig) -> str:
     )
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def threads(config: ServeConfig) -> int:
     """CPU threads of one executor: an equal share of the cores that this process may use."""
-    return max(1, cores() // max(1, config.executors))
+    return max(1, usable_cores() // max(1, config.executors))
 
 
 def torch_threads(config: ServeConfig, model: LoadedModel) -> int:
@@ -99,7 +94,7 @@ def run_beside_executors(device: str) -> None:
     way to theirs: what is predicted late is of use still, but a step waits for the slowest of its threads.
     """
     if device != "cpu" and torch.cuda.is_available():
-        torch.set_num_threads(max(1, min(PREDICTOR_THREADS, cores() // 4)))
+        torch.set_num_threads(max(1, min(PREDICTOR_THREADS, usable_cores() // 4)))
         return
     torch.set_num_threads(1)
     os.nice(PREDICTOR_NICENESS)
@@ -193,12 +188,7 @@ def conditions_of(config: ServeConfig, model: LoadedModel) -> Conditions:
 
 
 def device_name(device: torch.device) -> str:
-    """The name that the processor gives itself, without its number."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def open_profiler(

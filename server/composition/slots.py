@@ -21,11 +21,12 @@ import torch
 from engine.measure.slots import COLUMNS, ROWS, find_slots
 from models.errors import UserError
 from models.files import replace_file
+from models.machine import usable_cores
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.serving_time.profile_file import Conditions, digest, load_profile
 from server.cli.config import ServeConfig
-from server.composition.devices import capacity_tokens, conditions_of, cores, open_profiler, torch_threads
+from server.composition.devices import capacity_tokens, conditions_of, open_profiler, torch_threads
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ def _measure(
         found = find_slots(partial(profiler.quickest_step, length=COLUMNS), most, TIME_LIMIT, profiler.now)
     finally:
         torch.set_num_threads(threads)
-    share = (others_seconds() - others) / (max(time.monotonic() - began, TICK) * cores())
+    share = (others_seconds() - others) / (max(time.monotonic() - began, TICK) * usable_cores())
     return MeasuredSlots(found.rows, datetime.now(UTC).isoformat(timespec="seconds"), max(0.0, share)), found.complete
 
 

@@ -29,7 +29,7 @@ from engine.messages import RowId, RowSpec
 from engine.row import Row
 from engine.sampling.params import SamplingParams
 from loadgen.console import table_console
-from loadgen.experiments.engine.setup import CHUNK_TOKENS, Clock, Subject, describe_machine, load_beside, load_subject
+from loadgen.experiments.engine.setup import CHUNK_TOKENS, Clock, Subject, describe_device, load_beside, load_subject
 from loadgen.experiments.options import ROWS, EngineBench
 from loadgen.result_file import require_writable, save_json
 from models.errors import UserError
@@ -309,7 +309,7 @@ def run_bench(asked: EngineBench) -> Json:
                 {"name": name.removesuffix(" rows"), "slots": slots, "floor_step": step, "standings": standings}
             )
         setting = {name: getattr(asked, name) for name in SETTING} | {"dtype": subject.weights}
-        return {"setting": setting | describe_machine(subject.model.device), "floor": asdict(floor), "parts": parts}
+        return {"setting": setting | describe_device(subject.model.device), "floor": asdict(floor), "parts": parts}
 
 
 def _draw(seed: int, vocab: int, shapes: Sequence[Shape], number: int) -> list[RowSpec]:

@@ -34,7 +34,7 @@ from engine.torch_device import TorchDevice
 from loadgen.console import format_number
 from loadgen.experiments.engine.bench import OURS, THEIRS, Generate, Lengthwise, Shape, contest, draw_rows
 from loadgen.experiments.engine.host import measure_host
-from loadgen.experiments.engine.setup import CHUNK_TOKENS, describe_machine, llama_8b, random_subject, read_clock, tiny
+from loadgen.experiments.engine.setup import CHUNK_TOKENS, describe_device, llama_8b, random_subject, read_clock, tiny
 from loadgen.experiments.options import GpuBench
 from loadgen.result_file import require_writable, save_json
 from models.network.attention import Runs, attend, flash_attention, gather_attention, has_flash, prepare_mask
@@ -252,7 +252,7 @@ def run_gpu(asked: GpuBench) -> int:
     device, dtype = (torch.device("cpu"), torch.float32) if dry else (torch.device("cuda:0"), torch.bfloat16)
     make, layers = (tiny, 2) if dry else (llama_8b, _count_layers(device))
     torch.backends.cuda.enable_cudnn_sdp(False)
-    setting = describe_machine(device) | {"dry": dry, "dtype": str(dtype), "layers": layers}
+    setting = describe_device(device) | {"dry": dry, "dtype": str(dtype), "layers": layers}
     found: Json = {"setting": setting}
     told = DRY if dry else f"{setting['device']}: {layers} layers of the 32 of an 8B, random weights in {dtype}"
     print(told, flush=True)

@@ -4,7 +4,6 @@ read weights and live KV once.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from engine.kv.arena import KvArena
 from engine.lifecycle import Lifecycle
 from engine.row import Row
 from engine.torch_device import TorchDevice
-from loadgen.compare.machine import find_versions
+from loadgen.compare.machine import describe_machine, find_versions
 from loadgen.experiments.options import BenchedModel
 from models.native.decoder import NativeDecoder
 from models.network.decoder.decoder import Decoder
@@ -37,6 +36,7 @@ from models.network.loader import LoadedModel, load, read_kv_shape
 from models.network.quantization import Quantization
 from models.text import Text
 from server.cli.config import ServeConfig
+from server.composition.devices import device_name
 from server.composition.loading import load_models
 
 Clock: TypeAlias = Callable[[], float]
@@ -162,14 +162,9 @@ def load_plain(model: LoadedModel) -> PreTrainedModel:
     return network
 
 
-def describe_machine(device: torch.device) -> dict[str, object]:
-    """Device, GPU memory in bytes, and versions."""
-    about: dict[str, object] = {"threads": torch.get_num_threads(), **find_versions()}
-    if device.type != "cuda":
-        return {"device": platform.machine(), **about}
-    free, total = torch.cuda.mem_get_info(device)
-    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
-    return {"device": name, **about, "capability": capability, "free": free, "memory": total}
+def describe_device(device: torch.device) -> dict[str, object]:
+    about = {"device": device_name(device), "threads": torch.get_num_threads()}
+    return about | describe_machine() | find_versions()
 
 
 def llama_8b(layers: int) -> LlamaConfig:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from models.catalog.catalog import Catalog, default_cache
 from models.catalog.checkpoint import read_need
 from models.errors import UserError
+from models.machine import usable_cores
 from models.options import Subparsers
 from server.cli.config import NO_EMBEDDINGS, ServeConfig
 from server.cli.settings import add_configured
@@ -97,11 +98,11 @@ def _check_port(config: ServeConfig) -> str:
 def _check_devices(config: ServeConfig) -> str:
     import torch
 
-    from server.composition.devices import CPU, cores, cuda_devices, device_name, threads
+    from server.composition.devices import CPU, cuda_devices, device_name, threads
 
     if devices := cuda_devices(config):
         return ", ".join(f"{one}: {device_name(torch.device(one))}" for one in devices)
-    return f"cpu: {device_name(CPU)}, {threads(config)} of {cores()} cores for an executor"
+    return f"cpu: {device_name(CPU)}, {threads(config)} of {usable_cores()} cores for an executor"
 
 
 def _check_memory(config: ServeConfig) -> str:

@@ -6,7 +6,6 @@ It owns the arguments and the output. Features and forests are scheduler/length'
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,6 +13,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX_TOKENS
+from models.machine import usable_cores
 from models.options import Count, Subparsers, add_groups, describe, option
 
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary", "ranking")
@@ -86,5 +86,5 @@ def run(args: argparse.Namespace) -> int:
 
     if args.predictor == "forest":  # a proxy is a folder
         require_writable(args.output, "--output")
-    print(train(args, len(os.sched_getaffinity(0))), end="")
+    print(train(args, usable_cores()), end="")
     return 0
