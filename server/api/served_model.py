@@ -13,20 +13,17 @@ from concurrent.futures import Executor
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from aiohttp import web
 
-from engine.sampling.params import SamplingParams
 from models.network.generation_config import SamplingDefaults
 from scheduler.dispatcher import Dispatcher
-from scheduler.length.features import LengthQuery
-from scheduler.length.prediction import LengthDistribution, Prediction
-from scheduler.request import Request
 from server.api.errors import ApiError, invalid
 from server.api.output.reply import FINGERPRINT
 from server.grammars import GrammarCompiler
 from server.lengths.instruction import InstructionSplit
+from server.lengths.lengths import Lengths
 
 if TYPE_CHECKING:
     from models.text import Text
@@ -118,20 +115,5 @@ def unknown_model(asked: str, known: Sequence[str]) -> ApiError:
     )
 
 
-Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]
-"""Takes a better prediction of a request's length, as the dispatcher does."""
-
-
-class AnswerLengths:
-    """Lengths of a server that neither predicts nor records; server.lengths.lengths.Lengths does. Event loop only."""
-
-    async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
-        """The length of an answer; None where none is predicted. Raises NoReplay where the client should know it."""
-        return None
-
-    def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
-        """Record a request that was submitted; `revise` is called with what becomes known of its length later."""
-
-
 DISPATCHER = web.AppKey("dispatcher", Dispatcher)
-LENGTHS = web.AppKey("lengths", AnswerLengths)
+LENGTHS = web.AppKey("lengths", Lengths)

@@ -37,7 +37,7 @@ from server.api.output.reply import SHORT_FORM
 from server.api.output.sse import LOOKS, SENT
 from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
-from server.api.served_model import DISPATCHER, LENGTHS, MODEL, AnswerLengths, ServedModel
+from server.api.served_model import DISPATCHER, LENGTHS, MODEL, ServedModel
 from server.api.ticket import admit
 from server.batches.asker import ModelAsker
 from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
@@ -46,6 +46,7 @@ from server.embeddings import TextEmbedder
 from server.http.access import ACCESS, HOLDER, holder_of
 from server.http.front import FRONT, OPEN, Front, add_origin_headers, guard
 from server.http.request_id import CURRENT_ID, HEADER, request_id
+from server.lengths.lengths import Lengths
 from server.observe.logs import with_fields
 from server.observe.metrics import METRICS, Metrics
 from server.observe.tracing import TRACING, close_tracing, trace_calls
@@ -74,6 +75,7 @@ class Service:
     dispatcher: Dispatcher
     served_model: ServedModel | None
     """The model that this process computes; None where others do."""
+    lengths: Lengths
     title: str = ""
     """The name of what is served, where that is no model of this process."""
     operations: Sequence[Operation] = OPERATIONS
@@ -81,7 +83,6 @@ class Service:
     parts: Mapping[web.AppKey[Any], Any] = field(default_factory=dict)
     """What handlers need besides, under their keys."""
     limits: Limits = field(default_factory=Limits)
-    lengths: AnswerLengths = field(default_factory=AnswerLengths)
     responsive: Callable[[], bool] = field(default=lambda: True)
     """Whether executors that have work go on with it."""
     metrics: Metrics | None = None

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,18 +31,20 @@ from scheduler.length.learning import Learning, LengthHistory, ServedRow, served
 from scheduler.length.microbatch import IDLE_SHARE, MicroBatcher
 from scheduler.length.online import ROWS, Fit, OnlineForest, fit
 from scheduler.length.oracle import oracle
-from scheduler.length.prediction import Answer, LengthPredictor, Prediction, prediction_of
+from scheduler.length.prediction import Answer, LengthDistribution, LengthPredictor, Prediction, prediction_of
 from scheduler.request import Request
-from server.api.served_model import AnswerLengths, Revise
 from server.cli.config import FrontConfig
 from server.composition.cache_paths import journal_path
+
+# takes a better prediction of a request's length, as the dispatcher does
+Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]
 
 CANCELLED = "cancelled"
 """Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""
 
 
 @dataclass(eq=False, slots=True)
-class Lengths(AnswerLengths):
+class Lengths:
     """Predicts for the handlers, and follows requests for the dispatcher. Event loop only; recording takes
     no time and raises nothing."""
 

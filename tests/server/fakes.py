@@ -46,6 +46,7 @@ from server.api.served_model import AnswerDefaults, ServedModel
 from server.cli.config import ServeConfig
 from server.grammars import GrammarCompiler, Outcome, Trial, try_grammars
 from server.http.service import Service
+from server.lengths.lengths import Lengths
 from server.process import life
 from server.process.loop_watchdog import watch_loop
 
@@ -318,7 +319,7 @@ def fake_service(dispatcher: Dispatcher) -> Service:
         grammars=GrammarCompiler(grammars, cast(Any, InThread(grammars))),
         defaults=AnswerDefaults(SamplingDefaults(temperature=0.7, top_k=40)),
     )
-    return Service(dispatcher, model)
+    return Service(dispatcher, model, Lengths(ServeConfig(), "fake"))
 
 
 def hold_the_interpreter() -> None:

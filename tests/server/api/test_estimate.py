@@ -13,8 +13,8 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.learning import LengthHistory
 from scheduler.length.prediction import Prediction, Source
 from scheduler.request import Request
-from server.api.served_model import Revise
 from server.http.keys import Keyring
+from server.lengths.lengths import Revise
 from tests.server.live import Live, bearer, chat_body, live_server
 
 KEY = "a key of one client"

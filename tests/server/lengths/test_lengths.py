@@ -21,10 +21,9 @@ from scheduler.length.learning import ServedRow
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, Estimate, LengthDistribution, Prediction, Source
 from scheduler.request import Request, Times
-from server.api.served_model import Revise
 from server.cli.config import FrontConfig
 from server.lengths.instruction import InstructionSplit
-from server.lengths.lengths import Lengths
+from server.lengths.lengths import Lengths, Revise
 from tests.scheduler.fakes import request
 from tests.server.live import Live, chat_body, live_server
 
