@@ -104,7 +104,7 @@ ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
         "rank": lambda limits, prices: ByRank(limits.aging),
         "fair-sojourn": lambda limits, prices: FairSojourn(),
         "hrrn": lambda limits, prices: ResponseRatio(lambda one: prices().work(one)),
-        "hrrn-prompt": lambda limits, prices: ResponseRatio(lambda one: one.unread),
+        "hrrn-prompt": lambda limits, prices: ResponseRatio(lambda one: one.tokens - one.cached_prompt),
     }
 )  # due requests always come first
 

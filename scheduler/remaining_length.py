@@ -31,7 +31,7 @@ def remaining_length(request: Request, typical: float | None = None) -> float:
 
 def work_left(request: Request) -> float:
     """Work still to do, in generated tokens."""
-    return remaining_length(request) + PROMPT_TOKEN * (request.unread if request.needs_prefill else 0)
+    return remaining_length(request) + PROMPT_TOKEN * request.unread
 
 
 class Calibration:

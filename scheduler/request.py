@@ -121,7 +121,7 @@ class Request:
     @property
     def unread(self) -> int:
         """Tokens to prefill before it can go on."""
-        return self.tokens - self.cached_prompt
+        return self.tokens - self.cached_prompt if self.needs_prefill else 0
 
     @property
     def needs_prefill(self) -> bool:

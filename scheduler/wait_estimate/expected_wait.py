@@ -212,7 +212,7 @@ class ExpectedWait:
 
     def _entry_seconds(self, request: Request, ahead: Ahead) -> float:
         """Seconds from a request's start until it generates."""
-        held, own = self._find_held(), self._read_work(request.unread if request.needs_prefill else 0)
+        held, own = self._find_held(), self._read_work(request.unread)
         if ahead.place < self.free_slots:
             return self._prices().unit * (own + held.unread + self._read_work(ahead.unread, ahead.place))
         until_slot = held.staged * (self._speed.seconds_of_work(self._usual_rows()) or 0.0)

@@ -70,7 +70,7 @@ class OutOfTurn(Order):
         self._cheapest.remove(request)
 
     def serve(self, request: Request, in_turn: bool) -> None:
-        work, read = self._cheapest.keys[request][1], PROMPT_TOKEN * (request.unread if request.needs_prefill else 0)
+        work, read = self._cheapest.keys[request][1], PROMPT_TOKEN * request.unread
         self._taken[request] = _Taken(in_turn, work, read, request.generated)
         self._book(in_turn, work)
 

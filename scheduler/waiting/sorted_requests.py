@@ -46,7 +46,7 @@ def _amounts(request: Request) -> tuple[float, int, int]:
     """Predicted tokens to generate, 1 without a prediction, and tokens to read."""
     unpredicted = request.predicted_length is None and request.distribution is None
     tokens = 0.0 if unpredicted else remaining_length(request)
-    return tokens, int(unpredicted), request.unread if request.needs_prefill else 0
+    return tokens, int(unpredicted), request.unread
 
 
 class SortedRequests:
