@@ -147,9 +147,6 @@ class DeviceBatch(Protocol[RowT]):
     def resize(self, capacity_tokens: int) -> None:
         """Take other KV memory, less where that cannot be had; no row may be left."""
 
-    def check(self) -> None:
-        """Assert that rows and memory agree; for tests."""
-
 
 class Device(Protocol[RowT]):
     """Methods that compute may raise OutOfMemoryError."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Generic
 
 from engine.device import Device, Group, Rank, RowFault, RowT, StepOutcome, similar_lengths
@@ -261,14 +261,6 @@ class RowTable(Generic[RowT]):
             group, self.closed = self.closed, None
             for row in [row for row in self.rows.values() if row.group is group]:
                 self.forget(row)
-
-    def check(self) -> None:
-        """Assert that every row is in exactly one place; for tests."""
-        self._device.batch.check()
-        waiting = chain(*self.unread, self.staged, self.to_enter)
-        places = [row.row_id for row in (*self._device.batch.rows, *self._device.prefilling, *waiting)]
-        assert sorted(places) == sorted(self.rows)
-        assert self.closed is None or any(self.open_rows())
 
 
 def _length(row: RowT) -> int:

@@ -181,15 +181,6 @@ class RunningBatch:
         arena = self.arena
         return BatchShape(len(self), staged, arena.start, arena.end, arena.columns, arena.capacity_tokens)
 
-    def check(self) -> None:
-        """Assert that rows and arena agree; for tests."""
-        self.arena.check()
-        assert len(self.rows) == self.arena.live
-        for place, row in enumerate(self.rows):
-            length = self.arena.lengths[place]
-            most = length if row.ended else row.cached_tokens + self.ahead
-            assert row.cached_tokens <= length <= most, f"row {row.row_id}"
-
 
 def choose_view(capacity: int, max_rows: int, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:
     """At least rows x columns: as many rows as leave `wanted_columns`, else just enough; None where it does not fit."""

@@ -46,7 +46,7 @@ class KvArena:
     By token, a row's tokens are one run of memory in any view, and the last token belongs to no row. Otherwise all
     tokens of a head are adjacent, as CPU kernels want them.
 
-    Invariants, asserted by `check`:
+    Invariants:
     - live rows are 0..live-1, and `0 <= start <= origin[r] <= end <= pitch <= columns`
     - `valid[r, c]`: column c holds one of row r's `lengths[r]` tokens, the first in `origin[r]`; False elsewhere
     - buffers are finite, and keep dtype, device and address
@@ -237,20 +237,6 @@ class KvArena:
         self.valid[:live, target] = valid
         self.origins = [origin + to - cells.start for origin in self.origins]
         self.end = target.stop
-
-    def check(self) -> None:
-        """Assert the invariants; for tests, as it reads all memory."""
-        assert self.live <= self.rows and self.rows * self.columns <= self.capacity_tokens
-        assert all(0 <= self.start <= origin <= self.end <= self.pitch <= self.columns for origin in self.origins)
-        assert not self.valid[self.live :].any() and not self.valid[:, self.end :].any()
-        for row, (origin, length) in enumerate(zip(self.origins, self.lengths, strict=True)):
-            own = self.valid[row].nonzero().flatten().tolist()
-            assert len(own) == length and own[0] == origin and own[-1] == self.end - 1, f"row {row}"
-        for buffer in (self.keys, self.values):
-            assert buffer.dtype == self.shape.dtype and buffer.device.type == self.shape.device.type
-            assert bool(torch.isfinite(buffer).all())
-        assert self.keys.data_ptr() == self._flat_keys.data_ptr()
-        assert self.valid.data_ptr() == self._flat_valid.data_ptr()
 
     # The memory
 

@@ -112,10 +112,3 @@ class PrefixCache(Generic[BlockT]):
         """Mark as used, parents after children, so that a node with children is never evicted first."""
         for node in reversed(path):
             self._nodes.move_to_end(node)
-
-    def check(self) -> None:
-        """Assert reachability, order and bound; for tests."""
-        order = {node: place for place, node in enumerate(self._nodes)}
-        assert set(order) == set(self._children.values())
-        assert all(isinstance(node.parent, str) or order[node.parent] > place for node, place in order.items())
-        assert self.bytes == sum(node.block.bytes for node in order) <= self.capacity

@@ -169,10 +169,6 @@ class SimulatedBatch:
     def resize(self, capacity_tokens: int) -> None:
         self.capacity_tokens = capacity_tokens
 
-    def check(self) -> None:
-        """Assert that all rows fit; for tests."""
-        assert len(self) * self.window <= self.capacity_tokens
-
     def just_ended(self) -> list[SimulatedRow]:
         """Rows that the latest iteration ended, settled."""
         if self._bounds is not None and self._bounds.next_end > self.iterations:

@@ -99,10 +99,6 @@ class SimulatedExecutor:
         else:
             self._begin()
 
-    def check(self) -> None:
-        """Assert the invariants; for tests."""
-        self._table.check()
-
     def _can_wait(self, command: Command) -> bool:
         """Whether a command changes nothing before the current work ends."""
         return isinstance(command, Admit) and command.terms.closed and self._table.closed is not None

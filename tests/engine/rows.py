@@ -20,6 +20,7 @@ from models.network.attention import Mask
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.engine.invariants import check
 
 END_TOKEN = 2
 """The tiny model's."""
@@ -69,7 +70,7 @@ def finish(lifecycle: Lifecycle[Row], *, turns: int = 1000) -> list[RowUpdate]:
         assert turns > 0, "it makes no progress"
         turns -= 1
         updates += lifecycle.turn()
-        lifecycle.table.check()
+        check(lifecycle.table)
     return updates
 
 

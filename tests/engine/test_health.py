@@ -32,6 +32,7 @@ from engine.row import Row
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 
 SPECS = [spec(0, 9), spec(1, 4), spec(2, 6, max_tokens=5)]
@@ -73,7 +74,7 @@ def test_a_shortage_of_a_moment_costs_little_and_what_it_cost_comes_back(
         fault.on = 0.02 <= now < 0.32
         now = max(now, health.resume) + TURN
         found += lifecycle.turn()
-        lifecycle.table.check()
+        check(lifecycle.table)
         health.note_turn(now, short=lifecycle.short)
         assert not health.is_suspect(max(lifecycle.failures.values()), lifecycle.capacity, lost=lifecycle.lost)
     assert tokens_of(found) == expected
@@ -108,7 +109,7 @@ def test_rows_that_run_are_put_by_while_memory_is_taken_back(tiny_model: LoadedM
     found = [update for _ in range(4) for update in lifecycle.turn()]
     lifecycle.grow(1.0)
     assert lifecycle.table.shape().capacity_tokens == 400
-    lifecycle.table.check()
+    check(lifecycle.table)
     assert tokens_of([*found, *finish(lifecycle)]) == expected
 
 
@@ -125,7 +126,7 @@ def test_memory_that_is_not_there_is_asked_for_in_halves(
     monkeypatch.setattr(KvArena, "_take", scarce)
     arena.resize(360)
     assert arena.capacity_tokens == 90
-    arena.check()
+    check(arena)
 
 
 class Bench:
@@ -201,7 +202,7 @@ def test_where_no_memory_at_all_is_left_for_k_and_v_rows_go_on_when_there_is_som
     told = bench.until(is_health)
     assert told[-1] == ExecutorHealth(0, "there is no memory")
     assert sorted(row_id for back in handed_back(told) for row_id in back.row_ids) == [0, 1] and not ends(told)
-    bench.lifecycle.table.check()
+    check(bench.lifecycle.table)
     short = bench.fault.on = False
     assert bench.until(is_health)[-1] == ExecutorHealth(0, None)
     bench.admit(0, 1)

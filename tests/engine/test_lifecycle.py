@@ -17,6 +17,7 @@ from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.engine.invariants import check
 from tests.engine.rows import device_of, finish, lifecycle_of, spec, tokens_of
 
 Run = Callable[..., Lifecycle[Row]]
@@ -119,7 +120,7 @@ def test_a_row_that_is_cancelled_while_it_waits_is_never_computed(run: Run) -> N
     lifecycle.table.admit([spec(0), spec(1)])
     lifecycle.table.admit([spec(2)])
     lifecycle.table.cancel([0, 2, 99])
-    lifecycle.table.check()
+    check(lifecycle.table)
     assert tokens_of(finish(lifecycle)).keys() == {1}
 
 

@@ -12,6 +12,7 @@ from engine.kv.row_kv import RowKv
 from models.network.kv_adapter import KvShape
 from scheduler.batching.dp import partition
 from scheduler.serving_time.bilinear import Bilinear
+from tests.engine.invariants import check
 
 SHAPE = KvShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.float32, device=torch.device("cpu"))
 MODEL = Bilinear(p1=1e-4, p2=1e-3, p3=1e-5, p4=5e-3, d1=1e-6, d2=1e-4, d3=1e-6, d4=2e-2)
@@ -78,6 +79,6 @@ def test_ten_thousand_random_batches_never_overflow_the_arena_and_fill_it_under_
             served += len(planned)
             if served >= BATCHES:
                 break
-    arena.check()
+    check(arena)
     assert served >= BATCHES and len(fills) > BATCHES / 2
     assert np.mean(fills) >= 0.85

@@ -30,6 +30,7 @@ from engine.row import Row
 from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 
 CLOSED = Terms(closed=True)
@@ -45,7 +46,7 @@ def turns(lifecycle: Lifecycle[Row], count: int) -> list[RowUpdate]:
     updates: list[RowUpdate] = []
     for _ in range(count):
         updates += lifecycle.turn()
-        lifecycle.table.check()
+        check(lifecycle.table)
     return updates
 
 

@@ -19,6 +19,7 @@ from engine.simulated.device import SimulatedDevice
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.engine.invariants import check
 from tests.engine.simulated.device import STEADY
 
 CHUNK = 512
@@ -57,7 +58,7 @@ class Twin(Generic[RowT]):
     def step(self) -> list[RowUpdate]:
         """A chunk of prefill, or one decode iteration."""
         updates = self.lifecycle.turn()
-        self.table.check()
+        check(self.table)
         return updates
 
     @property

@@ -38,6 +38,7 @@ from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
+from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 
 WISHES: list[dict[str, Any]] = [
@@ -84,7 +85,7 @@ def play(
             elif at == turn:
                 lifecycle.table.pause([row_id])
         updates += lifecycle.turn()
-        lifecycle.table.check()
+        check(lifecycle.table)
         for handed_back in lifecycle.table.take_handed_back():
             lifecycle.table.admit([jobs[row_id] for row_id in handed_back.row_ids], terms[handed_back.row_ids[0]])
         if lifecycle.table.idle and turn > max(at for at, *_ in events):
@@ -147,7 +148,7 @@ def test_batches_of_closed_slices_go_on_as_they_do_one_after_another(tiny_model:
         updates: list[RowUpdate] = []
         while not lifecycle.table.idle:
             updates += lifecycle.turn()
-            lifecycle.table.check()
+            check(lifecycle.table)
             for handed_back in lifecycle.table.take_handed_back():
                 lifecycle.table.admit([jobs[row_id] for row_id in handed_back.row_ids], terms)
         return tokens_of(updates)
@@ -248,7 +249,7 @@ def test_a_row_that_computes_nan_fails_alone_and_none_of_it_stays(watched: Watch
         updates: list[RowUpdate] = []
         while device_of(lifecycle).batch.arena.lengths[1:2] != [8] and not lifecycle.table.idle:
             updates += lifecycle.turn()
-            lifecycle.table.check()
+            check(lifecycle.table)
         if cancels:
             lifecycle.table.cancel([1])
         updates += finish(lifecycle)

@@ -34,6 +34,7 @@ from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.forward.recorded import Recorder
 from tests.engine.forward.test_parity import MIXED, Schedule, assert_as_if_alone
+from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, spec, tokens_of
 from tests.reference import Reference
 
@@ -245,7 +246,7 @@ def test_a_step_waits_for_the_device_when_it_is_captured_and_never_again(
 
 def test_preparing_leaves_nothing_that_a_row_could_read(tiny_model: LoadedModel, tiny_text: Text) -> None:
     lifecycle = with_graphs(tiny_model, tiny_text, 1024, 4)
-    lifecycle.table.check()
+    check(lifecycle.table)
     arena = device_of(lifecycle).batch.arena
     assert not arena.valid.any() and not arena.keys.any() and not arena.values.any()
 

@@ -16,6 +16,7 @@ from engine.sampling.params import SamplingParams
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.engine.invariants import check
 from tests.engine.rows import device_of
 from tests.reference import Reference
 
@@ -86,7 +87,7 @@ class Schedule:
             self.tokens[update.row_id] += update.token_ids
             if update.finish_reason is not None:
                 self.ended[update.row_id] = update.finish_reason
-        self.lifecycle.table.check()
+        check(self.lifecycle.table)
         for handed_back in self.lifecycle.table.take_handed_back():
             self.causes.add(handed_back.cause)
             assert not set(handed_back.row_ids) & (self.ended.keys() | self.cancelled | set(self.returned))

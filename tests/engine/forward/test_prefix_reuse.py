@@ -23,6 +23,7 @@ from models.network.kv_adapter import KvStore
 from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests.engine.forward.test_parity import Schedule, assert_as_if_alone
+from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, greedy, lifecycle_of, spec, tokens_of
 from tests.reference import Reference
 
@@ -183,7 +184,7 @@ class Conversations(Schedule):
 
     def turn(self) -> None:
         super().turn()
-        self.prefixes.check()
+        check(self.prefixes)
 
 
 @pytest.mark.parametrize("seed", range(3))

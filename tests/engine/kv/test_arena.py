@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from engine.kv.arena import ArenaFull, KvArena
 from engine.kv.row_kv import RowKv
 from models.network.kv_adapter import KvShape
+from tests.engine.invariants import check
 
 SHAPE = KvShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32, device=torch.device("cpu"))
 
@@ -125,7 +126,7 @@ def test_a_full_arena_refuses_and_stays_as_it_was() -> None:
         arena.open()
     with pytest.raises(ArenaFull):
         arena.insert(cells(9))
-    arena.check()
+    check(arena)
     assert marks(arena.extract(0)) == [1, 2, 3, 4]
 
 
@@ -142,7 +143,7 @@ def test_a_wiped_row_leaves_nothing_that_could_poison_its_successor() -> None:
     arena = KvArena(SHAPE, 8, max_rows=1)
     arena.insert(cells(1, float("nan")))
     arena.remove(0, wipe=True)
-    arena.check()
+    check(arena)
 
 
 def test_rows_that_are_wiped_together_leave_nothing_either() -> None:
@@ -152,7 +153,7 @@ def test_rows_that_are_wiped_together_leave_nothing_either() -> None:
         arena.insert(cells(*tokens))
     arena.remove(1, wipe=True)
     arena.remove(1, wipe=True)
-    arena.check()
+    check(arena)
     assert marks(arena.extract(0)) == [1]
 
 
@@ -169,7 +170,7 @@ def test_memory_is_laid_out_for_little_more_than_the_window_where_all_of_it_is_r
     write(arena, 4.0)
     assert (arena.pitch, arena.start, arena.end) == (7, 0, 5), "what is left is a small part of it"
     assert marks(arena.extract(0)) == [31, 1, 2, 3, 4]
-    arena.check()
+    check(arena)
 
 
 class ArenaMachine(RuleBasedStateMachine):
@@ -270,7 +271,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds_exactly_the_rows_of_the_model(self) -> None:
-        self.arena.check()
+        check(self.arena)
         assert (self.arena.keys.data_ptr(), self.arena.values.data_ptr()) == self.addresses
         assert [marks(self.arena.extract(place)) for place in range(self.arena.live)] == self.rows
 

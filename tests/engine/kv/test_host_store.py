@@ -18,6 +18,7 @@ from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
+from tests.engine.invariants import check
 from tests.engine.rows import finish, lifecycle_of, row_of, spec, tokens_of
 
 CLOSED = Terms(closed=True)
@@ -84,7 +85,7 @@ def answers(
         if lifecycle.table.idle:
             break
         updates += lifecycle.turn()
-        lifecycle.table.check()
+        check(lifecycle.table)
         assert store.bytes <= store._capacity
         for one in lifecycle.table.take_handed_back():
             causes.append(one.cause)
@@ -131,4 +132,4 @@ def test_a_paused_row_that_cannot_be_copied_is_read_again(tiny_model: LoadedMode
     (handed_back,) = lifecycle.table.take_handed_back()
     assert (handed_back.row_ids, handed_back.dropped) == ((0,), (0,))
     assert [row.row_id for row in batch.rows] == [1]
-    lifecycle.table.check()
+    check(lifecycle.table)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.kv.prefix_cache import CHUNK, PrefixCache
+from tests.engine.invariants import check
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def keep(cache: PrefixCache[Kept], prompt: tuple[int, ...], scope: str = "") -> 
         return Kept(prompt[: place.stop], place)
 
     cache.keep(prompt, scope, make)
-    cache.check()
+    check(cache)
     return made
 
 
@@ -110,7 +111,7 @@ def test_what_went_while_the_rest_was_copied_is_not_hung_upon() -> None:
         return Kept(chunks(1, 2)[: place.stop], place)
 
     cache.keep(chunks(1, 2), "", push_out)
-    cache.check()
+    check(cache)
     assert cache.length(chunks(1, 2, 3)) == 0 and cache.length(chunks(5, 6, 7)) == 2 * CHUNK
 
 
@@ -133,4 +134,4 @@ def test_whatever_comes_a_block_stands_for_just_its_own_tokens(
         for index, block in enumerate(blocks):
             assert block.place == slice(index * CHUNK, (index + 1) * CHUNK)
             assert block.prompt == prompt[: block.place.stop]
-        cache.check()
+        check(cache)

@@ -18,6 +18,7 @@ from engine.sampling.params import Grammar, GrammarKind
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
 from models.network.loader import LoadedModel, load
 from models.text import Text
+from tests.engine.invariants import check
 from tests.engine.rows import finish, greedy, lifecycle_of, spec, tokens_of
 from tests.engine.sampling.grammars import LARK, PERSON, REGEX, SCHEMAS, check_answer, schema
 from tests.reference import Reference
@@ -147,7 +148,7 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
             if rng.random() < 0.1:
                 device.table.pause(rng.sample(sorted(specs), 2))
             updates = device.turn()
-            device.table.check()
+            check(device.table)
             reasons |= reasons_of(updates)
             for update in updates:
                 tokens[update.row_id] += update.token_ids

@@ -11,6 +11,7 @@ from engine.sampling.params import SamplingParams
 from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.machine import Cost
 from scheduler.serving_time.bilinear import Bilinear
+from tests.engine.invariants import check
 
 STEADY = Bilinear(p1=0, p2=0, p3=0, p4=1.0, d1=0, d2=0, d3=0, d4=0.1)
 """Prefill 1 s, an iteration 0.1 s, whatever is in it."""
@@ -43,7 +44,7 @@ class Device:
         while self.executor.due <= until and self.executor.due < math.inf:
             self.time = max(self.time, self.executor.due)
             self.executor.advance()
-            self.executor.check()
+            check(self.executor._table)
         if until < math.inf:
             self.time = until
         return self
