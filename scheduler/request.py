@@ -139,7 +139,7 @@ class Request:
 
     def send(self, update: RowUpdate, now: float) -> bool:
         """Pass an update to the reader; True with the first token."""
-        first = update.tokens > 0 and self.times.first_token is None
+        first = self.times.first_token is None and update.tokens > 0
         if first:
             self.times.first_token = now
             self.cached_prompt = update.cached_prompt

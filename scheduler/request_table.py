@@ -144,8 +144,9 @@ class RequestTable:
         for update in report.updates:
             request = worker.requests.get(update.row_id)
             if request is not None:  # else cancelled during the step
-                made += update.tokens
-                decoded += update.tokens if request.generated > 1 else 0
+                made += (tokens := update.tokens)
+                decoded += tokens if request.generated > 1 else 0
+                request.generated += tokens
                 self._begin(worker, request, now - report.seconds)
                 self._absorb(request, update, worker.assignments[update.row_id], now)
         for handed_back in report.handed_back:
@@ -229,7 +230,6 @@ class RequestTable:
             assignment.began = now
 
     def _absorb(self, request: Request, update: RowUpdate, assignment: Assignment, now: float) -> None:
-        request.generated += update.tokens
         if assignment.plan.returns is Returns.BATCH_END:
             assignment.hold(request, update)
         else:

@@ -129,16 +129,17 @@ class ExpectedWait:
     def wait(self, request: Request) -> float | None:
         """Seconds until it starts; None when it does not wait, or when nothing has been measured yet."""
         ahead = self._places.ahead(request, self._now())
-        return None if ahead is None else self._seconds(ahead)
+        return None if ahead is None else self._seconds(ahead, self.free_slots)
 
     def expect(self, request: Request) -> Expected:
         """Estimate of wait and latency for a request that comes now and is not in the queue yet."""
         ahead = self._waiting.ahead(request, now := self._now())
-        wait, seconds = self._seconds(ahead), self._token_seconds(ahead)
-        waits = self._waiting.total().place >= self.free_slots
+        free = self.free_slots
+        wait, seconds = self._seconds(ahead, free), self._token_seconds(ahead, free)
+        waits = self._waiting.total().place >= free
         if wait is None or seconds is None:
             return Expected(now, ahead.place, wait, waits=waits)
-        begins = wait + self._entry_seconds(request, ahead)
+        begins = wait + self._entry_seconds(request, ahead, free)
         low, middle, high = (begins + length * seconds for length in self._lengths(request))
         point = max(middle, LEAST_SECONDS)
         spread = self._calibration.spread(log(max(high, point) / max(min(low, point), LEAST_SECONDS)))
@@ -152,7 +153,7 @@ class ExpectedWait:
     def newcomer_wait(self) -> float | None:
         """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
         yet."""
-        return self._seconds(self._waiting.total())
+        return self._seconds(self._waiting.total(), self.free_slots)
 
     def explain(self, request: Request) -> Explanation | None:
         """Why a request waits in the queue; None when it does not. Looks at the front of the queue at most."""
@@ -190,14 +191,14 @@ class ExpectedWait:
         unknown = middle / UNKNOWN_FACTOR, middle, min(request.sampling.max_tokens, middle * UNKNOWN_FACTOR)
         return length_interval(request) or unknown
 
-    def _token_seconds(self, ahead: Ahead) -> float | None:
+    def _token_seconds(self, ahead: Ahead, free: int) -> float | None:
         """Seconds that a request needs for a token once it has started; None when nothing has been measured yet."""
-        begins_now = ahead.place < self.free_slots
+        begins_now = ahead.place < free
         return self._speed.seconds_per_token(self._rows() + ahead.place + 1 if begins_now else self._usual_rows())
 
-    def _seconds(self, ahead: Ahead) -> float | None:
+    def _seconds(self, ahead: Ahead, free: int) -> float | None:
         """Seconds until what is ahead has left and a row has ended."""
-        if ahead.place < self.free_slots:
+        if ahead.place < free:
             return 0.0
         rows, work = self._usual_rows(), self._work_of(ahead)
         seconds = self._speed.seconds_of_work(rows)
@@ -210,10 +211,10 @@ class ExpectedWait:
             return 0.0
         return prices.seconds_per_token(rows / len(live), _slots(live) / len(live), self._find_held().tokens)
 
-    def _entry_seconds(self, request: Request, ahead: Ahead) -> float:
+    def _entry_seconds(self, request: Request, ahead: Ahead, free: int) -> float:
         """Seconds from a request's start until it generates."""
         held, own = self._find_held(), self._read_work(request.unread)
-        if ahead.place < self.free_slots:
+        if ahead.place < free:
             return self._prices().unit * (own + held.unread + self._read_work(ahead.unread, ahead.place))
         until_slot = held.staged * (self._speed.seconds_of_work(self._usual_rows()) or 0.0)
         return max(until_slot, self._prices().unit * own)
