@@ -12,7 +12,7 @@ PACKAGES := server engine scheduler models loadgen
 PIP := $(BIN)/python -P -m pip --disable-pip-version-check --no-input install --no-warn-script-location -c constraints.txt
 # A process a core, four at most, since each loads torch; a file's tests stay together, and share what they set up. Files
 # begin in the order of tests/conftest.py; xdist would sort them by their number of tests, and begin a single long one last.
-PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=15
 TORCH = $(shell grep '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
@@ -92,7 +92,7 @@ check: $(TESTING) ## formatting, lint, types and tests
 	$(PYTEST) $(ARGS)
 
 picture: $(TESTING) ## make the dashboard's pictures in docs from a running server under load; wants Chromium
-	@PYTHONPATH=$(CURDIR) exec $(BIN)/python -P -m tests.picture $(ARGS)
+	@PYTHONPATH=$(CURDIR) exec $(BIN)/python -P -m tests.tools.picture $(ARGS)
 
 site: $(RUNTIME) ## build the documents as a site, in build/site
 	$(PIP) -e '.[docs]'

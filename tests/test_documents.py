@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.strategy import STRATEGIES
-from tests import api_fields
+from tests.tools import api_fields
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -92,7 +92,7 @@ def test_every_document_is_in_the_index() -> None:
 
 
 def test_tables_of_fields_are_those_of_the_types() -> None:
-    """`python -m tests.api_fields` writes them anew."""
+    """`python -m tests.tools.api_fields` writes them anew."""
     page = api_fields.PAGE.read_text("utf-8")
     assert api_fields.filled(page) == page
     assert [name for name in api_fields.described() if f"`{name}`" not in page] == []

@@ -19,9 +19,9 @@ import pytest
 
 from tests import tiny
 from tests.faults.scenario import CALLS
-from tests.faults.soak import SLOTS, Soak, process_of
 from tests.faults.test_faults import EVERY
 from tests.live_server import COMMAND, ready_url, serve
+from tests.tools.soak import SLOTS, Soak, process_of
 
 POOLED = 12
 """Threads that pools may start when they are first needed."""

@@ -26,7 +26,7 @@ from scheduler.length.prediction import COVERAGE, TAILS, Estimate, Source
 from scheduler.length.words import bag
 from tests.scheduler.fakes import VirtualClock
 from tests.scheduler.length.examples import answers, linear, wordless
-from tests.scheduler.length.many_keys import play
+from tests.tools.many_keys import play
 
 FEATURES = TokenFeatures.of([np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32)])
 SMALL = Growth(trees=20, min_leaf=3, random_cuts=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from server.cli.main import main
-from tests import cells
+from tests.tools import cells
 
 ROOT = Path(__file__).parents[4]
 DOCS = ROOT / "docs" / "research"

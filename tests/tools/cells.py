@@ -1,8 +1,8 @@
 """The papers' headline cells on the engine, measured by `lengthwise compare`.
 
-    python -m tests.cells prepare FOLDER TASKS CHAT TRACE   a model of two layers and the requests, in FOLDER/inputs
-    python -m tests.cells commands FOLDER [NAME...]         a line a cell, for a shell; each writes FOLDER/NAME
-    python -m tests.cells collect FOLDER                    engine.json and papers.md's columns, of what ran
+    python -m tests.tools.cells prepare FOLDER TASKS CHAT TRACE  a model of two layers, and requests in FOLDER/inputs
+    python -m tests.tools.cells commands FOLDER [NAME...]        a line a cell, for a shell; each writes FOLDER/NAME
+    python -m tests.tools.cells collect FOLDER                   engine.json and papers.md's columns, of what ran
 
 TASKS has Magnus's task files, CHAT alpaca.jsonl, and TRACE is Azure's conversation trace. SSJF's predictor is trained
 by `lengthwise train` on FOLDER/inputs/train.jsonl, the half of CHAT that is not sent (docs/research/papers.md).
@@ -30,7 +30,7 @@ from loadgen.workload.lengths import Lengths
 from loadgen.workload.sample import estimate, read_jsonl
 from tests.tiny import build
 
-PAGE = Path(__file__).parents[1] / "docs" / "research" / "papers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "research" / "papers.md"
 KEPT = PAGE.with_name("papers") / "engine.json"
 COUNT = 1500
 """Requests of a file of lengths at most."""

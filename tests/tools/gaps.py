@@ -1,7 +1,7 @@
 """Time what others notice of a busy server. For a machine with nothing beside it:
 
-    python -m tests.faults.gaps streams     the lag of the event loop while 1,000 streams run: 99 % of looks <= 20 ms
-    python -m tests.faults.gaps bombs       the gaps between tokens while four others send grammars that are bombs, by
+    python -m tests.tools.gaps streams     the lag of the event loop while 1,000 streams run: 99 % of looks <= 20 ms
+    python -m tests.tools.gaps bombs       the gaps between tokens while four others send grammars that are bombs, by
                                             those beside nothing: <= 2 at the 99th percentile; and by those while the
                                             four send ordinary calls, calls with answers as short as those of most
                                             bombs, and calls that are refused

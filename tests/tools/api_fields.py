@@ -1,6 +1,6 @@
 """The tables of fields in docs/api.md: forms and refusals as the server's own types have them, the notes by hand.
 
-`python -m tests.api_fields` writes them anew; test_documents.py compares.
+`python -m tests.tools.api_fields` writes them anew; test_documents.py compares.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parent.parent / "docs/api.md"
+PAGE = Path(__file__).parents[2] / "docs/api.md"
 TAKEN = re.compile(r"(?<=\| field \| form \| note \|\n\|---\|---\|---\|\n)(?:\|.*\n)+")
 REFUSED = re.compile(r"(?<=\| refused \| because \|\n\|---\|---\|\n)(?:\|.*\n)+")
 BODIES = ("ChatBody", "CompletionBody")

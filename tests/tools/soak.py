@@ -1,6 +1,6 @@
 """Keep a server busy for some time with calls of every kind, many of which are broken off, and see what stays:
 
-    python -m tests.faults.soak --seconds 1800
+    python -m tests.tools.soak --seconds 1800
 
 Starts `lengthwise serve` with a tiny model, or with --model. Exit code 1 where anything has stayed, memory has grown by
 more than 2 % in the second half, or a call that was not broken off got no whole answer.

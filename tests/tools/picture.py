@@ -17,7 +17,7 @@ import aiohttp
 from tests.browser import chromium, opened_page
 from tests.live_server import serve
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FORCED = (
     ("Translate to French: the house is small.", 20),
     ("Write one sentence about the sea.", 40),

@@ -1,6 +1,6 @@
 """How long a user with single calls waits beside another who always has forty open, at servers that run already.
 
-    python -m tests.server.gateway.flood direct=http://127.0.0.1:8001 gateway=http://127.0.0.1:8000
+    python -m tests.tools.flood direct=http://127.0.0.1:8001 gateway=http://127.0.0.1:8000
 
 Users are told apart by `user` in the body, so a gateway wants `--fair`. Answers have exactly as many tokens as asked.
 """

@@ -1,6 +1,6 @@
 """What a gateway costs: its CPU time a token, and the time that it adds to first tokens.
 
-python -m tests.server.gateway.cost [--clients 32] [--step-ms 5] [--tokens 200] [--calls 8]
+python -m tests.tools.gateway_cost [--clients 32] [--step-ms 5] [--tokens 200] [--calls 8]
 """
 
 from __future__ import annotations
