@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from engine.messages import Admit, Cancel, Command, ExecutorInfo, FinishReason, RowId, RowUpdate, StepReport, Terms
+from engine.messages import (
+    Admit,
+    Cancel,
+    Cause,
+    Command,
+    ExecutorInfo,
+    FinishReason,
+    HandedBack,
+    RowId,
+    RowUpdate,
+    StepReport,
+    Terms,
+)
 from engine.sampling.params import SamplingParams
+from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatcherParts, BatchLimits
 from scheduler.batching.memory import MEMORIES, Memory
+from scheduler.dispatcher import Dispatcher
 from scheduler.plan import Returns
 from scheduler.request import Request, Times
+from scheduler.serving_time.bilinear import Bilinear
+from scheduler.strategy import STRATEGIES
 from scheduler.waiting.by_length import Fcfs
 from scheduler.waiting.order import Order as Ranking
 from scheduler.waiting.queue import RankedQueue
@@ -98,6 +114,43 @@ def admitted(commands: Iterable[Command]) -> list[list[RowId]]:
 
 def cancelled(commands: Iterable[Command]) -> list[RowId]:
     return [row_id for command in commands if isinstance(command, Cancel) for row_id in command.row_ids]
+
+
+ONE_AT_A_TIME = BatchLimits(group_tokens=100, prefill_ahead=0)
+
+
+class Stage:
+    """A dispatcher between a clock that a test moves and executors that it plays."""
+
+    def __init__(
+        self,
+        *ports: FakePort,
+        parts: SchedulerParts | None = None,
+        strategy: str = "baton-pd",
+        limits: BatchLimits = ONE_AT_A_TIME,
+        prices: Bilinear | None = None,
+    ) -> None:
+        self.ports = ports or (port(),)
+        self.clock = VirtualClock()
+        parts = parts or assemble(STRATEGIES[strategy], limits, prices)
+        self.dispatcher = Dispatcher(parts, self.ports, self.clock)
+
+    def submit(self, length: int = 4, *, most: int = 8, priority: int = 0, client: str = "") -> Request:
+        params = SamplingParams(max_tokens=most)
+        return self.dispatcher.submit(range(length), params, priority=priority, client=client)
+
+    def report(self, *updates: RowUpdate, executor: int = 0, now: float | None = None) -> None:
+        self.clock.time = self.clock.time if now is None else now
+        self.dispatcher.receive(self.ports[executor].report(*updates))
+
+    def hand_back(self, cause: Cause, *row_ids: RowId, dropped: tuple[RowId, ...] = (), executor: int = 0) -> None:
+        handed_back = (HandedBack(row_ids, cause, dropped),)
+        self.dispatcher.receive(replace(self.ports[executor].report(), handed_back=handed_back))
+
+    def dispatch(self, executor: int = 0) -> list[list[RowId]]:
+        """The groups that an executor is sent now."""
+        self.dispatcher.dispatch()
+        return admitted(self.ports[executor].take())
 
 
 async def settle() -> None:

@@ -14,34 +14,14 @@ from scheduler.batching.batcher import BatchLimits
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Refused, Request, State
 from scheduler.strategy import STRATEGIES
-from tests.scheduler.fakes import FakePort, VirtualClock, admitted, cancelled, port, token
+from tests.scheduler.fakes import Stage, VirtualClock, admitted, cancelled, port, token
 
 PARAMS = SamplingParams(max_tokens=8)
 STOP = FinishReason.STOP
 
 
-class Stage:
-    """A dispatcher between a clock and executors."""
-
-    def __init__(self, *ports: FakePort, limits: BatchLimits | None = None, strategy: str = "baton-pd") -> None:
-        self.ports = ports or (port(),)
-        self.clock = VirtualClock()
-        limits = limits or BatchLimits(group_tokens=100, prefill_ahead=0)
-        self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], limits), self.ports, self.clock)
-
-    def submit(self, length: int = 4, *, priority: int = 0) -> Request:
-        return self.dispatcher.submit(range(length), PARAMS, priority=priority)
-
-    def dispatch(self) -> list[list[int]]:
-        """The groups that the first executor is sent now."""
-        self.dispatcher.dispatch()
-        return admitted(self.ports[0].take())
-
-    def report(self, *updates: RowUpdate, executor: int = 0) -> None:
-        self.dispatcher.receive(self.ports[executor].report(*updates))
-
-    def counts(self) -> tuple[int, int]:
-        return self.dispatcher.table.requests_waiting, self.dispatcher.table.requests_running
+def counts(stage: Stage) -> tuple[int, int]:
+    return stage.dispatcher.table.requests_waiting, stage.dispatcher.table.requests_running
 
 
 async def last(request: Request) -> RowUpdate:
@@ -52,17 +32,17 @@ async def last(request: Request) -> RowUpdate:
 def test_a_request_waits_is_assigned_runs_and_finishes() -> None:
     stage = Stage()
     one = stage.submit(length=3)
-    assert (one.state, stage.counts()) == (State.WAITING, (1, 0))
+    assert (one.state, counts(stage)) == (State.WAITING, (1, 0))
     stage.clock.time = 1.0
     stage.dispatcher.dispatch()
     assert stage.ports[0].take() == [Admit((one.spec,))]
-    assert (one.state, one.executor, stage.counts()) == (State.ASSIGNED, 0, (1, 0))
+    assert (one.state, one.executor, counts(stage)) == (State.ASSIGNED, 0, (1, 0))
     stage.clock.time = 2.0
     stage.report(token(one.row_id, 5))
-    assert (one.state, one.tokens, stage.counts()) == (State.RUNNING, 4, (0, 1))
+    assert (one.state, one.tokens, counts(stage)) == (State.RUNNING, 4, (0, 1))
     stage.clock.time = 3.0
     stage.report(token(one.row_id, 6), token(one.row_id, 7, end=STOP))
-    assert (one.state, one.executor, one.generated, stage.counts()) == (State.FINISHED, None, 3, (0, 0))
+    assert (one.state, one.executor, one.generated, counts(stage)) == (State.FINISHED, None, 3, (0, 0))
     times = one.times
     assert (times.arrival, times.assigned, times.first_token, times.end) == (0.0, 1.0, 2.0, 3.0)
 
@@ -73,9 +53,9 @@ def test_waiting_ends_when_prefill_begins_and_not_when_the_executor_is_told() ->
     one = stage.submit()
     assert stage.dispatch() == [[one.row_id]]
     stage.clock.time = 5.0
-    assert (one.state, stage.counts()) == (State.ASSIGNED, (1, 0))
+    assert (one.state, counts(stage)) == (State.ASSIGNED, (1, 0))
     stage.dispatcher.receive(replace(stage.ports[0].report(), seconds=0.5, begun=(one.row_id,)))
-    assert (one.state, stage.counts(), one.times.started) == (State.RUNNING, (0, 1), 4.5)
+    assert (one.state, counts(stage), one.times.started) == (State.RUNNING, (0, 1), 4.5)
 
 
 def test_a_request_may_end_with_its_first_token() -> None:
@@ -83,7 +63,7 @@ def test_a_request_may_end_with_its_first_token() -> None:
     one = stage.submit()
     stage.dispatch()
     stage.report(token(one.row_id, 5, end=STOP))
-    assert (one.state, stage.counts()) == (State.FINISHED, (0, 0))
+    assert (one.state, counts(stage)) == (State.FINISHED, (0, 0))
 
 
 def test_a_row_that_fails_fails_its_request_alone() -> None:
@@ -112,7 +92,7 @@ def test_plans_go_to_the_emptiest_executor() -> None:
         stage.submit(length=4)
     stage.dispatcher.dispatch()
     assert [admitted(one.posted) for one in stage.ports] == [[[0], [2]], [[1], [3]]]
-    assert stage.counts() == (5, 0) and len(stage.dispatcher.waiting) == 1
+    assert counts(stage) == (5, 0) and len(stage.dispatcher.waiting) == 1
 
 
 # Cancellation
@@ -135,7 +115,7 @@ def test_cancelling_tells_the_executor_exactly_when_it_holds_the_row(state: Stat
     stage.dispatcher.cancel(one)
     assert cancelled(stage.ports[0].take()) == ([one.row_id] if state in (State.ASSIGNED, State.RUNNING) else [])
     assert one.state is (state if state.is_final else State.CANCELLED)
-    assert sum(stage.counts()) == 1 and not mate.state.is_final
+    assert sum(counts(stage)) == 1 and not mate.state.is_final
 
 
 def test_updates_that_come_after_a_cancellation_are_dropped() -> None:
@@ -184,7 +164,7 @@ async def test_when_the_last_executor_dies_all_fail_and_new_requests_are_refused
     stage.dispatcher.receive(ExecutorDied(0, "gone"))
     assert [one.state for one in requests] == [State.FAILED] * 2
     assert {(await last(one)).finish_reason for one in requests} == {FinishReason.ERROR}
-    assert not stage.dispatcher.alive and stage.counts() == (0, 0)
+    assert not stage.dispatcher.alive and counts(stage) == (0, 0)
     with pytest.raises(Refused, match="no executor"):
         stage.submit()
 
@@ -256,7 +236,7 @@ async def test_aborting_ends_all_with_an_error_and_frees_the_rows() -> None:
     stage.dispatch()
     stage.dispatcher.abort_all("the server stops")
     assert [(await last(one)).error for one in requests] == ["the server stops"] * 2
-    assert cancelled(stage.ports[0].take()) == [0] and stage.counts() == (0, 0)
+    assert cancelled(stage.ports[0].take()) == [0] and counts(stage) == (0, 0)
     await asyncio.wait_for(stage.dispatcher.drain(), 20)
 
 

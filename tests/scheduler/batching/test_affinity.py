@@ -6,24 +6,19 @@ import pytest
 
 from engine.messages import ExecutorHealth, FinishReason
 from engine.sampling.params import SamplingParams
-from scheduler.assembly import assemble
 from scheduler.batching import affinity
-from scheduler.batching.batcher import BatchLimits
-from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
-from scheduler.strategy import STRATEGIES
-from tests.scheduler.fakes import VirtualClock, port, token
+from tests.scheduler import fakes
+from tests.scheduler.fakes import port, token
 
 LENGTH = 8
 
 
-class Stage:
+class Stage(fakes.Stage):
     """Two executors, the second of which has a row; so whoever asks goes to the first."""
 
     def __init__(self, *, capacity: int = 1000) -> None:
-        self.ports = port(0, rows=2, capacity=capacity), port(1, rows=2, capacity=capacity)
-        limits = BatchLimits(group_tokens=100, prefill_ahead=0)
-        self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), self.ports, VirtualClock())
+        super().__init__(*(port(index, rows=2, capacity=capacity) for index in (0, 1)))
         first, self.stays = self.ask(), self.ask()
         self.end(first)
         assert (first.executor, self.stays.executor) == (None, 1)
@@ -36,8 +31,7 @@ class Stage:
 
     def end(self, request: Request) -> None:
         assert request.executor is not None
-        report = self.ports[request.executor].report(token(request.row_id, 5, end=FinishReason.STOP))
-        self.dispatcher.receive(report)
+        self.report(token(request.row_id, 5, end=FinishReason.STOP), executor=request.executor)
         self.dispatcher.dispatch()
 
 

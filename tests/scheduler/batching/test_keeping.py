@@ -6,39 +6,34 @@ from dataclasses import replace
 
 import pytest
 
-from engine.messages import Admit, Cause, ExecutorDied, HandedBack
-from engine.sampling.params import SamplingParams
+from engine.messages import Admit, Cause, ExecutorDied
 from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import simulate
 from loadgen.workload.lengths import Lengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
-from scheduler.dispatcher import Dispatcher
 from scheduler.options import Scheduling
 from scheduler.request import Request
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import STRATEGIES
-from tests.scheduler.fakes import VirtualClock, port, token
+from tests.scheduler.fakes import Stage, port, token
 
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=0, options=Scheduling(slice_length=4, min_interval=0.0))
 MODEL = Bilinear(p1=0.5, p2=0.25, p3=0.0, p4=8.0, d1=0.0, d2=0.0, d3=0.0, d4=1.0, c1=0.25, c0=3.0)
 """So that 11 tokens are worth keeping: 0.25·11 + 3 = 0.5·11 + 0.25."""
 
 
-class Stage:
+class Trio(Stage):
     """A dispatcher with two executors, of which one was sent two requests of 4 tokens and one of 2."""
 
     def __init__(self, strategy: str = "scls") -> None:
-        self.ports = port(0, capacity=5000), port(1, capacity=5000)
-        self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], LIMITS, MODEL), self.ports, VirtualClock())
-        sampling = SamplingParams(max_tokens=50)
-        self.requests = [self.dispatcher.submit(range(length), sampling) for length in (4, 4, 2)]
+        super().__init__(port(0, capacity=5000), port(1, capacity=5000), strategy=strategy, limits=LIMITS, prices=MODEL)
+        self.requests = [self.submit(length, most=50) for length in (4, 4, 2)]
         self.dispatcher.dispatch()
-        self.dispatcher.receive(self.ports[0].report(*(token(one.row_id, *range(5)) for one in self.requests)))
+        self.report(*(token(one.row_id, *range(5)) for one in self.requests))
 
-    def hand_back(self, cause: Cause, *dropped: int) -> None:
-        handed_back = HandedBack(tuple(one.row_id for one in self.requests), cause, dropped)
-        self.dispatcher.receive(replace(self.ports[0].report(), handed_back=(handed_back,)))
+    def hand_back_all(self, cause: Cause, *dropped: int) -> None:
+        self.hand_back(cause, *(one.row_id for one in self.requests), dropped=dropped)
 
 
 def needing_prefill(requests: list[Request]) -> list[int]:
@@ -47,13 +42,13 @@ def needing_prefill(requests: list[Request]) -> list[int]:
 
 @pytest.mark.parametrize("cause", [Cause.SLICE, Cause.PAUSE])
 def test_rows_without_k_and_v_are_read_again_once(cause: Cause) -> None:
-    stage = Stage()
+    stage = Trio()
     assert needing_prefill(stage.requests) == []
-    stage.hand_back(cause, 2)
+    stage.hand_back_all(cause, 2)
     assert needing_prefill(stage.requests) == [2]
     stage.dispatcher.dispatch()
     assert needing_prefill(stage.requests) == [], "that is up to the executor now"
-    stage.hand_back(cause)
+    stage.hand_back_all(cause)
     assert needing_prefill(stage.requests) == []
 
 
@@ -64,22 +59,22 @@ def test_the_next_slice_is_estimated_by_what_was_kept() -> None:
         ((2,), 2 * 3 + 0.25 * (9 + 9) + MODEL.prefill(1, 7)),
         ((0, 1, 2), MODEL.prefill(3, 9)),
     ):
-        stage = Stage()
-        stage.hand_back(Cause.SLICE, *dropped)
+        stage = Trio()
+        stage.hand_back_all(Cause.SLICE, *dropped)
         stage.dispatcher.dispatch()
         loads = [worker.load for worker in stage.dispatcher.workers]
         assert loads == [pytest.approx(start + 4.0), 0.0]
 
 
 def test_what_a_dead_executor_had_in_host_memory_is_not_read_again() -> None:
-    stage = Stage()
+    stage = Trio()
     stage.dispatcher.receive(ExecutorDied(0, "it broke", salvaged=(0, 1, 2)))
     assert set(stage.dispatcher.waiting) == set(stage.requests) and needing_prefill(stage.requests) == []
 
 
 def test_an_executor_is_told_which_rows_are_worth_keeping() -> None:
     for name in ("scls", "so", "lengthwise", "baton-pd", "magnus"):
-        orders = Stage(name).ports[0].take()
+        orders = Trio(name).ports[0].take()
         told = {order.terms.kept_from for order in orders if isinstance(order, Admit)}
         assert told == {11}
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
-from engine.messages import Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate
+from engine.messages import Cause, ExecutorDied, FinishReason, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
@@ -18,7 +17,7 @@ from scheduler.options import Scheduling
 from scheduler.plan import Returns
 from scheduler.request import Request, State
 from scheduler.strategy import CLOSED, STRATEGIES
-from tests.scheduler.fakes import VirtualClock, admitted, cancelled, kit, port, request, token, worker
+from tests.scheduler.fakes import Stage, VirtualClock, admitted, cancelled, kit, port, request, token, worker
 
 LIMITS = BatchLimits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3))
 PATIENT = BatchLimits(group_tokens=100, prefill_ahead=2, options=Scheduling(max_batch_size=3, batch_wait_timeout=2.0))
@@ -65,23 +64,13 @@ def test_a_batch_that_could_go_but_for_a_busy_executor_wakes_nobody() -> None:
     assert batcher.wake_at(4.0) is None and taken(batcher, 9.0) == [0, 1]
 
 
-class Stage:
+class Pair(Stage):
     """A dispatcher with one executor of two slots, and two requests that it was sent as a batch."""
 
     def __init__(self, strategy: str) -> None:
-        self.port = port(rows=2, capacity=5000)
-        self.clock = VirtualClock()
-        self.dispatcher = Dispatcher(assemble(STRATEGIES[strategy], LIMITS), [self.port], self.clock)
-        self.one, self.other = (self.dispatcher.submit(range(4), SamplingParams(max_tokens=8)) for _ in range(2))
-        self.dispatcher.dispatch()
-        assert admitted(self.port.take()) == [[0, 1]]
-
-    def report(self, now: float, *updates: RowUpdate) -> None:
-        self.clock.time = now
-        self.dispatcher.receive(self.port.report(*updates))
-
-    def hand_back(self, row_id: int, cause: Cause) -> None:
-        self.dispatcher.receive(replace(self.port.report(), handed_back=(HandedBack((row_id,), cause),)))
+        super().__init__(port(rows=2, capacity=5000), strategy=strategy, limits=LIMITS)
+        self.one, self.other = self.submit(), self.submit()
+        assert self.dispatch() == [[0, 1]]
 
 
 async def answer(request: Request) -> RowUpdate:
@@ -90,23 +79,22 @@ async def answer(request: Request) -> RowUpdate:
 
 
 async def test_answers_that_return_together_come_when_the_last_row_has_ended() -> None:
-    stage = Stage("vs")
-    stage.report(1.0, token(0, 5, text="a"), token(1, 6))
-    stage.report(2.0, token(0, 7, text="b", end=FinishReason.STOP), token(1, 8))
+    stage = Pair("vs")
+    stage.report(token(0, 5, text="a"), token(1, 6), now=1.0)
+    stage.report(token(0, 7, text="b", end=FinishReason.STOP), token(1, 8), now=2.0)
     assert (stage.one.state, stage.one.times.first_token, stage.one.generated) == (State.RUNNING, None, 2)
-    third = stage.dispatcher.submit(range(4), SamplingParams(max_tokens=8))
+    third = stage.submit()
     stage.dispatcher.dispatch()
-    assert stage.port.take() == [], "nobody joins"
-    stage.report(3.0, token(1, 9, end=FinishReason.STOP))
+    assert stage.ports[0].take() == [], "nobody joins"
+    stage.report(token(1, 9, end=FinishReason.STOP), now=3.0)
     assert {stage.one.times.end, stage.other.times.end, stage.one.times.first_token} == {3.0}
     assert (await answer(stage.one)).token_ids == (5, 7) and (await answer(stage.other)).token_ids == (6, 8, 9)
-    stage.dispatcher.dispatch()
-    assert admitted(stage.port.take()) == [[third.row_id]]
+    assert stage.dispatch() == [[third.row_id]]
 
 
 async def test_answers_that_return_row_by_row_do_not_wait_for_the_batch() -> None:
-    stage = Stage("fcfs-dynamic")
-    stage.report(1.0, token(0, 5, end=FinishReason.STOP), token(1, 6))
+    stage = Pair("fcfs-dynamic")
+    stage.report(token(0, 5, end=FinishReason.STOP), token(1, 6), now=1.0)
     assert (stage.one.times.end, stage.other.times.first_token) == (1.0, 1.0)
     assert STRATEGIES["fcfs-dynamic"].returns is Returns.ROW_END
 
@@ -114,21 +102,21 @@ async def test_answers_that_return_row_by_row_do_not_wait_for_the_batch() -> Non
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_a_client_that_leaves_a_batch_does_not_hold_the_others_up(leaver: int) -> None:
     """Whether its row had ended, or was the last that the others waited for."""
-    stage = Stage("vs")
-    stage.report(1.0, token(0, 5, end=FinishReason.STOP), token(1, 6))
+    stage = Pair("vs")
+    stage.report(token(0, 5, end=FinishReason.STOP), token(1, 6), now=1.0)
     leaving, staying = [(stage.one, stage.other), (stage.other, stage.one)][leaver]
     stage.dispatcher.cancel(leaving)
-    assert cancelled(stage.port.take()) == [leaving.row_id]
+    assert cancelled(stage.ports[0].take()) == [leaving.row_id]
     assert leaving.state is State.CANCELLED
     assert staying.state is (State.FINISHED if leaver else State.RUNNING)
     if not leaver:
-        stage.report(2.0, token(1, 7, end=FinishReason.STOP))
+        stage.report(token(1, 7, end=FinishReason.STOP), now=2.0)
     assert staying.state is State.FINISHED and stage.dispatcher.table.requests_running == 0
 
 
 async def test_complete_answers_survive_the_death_of_their_executor() -> None:
-    stage = Stage("vs")
-    stage.report(1.0, token(0, 5, end=FinishReason.STOP), token(1, 6))
+    stage = Pair("vs")
+    stage.report(token(0, 5, end=FinishReason.STOP), token(1, 6), now=1.0)
     stage.dispatcher.receive(ExecutorDied(0, "fire"))
     assert (stage.one.state, stage.other.state) == (State.FINISHED, State.FAILED)
 
@@ -147,20 +135,19 @@ def test_rows_that_a_dying_executor_salvaged_go_on_elsewhere() -> None:
 
 
 async def test_rows_that_are_handed_back_wait_and_go_on() -> None:
-    stage = Stage("fcfs-dynamic")
-    stage.report(1.0, token(0, 5), token(1, 6, end=FinishReason.STOP))
-    stage.hand_back(0, Cause.SLICE)
+    stage = Pair("fcfs-dynamic")
+    stage.report(token(0, 5), token(1, 6, end=FinishReason.STOP), now=1.0)
+    stage.hand_back(Cause.SLICE, 0)
     assert (stage.one.state, stage.one.generated, stage.dispatcher.table.requests_waiting) == (State.WAITING, 1, 1)
-    stage.dispatcher.dispatch()
-    assert admitted(stage.port.take()) == [[0]] and stage.one.runs == 2
-    stage.report(2.0, token(0, 7, end=FinishReason.STOP))
+    assert stage.dispatch() == [[0]] and stage.one.runs == 2
+    stage.report(token(0, 7, end=FinishReason.STOP), now=2.0)
     assert stage.one.state is State.FINISHED and (await answer(stage.one)).token_ids == (5, 7)
 
 
 def test_a_cancelled_request_frees_what_an_executor_keeps_of_it() -> None:
-    stage = Stage("fcfs-dynamic")
-    stage.report(1.0, token(0, 5))
-    stage.hand_back(0, Cause.PAUSE)
+    stage = Pair("fcfs-dynamic")
+    stage.report(token(0, 5), now=1.0)
+    stage.hand_back(Cause.PAUSE, 0)
     stage.dispatcher.cancel(stage.one)
-    assert cancelled(stage.port.take()) == [0]
+    assert cancelled(stage.ports[0].take()) == [0]
     assert stage.one.state is State.CANCELLED

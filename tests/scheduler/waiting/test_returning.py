@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
-from engine.messages import FinishReason
-from engine.sampling.params import SamplingParams
-from scheduler.assembly import assemble
-from scheduler.batching.batcher import BatchLimits
-from scheduler.dispatcher import Dispatcher
-from scheduler.request import Request
-from scheduler.strategy import STRATEGIES
-from scheduler.waiting.returning import PATIENCE
-from tests.scheduler.fakes import FakePort, VirtualClock, admitted, port, token
+from dataclasses import replace
 
+from engine.messages import FinishReason
+from scheduler.request import Request
+from scheduler.waiting.returning import PATIENCE
+from tests.scheduler import fakes
+from tests.scheduler.fakes import FakePort, port, token
+
+STOP = FinishReason.STOP
 ANSWER = 10.0
 """Seconds of an answer."""
 
 
-class Stage:
+class Stage(fakes.Stage):
     """An executor of two slots that shares them out, and of which one client has always taken all that is free."""
 
     def __init__(self, *ports: FakePort) -> None:
-        self.ports = ports or (port(rows=2),)
-        self.clock = VirtualClock()
-        limits = BatchLimits(group_tokens=100, prefill_ahead=0, shares={})
-        self.dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), self.ports, self.clock)
+        super().__init__(*(ports or (port(rows=2),)), limits=replace(fakes.ONE_AT_A_TIME, shares={}))
         for _ in range(30):
-            self.submit("heavy")
-
-    def submit(self, client: str = "light", *, priority: int = 0) -> Request:
-        params = SamplingParams(max_tokens=8)
-        return self.dispatcher.submit(range(4), params, client=client, priority=priority)
+            self.submit(client="heavy")
 
     def sent(self, executor: int = 0) -> int:
         """Rows that an executor is sent now."""
-        self.dispatcher.dispatch()
-        return sum(map(len, admitted(self.ports[executor].take())))
+        return sum(map(len, self.dispatch(executor)))
 
     def serve(self, request: Request, executor: int = 0) -> None:
         """A request is answered, ANSWER seconds after it began; meanwhile the other slot is taken anew."""
-        self.report(executor, request, None)
+        self.report(token(request.row_id, 5), executor=executor)
         self.clock.time += ANSWER
         for other in [one for one in self.dispatcher.table.held if one.executor == executor and one is not request]:
-            self.report(executor, other, FinishReason.STOP)
-        self.dispatcher.dispatch()
-        self.ports[executor].take()
-        self.report(executor, request, FinishReason.STOP)
-
-    def report(self, executor: int, request: Request, end: FinishReason | None) -> None:
-        self.dispatcher.receive(self.ports[executor].report(token(request.row_id, 5, end=end)))
+            self.report(token(other.row_id, 5, end=STOP), executor=executor)
+        self.dispatch(executor)
+        self.report(token(request.row_id, 5, end=STOP), executor=executor)
 
     def serve_light(self, *, after: float, priority: int = 0) -> Request:
         """A call of the light client, so long after its last, is the next to run and is answered."""
         self.clock.time += after
-        light = self.submit(priority=priority)
+        light = self.submit(client="light", priority=priority)
         while light.executor is None:
             self.serve(next(one for one in self.dispatcher.table.held if one.client == "heavy"))
             self.sent()
@@ -67,7 +54,7 @@ def test_a_slot_is_kept_for_a_client_that_was_back_in_time_the_last_time() -> No
     assert stage.sent() == 1  # it may never come again
     stage.serve_light(after=PATIENCE * ANSWER - 0.1)
     assert stage.sent() == 0
-    light = stage.submit()
+    light = stage.submit(client="light")
     assert stage.sent() == 1 and light.executor == 0
 
 
@@ -96,10 +83,10 @@ def test_no_slot_is_kept_for_requests_of_worse_priority() -> None:
     for request in list(stage.dispatcher.waiting):
         stage.dispatcher.cancel(request)
     for _ in range(2):
-        light = stage.submit(priority=1)
+        light = stage.submit(client="light", priority=1)
         stage.sent()
         stage.serve(light)
-    stage.submit("heavy", priority=1)
+    stage.submit(client="heavy", priority=1)
     assert stage.sent() == 1
 
 
@@ -108,7 +95,7 @@ def test_none_is_kept_while_another_call_of_the_client_is_here() -> None:
     stage.sent()
     stage.serve_light(after=0.0)
     stage.sent()
-    stage.submit(priority=5)  # it waits for all others
+    stage.submit(client="light", priority=5)  # it waits for all others
     stage.serve_light(after=0.0)
     assert stage.sent() == 1
 
@@ -130,7 +117,7 @@ def test_the_other_executors_keep_none() -> None:
 def test_clients_that_left_are_forgotten() -> None:
     stage = Stage()
     for one in range(50):
-        stage.dispatcher.cancel(stage.submit(f"client {one}"))
+        stage.dispatcher.cancel(stage.submit(client=f"client {one}"))
     stage.sent()
     batcher = stage.dispatcher._parts.batcher  # nothing else tells
     assert set(batcher._returning._clients) == {"heavy"}  # type: ignore[attr-defined]
