@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, NamedTuple, TypeAlias
@@ -102,13 +102,6 @@ class Comparison:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(one.name for one in self.contestants)
-
-    def list_turns(self) -> Iterator[tuple[int, Contestant]]:
-        """(round from 1, contestant); each round begins with the next contestant, so that drift meets all alike."""
-        for number in range(self.flags.rounds):
-            start = number % len(self.contestants)
-            for contestant in (*self.contestants[start:], *self.contestants[:start]):
-                yield number + 1, contestant
 
     def rounds_finished(self, name: str) -> int:
         rounds = [[play.round for play in self.whole_plays(name, point)] for point in self.points]

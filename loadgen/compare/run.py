@@ -32,6 +32,7 @@ from loadgen.load import Show
 from loadgen.options import AccessFlags, BenchFlags, CompareFlags, RequestFlags, Sampling
 from loadgen.plot import INSTALL, can_draw
 from loadgen.result_file import explain_unwritable, stoppable
+from loadgen.turns import take_turns
 from loadgen.workload import requests as workload
 from models.errors import INTERRUPTED, UserError
 from models.files import replace_file, require_writable_folder
@@ -134,17 +135,17 @@ def play_rounds(
     known = plan
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            for number, contestant in plan.list_turns():
+            for number, contestant in take_turns(plan.contestants, plan.flags.rounds):
                 if any(trouble.contestant == contestant.name for trouble in known.troubles):
                     continue
-                turn = _Turn(runner, plan.flags, contestant, number, prompts[number - 1], bars)
+                turn = _Turn(runner, plan.flags, contestant, number + 1, prompts[number], bars)
                 try:
                     for play in turn.play(plan.points, logs):
                         known = replace(known, plays=(*known.plays, play))
                 except (ServerFailure, ServerError) as error:
-                    trouble = Trouble(contestant.name, number, hide(str(error)))
+                    trouble = Trouble(contestant.name, number + 1, hide(str(error)))
                     known = replace(known, troubles=(*known.troubles, trouble))
-                    bars.say(f"{contestant.name} is left out from round {number} on: {trouble.message}", "red")
+                    bars.say(f"{contestant.name} is left out from round {trouble.round} on: {trouble.message}", "red")
                 yield known
                 if not all(play.whole for play in known.plays):
                     raise KeyboardInterrupt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,24 @@ from loadgen.simulate.load import RATE, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import ROUTERS
 from loadgen.simulate.prediction import read_lengths
 from loadgen.simulate.report import Axis, Ran
-from loadgen.simulate.simulation import Figures, Simulation, fit_parts, measure_simulation, prices_of, simulate
+from loadgen.simulate.simulation import (
+    Figures,
+    Simulation,
+    choose_prediction,
+    fit_parts,
+    measure_simulation,
+    prices_of,
+    simulate,
+)
+from loadgen.turns import collect
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars, say
 from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import BatchLimits
-from scheduler.length.oracle import true_length
 from scheduler.serving_time.presets import PRESETS
 from scheduler.serving_time.profile_file import latest_profile, read_profile
-from scheduler.strategy import STRATEGIES, Length
+from scheduler.strategy import STRATEGIES
 
 GROUP_TOKENS = 8192  # cells of a prefill group by default
 
@@ -70,14 +78,10 @@ def run_simulate(flags: SimulateFlags, cache: Callable[[], Path]) -> int:
     require_drawing(flags.report, "--report")
     _refuse_impossible(flags.chosen)
     caption = _write_caption(flags, machine_of(flags, cache), axes, seeds)
-    runs, interrupted = list[Ran](), False
     with stoppable(), Bars(threaded=True, lines=False, latest_only=bool(axes)) as bars:
-        try:
-            _run_all(flags, axes, seeds, cache, bars, runs)
-        except KeyboardInterrupt:
-            interrupted = True
+        runs, whole = collect(_run_all(flags, axes, seeds, cache, bars))
     _publish(flags, runs, caption)
-    if interrupted:
+    if not whole:
         say(f"interrupted: these are the {len(runs)} simulations that had ended")
         return INTERRUPTED
     return 1 if any(one.figures["failed"] for one in runs) else 0
@@ -91,9 +95,9 @@ def _count_seeds(flags: SimulateFlags, axes: Sequence[Axis]) -> int:
 
 
 def _run_all(
-    flags: SimulateFlags, axes: Sequence[Axis], seeds: int, cache: Callable[[], Path], bars: Bars, runs: list[Ran]
-) -> None:
-    points, begun = list(report.list_points(flags, axes)), time.monotonic()
+    flags: SimulateFlags, axes: Sequence[Axis], seeds: int, cache: Callable[[], Path], bars: Bars
+) -> Iterator[Ran]:
+    points, begun, ended = list(report.list_points(flags, axes)), time.monotonic(), 0
     total = len(points) * seeds * len(flags.chosen)
     for point, swept in points:
         for seed in range(swept.seed, swept.seed + seeds):
@@ -103,9 +107,10 @@ def _run_all(
                 simulation = _simulate(trace, name, bars)
                 found = measure_simulation(simulation, trace.machine.cost)
                 done[name] = found, simulation
-                runs.append(Ran(point, seed, name, found, trace.note))
-                left, each = total - len(runs), (time.monotonic() - begun) / len(runs)
-                if len(runs) == len(flags.chosen) and left * each >= LONG:
+                yield Ran(point, seed, name, found, trace.note)
+                ended += 1
+                left, each = total - ended, (time.monotonic() - begun) / ended
+                if ended == len(flags.chosen) and left * each >= LONG:
                     bars.say(f"{left} more simulations take about {left * each:.0f} s; Ctrl-C keeps those that ended")
             save_json(flags.save_result, _document(trace, done) if flags.save_result else {})
 
@@ -177,15 +182,14 @@ def _simulate(trace: Trace, name: str, bars: Bars) -> Simulation:
     flags, machine, load, strategy = trace.flags, trace.machine, trace.load, STRATEGIES[name]
     limits = BatchLimits.of(flags, flags.max_num_batched_tokens or GROUP_TOKENS, machine.max_num_seqs)
     prices = prices_of(machine) if flags.profile else None
-    predict = None if strategy.length == Length.NONE else flags.prediction.source(flags.seed)
     parts, *others = (fit_parts(strategy, limits, machine, prices) for _ in range(flags.nodes))
     return simulate(
         parts,
         machine,
         load,
-        flags.max_output_len or max(one.output_length for one in load),
+        flags.max_output_len,
         bars.watch(name, len(load)),
-        true_length if strategy.length == Length.ORACLE else predict,
+        choose_prediction(strategy, flags.prediction.source(flags.seed)),
         turns=flags.turns,
         think_time=flags.think_time,
         others=[(one, machine) for one in others],

@@ -26,10 +26,11 @@ from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
+from scheduler.length.oracle import true_length
 from scheduler.node_router import Job, list_prefixes
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.strategy import Strategy
+from scheduler.strategy import Length, Strategy
 from scheduler.stream import TokenStream
 
 
@@ -78,6 +79,12 @@ def fit_parts(strategy: Strategy, limits: BatchLimits, machine: Machine, prices:
     )
 
 
+def choose_prediction(strategy: Strategy, predict: Predict | None) -> Predict | None:
+    """None where lengths are unused, the oracle where they are known."""
+    known: dict[str, Predict | None] = {Length.NONE: None, Length.ORACLE: true_length}
+    return known.get(strategy.length, predict)
+
+
 Watch = Callable[[int], None]  # called with the number of ended requests
 
 
@@ -85,7 +92,7 @@ def simulate(
     parts: SchedulerParts,
     machine: Machine,
     trace: Sequence[Lengths],
-    max_tokens: int,
+    max_tokens: int | None = None,
     watch: Watch | None = None,
     predict: Predict | None = None,
     *,
@@ -96,7 +103,7 @@ def simulate(
 ) -> Simulation:
     """Serve the trace to its end; executors in order of their nodes.
 
-        max_tokens   that every request asks for
+        max_tokens   that every request asks for; None: those of the longest answer
         turns        requests of a conversation: each comes `think_time` seconds after the answer before; none that no
                      executor could hold
         others       nodes beside the first, behind the `router` (None: in turn)
@@ -107,6 +114,7 @@ def simulate(
         raise UserError("there is nothing to simulate: the trace is empty")
     nodes = ((parts, machine), *others)
     longest = min(one.longest for _, one in nodes)
+    max_tokens = max_tokens or max(one.output_length for one in trace)
     _refuse_long(trace, longest, max_tokens)
     ordered = sorted(trace, key=lambda one: one.arrival)
     clock = VirtualClock()

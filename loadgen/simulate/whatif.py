@@ -18,7 +18,7 @@ from engine.simulated.machine import Machine
 from loadgen.console import TABLES, show_table, tabulate
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import SimulatedPrediction, replay_forecasts
-from loadgen.simulate.simulation import Figures, Served, fit_parts, measure_latencies, simulate
+from loadgen.simulate.simulation import Figures, Served, choose_prediction, fit_parts, measure_latencies, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import find_strategies
@@ -204,10 +204,8 @@ def choose_strategies(asked: Sequence[str] | None) -> tuple[str, ...]:
 def play(replay: Replay, setting: WhatIfSetting, name: str) -> tuple[Served, ...]:
     machine, strategy = setting.machine, STRATEGIES[name]
     limits = BatchLimits.of(setting.options, setting.group_tokens, machine.max_num_seqs)
-    predict = None
-    if strategy.length != Length.NONE:
-        known = [one.predicted_length for one in replay.recorded]
-        predict = replay_forecasts(known) if replay.predicted else GUESSED.source(seed=0)
+    known = [one.predicted_length for one in replay.recorded]
+    predict = choose_prediction(strategy, replay_forecasts(known) if replay.predicted else GUESSED.source(seed=0))
     parts = fit_parts(strategy, limits, machine, setting.prices)
     trace = [Lengths(one.arrival, one.input_length, one.output_length) for one in replay.recorded]
     return simulate(parts, machine, trace, min(replay.max_tokens, machine.context_length), predict=predict).requests

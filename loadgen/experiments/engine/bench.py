@@ -32,6 +32,7 @@ from loadgen.console import table_console
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, Clock, Subject, describe_device, load_beside, load_subject
 from loadgen.experiments.options import ROWS, EngineBench
 from loadgen.result_file import require_writable, save_json
+from loadgen.turns import take_turns
 from models.errors import UserError
 from models.progress import Bars
 
@@ -202,14 +203,10 @@ def contest(
 ) -> dict[str, Standing]:
     """A warm-up round, then `rounds` that count, each beginning with another engine; failing engines drop out."""
     standings = {name: Standing() for name in engines}
-    order = deque(engines)
-    for number in range(rounds + 1):
-        rows = draw(number)
-        for name in order:
-            if standings[name].trouble is None:
-                standings[name].play(engines[name], rows, counts=number > 0)
-            watch()
-        order.rotate(-1)
+    for number, name in take_turns([*engines], rounds + 1):
+        if standings[name].trouble is None:
+            standings[name].play(engines[name], draw(number), counts=number > 0)
+        watch()
     return standings
 
 

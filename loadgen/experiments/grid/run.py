@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from statistics import geometric_mean
+from typing import TextIO
 
 import msgspec
 from rich.console import Console
@@ -37,15 +38,23 @@ from loadgen.simulate.load import draw_arrivals
 from loadgen.simulate.prediction import Predict, read_prediction
 from loadgen.simulate.report import draw_frontier, mark_best
 from loadgen.simulate.run import GROUP_TOKENS
-from loadgen.simulate.simulation import Served, fit_parts, measure_latencies, measure_slowdown, prices_of, simulate
+from loadgen.simulate.simulation import (
+    Served,
+    choose_prediction,
+    fit_parts,
+    measure_latencies,
+    measure_slowdown,
+    prices_of,
+    simulate,
+)
+from loadgen.turns import collect
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import BatchLimits
-from scheduler.length.oracle import true_length
 from scheduler.options import Scheduling
-from scheduler.strategy import STRATEGIES, Length, Strategy
+from scheduler.strategy import STRATEGIES, Strategy
 
 KINDS = ("jct_ms", "ttft_ms", "normalized_latency_s", "slowdown")
 
@@ -105,19 +114,20 @@ def play_all(file: Path, runs: Runs, console: Console) -> tuple[Results, bool]:
     require_writable(file)
     results = read_results(file)
     console.print(tell_duration(estimate_seconds(results, runs)), highlight=False)
-    try:
-        with file.open("a") as lines, Bars() as bars:
-            bars.begin(file.stem, len(runs))
-            for cell, strategy in runs:
-                found = results.setdefault(cell, {})
-                if strategy.name not in found:
-                    found[strategy.name] = play(cell, strategy)
-                    print(json.dumps([asdict(cell), strategy.name, found[strategy.name]]), file=lines, flush=True)
-                bars.advance()
-    except KeyboardInterrupt:
-        lacking = {cell for cell, strategy in runs if strategy.name not in results.get(cell, {})}
-        return {cell: found for cell, found in results.items() if cell not in lacking}, False
-    return results, True
+    with file.open("a") as lines, Bars() as bars:
+        bars.begin(file.stem, len(runs))
+        _, whole = collect(_play_missing(results, runs, lines), lambda _: bars.advance())
+    lacking = {cell for cell, strategy in runs if strategy.name not in results.get(cell, {})}
+    return {cell: found for cell, found in results.items() if cell not in lacking}, whole
+
+
+def _play_missing(results: dict[Cell, dict[str, Figures]], runs: Runs, lines: TextIO) -> Iterator[Figures]:
+    for cell, strategy in runs:
+        found = results.setdefault(cell, {})
+        if strategy.name not in found:
+            found[strategy.name] = play(cell, strategy)
+            print(json.dumps([asdict(cell), strategy.name, found[strategy.name]]), file=lines, flush=True)
+        yield found[strategy.name]
 
 
 def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
@@ -134,8 +144,8 @@ def play(cell: Cell, strategy: Strategy) -> Figures:
     """Latencies, longest wait, Jain's index of slowdowns, and how much later than under BASE the last request ended,
     over BASE's p99.
     """
-    base, cost = _play_base(cell), MACHINES[cell.machine].cost
-    done = base if strategy.name == BASE else _play_cell(cell, strategy)
+    base, done = _play_cell(cell, STRATEGIES[BASE]), _play_cell(cell, strategy)
+    cost = MACHINES[cell.machine].cost
     later = max(one.end - other.end for one, other in zip(done, base, strict=True))
     return measure_latencies(done, cost) | {
         "wait": max(one.started - one.arrival for one in done),
@@ -144,18 +154,13 @@ def play(cell: Cell, strategy: Strategy) -> Figures:
     }
 
 
-@lru_cache(maxsize=1)
-def _play_base(cell: Cell) -> tuple[Served, ...]:
-    return _play_cell(cell, STRATEGIES[BASE])
-
-
+@lru_cache(maxsize=2)  # with BASE's run, which each needs
 def _play_cell(cell: Cell, strategy: Strategy) -> tuple[Served, ...]:
     lengths = load_lengths(cell.load, cell.requests, cell.seed)
     served = measure_capacity(cell.machine, cell.load, cell.seed)
     load = draw_arrivals(lengths, cell.rho * served, cell.burstiness, cell.seed + 1)
-    oracle = strategy.length == Length.ORACLE
-    predict = true_length if oracle else read_prediction(cell.prediction).source(cell.seed)
-    return _simulate(cell.machine, strategy, load, served, predict)
+    predict = read_prediction(cell.prediction).source(cell.seed)
+    return _simulate(cell.machine, strategy, load, served, choose_prediction(strategy, predict))
 
 
 @cache
@@ -174,7 +179,7 @@ def _simulate(
     sizes = MACHINES[machine]
     limits = BatchLimits.of(Scheduling(boost_gamma=served / BOOST), GROUP_TOKENS, sizes.max_num_seqs)
     parts = fit_parts(strategy, limits, sizes, prices_of(sizes))
-    return simulate(parts, sizes, load, max(one.output_length for one in load), predict=predict).requests
+    return simulate(parts, sizes, load, predict=predict).requests
 
 
 HEADS = ("", "JCT", "TTFT", "normalized latency", "slowdown", "median TTFT", "worst cells", "latest", "least req/s")

@@ -12,6 +12,7 @@ from loadgen.experiments.paper.row import PaperRuns, ReportRow, round_figure
 from loadgen.experiments.paper.trial import Figures, TrialLine, TrialPoint, TrialStage
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import SimulatedPrediction
+from loadgen.turns import collect
 
 FEW = 30  # requests of the papers' smallest run, Baton's Target-2
 
@@ -36,18 +37,13 @@ class Experiment:
 
     def carry_out(self, play: Callable[[str, TrialPoint], Figures]) -> Experiment:
         """Ctrl-C keeps what ran, with rows for complete points."""
-        lines: list[TrialLine] = []
-        interrupted = False
-        try:
-            for point, name in product(self.points, self.strategies):
-                lines.append(TrialLine(name, point, play(name, point)))
-        except KeyboardInterrupt:
-            interrupted = True
+        runs = product(self.points, self.strategies)
+        lines, whole = collect(TrialLine(name, point, play(name, point)) for point, name in runs)
         ran = [line.point.label for line in lines]
         complete = [line for line in lines if ran.count(line.point.label) == len(self.strategies)]
-        told = complete and not (self.sweeping and interrupted)
+        told = complete and (whole or not self.sweeping)
         rows = [*(self.compare(PaperRuns(complete)) if told else ()), *self.rows]
-        return replace(self, lines=lines, rows=rows, interrupted=interrupted)
+        return replace(self, lines=lines, rows=rows, interrupted=not whole)
 
     @property
     def warning(self) -> str | None:

@@ -11,12 +11,20 @@ from engine.simulated.machine import Machine
 from loadgen.experiments.options import Experiments
 from loadgen.experiments.paper.load import PaperLoad, Pool, outputs
 from loadgen.simulate.prediction import SimulatedPrediction
-from loadgen.simulate.simulation import Simulation, Watch, fit_parts, measure_simulation, prices_of, simulate
+from loadgen.simulate.simulation import (
+    Simulation,
+    Watch,
+    choose_prediction,
+    fit_parts,
+    measure_simulation,
+    prices_of,
+    simulate,
+)
 from models.errors import UserError
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
 from scheduler.plan import Assignment
-from scheduler.strategy import STRATEGIES, Length, Strategy
+from scheduler.strategy import STRATEGIES, Strategy
 
 SLICE_MEMORY = "slice"  # memory rule of strategies that slice
 FEW_SLICES = 3  # slices of "the vast majority" (SCLS, 5.2)
@@ -109,12 +117,8 @@ class TrialStage:
         strategy, pool, slices = at_point(STRATEGIES[name], point), point.pool or self.pool, SliceCount()
         parts = fit_parts(strategy, point.limits, point.machine, prices_of(point.machine))
         parts = replace(parts, observers=(*parts.observers, slices))
-        known: dict[str, SimulatedPrediction] = {
-            Length.NONE: SimulatedPrediction(),
-            Length.ORACLE: SimulatedPrediction(0.0),
-        }
-        predict = known.get(strategy.length, point.prediction or self.prediction).source(point.load.seed)
         max_tokens = self.max_tokens if point.pool is None else max(outputs(pool.lengths))
+        predict = choose_prediction(strategy, (point.prediction or self.prediction).source(point.load.seed))
         done = simulate(parts, point.machine, point.load.requests(pool), max_tokens, watch, predict)
         return make_trial(done, slices.early_share)
 

@@ -9,17 +9,15 @@ from functools import partial
 from statistics import fmean, pstdev
 from types import MappingProxyType
 
-from rich.table import Table
-
 from engine.simulated.machine import Machine
 from loadgen.compare.machine import describe_machine
-from loadgen.console import COLUMNS, table_console
+from loadgen.console import COLUMNS, Table, show_table, table_console
 from loadgen.experiments.validation.play import Engine, RunSpeed, Speedometer, load_engine, play, random_prompts
 from loadgen.result_file import Json, require_writable, save_json
 from loadgen.simulate.flags import ValidateFlags
 from loadgen.simulate.load import draw_arrivals, simulated_load
-from loadgen.simulate.prediction import Predict
-from loadgen.simulate.simulation import Figures, Simulation, measure_latencies, simulate
+from loadgen.simulate.simulation import Figures, Simulation, choose_prediction, measure_latencies, simulate
+from loadgen.turns import collect
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
@@ -27,7 +25,7 @@ from models.threads import run_in_own_thread
 from scheduler.assembly import find_strategies
 from scheduler.learner import inline
 from scheduler.length.oracle import true_length
-from scheduler.strategy import STRATEGIES, Length
+from scheduler.strategy import STRATEGIES
 from server.cli.config import ServeConfig, load_config
 from server.composition.scheduling import parts_for
 
@@ -103,44 +101,35 @@ def compare(real: Figures, profiled: Figures, simulated: Sequence[Figures]) -> d
     return found
 
 
-def table(verdicts: Sequence[ValidationVerdict]) -> Table:
+HEADS = (
+    *("", "engine", "by the profile", "deviation", "slowdown", "at that speed", "spread", "deviation"),
+    *("bound", "within"),
+)
+
+
+def tabulate(verdicts: Sequence[ValidationVerdict]) -> Table:
     """A line a strategy, load and quantity."""
-    shown = Table(
-        title="The simulator beside the engine",
-        title_style="bold",
-        caption="slowdown: seconds of this run's steps, over what the profile says; spread: standard deviation of "
-        f"{len(DRAWS)} simulations between which the speed differs by {DRAWS[-1] - DRAWS[0]:.1%}",
+    caption = (
+        "The simulator beside the engine; slowdown: seconds of this run's steps, over what the profile says; spread: "
+        f"standard deviation of {len(DRAWS)} simulations between which the speed differs by {DRAWS[-1] - DRAWS[0]:.1%}"
     )
-    for head in ("strategy", "ρ", ""):
-        shown.add_column(head, no_wrap=True)
-    heads = ("engine", "by the profile", "deviation", "slowdown", "at that speed", "spread", "deviation")
-    for head in (*heads, "bound", "within"):
-        shown.add_column(head, justify="right")
-    for one in verdicts:
-        for place, (name, quantity) in enumerate(one.quantities.items()):
-            whose = ("", "") if place else (one.strategy, "" if one.rho is None else f"{one.rho:g}")
-            shown.add_row(*whose, name, *_cells(quantity, f"{one.slowdown:.2f}"))
-    return shown
+    rows = (_cells(one, name, value) for one in verdicts for name, value in one.quantities.items())
+    return Table(caption, HEADS, tuple(rows))
 
 
-def _cells(one: Quantity, slowdown: str) -> tuple[str, ...]:
-    engine = (f"{one.real:.3f}", f"{one.profiled:.3f}", f"{one.profile_deviation:+.1%}", slowdown)
-    verdict = (f"{one.deviation:+.1%}", f"{one.bound:.0%}", "yes" if one.holds else "no")
-    return (*engine, f"{one.simulated:.3f}", f"{one.spread:.3f}", *verdict)
+def _cells(verdict: ValidationVerdict, name: str, one: Quantity) -> tuple[str, ...]:
+    load = "" if verdict.rho is None else f", ρ {verdict.rho:g}"
+    engine = (f"{one.real:.3f}", f"{one.profiled:.3f}", f"{one.profile_deviation:+.1%}", f"{verdict.slowdown:.2f}")
+    judged = (f"{one.deviation:+.1%}", f"{one.bound:.0%}", "yes" if one.holds else "no")
+    return (f"{verdict.strategy}{load}: {name}", *engine, f"{one.simulated:.3f}", f"{one.spread:.3f}", *judged)
 
 
 def verdict_json(one: ValidationVerdict) -> Json:
-    return {
-        "strategy": one.strategy,
-        "rho": one.rho,
-        "requests": one.requests,
-        "holds": one.holds,
-        "slowdown": one.slowdown,
-        "quantities": {
-            name: asdict(value) | {"profile_deviation": value.profile_deviation, "deviation": value.deviation}
-            for name, value in one.quantities.items()
-        },
+    quantities = {
+        name: asdict(value) | {"profile_deviation": value.profile_deviation, "deviation": value.deviation}
+        for name, value in one.quantities.items()
     }
+    return asdict(one) | {"holds": one.holds, "quantities": quantities}
 
 
 PROBE = 64  # requests at once that show what a strategy serves
@@ -193,19 +182,14 @@ def validate(asked: ValidateFlags) -> int:
     find_strategies(asked.chosen)
     require_writable(asked.save_result)
     engine = run_in_own_thread(partial(load_engine, _config(asked)))
-    machine, found = describe_machine(), list[ValidationVerdict]()
-    interrupted = False
-    try:
-        for verdict in _judge(asked, engine):
-            found.append(verdict)
-            document = {"machine": machine, "verdicts": [verdict_json(one) for one in found]}
-            save_json(asked.save_result, document)
-    except KeyboardInterrupt:
-        interrupted = True
-    table_console().print(table(found))
-    if interrupted:
-        return INTERRUPTED
-    return 0 if all(one.holds for one in found) else 1
+    machine = describe_machine()
+
+    def keep(found: list[ValidationVerdict]) -> None:
+        save_json(asked.save_result, {"machine": machine, "verdicts": [verdict_json(one) for one in found]})
+
+    found, whole = collect(_judge(asked, engine), keep)
+    table_console().print(show_table(tabulate(found)))
+    return int(not all(one.holds for one in found)) if whole else INTERRUPTED
 
 
 def _config(asked: ValidateFlags) -> ServeConfig:
@@ -236,7 +220,8 @@ def _play(
     watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
     prompts = random_prompts(trace, engine.vocabulary, asked.seed)
     parts = partial(parts_for, config, engine.infos, engine.profile, inline)
-    real = play(engine, parts, trace, prompts, _predict(config), watch, speed.hear)
+    predict = choose_prediction(STRATEGIES[config.strategy], true_length)
+    real = play(engine, parts, trace, prompts, predict, watch, speed.hear)
     return real, speed.read()
 
 
@@ -274,12 +259,7 @@ def _twin(engine: Engine) -> Machine:
 def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths]) -> Figures:
     """The scheduler believes in the profile, as on the engine."""
     parts = parts_for(config, engine.infos, engine.profile, inline)
-    done = simulate(parts, twin, trace, max(one.output_length for one in trace), predict=_predict(config))
+    done = simulate(parts, twin, trace, predict=choose_prediction(STRATEGIES[config.strategy], true_length))
     if failed := sum(not one.completed for one in done.requests):
         raise UserError(f"{failed} requests failed in the simulation of {config.strategy}")
     return measure_latencies(done.requests)
-
-
-def _predict(config: ServeConfig) -> Predict | None:
-    """The oracle on both sides; None where lengths are unused."""
-    return None if STRATEGIES[config.strategy].length == Length.NONE else true_length

@@ -62,6 +62,7 @@ def run(config: Whatif) -> int:
     from loadgen.console import table_console
     from loadgen.result_file import require_writable, save_json, stoppable
     from loadgen.simulate.whatif import OTHER_SIZES, choose_strategies, read_replay, show, try_all, whatif_json
+    from loadgen.turns import collect
     from models.progress import Bars
 
     require_writable(config.save_result)
@@ -69,14 +70,10 @@ def run(config: Whatif) -> int:
     names = choose_strategies(config.strategies)
     with stoppable(), Bars(threaded=True) as bars:
         trials = try_all(replay, _setting(config, replay), names)
-        found = next(trials)
+        first = next(trials)
         bar = bars.begin("replays; Ctrl-C keeps those that have ended", len(names) + 2 * len(OTHER_SIZES))
-        try:
-            for known in trials:
-                found = known
-                bar.advance()
-        except KeyboardInterrupt:
-            found = replace(found, interrupted=True)
+        later, whole = collect(trials, lambda _: bar.advance())
+    found = replace([first, *later][-1], interrupted=not whole)
     table_console().print(show(found))
     save_json(config.save_result, whatif_json(found))
     return INTERRUPTED if found.interrupted else 0

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from engine.measure.timing import Timings
 from loadgen.commands import add_simulate
+from loadgen.console import show_table
 from loadgen.experiments.validation import validate
 from loadgen.experiments.validation.validate import (
     FULL,
@@ -25,7 +26,7 @@ from loadgen.experiments.validation.validate import (
     compare,
     lengths,
     paced,
-    table,
+    tabulate,
     verdict_json,
 )
 from loadgen.simulate.flags import ValidateFlags
@@ -236,5 +237,5 @@ def test_it_is_told_in_figures() -> None:
     }
     console = Console(width=180)
     with console.capture() as shown:
-        console.print(table([one]))
+        console.print(show_table(tabulate([one])))
     assert all(part in shown.get() for part in ("-20.0%", "1.25", "+20.0%", "0.9", "no"))
