@@ -74,16 +74,6 @@ def test_rows_of_a_closed_batch_that_have_ended_keep_their_slots_until_the_last_
     assert running(lifecycle) == [] and lifecycle.table.idle
 
 
-def test_nobody_joins_a_closed_batch_and_the_next_is_not_even_read_before_it_ends(lifecycle: Lifecycle[Row]) -> None:
-    lifecycle.table.admit([spec(0, max_tokens=3)], CLOSED)
-    lifecycle.table.admit([spec(1, max_tokens=3)], CLOSED)
-    ended = [update.row_id for update in turns(lifecycle, 3) if update.finish_reason]
-    assert ended == [0] and list(lifecycle.table.begun) == []
-    turns(lifecycle, 1)
-    assert list(lifecycle.table.begun) == [1]
-    finish(lifecycle)
-
-
 def test_a_closed_batch_may_be_read_in_groups_of_similar_length_but_starts_as_one(
     tiny_model: LoadedModel, tiny_text: Text
 ) -> None:
@@ -209,15 +199,6 @@ def test_rows_of_some_lengths_keep_their_k_and_v(tiny_model: LoadedModel, tiny_t
     lifecycle.table.admit(rows)
     turns(lifecycle, 1)
     assert lifecycle.table.tally.prompt == 8
-
-
-def test_the_rows_of_a_slice_need_no_room_beyond_it(tiny_model: LoadedModel, tiny_text: Text) -> None:
-    """A batch planned to fill the device used to be run without its last rows, for want of headroom."""
-    lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=4 * 28, rows=4, headroom=32)
-    lifecycle.table.admit([spec(row_id, 20, max_tokens=30) for row_id in range(4)], replace(CLOSED, iterations=8))
-    updates, handed_back = until_handed_back(lifecycle)
-    assert [len(tokens) for tokens in tokens_of(updates).values()] == [9] * 4
-    assert len(handed_back.row_ids) == 4
 
 
 def sharing_a_store(model: LoadedModel, text: Text, *, chunk: int) -> tuple[Lifecycle[Row], Lifecycle[Row]]:

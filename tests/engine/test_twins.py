@@ -38,6 +38,21 @@ def test_a_closed_batch_that_fills_the_device_runs_whole(make: MakeTwin) -> None
     assert [one.row_ids for one in handed_back] == [(0, 1, 2, 3)]
 
 
+@pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])
+def test_nobody_joins_a_closed_batch_and_only_open_rows_are_read_before_it_ends(make: MakeTwin, terms: Terms) -> None:
+    twin = make(400, 4, 0)
+    twin.admit([spec(0, 3, 4)], CLOSED)
+    twin.admit([spec(1, 3, 3)], terms)
+    begun: list[RowId] = []
+    ends: list[RowId] = []
+    while not ends:
+        assert twin.running in ([], [0])
+        ends = [update.row_id for update in twin.step() if update.finish_reason is not None]
+        begun += twin.table.begun
+    assert (ends, begun) == ([0], [0] if terms.closed else [0, 1])
+    assert [update.row_id for update in finish(twin) if update.finish_reason is not None] == [1]
+
+
 def ranked(row_id: RowId, priority: int, length: int, max_tokens: int) -> RowSpec:
     return replace(spec(row_id, length, max_tokens), priority=priority)
 

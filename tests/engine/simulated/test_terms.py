@@ -123,20 +123,6 @@ def test_a_device_that_reads_no_padding_reads_each_rows_own_tokens_and_takes_the
     )
 
 
-@pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])
-def test_nobody_joins_a_closed_batch(terms: Terms) -> None:
-    device = Device()
-    device.executor.post(Admit((row(1, 3, 11),), CLOSED))
-    device.run(0.5)
-    device.executor.post(Admit((row(2, 3, 3),), terms))
-    device.run()
-    if terms.closed:
-        assert device.ends == {1: 2.0, 2: 3.2} and device.first_tokens[2] == 3.0
-    else:  # it is read meanwhile, between two iterations, and waits
-        assert device.first_tokens[2] == 2.1
-        assert device.ends == {1: 3.0, 2: 3.2}
-
-
 @pytest.mark.parametrize(("kept_from", "second", "third"), [(0, 0.3, 0.3), (NEVER, 1.3, 1.1)])
 def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(kept_from: int, second: float, third: float) -> None:
     terms = Terms(closed=True, iterations=3, kept_from=kept_from)

@@ -68,7 +68,7 @@ def test_every_rate_meets_every_burstiness_but_all_at_once_knows_none() -> None:
     [
         (["--strategies", "vs"], "nothing to compare"),
         ([], "nothing to compare"),
-        (["--strategies", "vs,fast"], "--strategies: fast is none of vs, "),
+        (["--strategies", "vs,fast"], "--strategies: fast is none of the strategies, which are vs, "),
         (["--strategies", "vs,baton", "--serve-args=--port=9"], "leave --port out"),
         (["--strategies", "vs,baton", "--serve-args=--api-key=s3cret"], "leave --api-key out, the comparison sets it"),
         (["--strategies", "vs,baton", "--serve-args", "'"], "No closing quotation"),
