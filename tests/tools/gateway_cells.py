@@ -1,6 +1,6 @@
 """What a gateway without flags serves of what its backend does, by answers' length, clients and slots.
 
-    python -m tests.server.gateway.cells [--only 4/40/1/2] [--calls 300]
+    python -m tests.tools.gateway_cells [--only 4/40/1/2] [--calls 300]
 
 A line a cell: calls a second from the second hundred calls on, direct and through a gateway of its own.
 """
