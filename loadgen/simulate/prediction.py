@@ -19,10 +19,18 @@ from engine.sampling.params import SamplingParams
 from loadgen.workload.lengths import at, text_lines
 from scheduler.length.oracle import true_length
 from scheduler.length.prediction import LengthDistribution
+from scheduler.strategy import Length, Strategy
 
 Forecast: TypeAlias = float | LengthDistribution | None  # tokens, or a distribution of them
 
 Predict: TypeAlias = Callable[[SamplingParams], Forecast]  # called once a request, in order of arrival
+
+
+def choose_prediction(strategy: Strategy, predict: Predict | None) -> Predict | None:
+    """None where lengths are unused, the oracle where they are known."""
+    known: dict[str, Predict | None] = {Length.NONE: None, Length.ORACLE: true_length}
+    return known.get(strategy.length, predict)
+
 
 STEPS = 32  # lengths in a noisy prediction's distribution
 

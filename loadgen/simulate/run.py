@@ -16,17 +16,9 @@ from loadgen.simulate import report
 from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import RATE, fit_load, is_timed, simulated_load
 from loadgen.simulate.node import ROUTERS
-from loadgen.simulate.prediction import read_lengths
+from loadgen.simulate.prediction import choose_prediction, read_lengths
 from loadgen.simulate.report import Axis, Ran
-from loadgen.simulate.simulation import (
-    Figures,
-    Simulation,
-    choose_prediction,
-    fit_parts,
-    measure_simulation,
-    prices_of,
-    simulate,
-)
+from loadgen.simulate.simulation import Figures, Simulation, fit_parts, measure_simulation, prices_of, simulate
 from loadgen.turns import collect
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError

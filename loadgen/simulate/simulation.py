@@ -26,11 +26,10 @@ from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
-from scheduler.length.oracle import true_length
 from scheduler.node_router import Job, list_prefixes
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
-from scheduler.strategy import Length, Strategy
+from scheduler.strategy import Strategy
 from scheduler.stream import TokenStream
 
 
@@ -77,12 +76,6 @@ def fit_parts(strategy: Strategy, limits: BatchLimits, machine: Machine, prices:
     return assemble(
         strategy, limits.within(machine.capacity_tokens, machine.context_length, machine.max_num_seqs), prices
     )
-
-
-def choose_prediction(strategy: Strategy, predict: Predict | None) -> Predict | None:
-    """None where lengths are unused, the oracle where they are known."""
-    known: dict[str, Predict | None] = {Length.NONE: None, Length.ORACLE: true_length}
-    return known.get(strategy.length, predict)
 
 
 Watch = Callable[[int], None]  # called with the number of ended requests

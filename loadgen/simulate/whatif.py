@@ -17,8 +17,8 @@ from rich.text import Text
 from engine.simulated.machine import Machine
 from loadgen.console import TABLES, show_table, tabulate
 from loadgen.result_file import Json
-from loadgen.simulate.prediction import SimulatedPrediction, replay_forecasts
-from loadgen.simulate.simulation import Figures, Served, choose_prediction, fit_parts, measure_latencies, simulate
+from loadgen.simulate.prediction import SimulatedPrediction, choose_prediction, replay_forecasts
+from loadgen.simulate.simulation import Figures, Served, fit_parts, measure_latencies, simulate
 from loadgen.workload.lengths import Lengths
 from models.errors import UserError
 from scheduler.assembly import find_strategies

@@ -10,16 +10,8 @@ from typing import Any, TypeAlias
 from engine.simulated.machine import Machine
 from loadgen.experiments.options import Experiments
 from loadgen.experiments.paper.load import PaperLoad, Pool, outputs
-from loadgen.simulate.prediction import SimulatedPrediction
-from loadgen.simulate.simulation import (
-    Simulation,
-    Watch,
-    choose_prediction,
-    fit_parts,
-    measure_simulation,
-    prices_of,
-    simulate,
-)
+from loadgen.simulate.prediction import SimulatedPrediction, choose_prediction
+from loadgen.simulate.simulation import Simulation, Watch, fit_parts, measure_simulation, prices_of, simulate
 from models.errors import UserError
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling

@@ -16,7 +16,8 @@ from loadgen.experiments.validation.play import Engine, RunSpeed, Speedometer, l
 from loadgen.result_file import Json, require_writable, save_json
 from loadgen.simulate.flags import ValidateFlags
 from loadgen.simulate.load import draw_arrivals, simulated_load
-from loadgen.simulate.simulation import Figures, Simulation, choose_prediction, measure_latencies, simulate
+from loadgen.simulate.prediction import choose_prediction
+from loadgen.simulate.simulation import Figures, Simulation, measure_latencies, simulate
 from loadgen.turns import collect
 from loadgen.workload.lengths import Lengths
 from models.errors import INTERRUPTED, UserError
