@@ -11,10 +11,9 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
@@ -44,7 +43,7 @@ LEXER_ERROR = "lexer error"  # prefix of the error where the part shared by a gr
 DEAD_END = "NoExtensionBias"  # prefix of the error where no token is allowed
 
 # ASCII, as in JSON Schema; llguidance takes Unicode's, newer than most clients'
-ASCII_CLASSES = MappingProxyType({r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"})
+ASCII_CLASSES: Mapping[str, str] = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
 
 CLASS = re.compile(r"\\.", flags=re.DOTALL)
 JSON_RULE = re.compile(r"^(?P<name>\w+): %json (?P<schema>\{.*\})$", flags=re.MULTILINE)

@@ -136,12 +136,7 @@ class OnlineForest:
     own newest answers. Event loop only, but for the work that it submits."""
 
     def __init__(
-        self,
-        features: TokenFeatures,
-        submit: Submit,
-        clock: Clock,
-        known: Iterable[ServedRow] = (),
-        fit: Fit = fit,
+        self, features: TokenFeatures, submit: Submit, clock: Clock, known: Iterable[ServedRow] = (), fit: Fit = fit
     ) -> None:
         """`submit` runs work off the event loop, where `fit` is called; `known` are answers of before, oldest first, of
         which those count that have features of this kind."""

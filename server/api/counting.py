@@ -6,7 +6,6 @@ Texts are read off the event loop; nothing gets in line.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import ClassVar
 
 import msgspec
@@ -49,9 +48,11 @@ async def estimate(request: web.Request) -> web.Response:
     return json_response(told)
 
 
-KINDS: Mapping[str, type[schema.GenerationBody]] = MappingProxyType(
-    {"prompt": schema.CompletionBody, "input": ResponsesBody, "messages": schema.ChatBody}
-)
+KINDS: Mapping[str, type[schema.GenerationBody]] = {
+    "prompt": schema.CompletionBody,
+    "input": ResponsesBody,
+    "messages": schema.ChatBody,
+}
 """The field with a body's prompt -> the kind of the body."""
 
 

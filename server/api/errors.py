@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from math import ceil
-from types import MappingProxyType
 
 import msgspec
 from aiohttp import web
@@ -31,26 +30,24 @@ log = logging.getLogger(__name__)
 _CODE = web.RequestKey("error_code", str)
 
 
-STATUSES: Mapping[int, tuple[str, str]] = MappingProxyType(
-    {
-        400: ("BadRequestError", "invalid_request"),
-        401: ("AuthenticationError", "invalid_api_key"),
-        403: ("PermissionDeniedError", "forbidden"),
-        404: ("NotFoundError", "not_found"),
-        405: ("MethodNotAllowedError", "method_not_allowed"),
-        408: ("RequestTimeoutError", "request_timeout"),
-        413: ("PayloadTooLargeError", "body_too_large"),
-        415: ("UnsupportedMediaTypeError", "unsupported_encoding"),
-        417: ("ExpectationFailedError", "expectation_failed"),
-        421: ("MisdirectedRequestError", "misdirected_request"),
-        429: ("RateLimitError", "rate_limit_exceeded"),
-        499: ("RequestCancelledError", "request_cancelled"),
-        500: ("InternalServerError", "internal_error"),
-        503: ("ServiceUnavailableError", "unavailable"),
-        504: ("DeadlineExceededError", "deadline_exceeded"),
-        507: ("InsufficientStorageError", "disk_full"),
-    }
-)
+STATUSES: Mapping[int, tuple[str, str]] = {
+    400: ("BadRequestError", "invalid_request"),
+    401: ("AuthenticationError", "invalid_api_key"),
+    403: ("PermissionDeniedError", "forbidden"),
+    404: ("NotFoundError", "not_found"),
+    405: ("MethodNotAllowedError", "method_not_allowed"),
+    408: ("RequestTimeoutError", "request_timeout"),
+    413: ("PayloadTooLargeError", "body_too_large"),
+    415: ("UnsupportedMediaTypeError", "unsupported_encoding"),
+    417: ("ExpectationFailedError", "expectation_failed"),
+    421: ("MisdirectedRequestError", "misdirected_request"),
+    429: ("RateLimitError", "rate_limit_exceeded"),
+    499: ("RequestCancelledError", "request_cancelled"),
+    500: ("InternalServerError", "internal_error"),
+    503: ("ServiceUnavailableError", "unavailable"),
+    504: ("DeadlineExceededError", "deadline_exceeded"),
+    507: ("InsufficientStorageError", "disk_full"),
+}
 """Status -> an error's `type` and its usual `code`."""
 
 LONGEST_MESSAGE = 1000
@@ -115,16 +112,14 @@ def busy(message: str, code: str, retry_after: float, *, close: bool = False) ->
     return ApiError(429, message, code=code, close=close, headers=headers)
 
 
-_FAILURES: Mapping[Failure | None, tuple[int, str]] = MappingProxyType(
-    {
-        Failure.SHUTDOWN: (503, "server_shutting_down"),
-        Failure.EXECUTOR: (503, "executor_failed"),
-        Failure.SCHEDULER: (500, "scheduler_failed"),
-        # Not 408: the request was fine and came whole, but nothing came of it in the time that was given.
-        Failure.DEADLINE: (504, "deadline_exceeded"),
-        None: (500, "generation_failed"),
-    }
-)
+_FAILURES: Mapping[Failure | None, tuple[int, str]] = {
+    Failure.SHUTDOWN: (503, "server_shutting_down"),
+    Failure.EXECUTOR: (503, "executor_failed"),
+    Failure.SCHEDULER: (500, "scheduler_failed"),
+    # Not 408: the request was fine and came whole, but nothing came of it in the time that was given.
+    Failure.DEADLINE: (504, "deadline_exceeded"),
+    None: (500, "generation_failed"),
+}
 
 
 def failure_error(failure: Failure | None, message: str) -> ApiError:
@@ -210,17 +205,15 @@ def internal_error(request: web.Request) -> ApiError:
     return ApiError(500, f"internal error; the server's log tells more under the request id {request_id(request)}")
 
 
-OTHERS = MappingProxyType(
-    {
-        "/api/chat": "/v1/chat/completions",
-        "/api/generate": "/v1/completions",
-        "/completion": "/v1/completions",
-        "/generate": "/v1/completions",
-        "/api/tags": "/v1/models",
-        "/api/embed": "/v1/embeddings",
-        "/embedding": "/v1/embeddings",
-    }
-)
+OTHERS: Mapping[str, str] = {
+    "/api/chat": "/v1/chat/completions",
+    "/api/generate": "/v1/completions",
+    "/completion": "/v1/completions",
+    "/generate": "/v1/completions",
+    "/api/tags": "/v1/models",
+    "/api/embed": "/v1/embeddings",
+    "/embedding": "/v1/embeddings",
+}
 """Paths of Ollama, llama.cpp and TGI, and what stands for them here."""
 
 

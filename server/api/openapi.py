@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -103,15 +102,13 @@ def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
     return dict(sorted(schemas.items()))
 
 
-_EVENT: Mapping[str, Any] = MappingProxyType(
-    {
-        "type": "object",
-        "description": "With `stream`: server-sent events. This is one; its `data` is `[DONE]`, or a JSON object of "
-        "those in `x-events`.",
-        "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
-        "required": ["data"],
-    }
-)
+_EVENT: Mapping[str, Any] = {
+    "type": "object",
+    "description": "With `stream`: server-sent events. This is one; its `data` is `[DONE]`, or a JSON object of "
+    "those in `x-events`.",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
@@ -129,7 +126,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     success = _json(operation.reply)
     if operation.events:
         events = [_ref(event) for event in operation.events]
-        success["text/event-stream"] = {"schema": dict(_EVENT), "x-events": events}
+        success["text/event-stream"] = {"schema": _EVENT, "x-events": events}
     success |= {media: {} for media in operation.other}
     # Any status but 200. Its `type` and `code` tell what is wrong; 429 says when to come again.
     error = _json(ErrorBody if operation.dialect is None else operation.dialect.error)

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from types import MappingProxyType
 
 import msgspec
 from aiohttp import web
@@ -33,7 +32,7 @@ LATER = (429, 503)  # retried statuses
 
 
 # paths that reach the dispatcher
-ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType({"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION})
+ENDPOINTS: Mapping[str, Endpoint] = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}
 
 EMBEDDINGS = "/v1/embeddings"
 

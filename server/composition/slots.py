@@ -54,11 +54,7 @@ class MeasuredSlots(msgspec.Struct, frozen=True):
 
 
 def choose_slots(
-    config: ServeConfig,
-    model: LoadedModel,
-    text: Text,
-    cache: Path,
-    clock: Callable[[], float] = time.perf_counter,
+    config: ServeConfig, model: LoadedModel, text: Text, cache: Path, clock: Callable[[], float] = time.perf_counter
 ) -> int:
     """The sequences that an executor shall run at a time: those of --max-num-seqs, else what the machine gains by."""
     if config.max_num_seqs is not None:

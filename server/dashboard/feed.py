@@ -10,7 +10,6 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
 from aiohttp import web
@@ -164,21 +163,17 @@ async def close_feed(app: web.Application) -> None:
 
 
 FOLDER = Path(__file__).parent / "static"
-TYPES: Mapping[str, str] = MappingProxyType(
-    {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-)
+TYPES: Mapping[str, str] = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-HEADERS: Mapping[str, str] = MappingProxyType(
-    {
-        "Content-Security-Policy": POLICY,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",  # revalidated each time, by 304 if unchanged
-    }
-)
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # revalidated each time, by 304 if unchanged
+}
 
 
 def _file(name: str) -> web.FileResponse:

@@ -106,11 +106,7 @@ class Connection(web.RequestHandler):
             self._stalled = None
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Answer what no handler got to see: above all bytes that are no HTTP."""
         super().handle_error(request, status, exc, message)  # logs it; raises where an answer has begun
@@ -145,11 +141,7 @@ class Listener(web.BaseSite):
     """A socket that is bound, and from `start` on listens."""
 
     def __init__(
-        self,
-        runner: web.AppRunner,
-        sock: socket.socket,
-        settings: Listening,
-        ssl_context: SSLContext | None = None,
+        self, runner: web.AppRunner, sock: socket.socket, settings: Listening, ssl_context: SSLContext | None = None
     ) -> None:
         super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
         self._socket = sock

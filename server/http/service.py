@@ -214,12 +214,7 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
     caller, code = holder_of(request), error_code(request)
     line = f"{request.method} {path} {status} {milliseconds} ms {request_id(request)}"
     fields = with_fields(
-        method=request.method,
-        path=path,
-        status=status,
-        duration_ms=milliseconds,
-        caller=caller,
-        error=code,
+        method=request.method, path=path, status=status, duration_ms=milliseconds, caller=caller, error=code
     )
     log.log(level, "%s%s", line, f" by {caller}" if caller else "", extra=fields)
     if (metrics := request.app.get(METRICS)) is not None:

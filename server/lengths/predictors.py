@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from models.catalog.catalog import Catalog, CatalogError, default_cache
 from models.errors import UserError
@@ -45,12 +44,10 @@ class PredictorKind:
     """Prompts in the length cache by default. A look-up embeds texts, which is what the forest does anyway."""
 
 
-KINDS: Mapping[Length, PredictorKind] = MappingProxyType(
-    {
-        Length.FOREST: PredictorKind(forest_path, make_forest_worker, learns=True, cache_size=0),
-        Length.PROXY: PredictorKind(proxy_path, make_proxy_worker, learns=False, cache_size=CAPACITY),
-    }
-)
+KINDS: Mapping[Length, PredictorKind] = {
+    Length.FOREST: PredictorKind(forest_path, make_forest_worker, learns=True, cache_size=0),
+    Length.PROXY: PredictorKind(proxy_path, make_proxy_worker, learns=False, cache_size=CAPACITY),
+}
 
 
 def choose_predictor(config: ServeConfig) -> Length:

@@ -169,10 +169,7 @@ class Gauges(Collector):
 
 
 def _family(
-    kind: type[Gauge] | type[Counter],
-    name: str,
-    text: str,
-    values: Sequence[tuple[Mapping[str, str], float]],
+    kind: type[Gauge] | type[Counter], name: str, text: str, values: Sequence[tuple[Mapping[str, str], float]]
 ) -> Metric:
     """One metric, as labels and a number each; all of them have the same labels."""
     family = kind(name, text, labels=list(values[0][0]) if values else ())

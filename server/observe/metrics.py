@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, product
 from math import inf
-from types import MappingProxyType
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
@@ -52,94 +51,86 @@ REASONS = (
 )
 """Codes of the errors that turn a call away which another time could have been served."""
 
-LABELS: Mapping[str, Mapping[str, Iterable[str]]] = MappingProxyType(
-    {
-        "vllm:request_success": {"finished_reason": GOOD},
-        "lengthwise:request_failure": {"kind": FAILURES},
-        "vllm:admission_rejections": {"reason": REASONS},
-        "lengthwise:http_responses": {"method": (), "route": (), "status": ()},
-        "lengthwise:client_service_tokens": {"client": ("all",)},
-        "lengthwise:pad_tokens": {"phase": ("prefill", "decode")},
-        "lengthwise:executor_busy_seconds": {"executor": ()},
-        "lengthwise:handed_back_rows": {"cause": Cause, "kv": ("kept", "dropped")},
-        "lengthwise:predicted_intervals": {"inside": ("true", "false")},
-        "lengthwise:eta_answers": {"interval": ("inside", "below", "above")},
-    }
-)
+LABELS: Mapping[str, Mapping[str, Iterable[str]]] = {
+    "vllm:request_success": {"finished_reason": GOOD},
+    "lengthwise:request_failure": {"kind": FAILURES},
+    "vllm:admission_rejections": {"reason": REASONS},
+    "lengthwise:http_responses": {"method": (), "route": (), "status": ()},
+    "lengthwise:client_service_tokens": {"client": ("all",)},
+    "lengthwise:pad_tokens": {"phase": ("prefill", "decode")},
+    "lengthwise:executor_busy_seconds": {"executor": ()},
+    "lengthwise:handed_back_rows": {"cause": Cause, "kv": ("kept", "dropped")},
+    "lengthwise:predicted_intervals": {"inside": ("true", "false")},
+    "lengthwise:eta_answers": {"interval": ("inside", "below", "above")},
+}
 """Labels of counters, and those of their values that are known beforehand, which begin with 0."""
 
-COUNTERS: Mapping[str, str] = MappingProxyType(
-    {
-        "vllm:request_success": "Requests that ended with a complete answer, or at their token limit.",
-        "lengthwise:request_failure": "Requests that failed, or whose client left.",
-        "vllm:admission_rejections": "Calls refused with 429 or 503, by the code of the error.",
-        "lengthwise:http_responses": "HTTP responses.",
-        "lengthwise:client_service_tokens": "Service to each client: 1 for a prompt token, 2 for a generated one.",
-        "vllm:prompt_tokens": "Prompt tokens read.",
-        "vllm:generation_tokens": "Tokens generated for answers.",
-        "lengthwise:pad_tokens": "Padding: cells computed or read that held no token of their sequence.",
-        "lengthwise:decode_reads": "Cells of keys and values read by decode steps: rows times columns.",
-        "lengthwise:invalid_tokens": "Tokens generated for sequences that had ended but kept their slot.",
-        "lengthwise:executor_busy_seconds": "Seconds during which an executor was computing.",
-        "lengthwise:executor_deaths": "Executors that died.",
-        "vllm:num_preemptions": "Running sequences that were paused or handed back for lack of memory or for priority.",
-        "lengthwise:handed_back_rows": "Sequences returned to the queue before their end, by cause and fate of K/V.",
-        "lengthwise:overpredicted_tokens": "Tokens that were predicted and not generated, of judged answers.",
-        "lengthwise:underpredicted_tokens": "Tokens that were generated and not predicted, of judged answers.",
-        "lengthwise:predicted_within_twice": "Judged answers whose prediction was within a factor of 2.",
-        "lengthwise:predicted_intervals": "Judged answers, by whether they were inside the 90 % interval.",
-        "lengthwise:eta_answers": "Answers that ended inside, below or above the interval estimated at arrival.",
-    }
-)
+COUNTERS: Mapping[str, str] = {
+    "vllm:request_success": "Requests that ended with a complete answer, or at their token limit.",
+    "lengthwise:request_failure": "Requests that failed, or whose client left.",
+    "vllm:admission_rejections": "Calls refused with 429 or 503, by the code of the error.",
+    "lengthwise:http_responses": "HTTP responses.",
+    "lengthwise:client_service_tokens": "Service to each client: 1 for a prompt token, 2 for a generated one.",
+    "vllm:prompt_tokens": "Prompt tokens read.",
+    "vllm:generation_tokens": "Tokens generated for answers.",
+    "lengthwise:pad_tokens": "Padding: cells computed or read that held no token of their sequence.",
+    "lengthwise:decode_reads": "Cells of keys and values read by decode steps: rows times columns.",
+    "lengthwise:invalid_tokens": "Tokens generated for sequences that had ended but kept their slot.",
+    "lengthwise:executor_busy_seconds": "Seconds during which an executor was computing.",
+    "lengthwise:executor_deaths": "Executors that died.",
+    "vllm:num_preemptions": "Running sequences that were paused or handed back for lack of memory or for priority.",
+    "lengthwise:handed_back_rows": "Sequences returned to the queue before their end, by cause and fate of K/V.",
+    "lengthwise:overpredicted_tokens": "Tokens that were predicted and not generated, of judged answers.",
+    "lengthwise:underpredicted_tokens": "Tokens that were generated and not predicted, of judged answers.",
+    "lengthwise:predicted_within_twice": "Judged answers whose prediction was within a factor of 2.",
+    "lengthwise:predicted_intervals": "Judged answers, by whether they were inside the 90 % interval.",
+    "lengthwise:eta_answers": "Answers that ended inside, below or above the interval estimated at arrival.",
+}
 """What each counter is. Judged answers are those that ended by themselves and were predicted to."""
 
-HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = MappingProxyType(
-    {
-        SECONDS: {
-            "vllm:time_to_first_token_seconds": "Seconds from a request's arrival to its first token.",
-            "lengthwise:step_seconds": "Seconds of an executor's step: a chunk of a prompt, or one decode step.",
-            "lengthwise:event_loop_lag_seconds": "Seconds by which the event loop woke up late, four times a second.",
-            "lengthwise:prediction_seconds": "Seconds that a request waits for its length prediction.",
-            "lengthwise:late_prediction_seconds": "Seconds that a request had gone on without its length prediction.",
-            "lengthwise:serving_time_seconds": "Seconds taken by batches whose serving time was predicted.",
-            "lengthwise:serving_time_error_seconds": "Seconds between predicted and true serving time of a batch.",
-            "vllm:request_queue_time_seconds": "Seconds from a request's arrival until its prompt begins to be read.",
-            "vllm:e2e_request_latency_seconds": "Seconds from a request's arrival to its last token.",
-            "vllm:request_inference_time_seconds": "Seconds from the start of a request's prompt to its last token.",
-            "vllm:request_prefill_time_seconds": "Seconds from the start of a request's prompt to its first token.",
-            "vllm:request_decode_time_seconds": "Seconds from a request's first token to its last.",
-        },
-        GAPS: {
-            "lengthwise:token_write_seconds": "Seconds from the making of a stream's tokens until they are written.",
-            "vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request.",
-        },
-        TOKENS: {
-            "vllm:request_prompt_tokens": "Prompt tokens of a request.",
-            "vllm:request_generation_tokens": "Tokens of an answer, the end token included.",
-            "vllm:request_params_max_tokens": "The token limit (max_tokens) of a request.",
-            "lengthwise:request_predicted_tokens": "Predicted length of an answer.",
-            "lengthwise:predicted_length_error_tokens": "Tokens between predicted and true length, of judged answers.",
-        },
-        RUNS: {"lengthwise:request_runs": "Times that a request was given to an executor, by slice or pause."},
-        ROWS: {"lengthwise:batch_rows": "Sequences in the batch at each decode step."},
-        STEP_TOKENS: {"vllm:iteration_tokens_total": "Tokens read and generated in one step of an executor."},
-        SHARES: {
-            "lengthwise:predicted_length_relative_error": "Error of the predicted length, divided by the true length.",
-            "lengthwise:eta_relative_error": "Error of the latency estimated at arrival, divided by the true latency.",
-        },
-    }
-)
+HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = {
+    SECONDS: {
+        "vllm:time_to_first_token_seconds": "Seconds from a request's arrival to its first token.",
+        "lengthwise:step_seconds": "Seconds of an executor's step: a chunk of a prompt, or one decode step.",
+        "lengthwise:event_loop_lag_seconds": "Seconds by which the event loop woke up late, four times a second.",
+        "lengthwise:prediction_seconds": "Seconds that a request waits for its length prediction.",
+        "lengthwise:late_prediction_seconds": "Seconds that a request had gone on without its length prediction.",
+        "lengthwise:serving_time_seconds": "Seconds taken by batches whose serving time was predicted.",
+        "lengthwise:serving_time_error_seconds": "Seconds between predicted and true serving time of a batch.",
+        "vllm:request_queue_time_seconds": "Seconds from a request's arrival until its prompt begins to be read.",
+        "vllm:e2e_request_latency_seconds": "Seconds from a request's arrival to its last token.",
+        "vllm:request_inference_time_seconds": "Seconds from the start of a request's prompt to its last token.",
+        "vllm:request_prefill_time_seconds": "Seconds from the start of a request's prompt to its first token.",
+        "vllm:request_decode_time_seconds": "Seconds from a request's first token to its last.",
+    },
+    GAPS: {
+        "lengthwise:token_write_seconds": "Seconds from the making of a stream's tokens until they are written.",
+        "vllm:request_time_per_output_token_seconds": "Mean seconds between two tokens of a request.",
+    },
+    TOKENS: {
+        "vllm:request_prompt_tokens": "Prompt tokens of a request.",
+        "vllm:request_generation_tokens": "Tokens of an answer, the end token included.",
+        "vllm:request_params_max_tokens": "The token limit (max_tokens) of a request.",
+        "lengthwise:request_predicted_tokens": "Predicted length of an answer.",
+        "lengthwise:predicted_length_error_tokens": "Tokens between predicted and true length, of judged answers.",
+    },
+    RUNS: {"lengthwise:request_runs": "Times that a request was given to an executor, by slice or pause."},
+    ROWS: {"lengthwise:batch_rows": "Sequences in the batch at each decode step."},
+    STEP_TOKENS: {"vllm:iteration_tokens_total": "Tokens read and generated in one step of an executor."},
+    SHARES: {
+        "lengthwise:predicted_length_relative_error": "Error of the predicted length, divided by the true length.",
+        "lengthwise:eta_relative_error": "Error of the latency estimated at arrival, divided by the true latency.",
+    },
+}
 """What each histogram is, by the bounds of its buckets."""
 
-SPANS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "vllm:request_queue_time_seconds": ("arrival", "started"),
-        "vllm:e2e_request_latency_seconds": ("arrival", "end"),
-        "vllm:request_inference_time_seconds": ("started", "end"),
-        "vllm:request_prefill_time_seconds": ("started", "first_token"),
-        "vllm:request_decode_time_seconds": ("first_token", "end"),
-    }
-)
+SPANS: Mapping[str, tuple[str, str]] = {
+    "vllm:request_queue_time_seconds": ("arrival", "started"),
+    "vllm:e2e_request_latency_seconds": ("arrival", "end"),
+    "vllm:request_inference_time_seconds": ("started", "end"),
+    "vllm:request_prefill_time_seconds": ("started", "first_token"),
+    "vllm:request_decode_time_seconds": ("first_token", "end"),
+}
 """Histograms of the time between two moments of a request, as its Times name them."""
 
 GAP = "vllm:inter_token_latency_seconds"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
@@ -71,13 +70,11 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     web_search_options: Annotated[Raw, refused("this server looks nothing up")] = ABSENT
 
 
-_REFUSED: Mapping[str, tuple[str, frozenset[bytes]]] = MappingProxyType(
-    {
-        name: (meta.description, frozenset({b"", *map(orjson.dumps, meta.extra_json_schema["enum"])}))
-        for name, hint in get_type_hints(Foreign, include_extras=True).items()
-        for meta in hint.__metadata__
-    }
-)
+_REFUSED: Mapping[str, tuple[str, frozenset[bytes]]] = {
+    name: (meta.description, frozenset({b"", *map(orjson.dumps, meta.extra_json_schema["enum"])}))
+    for name, hint in get_type_hints(Foreign, include_extras=True).items()
+    for meta in hint.__metadata__
+}
 """The fields of Foreign -> why each is refused, and its values, without white space, that ask for nothing."""
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -105,9 +104,11 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     deadline_ms: chat.Deadline | None = None
 
 
-CHAT_WORDS: Mapping[str, str] = MappingProxyType(
-    {".function.parameters": ".input_schema", ".function.name": ".name", "response_format.json_schema": "output_config"}
-)
+CHAT_WORDS: Mapping[str, str] = {
+    ".function.parameters": ".input_schema",
+    ".function.name": ".name",
+    "response_format.json_schema": "output_config",
+}
 """A chat's words in messages about errors -> those of this API."""
 
 SAMPLING = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms")

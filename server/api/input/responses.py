@@ -6,7 +6,6 @@ Text and functions are there; whatever else OpenAI's responses know is refused b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
@@ -117,14 +116,18 @@ class ResponsesBody(chat.GenerationBody, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
 
 
-OWN_NAMES: Mapping[str, str] = MappingProxyType(
-    {"messages": "input", "max_completion_tokens": "max_output_tokens", "response_format": "text"}
-)
+OWN_NAMES: Mapping[str, str] = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text",
+}
 """A chat's field -> what the same is called here."""
 
-OWN_WORDS: Mapping[str, str] = MappingProxyType(
-    {"response_format.json_schema": "text.format", ".function.parameters": ".parameters", ".function.name": ".name"}
-)
+OWN_WORDS: Mapping[str, str] = {
+    "response_format.json_schema": "text.format",
+    ".function.parameters": ".parameters",
+    ".function.name": ".name",
+}
 """A chat's words in messages about errors -> those of this API."""
 
 

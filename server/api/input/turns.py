@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ from server.api.input.schema import TEXTS, Content, Message, PastCall
 from server.api.input.tools import Turn
 
 # OpenAI's other words for roles that chat templates know
-ROLES: Mapping[str, str] = MappingProxyType({"developer": "system", "function": "tool"})
+ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
 
 
 def as_turn(message: Message, path: str, names: dict[str, str], objects: bool) -> Turn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -93,17 +92,15 @@ class MessageError(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
     request_id: str
 
 
-_ERROR_TYPES: Mapping[int, str] = MappingProxyType(
-    {
-        401: "authentication_error",
-        403: "permission_error",
-        404: "not_found_error",
-        413: "request_too_large",
-        429: "rate_limit_error",
-        503: "overloaded_error",
-        504: "timeout_error",
-    }
-)
+_ERROR_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 """Statuses -> Anthropic's name of the error; any other is the request's below 500, and the server's from there on."""
 
 
