@@ -6,13 +6,13 @@ which prefixes sent to that node before cost nothing.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf
 from typing import Generic, TypeVar
 
+from models.recent import Recent
 from scheduler.waiting.prices import Prices, device_prices
 
 Name = TypeVar("Name", bound=Hashable)
@@ -59,7 +59,7 @@ class _Node:
     load: NodeLoad  # as last reported
     sent: list[tuple[float, float]] = field(default_factory=list)  # (time, seconds of work) of requests sent since
     jobs: int = 0  # in all
-    prefixes: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    prefixes: Recent[int, None] = field(default_factory=lambda: Recent(REMEMBERED))
 
     def own_work(self, job: Job) -> float:
         """Seconds of the node for a request."""
@@ -78,9 +78,6 @@ class _Node:
         self.jobs += 1
         for prefix in job.prefixes:
             self.prefixes[prefix] = None
-            self.prefixes.move_to_end(prefix)
-        while len(self.prefixes) > REMEMBERED:
-            self.prefixes.popitem(last=False)
 
 
 class WorkRouter(Generic[Name]):

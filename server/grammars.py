@@ -19,7 +19,6 @@ import signal
 import socket
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -34,6 +33,7 @@ import msgspec
 
 from engine.sampling.grammar import Compiled, GrammarError, Grammars
 from engine.sampling.params import Grammar
+from models.recent import Recent
 from server.process.worker_process import kill, spawn
 
 log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class GrammarCompiler:
         self.grammars = grammars
         self._tester = tester
         self._lock = threading.Lock()
-        self._outcomes: OrderedDict[bytes, Outcome | None] = OrderedDict()  # None for those that were exceeded
+        self._outcomes = Recent[bytes, Outcome | None](REMEMBERED)  # None for those that were exceeded
         give_way = partial(os.nice, NICENESS)  # each thread has a niceness of its own
         self._pools = (
             (QUICK, ThreadPoolExecutor(QUICK_TRIALS, "grammars", give_way)),
@@ -205,9 +205,6 @@ class GrammarCompiler:
                 outcome = self._run(trial)
         with self._lock:
             self._outcomes[key] = outcome
-            self._outcomes.move_to_end(key)
-            if len(self._outcomes) > REMEMBERED:
-                self._outcomes.popitem(last=False)
         if outcome is None:
             raise Exceeded
         if outcome.error is not None:

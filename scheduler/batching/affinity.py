@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
+from models.recent import Recent
 from scheduler.request import Request
 from scheduler.worker import Worker
 
@@ -15,7 +15,7 @@ class Affinity:
     """The executor of each `prompt_cache_key`'s last request."""
 
     def __init__(self) -> None:
-        self.workers: OrderedDict[str, Worker] = OrderedDict()  # read only
+        self.workers = Recent[str, Worker](REMEMBERED)  # read only
 
     def worker(self, request: Request) -> Worker | None:
         """None where unknown, or it takes no rows."""
@@ -25,6 +25,3 @@ class Affinity:
     def run(self, requests: Iterable[Request], worker: Worker) -> None:
         for request in requests:
             self.workers[request.prompt_cache_key] = worker
-            self.workers.move_to_end(request.prompt_cache_key)
-        while len(self.workers) > REMEMBERED:
-            self.workers.popitem(last=False)

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from models.recent import Recent
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.prediction import Estimate, LengthDistribution, LengthPredictor, Source
 
@@ -115,7 +116,7 @@ class CachedPredictor:
         self._predictor = predictor
         self._embed = embed
         self.cache = cache
-        self._asked: OrderedDict[LengthQuery, NDArray[np.float32]] = OrderedDict()  # their embeddings
+        self._asked = Recent[LengthQuery, NDArray[np.float32]](MOST_ASKED)  # their embeddings
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """One estimate for each query, in order; raises what the embedder and the predictor raise."""
@@ -140,9 +141,6 @@ class CachedPredictor:
 
     def _look_up(self, query: LengthQuery, embedding: NDArray[np.float32]) -> int | None:
         self._asked[query] = embedding
-        self._asked.move_to_end(query)
-        while len(self._asked) > MOST_ASKED:
-            self._asked.popitem(last=False)
         return self.cache.find(embedding, _prompt_length(query), query.scope)
 
 

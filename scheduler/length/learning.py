@@ -12,7 +12,7 @@ time.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log2
@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from models.recent import Recent
 from scheduler.clock import Clock
 from scheduler.journal.file import ANSWERED, CUT, RequestEntry
 from scheduler.learner import Learner, Lesson
@@ -103,7 +104,7 @@ class LengthHistory:
 
     def __init__(self, instructions: int = INSTRUCTIONS) -> None:
         self._newest = HolderStore(_Lengths, VALUES, instructions, OVERHEAD)
-        self._latest: OrderedDict[str, tuple[int, bool]] = OrderedDict()  # each holder's: length, and whether cut
+        self._latest = Recent[str, tuple[int, bool]](WINDOW)  # each holder's: length, and whether cut
 
     def add(self, scope: str, instruction: str, length: int, *, cut: bool = False) -> None:
         """Add an answer of `length` tokens; one that was cut would have been longer."""
@@ -111,9 +112,6 @@ class LengthHistory:
         for key in ((scope, hash(instruction)), (scope,)):
             self._newest.add(holder, key, -length if cut else length).counted = False
         self._latest[holder] = length, cut
-        self._latest.move_to_end(holder)
-        if len(self._latest) > WINDOW:
-            self._latest.popitem(last=False)
 
     def expect(self, scope: str, instruction: str) -> float | None:
         """The median of this instruction's answers, else of all that the scope had, else of the latest of each of

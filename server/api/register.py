@@ -8,7 +8,6 @@ have ended it keeps a bounded number, without their prompts.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowId, RowUpdate
+from models.recent import Recent
 from scheduler.dispatcher import Dispatcher
 from scheduler.request import Request
 from server.api.errors import ApiError, invalid
@@ -95,10 +95,9 @@ class Register:
 
     def __init__(self, dispatcher: Dispatcher, history: int = HISTORY) -> None:
         self._dispatcher = dispatcher
-        self._history = history
         self._open: dict[str, Record] = {}
-        self._ended: OrderedDict[str, RequestStatus] = OrderedDict()
-        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()  # place, and when broken off
+        self._ended = Recent[str, RequestStatus](history)
+        self._left = Recent[tuple[str, str], tuple[float, float]](history)  # place, and when broken off
 
     def __len__(self) -> int:
         """Calls under way."""
@@ -117,12 +116,8 @@ class Register:
             del self._open[record.id]
             if record.broken_off and record.repeats:
                 self._left[name] = (record.arrival if record.since is None else record.since, self._dispatcher.now())
-            while len(self._left) > self._history:
-                self._left.popitem(last=False)
             if record.requests or record.cancelled:  # what was refused before it was in line is not worth it
                 self._ended[record.id] = self._status(record)
-            while len(self._ended) > self._history:
-                self._ended.popitem(last=False)
 
     def status(self, name: str, holder: str | None, *, explained: bool = False) -> RequestStatus | None:
         """How a call stands, and if it shall be `explained` why it waits; None for one that is unknown, forgotten or

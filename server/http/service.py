@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from asyncio import sleep
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
+from models.recent import Recent
 from scheduler.dispatcher import Dispatcher
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
@@ -244,15 +244,13 @@ class Pace:
     """When the next refusal of each sender is due, at a constant rate with bursts (a leaky bucket). Event loop only."""
 
     def __init__(self) -> None:
-        self._due: OrderedDict[str, float] = OrderedDict()
+        self._due = Recent[str, float](SENDERS)
 
     def wait(self, sender: str, now: float) -> float:
         """Seconds that a refusal of this sender waits; it is counted."""
         due = max(self._due.pop(sender, now), now) + INTERVAL
         seconds = min(max(0.0, due - now - BURST * INTERVAL), LONGEST)
         self._due[sender] = now + seconds + BURST * INTERVAL if seconds else due
-        if len(self._due) > SENDERS:
-            self._due.popitem(last=False)
         return seconds
 
 
