@@ -12,7 +12,7 @@ from itertools import takewhile
 from math import inf
 from typing import Generic, TypeVar
 
-from models.recent import Recent
+from scheduler.recent import Recent
 from scheduler.waiting.prices import Prices, device_prices
 
 Name = TypeVar("Name", bound=Hashable)

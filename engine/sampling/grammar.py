@@ -142,9 +142,8 @@ class Grammars:
     def _compile(self, grammar: Grammar, size: int) -> Compiled:
         text, unchecked = _written(grammar)
         start = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
-        if start.is_error():
-            raise _refusal(start.get_error())
-        start.compute_bitmask()  # fails where nothing matches, or for too much ambiguity
+        if not start.is_error():
+            start.compute_bitmask()  # fails where nothing matches, or for too much ambiguity
         if start.is_error():
             raise _refusal(start.get_error())
         return Compiled(grammar, start, size, tuple(unchecked))

@@ -26,11 +26,9 @@ def change_inside(schema: Mapping[str, Any], change: Change, path: str, keys: Co
         where = f"{path}.{key}".lstrip(".")
         if isinstance(value, list):
             return [change(one, f"{where}[{place}]") for place, one in enumerate(value)]
-        if key not in BY_NAME:
-            return change(value, where)
-        return (
-            {name: change(one, f"{where}.{name}") for name, one in value.items()} if isinstance(value, dict) else value
-        )
+        if key in BY_NAME and isinstance(value, dict):
+            return {name: change(one, f"{where}.{name}") for name, one in value.items()}
+        return value if key in BY_NAME else change(value, where)
 
     return {key: changed(key, value) if key in keys else value for key, value in schema.items()}
 

@@ -19,8 +19,8 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowId, RowUpdate
-from models.recent import Recent
 from scheduler.dispatcher import Dispatcher
+from scheduler.recent import Recent
 from scheduler.request import Request
 from server.api.errors import ApiError, invalid
 from server.api.output.reply import Metrics, expectation_of, json_response

@@ -74,13 +74,8 @@ async def delete_response(request: web.Request) -> web.Response:
 def _said_in(items: Sequence[replies.OutputItem]) -> Message:
     """An answer as a turn of a chat."""
     texts = [part.text for item in items if isinstance(item, replies.OutputMessage) for part in item.content]
-    calls = []
-    for item in items:
-        if not isinstance(item, replies.OutputMessage):
-            arguments = (
-                bodies.text_arguments(item.input) if isinstance(item, replies.CustomCallItem) else item.arguments
-            )
-            calls.append(PastCall(PastFunction(item.name, Raw(encode(arguments))), item.call_id))
+    called = [item for item in items if not isinstance(item, replies.OutputMessage)]
+    calls = [PastCall(PastFunction(item.name, Raw(encode(item.arguments))), item.call_id) for item in called]
     return Message("assistant", "".join(texts) if texts else None, tool_calls=calls or None)
 
 

@@ -108,9 +108,9 @@ MAX_BYTES = 64 * 1024
 MAX_DEPTH = 48
 
 
-def is_given(raw: msgspec.Raw) -> bool:
-    """Whether a field was sent, and is not null."""
-    return bytes(raw) not in (b"", b"null")
+def is_given(value: object) -> bool:
+    """Whether a field was sent, and is neither null nor false."""
+    return bytes(value) not in (b"", b"null") if isinstance(value, Raw) else value not in (None, False)
 
 
 def read_json(raw: bytes, path: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from contextvars import ContextVar
 
 HEADER = "x-lengthwise-ignored"
@@ -17,3 +18,10 @@ def ignore(path: str, kind: str) -> None:
     names, name = IGNORED.get(), re.sub(r"[^\w.\[\]-]", "", f"{path}.{kind[:64]}", flags=re.ASCII)
     if names is not None and name not in names and len(names) < MOST:
         names.append(name)
+
+
+def is_own(kind: str | None, own: Container[str | None], path: str) -> bool:
+    """Whether what stands at a path is of these kinds; any other is named as ignored."""
+    if kind not in own:
+        ignore(path, kind or "")
+    return kind in own

@@ -16,7 +16,7 @@ from models.network.generation_config import Temperature, TokenCount, TopK, TopP
 from server.api.errors import invalid
 from server.api.input import schema as chat
 from server.api.input.fields import ABSENT, refuse_asked, required
-from server.api.input.ignored import ignore
+from server.api.input.ignored import ignore, is_own
 from server.api.input.turns import join_content, join_past, read_past
 
 
@@ -134,7 +134,7 @@ def as_chat(body: CountBody) -> chat.ChatBody:
         messages=[*told, *turns],
         # A last turn of the assistant's is the beginning of the answer.
         continue_final_message=bool(turns) and turns[-1].role == "assistant",
-        tools=[_tool(tool) for place, tool in enumerate(body.tools or []) if _is_own(tool, f"tools[{place}]")],
+        tools=[_tool(one) for at, one in enumerate(body.tools or []) if is_own(one.type, OWN_TOOLS, f"tools[{at}]")],
         tool_choice=None if choice is None else _tool_choice(choice),
         parallel_tool_calls=None if choice is None else not choice.disable_parallel_tool_use,
         response_format=None if form is None else chat.ResponseFormat("json_schema", chat.JsonSchema(form.schema)),
@@ -180,13 +180,6 @@ def _result(block: Block, path: str) -> chat.Message:
     call_id = required(block.tool_use_id or None, f"{path}.tool_use_id")
     said = join_past(read_past(block.content), f"{path}.content", of_tool=True)
     return chat.Message("tool", f"Error: {said}" if block.is_error else said, tool_call_id=call_id)
-
-
-def _is_own(tool: MessageTool, path: str) -> bool:
-    """Whether the client runs a tool; others are ignored."""
-    if tool.type not in OWN_TOOLS:
-        ignore(path, tool.type or "")
-    return tool.type in OWN_TOOLS
 
 
 def _tool(tool: MessageTool) -> chat.ChatTool:

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
-import orjson
 from msgspec import Meta
 
 from models.network.generation_config import TokenCount
 from server.api.errors import invalid
 from server.api.input import schema as chat
 from server.api.input.fields import ABSENT, is_given, refuse_asked, required
-from server.api.input.ignored import ignore
+from server.api.input.ignored import ignore, is_own
 from server.api.input.turns import join_content, join_past, read_past
 
 LOGPROBS = "message.output_text.logprobs"
@@ -240,16 +239,8 @@ def _arguments(item: InputItem) -> msgspec.Raw:
 
 
 def own_tools(body: ResponsesBody) -> list[tuple[int, ResponseTool]]:
-    """The tools that the client runs, with their places; all others are named as ignored."""
-    for place, tool in enumerate(body.tools or ()):
-        if tool.type not in OWN_TOOLS:
-            ignore(f"tools[{place}]", tool.type)
-    return [pair for pair in enumerate(body.tools or ()) if pair[1].type in OWN_TOOLS]
-
-
-def text_arguments(text: str) -> str:
-    """The input of a custom tool as the arguments of a function."""
-    return orjson.dumps({"input": text}).decode()
+    """The tools that the client runs, with their places."""
+    return [(at, one) for at, one in enumerate(body.tools or ()) if is_own(one.type, OWN_TOOLS, f"tools[{at}]")]
 
 
 def _tool(tool: ResponseTool, path: str) -> chat.ChatTool:

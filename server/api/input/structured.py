@@ -23,7 +23,7 @@ from server.api.errors import ApiError, busy, invalid
 from server.api.input.fields import Foreign, is_given, read_json
 from server.api.input.ignored import ignore
 from server.api.input.schema import ChatBody, OtherWords, ResponseFormat, StructuredOutputs, TextBody
-from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Tool, Toolbox, call_head
+from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Toolbox, call_head
 from server.api.served_model import MODEL, ServedModel
 from server.grammars import RefusedGrammar, TrialsFailed
 
@@ -156,7 +156,7 @@ def _of_format(format_: ResponseFormat, closed: bool) -> Grammar | None:
 
 
 def _of_outputs(outputs: StructuredOutputs, field: str, closed: bool) -> Grammar:
-    given = [name for name in outputs.__struct_fields__ if _is_given(getattr(outputs, name))]
+    given = [name for name in outputs.__struct_fields__ if is_given(getattr(outputs, name))]
     if len(given) != 1:
         raise invalid(field, "give one of json, regex, choice, grammar and json_object: true")
     if outputs.regex is not None:
@@ -174,18 +174,11 @@ def _of_outputs(outputs: StructuredOutputs, field: str, closed: bool) -> Grammar
     return _of_json(schema, path, lenient=False, closed=closed)
 
 
-def _is_given(value: object) -> bool:
-    return is_given(value) if isinstance(value, Raw) else value not in (None, False)
-
-
 def _of_json(schema: Any, path: str, *, lenient: bool, closed: bool) -> Grammar:
     if not isinstance(schema, dict):
         raise invalid(path, "must be a JSON object, a schema")
-    return _of_schema(close_schema(schema) if closed else schema, lenient)
-
-
-def _of_schema(schema: Mapping[str, Any], lenient: bool) -> Grammar:
-    return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(schema).decode(), lenient)
+    text = orjson.dumps(close_schema(schema) if closed else schema).decode()
+    return Grammar(GrammarKind.JSON_SCHEMA, text, lenient)
 
 
 def calls_grammar(tools: Toolbox, answer: Grammar | None = None) -> Grammar:
@@ -199,20 +192,16 @@ def _lines(tools: Toolbox, answer: Grammar | None) -> Iterator[str]:
     heads = " | ".join(f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in tools.callable)
     yield f"call: ({heads}) {_quoted(CALL_TAIL)}"
     for place, tool in tools.callable:
-        yield f"arguments_{place}: %json {_schema(arguments_schema(tool), tool.lenient)}"
+        arguments = {**tool.parameters, "type": "object"}  # also where the tool's schema does not say so
+        yield f"arguments_{place}: %json {_schema(arguments, tool.lenient)}"
     if answer is not None:
         yield f"answer: %json {_schema(orjson.loads(answer.text), answer.lenient)}"
 
 
-def arguments_schema(tool: Tool) -> dict[str, Any]:
-    """The schema of a call's arguments: an object, also where the tool's schema does not say so."""
-    return {**tool.parameters, "type": "object"}
-
-
-def _schema(schema: Mapping[str, Any] | bool, lenient: bool) -> str:
+def _schema(schema: Mapping[str, Any], lenient: bool) -> str:
     """A schema with the compiler's options in it, where a Lark grammar has no other place for them."""
     options = {"whitespace_pattern": WHITESPACE, "lenient": lenient}
-    return orjson.dumps({**(schema if isinstance(schema, dict) else {}), "x-guidance": options}).decode()
+    return orjson.dumps({**schema, "x-guidance": options}).decode()
 
 
 def _quoted(text: str) -> str:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -156,17 +157,14 @@ def _read_function(text: str, tools: Schemas) -> Calls:
     return read_tagged_calls(f"{FUNCTION_OPEN}{text}{FUNCTION_CLOSE}", tools)
 
 
-def _read_bare(text: str, tools: Schemas) -> Calls:
-    return read_json_calls(text, tools, bare=True)
-
-
 FORMS = (
     Form(OPEN, CLOSE, _read_hermes),  # Hermes and Qwen; Qwen3-Coder
     Form(FUNCTION_OPEN, FUNCTION_CLOSE, _read_function),  # Qwen3-Coder where it leaves out the mark around
     Form("[TOOL_CALLS]", "", read_json_calls),  # Mistral: a list, or names before [ARGS] and arguments
     Form("<|python_tag|>", "", read_json_calls),  # Llama 3
 )
-BARE = Form("", "", _read_bare)  # Llama 3, and Mistral where its marks are control tokens: all of an answer
+# Llama 3, and Mistral where its marks are control tokens: all of an answer
+BARE = Form("", "", partial(read_json_calls, bare=True))
 
 _BARE_HEAD = re.compile(r'(?:\[\s*)?(?:\{\s*(?:"(?:[^"]*|(?:name|arguments|parameters|type|id)".*))?)?', re.DOTALL)
 

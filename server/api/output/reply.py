@@ -188,12 +188,9 @@ class Alternative(msgspec.Struct, frozen=True):
     bytes: list[int]
 
 
-class ChatLogprob(msgspec.Struct, frozen=True):
+class ChatLogprob(Alternative, frozen=True):
     """One token of a chat answer."""
 
-    token: str
-    logprob: float
-    bytes: list[int]
     top_logprobs: list[Alternative]
 
 

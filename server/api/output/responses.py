@@ -62,6 +62,11 @@ class CustomCallItem(CalledItem, frozen=True, kw_only=True, tag="custom_tool_cal
 
     input: str
 
+    @property
+    def arguments(self) -> str:
+        """Its text as the arguments of a function."""
+        return orjson.dumps({"input": self.input}).decode()
+
 
 OutputItem: TypeAlias = OutputMessage | FunctionCallItem | CustomCallItem
 
@@ -259,16 +264,11 @@ class ResponseWords(ItemWords):
 
     def _item(self, item: Item) -> OutputItem:
         """An item as far as it has come."""
-        if item.call is None:
+        if (call := item.call) is None:
             content = [OutputText(item.text, self._logprobs)] if item.status != "in_progress" else []
             return OutputMessage(self._name(item), item.status, content)
-        common: dict[str, Any] = {
-            "id": self._name(item),
-            "call_id": item.call.id,
-            "name": item.call.name,
-            "status": item.status,
-        }
-        if item.call.name in self._custom:
+        common: dict[str, Any] = {"id": self._name(item), "call_id": call.id, "name": call.name, "status": item.status}
+        if call.name in self._custom:
             return CustomCallItem(input=_text_argument(item.text), **common)
         return FunctionCallItem(arguments=item.text, **common)
 

@@ -22,7 +22,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.oracle import NoReplay
 from scheduler.length.prediction import Prediction
 from server.api.errors import ApiError, invalid
-from server.api.input.prompts import Prompt
+from server.api.input.prompts import Prompt, check_ids
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody
 from server.api.served_model import LENGTHS, MODEL, ServedModel
 
@@ -145,12 +145,13 @@ def _engine_fields(body: TextBody, model: ServedModel) -> dict[str, Any]:
     del fields["max_new_tokens"]
     if fields["top_p"] == 0:  # as good as the likeliest alone
         fields["temperature"] = 0.0
+    check_ids(body.stop_token_ids or (), "stop_token_ids", model)
     return fields | {
         "top_k": max(fields["top_k"], 0),  # -1 is off, as 0 is
         "replay_tokens": body.replay_tokens,
         "logit_bias": _logit_bias(body.logit_bias, model.vocab_size) if body.logit_bias else (),
         "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
-        "stop_token_ids": _stop_token_ids(body.stop_token_ids, model.vocab_size) if body.stop_token_ids else (),
+        "stop_token_ids": tuple(body.stop_token_ids or ()),
         "stop_repetition": model.defaults.stop_repetition,
     }
 
@@ -223,9 +224,3 @@ def _logit_bias(biases: Mapping[str, float], vocab_size: int) -> tuple[tuple[int
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocab_size):
             raise invalid("logit_bias", f"keys must be token ids from 0 to {vocab_size - 1}")
     return tuple((int(key), bias) for key, bias in biases.items())
-
-
-def _stop_token_ids(ids: Sequence[int], vocab_size: int) -> tuple[int, ...]:
-    if max(ids) >= vocab_size:
-        raise invalid("stop_token_ids", f"token ids go from 0 to {vocab_size - 1}")
-    return tuple(ids)
