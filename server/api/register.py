@@ -8,9 +8,11 @@ have ended it keeps a bounded number, without their prompts.
 from __future__ import annotations
 
 import asyncio
+import secrets
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import inf
 from operator import itemgetter
@@ -34,7 +36,9 @@ from server.api.request_status import (
     explain_wait,
     measure,
 )
-from server.http.access import holder_of
+from server.api.served_model import DISPATCHER
+from server.http.access import client_of, holder_of
+from server.http.request_id import request_id
 
 HISTORY = 1000
 """Calls that are remembered after their end."""
@@ -61,11 +65,11 @@ class Record:
     caller: Caller
     endpoint: str
     model: str
-    created: int
     stream: bool
     arrival: float
     requests: tuple[Request, ...] = ()
     cancelled: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
     client: str = ""
     """The one among whom service is shared out; where keys are set, the holder of its key."""
     asks: frozenset[str] = frozenset()
@@ -73,6 +77,23 @@ class Record:
     repeats: str = ""  # the client's name for the call and its repetitions
     since: float | None = None  # from when its place counts, where it was broken off and came back
     broken_off: bool = False  # whether its client left before its end
+
+    @classmethod
+    def of(
+        cls, request: web.Request, prefix: str, model: str, user: str | None, *, stream: bool, asks: Iterable[str] = ()
+    ) -> Record:
+        """The record of a call that comes now; its id begins with `prefix`."""
+        return cls(
+            f"{prefix}{secrets.token_hex(16)}",
+            Caller(holder_of(request), request_id(request)),
+            request.path,
+            model,
+            stream,
+            request.app[DISPATCHER].now(),
+            client=client_of(request, user),
+            repeats=next((request.headers[name] for name in REPEATS if name in request.headers), ""),
+            asks=frozenset(asks),
+        )
 
     @property
     def state(self) -> CallState:
@@ -201,11 +222,6 @@ class Register:
 
 def _caller(call: Record | RequestStatus) -> Caller:
     return call.caller if isinstance(call, Record) else Caller(call.caller, call.request_id)
-
-
-def repeats_of(request: web.Request) -> str:
-    """The client's name for a call and its repetitions; empty where it gives none."""
-    return next((request.headers[name] for name in REPEATS if name in request.headers), "")
 
 
 REGISTER = web.AppKey("register", Register)

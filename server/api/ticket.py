@@ -6,15 +6,22 @@ known. Nothing here waits for what is under way, so a refusal costs microseconds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from scheduler.dispatcher import Dispatcher
-from server.api.errors import ApiError, busy, shutting_down
+from engine.sampling.params import SamplingParams
+from scheduler.dispatcher import Dispatcher, Known
+from scheduler.length.features import LengthQuery
+from scheduler.length.prediction import Prediction
+from scheduler.request import Refused, Request, TooLate
+from server.api.errors import ApiError, busy, failure_error, shutting_down
 from server.api.health import LIFE
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.operation import OPERATION, Operation
-from server.api.served_model import DISPATCHER
+from server.api.register import Record
+from server.api.served_model import DISPATCHER, LENGTHS
 from server.http.access import ACCESS, ALL, HOLDER
 
 
@@ -89,6 +96,28 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     finally:
         ticket.close()
+
+
+def submit(
+    app: web.Application,
+    record: Record,
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    query: LengthQuery,
+    prediction: Prediction | None,
+    known: Known,
+) -> Request:
+    """Put an answer in line whose length was asked for; raises ApiError 429 or 503."""
+    dispatcher = app[DISPATCHER]
+    try:
+        request = dispatcher.submit(prompt, sampling, arrival=record.arrival, since=record.since, **known)
+    except TooLate as error:
+        message = f"{error}; try again later, or give it more time"
+        raise busy(message, "deadline_unreachable", dispatcher.waits.retry_after()) from None
+    except Refused as error:
+        raise failure_error(error.failure, str(error)) from None
+    app[LENGTHS].note(request, query, prediction, dispatcher.revise)
+    return request
 
 
 def check_tokens(tokens: int, limits: Limits, dispatcher: Dispatcher) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -83,7 +82,7 @@ class ModelAsker:
         prompts = await kind.prompts(body, model)
         app[ACCESS].quota.count_answers(share, (body.n or 1) * len(prompts))
         call_id, client = f"{kind.prefix}{secrets.token_hex(16)}", caller.holder or ""
-        record = Record(call_id, caller, endpoint, name, int(time.time()), False, arrival, client=client)
+        record = Record(call_id, caller, endpoint, name, False, arrival, client=client)
         with app[REGISTER].enter(record):
             async with open_call(body, prompts, app, record, LINE_LOGPROBS) as call:
                 return kind.words(call, body, model).whole(await gather_answers(call))

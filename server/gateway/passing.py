@@ -7,8 +7,6 @@ backend fails goes to another as long as no byte of its answer has come.
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,17 +14,17 @@ import aiohttp
 from aiohttp import web
 
 from engine.sampling.params import SamplingParams
+from scheduler.dispatcher import Known
 from scheduler.length.features import LengthQuery
-from scheduler.length.prediction import Prediction
-from scheduler.request import Refused, TooLate
-from server.api.errors import ApiError, busy, failure_error
+from scheduler.request import Request
+from server.api.errors import ApiError
 from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.limits import LIMITS
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
 from server.api.output.wanted import length_scope
-from server.api.register import CALL, REGISTER, Caller, Record, repeats_of
+from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS
-from server.api.ticket import TICKET, check_tokens
+from server.api.ticket import TICKET, check_tokens, submit
 from server.gateway.asking import BACKENDS, are_one, ask, plain_path, read_aside, refuse_kept
 from server.gateway.backend import ROOM, Backend
 from server.gateway.merged import as_stream
@@ -42,9 +40,8 @@ from server.gateway.meta import (
 )
 from server.gateway.passage import PASSAGES, Passage
 from server.gateway.relay import NotWhole, relay
-from server.http.access import client_of, holder_of, spend_tokens
+from server.http.access import spend_tokens
 from server.http.proxy import replied_headers
-from server.http.request_id import request_id
 
 MOST_LOST = 5
 """Times that a call may meet a backend that breaks off before its answer: it could be what kills them."""
@@ -73,7 +70,8 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     ticket.count_answers(1)
     meta, words, streamed = await read_aside(_read, body, request.path, are_one(app))
     ticket.count_answers(meta.choices)
-    record = _record(request, meta)
+    model, user = (one if isinstance(one, str) else None for one in (meta.model, meta.user))
+    record = Record.of(request, "call-", model or "", user, stream=meta.stream is True)
     request[CALL] = record.id
     holder = record.caller.holder
     with app[REGISTER].enter(record):
@@ -85,9 +83,17 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
         record.check()
         expected = most if prediction is None else min(most, int(prediction.length))
         check_tokens(meta.prompt_tokens + expected, app[LIMITS], app[DISPATCHER])
-        with _submitted(request, meta, record, sampling, prediction) as passage:
+        known = Known(
+            priority=read_priority(meta),
+            deadline=read_deadline(meta, record.arrival),
+            client=record.client,
+            prompt_cache_key=read_cache_key(meta, record.client),
+            predicted_length=None if prediction is None else prediction.length * meta.choices,
+            distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
+        )
+        queued = submit(app, record, (0,) * meta.prompt_tokens, sampling, query, prediction, known)
+        with _open_passage(app, record, queued) as passage:
             passage.as_stream = streamed
-            app[LENGTHS].note(passage.request, query, prediction, app[DISPATCHER].revise)
             ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,)))
             spend_tokens(app, holder, meta.prompt_tokens)
@@ -109,45 +115,10 @@ def _read(body: bytes, path: str, apart: bool) -> tuple[CallMeta, tuple[int, ...
         return meta, meta.words(), as_stream(path, meta, body)
 
 
-def _record(request: web.Request, meta: CallMeta) -> Record:
-    now = request.app[DISPATCHER].now()
-    return Record(
-        f"call-{secrets.token_hex(16)}",
-        Caller(holder_of(request), request_id(request)),
-        request.path,
-        meta.model if isinstance(meta.model, str) else "",
-        int(time.time()),
-        meta.stream is True,
-        now,
-        client=client_of(request, meta.user if isinstance(meta.user, str) else None),
-        repeats=repeats_of(request),
-    )
-
-
 @contextmanager
-def _submitted(
-    request: web.Request, meta: CallMeta, record: Record, sampling: SamplingParams, prediction: Prediction | None
-) -> Iterator[Passage]:
-    """A call in the queue; on leaving, it is cancelled unless it has ended. Raises ApiError."""
-    dispatcher, passages = request.app[DISPATCHER], request.app[PASSAGES]
-    try:
-        queued = dispatcher.submit(
-            (0,) * meta.prompt_tokens,
-            sampling,
-            priority=read_priority(meta),
-            deadline=read_deadline(meta, record.arrival),
-            client=record.client,
-            prompt_cache_key=read_cache_key(meta, record.client),
-            predicted_length=None if prediction is None else prediction.length * meta.choices,
-            distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
-            arrival=record.arrival,
-            since=record.since,
-        )
-    except TooLate as error:
-        message = f"{error}; try again later, or give it more time"
-        raise busy(message, "deadline_unreachable", dispatcher.waits.retry_after()) from None
-    except Refused as error:
-        raise failure_error(error.failure, str(error)) from None
+def _open_passage(app: web.Application, record: Record, queued: Request) -> Iterator[Passage]:
+    """A call in the queue; on leaving, it is cancelled unless it has ended."""
+    passages = app[PASSAGES]
     record.requests = (queued,)
     passage = Passage(asyncio.get_running_loop().create_future(), queued, record)
     passages.open[queued.row_id] = passage
@@ -155,7 +126,7 @@ def _submitted(
         yield passage
     finally:
         record.leave()
-        dispatcher.cancel(queued)
+        app[DISPATCHER].cancel(queued)
         del passages.open[queued.row_id]
         passage.admitted.cancel()
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
-import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -27,11 +25,10 @@ from server.api.input.messages import MessagesBody
 from server.api.input.schema import GenerationBody
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.output.sse import HEADER as PROGRESS
-from server.api.register import Caller, Record, repeats_of
-from server.api.served_model import DISPATCHER, MODEL, model_name
+from server.api.register import Record
+from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
-from server.http.access import HOLDER, client_of
-from server.http.request_id import REQUEST_ID
+from server.http.access import HOLDER
 
 LARGE = 64 * 1024
 """Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
@@ -72,19 +69,9 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
     for name, value in asks.items():
         if value not in ("0", "1"):
             raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
-    record = Record(
-        f"{prefix}{secrets.token_hex(16)}",
-        Caller(request.get(HOLDER), request[REQUEST_ID]),
-        request.path,
-        model_name(body.model, app[MODEL]),
-        int(time.time()),
-        bool(body.stream),
-        app[DISPATCHER].now(),
-        client=client_of(request, getattr(body, "user", None)),
-        repeats=repeats_of(request),
-        asks=frozenset(name for name, value in asks.items() if value == "1"),
-    )
-    return body, record
+    name, asked = model_name(body.model, app[MODEL]), [name for name, value in asks.items() if value == "1"]
+    user = getattr(body, "user", None)
+    return body, Record.of(request, prefix, name, user, stream=bool(body.stream), asks=asked)
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:

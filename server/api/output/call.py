@@ -17,9 +17,9 @@ from aiohttp import web
 
 from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher, Known
-from scheduler.request import Refused, Request, TooLate
+from scheduler.request import Request
 from scheduler.stream import AT_ONCE, Shortcut
-from server.api.errors import ApiError, bad_request, busy, failure_error
+from server.api.errors import ApiError, bad_request, failure_error
 from server.api.input.body import ESTIMATE
 from server.api.input.prompts import Prompt
 from server.api.input.schema import TextBody
@@ -29,8 +29,8 @@ from server.api.output.reply import LETTERS, Metrics, PromptDetails, Usage, expe
 from server.api.output.wanted import MAX_LOGPROBS, foresee, is_scoring
 from server.api.register import Record
 from server.api.request_status import measure
-from server.api.served_model import DISPATCHER, LENGTHS
-from server.api.ticket import check_tokens
+from server.api.served_model import DISPATCHER
+from server.api.ticket import check_tokens, submit
 from server.http.access import spend_tokens
 
 
@@ -135,21 +135,13 @@ async def open_call(
             for one in wanted:
                 known: Known = {**one.known, "deadline": deadline}
                 for sampling in one.sampling:
-                    request = dispatcher.submit(
-                        one.prompt.ids, sampling, arrival=record.arrival, since=record.since, **known
-                    )
-                    app[LENGTHS].note(request, one.query, one.prediction, dispatcher.revise)
+                    request = submit(app, record, one.prompt.ids, sampling, one.query, one.prediction, known)
                     reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)
                     answers.append(Answer(len(answers), one.prompt, request, reader))
             record.requests = tuple(answer.request for answer in answers)
             call = Call(tuple(answers), record, dispatcher, is_scoring(body))
             spend_tokens(app, holder, call.usage().prompt_tokens)
             yield call
-    except TooLate as error:
-        message = f"{error}; try again later, or give it more time"
-        raise busy(message, "deadline_unreachable", dispatcher.waits.retry_after()) from None
-    except Refused as error:
-        raise failure_error(error.failure, str(error)) from None
     finally:
         record.leave()
         spend_tokens(app, holder, sum(request.generated for request in record.requests))

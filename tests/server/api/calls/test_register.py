@@ -24,7 +24,7 @@ def idle() -> Dispatcher:
 
 
 def record(name: str, *requests: Request, holder: str | None = None, request_id: str = "") -> Record:
-    return Record(name, Caller(holder, request_id or f"x-{name}"), "/v1/x", "m", 0, False, 1.0, requests)
+    return Record(name, Caller(holder, request_id or f"x-{name}"), "/v1/x", "m", False, 1.0, requests, created=0)
 
 
 def waiting() -> Request:
