@@ -29,6 +29,7 @@ MetadataKey: TypeAlias = Annotated[str, Meta(max_length=64)]
 MetadataValue: TypeAlias = Annotated[str, Meta(max_length=512)]
 
 
+SAME = ("id", "endpoint", "input_file_id", "status", "created_at", "expires_at")  # as in the record
 TIMED = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 """Statuses whose times a batch tells."""
 
@@ -178,21 +179,15 @@ def _find(request: web.Request) -> BatchRecord:
 
 def _object(record: BatchRecord, request: web.Request) -> BatchObject:
     files = batches_of(request).files
-    times: dict[str, Any] = {f"{status}_at": record.times.get(status) for status in TIMED}
+    same: dict[str, Any] = {name: getattr(record, name) for name in SAME}
     output, error = (name if not record.under_way and files.has(name) else None for name in record.result_ids)
     return BatchObject(
-        id=record.id,
-        endpoint=record.endpoint,
+        **same | {f"{status}_at": record.times.get(status) for status in TIMED},
         errors=BatchErrors(record.errors) if record.errors else None,
-        input_file_id=record.input_file_id,
-        status=record.status,
         output_file_id=output,
         error_file_id=error,
-        created_at=record.created_at,
-        expires_at=record.expires_at,
         request_counts=RequestCounts(record.total, record.completed, record.failed),
         metadata=record.metadata or None,
-        **times,
     )
 
 

@@ -199,13 +199,9 @@ class Register:
             own = {request: one.id for one in others for request in one.requests}
             reason = explain_wait(requests, own, self._dispatcher)
         return RequestStatus(
-            id=record.id,
+            **{name: getattr(record, name) for name in ("id", "endpoint", "model", "created", "stream")},
             request_id=record.caller.request_id,
             caller=record.caller.holder,
-            endpoint=record.endpoint,
-            model=record.model,
-            created=record.created,
-            stream=record.stream,
             state=state,
             place=place,
             expected_wait_s=wait,

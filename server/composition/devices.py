@@ -71,9 +71,8 @@ def first_device(config: ServeConfig) -> torch.device:
 
 def quantization(config: ServeConfig) -> str:
     """How weights are kept: as asked for, else as the strategy has it, else `auto`."""
-    return (
-        (STRATEGIES[config.strategy].quantization or "auto") if config.quantization == "auto" else config.quantization
-    )
+    given = config.quantization
+    return given if given != "auto" else STRATEGIES[config.strategy].quantization or "auto"
 
 
 def threads(config: ServeConfig) -> int:

@@ -187,11 +187,6 @@ def _file(name: str) -> web.FileResponse:
 NAME = web.AppKey("name", str)  # of what is served
 
 
-def wants_page(request: web.Request) -> bool:
-    """A browser; `curl` and libraries accept anything, or JSON."""
-    return "text/html" in request.headers.get("Accept", "")
-
-
 class Index(msgspec.Struct, frozen=True):
     """GET / for programs."""
 
@@ -203,7 +198,7 @@ class Index(msgspec.Struct, frozen=True):
 
 async def index(request: web.Request) -> web.StreamResponse:
     """Send a browser the dashboard, and other clients the names of the endpoints."""
-    if wants_page(request):
+    if "text/html" in request.headers.get("Accept", ""):  # a browser asks
         page = _file("index.html")
         page.headers["Vary"] = "Accept"
         return page

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import count
 
 from engine.messages import RowId, RowUpdate, StepReport
 from scheduler.request import Request, State
@@ -48,7 +49,7 @@ class Lanes:
         self._window = 0
         self._occupants: dict[RowId, Occupant] = {}
         self._free: list[int] = []
-        self._lanes = 0
+        self._lanes = count()
         for request in held:
             if request.state is State.RUNNING:
                 self._move(request.row_id, request, Stage.DECODE if request.generated else Stage.PREFILL, now)
@@ -133,7 +134,7 @@ class Lanes:
         """Unknown rows were cancelled during the turn."""
         row = self._occupants.get(row_id)
         if row is None and request is not None:
-            row = self._occupants[row_id] = Occupant(self._free_lane(), request)
+            row = self._occupants[row_id] = Occupant(heappop(self._free) if self._free else next(self._lanes), request)
         if row is not None:
             self._change(row, stage, at)
 
@@ -152,9 +153,3 @@ class Lanes:
         if row is not None:
             heappush(self._free, row.lane)
             self._change(row, Stage.GONE, now)
-
-    def _free_lane(self) -> int:
-        if self._free:
-            return heappop(self._free)
-        self._lanes += 1
-        return self._lanes - 1

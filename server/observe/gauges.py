@@ -164,7 +164,7 @@ class Gauges(Collector):
         if worker.lost or not worker.requests:
             return 0.0
         given = min(assignment.sent for assignment in worker.assignments.values())
-        reported = self.metrics.last_report(worker.index)
+        reported = self.metrics.reported.get(worker.index)
         return max(0.0, self.dispatcher.now() - max(given, reported or given))
 
 

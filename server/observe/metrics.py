@@ -195,7 +195,7 @@ class Metrics:
         self._now = now
         self._latest_tokens: dict[RowId, float] = {}  # when each row's latest token came
         self._swept = now()
-        self._reported: dict[int, float] = {}
+        self.reported: dict[int, float] = {}  # when each executor reported last
         self._clients: set[str] = set()
         self._counters = {
             name: Counter(name, text, [*LABELS.get(name, ())], registry=self.registry)
@@ -222,17 +222,13 @@ class Metrics:
 
     def receive(self, report: Report) -> None:
         """An executor has reported."""
-        now = self._reported[report.executor] = self._now()
+        now = self.reported[report.executor] = self._now()
         match report:
             case StepReport():
                 self._count(report)
                 self._count_gaps(report, now)
             case ExecutorDied():
                 self._add("lengthwise:executor_deaths")
-
-    def last_report(self, executor: int) -> float | None:
-        """Time of an executor's latest report."""
-        return self._reported.get(executor)
 
     def on_first_token(self, request: Request, now: float) -> None:
         """An answer has begun."""

@@ -104,7 +104,7 @@ async def decode(raw: bytes, schema: type[T], app: web.Application) -> T:
     """
     if len(raw) < LARGE:
         return parse(raw, schema)
-    return await app[MODEL].run_in_thread(_parse_large, raw, schema)
+    return await app[MODEL].run_in_thread(parse, raw, schema)
 
 
 async def _receive(request: web.Request, body: bytearray, held: Counter[str], sender: str) -> None:
@@ -144,12 +144,6 @@ def _too_large(limits: Limits) -> ApiError:
     return ApiError(413, message, close=True)
 
 
-def _parse_large(raw: bytes, schema: type[T]) -> T:
-    """JSON text as `schema`, where it has not too many parts; raises ApiError 400."""
-    check_parts(raw)
-    return parse(raw, schema)
-
-
 def check_parts(raw: bytes) -> None:
     """Raise ApiError 400 for JSON text with so many parts that to build them takes long."""
     bare = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
@@ -168,6 +162,8 @@ def parse(raw: bytes, schema: type[T]) -> T:
     What the schema does not name is passed over without being built: a body full of empty lists would otherwise
     hold the interpreter, and with it every stream, for half a second.
     """
+    if len(raw) >= LARGE:
+        check_parts(raw)
     try:
         try:
             return msgspec.json.decode(raw, type=schema)

@@ -36,6 +36,8 @@ def refused(reason: str, *harmless: object) -> Meta:
 UseLogitBias: TypeAlias = Annotated[Raw, refused("is not supported; use logit_bias")]
 UseGrammar: TypeAlias = Annotated[Raw, refused("is not supported; use structured_outputs with grammar, in Lark")]
 UseTools: TypeAlias = Annotated[Raw, refused("is not supported; use tools with tool_choice 'required'")]
+UseChoice: TypeAlias = Annotated[Raw, refused("is not supported; use tools and tool_choice", *NOTHING, "none", "auto")]
+UseTokenize: TypeAlias = Annotated[Raw, refused("is not supported; shorten the prompt, /tokenize tells its length")]
 UseLogprobs: TypeAlias = Annotated[Raw, refused("is not supported; use logprobs, or /tokenize")]
 
 
@@ -47,9 +49,7 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     bad_words: UseLogitBias = ABSENT
     chat_template: Annotated[Raw, refused("start the server with --chat-template instead")] = ABSENT
     documents: Annotated[Raw, refused("is not supported; put them into a message")] = ABSENT
-    function_call: Annotated[Raw, refused("is not supported; use tools and tool_choice", *NOTHING, "none", "auto")] = (
-        ABSENT
-    )
+    function_call: UseChoice = ABSENT
     functions: Annotated[Raw, refused("are not supported; use tools")] = ABSENT
     ebnf: UseGrammar = ABSENT  # SGLang
     guided_grammar: UseGrammar = ABSENT  # vLLM before structured_outputs, Aphrodite
@@ -63,9 +63,7 @@ class Foreign(msgspec.Struct, frozen=True, kw_only=True):
     return_tokens_as_token_ids: UseLogprobs = ABSENT
     suffix: Annotated[Raw, refused("is not supported; leave it out")] = ABSENT
     skip_special_tokens: Annotated[Raw, refused("control tokens are always left out", None, True)] = ABSENT
-    truncate_prompt_tokens: Annotated[
-        Raw, refused("is not supported; shorten the prompt, /tokenize tells its length")
-    ] = ABSENT
+    truncate_prompt_tokens: UseTokenize = ABSENT
     use_beam_search: Annotated[Raw, refused("is not supported; use n and a temperature")] = ABSENT
     web_search_options: Annotated[Raw, refused("this server looks nothing up")] = ABSENT
 

@@ -45,15 +45,11 @@ def as_turn(message: Message, path: str, names: dict[str, str], objects: bool) -
 
 
 def _call(call: PastCall, objects: bool) -> dict[str, Any]:
-    arguments = _argument_text(bytes(call.function.arguments))
+    given = bytes(call.function.arguments)  # any text, or else a JSON value as it stands
+    text = msgspec.json.decode(given, type=str) if given.startswith(b'"') else given.decode()
+    arguments = "{}" if text.strip() in ("", "null") else text
     function = {"name": call.function.name, "arguments": _object_of(arguments) if objects else arguments}
     return {"id": call.id, "type": "function", "function": function}
-
-
-def _argument_text(given: bytes) -> str:
-    """The arguments of a call, which are any text, or else a JSON value as it stands."""
-    text = msgspec.json.decode(given, type=str) if given.startswith(b'"') else given.decode()
-    return "{}" if text.strip() in ("", "null") else text
 
 
 def _object_of(text: str) -> Any:
