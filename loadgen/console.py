@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from rich.console import Console
@@ -109,11 +108,11 @@ def _list_columns() -> Iterator[Column]:
         yield Column(**one | told | {"key": f"{kind}_{one['key']}"}, better="lower", only_completed=True)
 
 
-COLUMNS: Mapping[str, Column] = MappingProxyType({one.key: one for one in _list_columns()})  # by key
+COLUMNS: Mapping[str, Column] = {one.key: one for one in _list_columns()}  # by key
 
-TABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {name: tuple(keys) for name, keys in FIGURES["tables"].items()}
-)  # keys of columns
+TABLES: Mapping[str, tuple[str, ...]] = {
+    name: tuple(keys) for name, keys in FIGURES["tables"].items()
+}  # keys of columns
 
 BRIEF = TABLES["brief"]  # shown first
 

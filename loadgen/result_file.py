@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any, TypeAlias
 
 import orjson
@@ -39,9 +39,8 @@ def stoppable() -> AbstractContextManager[None]:
 
 Json: TypeAlias = dict[str, object]
 
-FIGURES: Mapping[str, Any] = MappingProxyType(
-    tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
-)  # names, units, and tables of figures
+# names, units, and tables of figures
+FIGURES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
 
 
 @contextmanager

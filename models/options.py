@@ -39,20 +39,18 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 WHOLE = re.compile(r"[+-]?\d+")
 
-NOUNS: Mapping[object, str] = types.MappingProxyType(
-    {
-        str: "text",
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        Path: "a path",
-        dict: "a JSON object",
-    }
-)
+NOUNS: Mapping[object, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Path: "a path",
+    dict: "a JSON object",
+}
 
 
 # placeholders in --help; N: a number
-METAVARS: Mapping[object, str] = types.MappingProxyType({str: "TEXT", Path: "FILE", dict: "JSON"})
+METAVARS: Mapping[object, str] = {str: "TEXT", Path: "FILE", dict: "JSON"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 from engine.messages import Entry
@@ -69,9 +68,10 @@ def assemble(
     return SchedulerParts(batcher, placement, estimates, observers, strategy.name, strategy.calibrated)
 
 
-SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = MappingProxyType(
-    {"bilinear": lambda machine: machine, "nearest": Nearest}
-)
+SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = {
+    "bilinear": lambda machine: machine,
+    "nearest": Nearest,
+}
 
 
 def make_estimates(
@@ -90,23 +90,21 @@ def _prices(machine: MachineModel, limits: BatchLimits) -> Prices:
     return device_prices(machine.model, limits.slots, limits.capacity_tokens, limits.context_length)
 
 
-ORDERS: Mapping[str, OrderFactory] = MappingProxyType(
-    {
-        "fcfs": lambda limits, prices: Fcfs(),
-        "sjf": lambda limits, prices: Sjf(),
-        "out-of-turn": lambda limits, prices: OutOfTurn(limits.options.out_of_turn, limits.usual_rows),
-        "sjf-aged": lambda limits, prices: AgedSjf(limits.aging),
-        "boost": lambda limits, prices: Boost(prices, limits.options.boost_gamma, predicted_work),
-        "boost-attained": lambda limits, prices: Boost(prices, limits.options.boost_gamma, attained_work),
-        "gittins": lambda limits, prices: Gittins(prices),
-        "tail-inflated": lambda limits, prices: TailInflated(),
-        "feedback": lambda limits, prices: Feedback(prices),
-        "rank": lambda limits, prices: ByRank(limits.aging),
-        "fair-sojourn": lambda limits, prices: FairSojourn(),
-        "hrrn": lambda limits, prices: ResponseRatio(lambda one: prices().work(one)),
-        "hrrn-prompt": lambda limits, prices: ResponseRatio(lambda one: one.tokens - one.cached_prompt),
-    }
-)  # due requests always come first
+ORDERS: Mapping[str, OrderFactory] = {
+    "fcfs": lambda limits, prices: Fcfs(),
+    "sjf": lambda limits, prices: Sjf(),
+    "out-of-turn": lambda limits, prices: OutOfTurn(limits.options.out_of_turn, limits.usual_rows),
+    "sjf-aged": lambda limits, prices: AgedSjf(limits.aging),
+    "boost": lambda limits, prices: Boost(prices, limits.options.boost_gamma, predicted_work),
+    "boost-attained": lambda limits, prices: Boost(prices, limits.options.boost_gamma, attained_work),
+    "gittins": lambda limits, prices: Gittins(prices),
+    "tail-inflated": lambda limits, prices: TailInflated(),
+    "feedback": lambda limits, prices: Feedback(prices),
+    "rank": lambda limits, prices: ByRank(limits.aging),
+    "fair-sojourn": lambda limits, prices: FairSojourn(),
+    "hrrn": lambda limits, prices: ResponseRatio(lambda one: prices().work(one)),
+    "hrrn-prompt": lambda limits, prices: ResponseRatio(lambda one: one.tokens - one.cached_prompt),
+}  # due requests always come first
 
 
 def make_queue(strategy: Strategy, limits: BatchLimits, estimates: Estimates) -> Callable[[], RankedQueue]:
@@ -162,20 +160,18 @@ class Batching:
         return self.make
 
 
-BATCHERS: Mapping[str, Batching] = MappingProxyType(
-    {
-        "join": Batching(ContinuousBatcher, _JOINING, joins=True),
-        "fixed": Batching(StaticBatcher, _QUEUED),
-        "one": Batching(partial(StaticBatcher, rows=1), _QUEUED),
-        "wma": Batching(WmaBatcher, _ARRANGED),
-        "wma-fixed": Batching(partial(WmaBatcher, fixed_size=True), _ARRANGED),
-        "round-robin-fixed": Batching(partial(RoundRobinBatcher, local=StaticBatcher), _QUEUED),
-        "round-robin-join": Batching(partial(RoundRobinBatcher, local=ContinuousBatcher), _LOCAL, joins=True),
-        "dp": Batching(DpBatcher, _SLICING),
-        "dp-capped": Batching(partial(DpBatcher, capped=True), _SLICING),
-        "dp-adaptive": Batching(partial(DpBatcher, adaptive=True), _SLICING),
-    }
-)
+BATCHERS: Mapping[str, Batching] = {
+    "join": Batching(ContinuousBatcher, _JOINING, joins=True),
+    "fixed": Batching(StaticBatcher, _QUEUED),
+    "one": Batching(partial(StaticBatcher, rows=1), _QUEUED),
+    "wma": Batching(WmaBatcher, _ARRANGED),
+    "wma-fixed": Batching(partial(WmaBatcher, fixed_size=True), _ARRANGED),
+    "round-robin-fixed": Batching(partial(RoundRobinBatcher, local=StaticBatcher), _QUEUED),
+    "round-robin-join": Batching(partial(RoundRobinBatcher, local=ContinuousBatcher), _LOCAL, joins=True),
+    "dp": Batching(DpBatcher, _SLICING),
+    "dp-capped": Batching(partial(DpBatcher, capped=True), _SLICING),
+    "dp-adaptive": Batching(partial(DpBatcher, adaptive=True), _SLICING),
+}
 
 
 def make_batcher(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TypeAlias
 
 from scheduler.worker import Worker
@@ -30,6 +29,4 @@ def max_min(workers: Sequence[Worker]) -> Sequence[Worker]:
     return sorted(workers, key=lambda worker: (worker.load, worker.rows, worker.index))
 
 
-PLACEMENTS: Mapping[str, Placement] = MappingProxyType(
-    {"idle-first": idle_first, "round-robin": round_robin, "max-min": max_min}
-)
+PLACEMENTS: Mapping[str, Placement] = {"idle-first": idle_first, "round-robin": round_robin, "max-min": max_min}

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from engine.messages import RowId, RowSpec, RowUpdate
@@ -34,16 +33,14 @@ class State(StrEnum):
         return not TRANSITIONS[self]
 
 
-TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
-    {
-        State.WAITING: frozenset({State.ASSIGNED, State.CANCELLED, State.FAILED}),
-        State.ASSIGNED: frozenset({State.RUNNING, State.WAITING, State.FINISHED, State.CANCELLED, State.FAILED}),
-        State.RUNNING: frozenset({State.WAITING, State.FINISHED, State.CANCELLED, State.FAILED}),
-        State.FINISHED: frozenset(),
-        State.CANCELLED: frozenset(),
-        State.FAILED: frozenset(),
-    }
-)  # back to WAITING when rescheduled, or its executor is gone
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.ASSIGNED, State.CANCELLED, State.FAILED}),
+    State.ASSIGNED: frozenset({State.RUNNING, State.WAITING, State.FINISHED, State.CANCELLED, State.FAILED}),
+    State.RUNNING: frozenset({State.WAITING, State.FINISHED, State.CANCELLED, State.FAILED}),
+    State.FINISHED: frozenset(),
+    State.CANCELLED: frozenset(),
+    State.FAILED: frozenset(),
+}  # back to WAITING when rescheduled, or its executor is gone
 
 
 class IllegalTransition(RuntimeError):

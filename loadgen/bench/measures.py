@@ -34,22 +34,20 @@ def tpot(outcome: RequestOutcome) -> Sequence[float]:
     return [(outcome.end - outcome.token_times[0]) / (outcome.output_tokens - 1)]
 
 
-SAMPLES: Mapping[str, Samples] = MappingProxyType(
-    {
-        "ttft": lambda one: [time - one.sent for time in one.token_times[:1]],
-        "tpot": tpot,
-        "itl": lambda one: [b - a for a, b in pairwise(one.token_times)],
-        "e2el": lambda one: [one.end - one.sent],
-        "jct": lambda one: [one.end - one.scheduled],
-        "normalized_latency": lambda one: [(one.end - one.scheduled) / one.output_tokens] if one.output_tokens else [],
-        "scheduled_ttft": lambda one: [time - one.scheduled for time in one.token_times[:1]],
-        "client_queue_time": lambda one: [one.sent - one.scheduled],
-        "queue_time": lambda one: [] if one.queue_time is None else [one.queue_time],
-    }
-)
-METRICS: Mapping[str, Metric] = MappingProxyType(
-    {name: Metric(**told, samples=SAMPLES[name]) for name, told in FIGURES["metrics"].items()}
-)  # by the names in flags and result files
+SAMPLES: Mapping[str, Samples] = {
+    "ttft": lambda one: [time - one.sent for time in one.token_times[:1]],
+    "tpot": tpot,
+    "itl": lambda one: [b - a for a, b in pairwise(one.token_times)],
+    "e2el": lambda one: [one.end - one.sent],
+    "jct": lambda one: [one.end - one.scheduled],
+    "normalized_latency": lambda one: [(one.end - one.scheduled) / one.output_tokens] if one.output_tokens else [],
+    "scheduled_ttft": lambda one: [time - one.scheduled for time in one.token_times[:1]],
+    "client_queue_time": lambda one: [one.sent - one.scheduled],
+    "queue_time": lambda one: [] if one.queue_time is None else [one.queue_time],
+}
+METRICS: Mapping[str, Metric] = {
+    name: Metric(**told, samples=SAMPLES[name]) for name, told in FIGURES["metrics"].items()
+}  # by the names in flags and result files
 
 DEFAULT_METRICS = ("ttft", "tpot", "itl", "e2el", "jct", "normalized_latency")
 GOODPUT_METRICS = ("ttft", "tpot", "e2el", "jct")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -121,7 +120,7 @@ class Arena(Simulated):
 
 
 PAPERS = ("magnus", "scls", "ssjf", "baton")
-ONLY = MappingProxyType({"tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"})  # flags of one paper only
+ONLY: Mapping[str, str] = {"tasks": "magnus", "answers": "magnus", "aging_factor": "ssjf"}  # flags of one paper only
 
 
 @dataclass(frozen=True, kw_only=True)

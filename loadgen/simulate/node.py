@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
@@ -187,6 +186,4 @@ class RouteByWork(Router):
         return chosen
 
 
-ROUTERS: Mapping[str, Callable[[], Router]] = MappingProxyType(
-    {"work": RouteByWork, "pow2": PowerOfTwo, "round-robin": Router}
-)
+ROUTERS: Mapping[str, Callable[[], Router]] = {"work": RouteByWork, "pow2": PowerOfTwo, "round-robin": Router}

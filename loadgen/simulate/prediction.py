@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from types import MappingProxyType
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -115,7 +114,7 @@ def _tenfold(seed: int) -> Predict:
 
 
 # misleading predictors, by name; called with a seed
-WRONG: Mapping[str, Callable[[int], Predict]] = MappingProxyType({"inverted": _inverted, "tenfold": _tenfold})
+WRONG: Mapping[str, Callable[[int], Predict]] = {"inverted": _inverted, "tenfold": _tenfold}
 
 
 def _noisy(sigma: float, seed: int) -> Predict:

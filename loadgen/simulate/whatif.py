@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeAlias
 
 from rich.console import Group, RenderableType
@@ -94,14 +93,12 @@ def _arrival(entry: RequestEntry) -> float:
     return entry.finished_at - entry.latency
 
 
-OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = MappingProxyType(
-    {
-        "half the slots": lambda one: replace(one, max_num_seqs=max(1, one.max_num_seqs // 2)),
-        "twice the slots": lambda one: replace(one, max_num_seqs=2 * one.max_num_seqs),
-        "half the memory": lambda one: replace(one, capacity_tokens=max(one.context_length, one.capacity_tokens // 2)),
-        "one more executor": lambda one: replace(one, workers=one.workers + 1),
-    }
-)  # an added executor has its own device
+OTHER_SIZES: Mapping[str, Callable[[Machine], Machine]] = {
+    "half the slots": lambda one: replace(one, max_num_seqs=max(1, one.max_num_seqs // 2)),
+    "twice the slots": lambda one: replace(one, max_num_seqs=2 * one.max_num_seqs),
+    "half the memory": lambda one: replace(one, capacity_tokens=max(one.context_length, one.capacity_tokens // 2)),
+    "one more executor": lambda one: replace(one, workers=one.workers + 1),
+}  # an added executor has its own device
 
 ROUNDS = 8  # of the search for the machine's speed
 CLOSE = 0.002  # relative error of served seconds at the speed found

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -149,16 +148,14 @@ def _tokens(path: Path, line: int, name: str, value: Any) -> int:
 NO_PARENT = "-1"
 LENGTH_COLUMNS = ("timestamp", "input_length", "output_length")
 
-TRACES: Mapping[str, Format] = MappingProxyType(
-    {
-        "azure": Format(csv_rows, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
-        "burstgpt": Format(csv_rows, ("Timestamp", "Request tokens", "Response tokens")),
-        "servegen": Format(csv_rows, ("timestamp", "input_tokens", "output_tokens")),
-        # Of both, hash_ids, the shared prefixes, are not used.
-        "mooncake": Format(json_rows, LENGTH_COLUMNS, per_second=1000.0, foreign="chat_id"),
-        "qwen-bailian": Format(json_rows, (*LENGTH_COLUMNS, "chat_id")),
-    }
-)
+TRACES: Mapping[str, Format] = {
+    "azure": Format(csv_rows, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
+    "burstgpt": Format(csv_rows, ("Timestamp", "Request tokens", "Response tokens")),
+    "servegen": Format(csv_rows, ("timestamp", "input_tokens", "output_tokens")),
+    # Of both, hash_ids, the shared prefixes, are not used.
+    "mooncake": Format(json_rows, LENGTH_COLUMNS, per_second=1000.0, foreign="chat_id"),
+    "qwen-bailian": Format(json_rows, (*LENGTH_COLUMNS, "chat_id")),
+}
 
 
 def recognize(path: Path) -> Format:

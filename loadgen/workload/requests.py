@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 from msgspec import Meta
@@ -154,9 +153,12 @@ def _of_tokens(
     return prompts
 
 
-DATASETS: Mapping[str, Callable[[Workload, int, Vocabulary, random.Random], list[LoadPrompt]]] = MappingProxyType(
-    {"builtin": _builtin, "random": _random, "jsonl": _jsonl, "sharegpt": _sharegpt} | dict.fromkeys(TRACES, _trace)
-)
+DATASETS: Mapping[str, Callable[[Workload, int, Vocabulary, random.Random], list[LoadPrompt]]] = {
+    "builtin": _builtin,
+    "random": _random,
+    "jsonl": _jsonl,
+    "sharegpt": _sharegpt,
+} | dict.fromkeys(TRACES, _trace)
 
 
 def join_turns(prompts: Sequence[LoadPrompt], turns: int) -> list[LoadPrompt]:

@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from loadgen.workload.sample import Sample
@@ -141,7 +140,7 @@ def _without_docstring(lines: list[str], node: ast.FunctionDef | ast.AsyncFuncti
     return textwrap.dedent("\n".join(lines[first : docstring.lineno - 1] + body))
 
 
-TABLES: Mapping[str, Any] = MappingProxyType(tomllib.loads(Path(__file__).with_name("damage.toml").read_text("utf-8")))
+TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("damage.toml").read_text("utf-8"))
 """Words, insults and bugs."""
 
 
@@ -286,13 +285,11 @@ def _draw_documented(material: Material, rng: random.Random) -> Drawn:
     return function.source, function.docstring
 
 
-DRAWS: Mapping[str, Draw] = MappingProxyType(
-    {
-        "prose": _draw_text(40),
-        "function": _draw_function,
-        "bad grammar": _draw_text(12, bad_grammar),
-        "rudeness": _draw_text(6, rude),
-        "bug": _draw_bug,
-        "documented function": _draw_documented,
-    }
-)
+DRAWS: Mapping[str, Draw] = {
+    "prose": _draw_text(40),
+    "function": _draw_function,
+    "bad grammar": _draw_text(12, bad_grammar),
+    "rudeness": _draw_text(6, rude),
+    "bug": _draw_bug,
+    "documented function": _draw_documented,
+}

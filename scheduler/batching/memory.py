@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from types import MappingProxyType
 
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
@@ -78,27 +77,25 @@ def _deepspeed_rows(capacity_tokens: int, length: int) -> int:
     return min(allowed, capacity_tokens // length)
 
 
-MEMORIES: Mapping[str, Memory] = MappingProxyType(
-    {
-        # batch-size scaling (Baton, 4.3): admit what fits now; the worst rows are swapped to host if it outgrows the
-        # device
-        "scale": Memory(_scale),
-        # β = ⌊capacity / (longest prompt plus answer)⌋ rows, so that none runs out of memory (Magnus, II-B, equation 1)
-        "fixed": Memory(_fixed),
-        # room for every row at its longest, as iteration-level schedulers reserve it (SCLS, 3.1)
-        "whole": Memory(_whole, length=whole_length),
-        # (L + S)·N tokens for a batch of its own, asked with L + S (SCLS, equation 7); batches run one after another
-        "slice": Memory(),
-        # DeepSpeed's bound for LLaMA2-13B, A100 80 GB, slices of 128: 12 rows where L + S > 1024, 22 where > 512, else
-        # 28
-        # (SCLS, Algorithm 2)
-        "deepspeed": Memory(most=_deepspeed_rows),
-        # N·(L(B) + G'(B)) tokens for a batch of its own (Magnus, III-C, equation 5)
-        "predicted": Memory(),
-        # room for running rows' predicted future peak (Past-Future scheduler, ASPLOS 2025); new rows count as at their
-        # end
-        "peak": Memory(_peak, length=predicted_length),
-        # every running row at its predicted end, unpadded: for backends with paged KV caches
-        "paged": Memory(_paged, length=predicted_length),
-    }
-)
+MEMORIES: Mapping[str, Memory] = {
+    # batch-size scaling (Baton, 4.3): admit what fits now; the worst rows are swapped to host if it outgrows the
+    # device
+    "scale": Memory(_scale),
+    # β = ⌊capacity / (longest prompt plus answer)⌋ rows, so that none runs out of memory (Magnus, II-B, equation 1)
+    "fixed": Memory(_fixed),
+    # room for every row at its longest, as iteration-level schedulers reserve it (SCLS, 3.1)
+    "whole": Memory(_whole, length=whole_length),
+    # (L + S)·N tokens for a batch of its own, asked with L + S (SCLS, equation 7); batches run one after another
+    "slice": Memory(),
+    # DeepSpeed's bound for LLaMA2-13B, A100 80 GB, slices of 128: 12 rows where L + S > 1024, 22 where > 512, else
+    # 28
+    # (SCLS, Algorithm 2)
+    "deepspeed": Memory(most=_deepspeed_rows),
+    # N·(L(B) + G'(B)) tokens for a batch of its own (Magnus, III-C, equation 5)
+    "predicted": Memory(),
+    # room for running rows' predicted future peak (Past-Future scheduler, ASPLOS 2025); new rows count as at their
+    # end
+    "peak": Memory(_peak, length=predicted_length),
+    # every running row at its predicted end, unpadded: for backends with paged KV caches
+    "paged": Memory(_paged, length=predicted_length),
+}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from math import inf
-from types import MappingProxyType
 from typing import TypeAlias
 
 from engine.messages import RowId
@@ -78,7 +77,7 @@ class ByOrder:
 
 
 # share of the predicted length up to which rows make way by the order; None: never
-PREEMPTIONS: Mapping[str, float | None] = MappingProxyType({"none": None, "by-order": inf, "by-order-early": EARLY})
+PREEMPTIONS: Mapping[str, float | None] = {"none": None, "by-order": inf, "by-order-early": EARLY}
 
 
 @dataclass(frozen=True, slots=True)

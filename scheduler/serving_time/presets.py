@@ -9,7 +9,6 @@ p1 is arithmetic: 2 operations a parameter and token, at half of what the tensor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from engine.simulated.machine import Machine
 from scheduler.serving_time.bilinear import Bilinear
@@ -116,17 +115,15 @@ A100_8B = _llama3_8b(2.039e12, 312e12, 25e9)
 H100_8B = _llama3_8b(3.35e12, 989e12, 50e9)
 """H100 SXM: 5.6 ms a step for one row, 9 for 256 rows of 260 tokens."""
 
-PRESETS: Mapping[str, Machine] = MappingProxyType(
-    {
-        "v100-chatglm-6b": V100_CHATGLM_6B,
-        "a100-llama2-13b-hf": A100_LLAMA2_13B_HF,
-        "a100-llama2-13b-ds": A100_LLAMA2_13B_DS,
-        "ssjf": SSJF,
-        "cpu-smollm2-135m": CPU_SMOLLM2_135M,
-        "a100-8b": A100_8B,
-        "h100-8b": H100_8B,
-    }
-)
+PRESETS: Mapping[str, Machine] = {
+    "v100-chatglm-6b": V100_CHATGLM_6B,
+    "a100-llama2-13b-hf": A100_LLAMA2_13B_HF,
+    "a100-llama2-13b-ds": A100_LLAMA2_13B_DS,
+    "ssjf": SSJF,
+    "cpu-smollm2-135m": CPU_SMOLLM2_135M,
+    "a100-8b": A100_8B,
+    "h100-8b": H100_8B,
+}
 
 VIRTUAL = "virtual"
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -43,7 +42,7 @@ from server.composition.devices import hush_transformers
 Json: TypeAlias = dict[str, Any]
 Way: TypeAlias = Callable[[torch.device], Capture] | None  # a decode step's capture; None: under a mask, as with holes
 
-WAYS: Mapping[str, Way] = MappingProxyType({"graph": capture_on, "eager": capture_nothing, "mask": None})
+WAYS: Mapping[str, Way] = {"graph": capture_on, "eager": capture_nothing, "mask": None}
 
 SPARE = 64  # columns by which a measured batch may grow
 

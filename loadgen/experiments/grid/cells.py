@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -67,16 +66,14 @@ def _clip(lengths: NDArray[np.float64]) -> Counts:
     return np.clip(np.rint(lengths), 1, LONGEST).astype(int)
 
 
-SHAPES: Mapping[str, Callable[[Generator, int], tuple[Counts, Counts]]] = MappingProxyType(
-    {
-        "log-normal": _log_normal,
-        "bimodal": _bimodal,
-        "servegen": _serve_gen,
-        "mooncake": _mooncake,
-        "narrow": lambda random, count: (random.integers(100, 141, count), random.integers(180, 221, count)),
-        "equal": lambda random, count: (np.full(count, 120), np.full(count, 200)),
-    }
-)
+SHAPES: Mapping[str, Callable[[Generator, int], tuple[Counts, Counts]]] = {
+    "log-normal": _log_normal,
+    "bimodal": _bimodal,
+    "servegen": _serve_gen,
+    "mooncake": _mooncake,
+    "narrow": lambda random, count: (random.integers(100, 141, count), random.integers(180, 221, count)),
+    "equal": lambda random, count: (np.full(count, 120), np.full(count, 200)),
+}
 TASKS = "tasks"  # of `lengthwise simulate`
 
 TRACE_STEP = 900.0  # seconds between the seeds' places in a trace
@@ -116,15 +113,13 @@ FAST_GPU = Bilinear(p1=3.2e-5, p2=0.0, p3=0.0, p4=0.006, d1=4.9e-8, d2=0.0, d3=0
 H100 = Machine(FAST_GPU, 400_000, 64, 2048)
 GRID = ("A100, scarce memory", "A100, scarce slots", "small CPU", "H100")
 
-MACHINES: Mapping[str, Machine] = MappingProxyType(
-    {
-        "A100, scarce memory": replace(PRESETS["a100-llama2-13b-hf"], workers=1, capacity_tokens=32_768),
-        "A100, scarce slots": replace(PRESETS["a100-llama2-13b-ds"], workers=1, max_num_seqs=12),
-        "small CPU": PRESETS["cpu-smollm2-135m"],
-        "H100": H100,
-        "H100, 256 slots": replace(H100, max_num_seqs=256),
-    }
-)  # the last, with slots for nearly all, is the arena's
+MACHINES: Mapping[str, Machine] = {
+    "A100, scarce memory": replace(PRESETS["a100-llama2-13b-hf"], workers=1, capacity_tokens=32_768),
+    "A100, scarce slots": replace(PRESETS["a100-llama2-13b-ds"], workers=1, max_num_seqs=12),
+    "small CPU": PRESETS["cpu-smollm2-135m"],
+    "H100": H100,
+    "H100, 256 slots": replace(H100, max_num_seqs=256),
+}  # the last, with slots for nearly all, is the arena's
 
 
 BASE = "baton-pd"  # FCFS, the baseline
@@ -207,19 +202,17 @@ ORDERS = tuple(
 
 
 WIDE = "H100, 256 slots"
-LOADS: Mapping[str, Cell] = MappingProxyType(
-    {
-        "few come": Cell("A100, scarce slots", TASKS, 0.3),
-        "as many come as are served": Cell("A100, scarce slots", TASKS, 1.0),
-        "too many come": Cell("A100, scarce slots", TASKS, 1.6),
-        "scarce memory, heavy tails": Cell("A100, scarce memory", "log-normal", 1.3),
-        "a small CPU": Cell("small CPU", "bimodal", 1.3),
-        "predictions that mislead": Cell("small CPU", "bimodal", 1.3, prediction="inverted"),
-        "predictions ten times off": Cell("small CPU", "bimodal", 1.3, prediction="tenfold"),
-        "256 slots": Cell(WIDE, "log-normal", 0.9, requests=5 * REQUESTS // 2),
-        "256 slots, too many come": Cell(WIDE, "log-normal", 1.3, requests=5 * REQUESTS // 2),
-    }
-)
+LOADS: Mapping[str, Cell] = {
+    "few come": Cell("A100, scarce slots", TASKS, 0.3),
+    "as many come as are served": Cell("A100, scarce slots", TASKS, 1.0),
+    "too many come": Cell("A100, scarce slots", TASKS, 1.6),
+    "scarce memory, heavy tails": Cell("A100, scarce memory", "log-normal", 1.3),
+    "a small CPU": Cell("small CPU", "bimodal", 1.3),
+    "predictions that mislead": Cell("small CPU", "bimodal", 1.3, prediction="inverted"),
+    "predictions ten times off": Cell("small CPU", "bimodal", 1.3, prediction="tenfold"),
+    "256 slots": Cell(WIDE, "log-normal", 0.9, requests=5 * REQUESTS // 2),
+    "256 slots, too many come": Cell(WIDE, "log-normal", 1.3, requests=5 * REQUESTS // 2),
+}
 """Loads of the arena by name. ρ is requests that come, by those that `baton-pd` serves."""
 
 

@@ -7,23 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from loadgen.experiments.paper.trial import TrialLine
 from loadgen.result_file import Json
 
-PUBLISHED: Mapping[str, list[Any]] = MappingProxyType(
-    tomllib.loads(Path(__file__).with_name("published.toml").read_text("utf-8"))
-)  # by name; columns as in the file
-
+# by name; columns as in the file
+PUBLISHED: Mapping[str, list[Any]] = tomllib.loads(Path(__file__).with_name("published.toml").read_text("utf-8"))
 
 PERCENT, TIMES, SECONDS = "%", "x", "s"
 DIGITS = 5  # significant, in files
 # head, digits, and word for a gain
-FIGURES: Mapping[str, list[Any]] = MappingProxyType({name: rest for name, *rest in PUBLISHED["figures"]})
+FIGURES: Mapping[str, list[Any]] = {name: rest for name, *rest in PUBLISHED["figures"]}
 NEAR = 0.1  # relative error within which a figure is the published one
-NEUTRAL: Mapping[str, float] = MappingProxyType({PERCENT: 0.0, TIMES: 1.0})  # gains that count as none, by unit
+NEUTRAL: Mapping[str, float] = {PERCENT: 0.0, TIMES: 1.0}  # gains that count as none, by unit
 
 
 @dataclass(frozen=True, slots=True)

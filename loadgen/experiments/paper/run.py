@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType
 
 import orjson
 
@@ -25,9 +24,7 @@ from models.progress import Bars
 
 SEED_STEP = 100  # between runs; repeats use seeds in between
 
-PAPERS: Mapping[str, Paper] = MappingProxyType(
-    {"magnus": magnus.PAPER, "scls": scls.PAPER, "ssjf": ssjf.PAPER, "baton": baton.PAPER}
-)
+PAPERS: Mapping[str, Paper] = {"magnus": magnus.PAPER, "scls": scls.PAPER, "ssjf": ssjf.PAPER, "baton": baton.PAPER}
 
 
 def run_paper(asked: Experiments) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean, pstdev
-from types import MappingProxyType
 
 from engine.simulated.machine import Machine
 from loadgen.compare.machine import describe_machine
@@ -34,13 +33,11 @@ MEAN_BOUND, P99_BOUND = 0.05, 0.10  # relative errors within which the simulator
 
 LEAST = 1e-3  # smaller differences are none: whole batches have a TPOT of 0
 
-QUANTITIES: Mapping[str, float] = MappingProxyType(
-    {
-        **{f"mean_{name}_ms": MEAN_BOUND for name in ("ttft", "tpot", "jct")},
-        **{f"p99_{name}_ms": P99_BOUND for name in ("ttft", "tpot", "jct")},
-        "request_throughput": MEAN_BOUND,
-    }
-)  # figures and bounds
+QUANTITIES: Mapping[str, float] = {
+    **{f"mean_{name}_ms": MEAN_BOUND for name in ("ttft", "tpot", "jct")},
+    **{f"p99_{name}_ms": P99_BOUND for name in ("ttft", "tpot", "jct")},
+    "request_throughput": MEAN_BOUND,
+}  # figures and bounds
 
 # slowdowns of simulations whose mean counts: plans may depend on milliseconds, and the engine's run is one draw
 DRAWS = tuple(1 + 0.0005 * step for step in range(-8, 9))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TypeAlias
 
 from models.catalog.catalog import Catalog, default_cache
@@ -135,15 +134,13 @@ def _check_predictor(config: ServeConfig) -> str:
 
 Checks: TypeAlias = Mapping[str, Callable[[ServeConfig], str]]
 
-EARLY: Checks = MappingProxyType(
-    {
-        "journal": _check_journal,
-        "keys": _check_keys,
-        "certificate": _check_certificate,
-        "model": _check_model,
-        "port": _check_port,
-    }
-)
+EARLY: Checks = {
+    "journal": _check_journal,
+    "keys": _check_keys,
+    "certificate": _check_certificate,
+    "model": _check_model,
+    "port": _check_port,
+}
 """Checks that import nothing heavy, by the name of what they look at."""
 
-LATER: Checks = MappingProxyType({"devices": _check_devices, "memory": _check_memory, "predictor": _check_predictor})
+LATER: Checks = {"devices": _check_devices, "memory": _check_memory, "predictor": _check_predictor}
