@@ -218,7 +218,7 @@ async def test_an_answer_may_have_what_the_context_leaves(
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (says("a", role="bot"), "it is one of assistant, developer, system, tool, user"),
+        (says("a", role="bot"), "it is one of assistant, developer, function, system, tool, user"),
         (("/v1/responses", b'{"input": "a", "truncation": "middle"}'), "it is one of auto, disabled"),
         (
             ("/v1/messages", orjson.dumps({"max_tokens": 1, "messages": [{"role": "bot", "content": "a"}]})),
