@@ -24,6 +24,7 @@ from engine.messages import (
     ExecutorDied,
     ExecutorInfo,
     FinishReason,
+    Report,
     RowId,
     RowSpec,
     RowUpdate,
@@ -266,10 +267,14 @@ class PlayedDispatcher(Dispatcher):
         self._changed()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition holds; looked at whenever a request comes, ends or is cancelled."""
+        """Return when the condition holds; looked at whenever a request comes, goes on, ends or is cancelled."""
         while not condition():
             self._changes.clear()
             await self._changes.wait()
+
+    def receive(self, report: Report) -> None:
+        super().receive(report)
+        self._changes.set()
 
     async def drain(self) -> None:
         self._changes.set()
