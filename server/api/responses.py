@@ -109,8 +109,8 @@ class ResponseStore:
         size = EACH + sum(len(part.text) + EACH * len(part.logprobs) for part in told)
         texts = [text for one in messages for text in astuple(one) if isinstance(text, str)]
         size += EACH // 4 * len(messages) + sum(map(len, texts))
-        calls = [call.function for one in messages for call in one.tool_calls or ()]
-        size += sum(EACH // 4 + len(memoryview(call.arguments)) for call in calls)
+        calls = [call.function for one in messages for call in one.tool_calls or () if call.function]
+        size += sum(EACH // 4 + len(memoryview(call.arguments)) + len(call.input or "") for call in calls)
         size += len(encode([reply.instructions, reply.metadata, reply.text, reply.tools]))
         self._stored[holder][reply.id] = StoredResponse(messages, reply, size)
         self._sizes[holder] += size

@@ -15,7 +15,7 @@ from msgspec import Meta
 from models.network.generation_config import Temperature, TokenCount, TopK, TopP
 from server.api.errors import invalid
 from server.api.input import schema as chat
-from server.api.input.fields import ABSENT, refuse_asked, required
+from server.api.input.fields import ABSENT, is_given, refuse_asked, required
 from server.api.input.ignored import ignore, is_own
 from server.api.input.turns import join_content, join_past, read_past
 
@@ -26,7 +26,7 @@ class Block(msgspec.Struct, frozen=True):
     type: str
     text: str | None = None
     id: str | None = None
-    name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    name: str | None = None
     input: msgspec.Raw = ABSENT
     tool_use_id: str | None = None
     content: msgspec.Raw = ABSENT
@@ -78,7 +78,7 @@ class OutputConfig(msgspec.Struct, frozen=True):
     format: OutputFormat | None = None
 
 
-class CountBody(msgspec.Struct, frozen=True, kw_only=True):
+class CountBody(chat.OtherWords, frozen=True, kw_only=True):
     """POST /v1/messages/count_tokens."""
 
     model: chat.ModelName | None = None
@@ -88,6 +88,9 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: MessageToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # its name in the beta of November 2025
+    response_format: msgspec.Raw = ABSENT
+    structured_outputs: chat.StructuredOutputs | None = None
     mcp_servers: Annotated[list[msgspec.Raw], Meta(max_length=64)] | None = None
 
 
@@ -112,6 +115,7 @@ CHAT_WORDS: Mapping[str, str] = {
 """A chat's words in messages about errors -> those of this API."""
 
 SAMPLING = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms")
+FORMS = ("structured_outputs", *chat.OtherWords.__struct_fields__)
 """Fields that mean the same in a chat."""
 
 OWN_TOOLS = (None, "custom")
@@ -120,16 +124,21 @@ OWN_TOOLS = (None, "custom")
 
 def as_chat(body: CountBody) -> chat.ChatBody:
     """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
-    refuse_asked(("mcp_servers", body.mcp_servers, "this server calls no others; leave it out"))
+    refuse_asked(
+        ("mcp_servers", body.mcp_servers, "this server calls no others; leave it out"),
+        ("response_format", is_given(body.response_format), "is not supported; use output_config.format"),
+    )
     neighbours = groupby(enumerate(body.messages), key=lambda pair: pair[1].role)
     turns = [turn for role, messages in neighbours for turn in _turns(role, messages)]
     told = [] if body.system is None else [chat.Message("system", join_content(body.system, "system"))]
     choice, form = body.tool_choice, None if body.output_config is None else body.output_config.format
+    form = form or body.output_format
     sampling: dict[str, Any] = {}
     if isinstance(body, MessagesBody):
         sampling = {name: getattr(body, name) for name in SAMPLING} | {"stop": body.stop_sequences}
     return chat.ChatBody(
         **sampling,
+        **{name: getattr(body, name) for name in FORMS},
         model=body.model,
         messages=[*told, *turns],
         # A last turn of the assistant's is the beginning of the answer.

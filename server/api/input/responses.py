@@ -26,18 +26,22 @@ class InputItem(msgspec.Struct, frozen=True):
     """One turn of the conversation, thoughts, a call of a function, a call's result, or the `id` of a stored item; of
     other servers' items what has such fields. Arguments are any text."""
 
-    type: str = "message"
+    type: str | None = None
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: chat.Content | None = None
     summary: chat.Content | None = None
     call_id: str | None = None
-    name: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    name: str | None = None
     arguments: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT
     action: msgspec.Raw = ABSENT
     operation: msgspec.Raw = ABSENT
     output: msgspec.Raw = ABSENT
+
+    @property
+    def kind(self) -> str:
+        return self.type or "message"
 
 
 OWN_CALLS = ("function_call", "custom_tool_call")
@@ -193,8 +197,8 @@ def conversation(body: ResponsesBody, known: Mapping[str, chat.Message]) -> list
 
 def is_reference(item: InputItem) -> bool:
     """Whether an item names a stored one."""
-    return item.type == "item_reference" or (
-        item.type == "message" and item.role is item.content is None and bool(item.id)
+    return item.kind == "item_reference" or (
+        item.kind == "message" and item.role is item.content is None and bool(item.id)
     )
 
 
@@ -203,27 +207,27 @@ def _turns(item: InputItem, path: str, known: Mapping[str, chat.Message]) -> Ite
     ignored. Text, thoughts and calls of one answer come apart. Raises ApiError 400."""
     if is_reference(item):
         yield known[required(item.id, f"{path}.id")]
-    elif item.type == "message":
+    elif item.kind == "message":
         role: chat.Role = required(item.role, f"{path}.role")
         if role == "assistant":
             yield chat.Message(role, join_past(item.content, f"{path}.content", of_tool=False))
         else:
             yield chat.Message(role, join_content(item.content, f"{path}.content"))
-    elif item.type == "reasoning":
+    elif item.kind == "reasoning":
         if thoughts := join_past(item.content or item.summary, f"{path}.content", of_tool=False):
             yield chat.Message("assistant", reasoning_content=thoughts)
-    elif item.type.endswith("_output"):
+    elif item.kind.endswith("_output"):
         call_id = required(item.call_id or item.id, f"{path}.call_id")
         yield _result(item, call_id, path)
-    elif item.type.endswith("_call") and (item.call_id or item.name):
-        name = required(item.name, f"{path}.name") if item.type in OWN_CALLS else item.name or item.type[:-5]
+    elif item.kind.endswith("_call") and (item.call_id or item.name):
+        name = required(item.name, f"{path}.name") if item.kind in OWN_CALLS else item.name or item.kind[:-5]
         call_id = required(item.call_id or item.id, f"{path}.call_id")
         function = chat.PastFunction(name, _arguments(item))
         yield chat.Message("assistant", tool_calls=[chat.PastCall(function, call_id)])
         if bytes(item.output):  # a server of tools was asked on the way
             yield _result(item, call_id, path)
     else:
-        ignore(path, item.type)
+        ignore(path, item.kind)
 
 
 def _result(item: InputItem, call_id: str, path: str) -> chat.Message:
@@ -233,7 +237,7 @@ def _result(item: InputItem, call_id: str, path: str) -> chat.Message:
 
 def _arguments(item: InputItem) -> msgspec.Raw:
     """The arguments of a call, by whichever name its kind has for them."""
-    if item.type == "custom_tool_call":
+    if item.kind == "custom_tool_call":
         return msgspec.Raw(b'{"input":%b}' % (bytes(item.input) or b'""'))
     return next((raw for raw in (item.arguments, item.input, item.action) if bytes(raw)), item.operation)
 

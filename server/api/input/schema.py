@@ -24,7 +24,7 @@ Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
 TokenIds: TypeAlias = Annotated[list[TokenId], Meta(max_length=2**20)]
 StopString: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
 StopStrings: TypeAlias = Annotated[list[StopString], Meta(max_length=256)]
-FunctionName: TypeAlias = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+FunctionName: TypeAlias = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,128}$")]
 ModelName: TypeAlias = Annotated[str, Meta(max_length=1024)]
 GrammarText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=65536)]
 ChoiceText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -177,18 +177,20 @@ Content: TypeAlias = str | Annotated[list[ContentPart], Meta(max_length=2048)]
 
 
 class PastFunction(msgspec.Struct, frozen=True):
-    """A function that was called; its arguments are any text, or an object as it stands."""
+    """A function that was called; its arguments are any text, or an object as it stands. A custom tool has an input."""
 
-    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    name: str | None
     arguments: msgspec.Raw = ABSENT
+    input: str | None = None
 
 
 class PastCall(msgspec.Struct, frozen=True):
     """A call in an earlier turn of the assistant."""
 
-    function: PastFunction
+    function: PastFunction | None = None
     id: str | None = None
     type: str | None = None
+    custom: PastFunction | None = None
 
 
 Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]

@@ -148,7 +148,7 @@ def _answer(body: TextBody, closed: bool) -> tuple[Grammar | None, str]:
 def _of_format(format_: ResponseFormat, closed: bool) -> Grammar | None:
     path, given = "response_format.json_schema.schema", format_.json_schema
     strict, schema = (None, format_.schema) if given is None else (given.strict, given.schema)
-    if format_.type == "text" or (format_.type == "json_object" and not is_given(schema)):
+    if format_.type == "text" or (format_.type == "json_object" and given is None and not is_given(schema)):
         return None if format_.type == "text" else ANY_OBJECT
     if not is_given(schema):
         raise invalid(path, "is missing")

@@ -34,8 +34,8 @@ def as_turn(message: Message, path: str, names: dict[str, str], objects: bool) -
         content = join_past(content, where, of_tool=role == "tool") if is_past else join_content(content, where)
     turn: Turn = {"role": role, "content": content or message.refusal or ""}
     if calls:
-        turn["tool_calls"] = [_call(one, objects) for one in calls]
-        names.update((one.id, one.function.name) for one in calls if one.id)
+        turn["tool_calls"] = [_call(one, f"{path}.tool_calls[{at}]", objects) for at, one in enumerate(calls)]
+        names.update((one["id"], one["function"]["name"]) for one in turn["tool_calls"] if one["id"])
     if message.role == "tool":
         why = "; it names the call whose result this is"
         turn["tool_call_id"] = required(message.tool_call_id or None, f"{path}.tool_call_id", why)
@@ -44,11 +44,14 @@ def as_turn(message: Message, path: str, names: dict[str, str], objects: bool) -
     return turn | {name: text for name, text in told.items() if text}
 
 
-def _call(call: PastCall, objects: bool) -> dict[str, Any]:
-    given = bytes(call.function.arguments)  # any text, or else a JSON value as it stands
+def _call(call: PastCall, path: str, objects: bool) -> dict[str, Any]:
+    called = required(call.function or call.custom, f"{path}.function")
+    given = bytes(called.arguments)  # any text, or else a JSON value as it stands
     text = msgspec.json.decode(given, type=str) if given.startswith(b'"') else given.decode()
     arguments = "{}" if text.strip() in ("", "null") else text
-    function = {"name": call.function.name, "arguments": _object_of(arguments) if objects else arguments}
+    if called.input is not None:
+        arguments = json.dumps({"input": called.input}, ensure_ascii=False, separators=(",", ":"))
+    function = {"name": called.name or "", "arguments": _object_of(arguments) if objects else arguments}
     return {"id": call.id, "type": "function", "function": function}
 
 

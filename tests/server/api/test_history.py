@@ -279,6 +279,25 @@ SAID: dict[str, tuple[str, list[object], str, str]] = {
         '{"name": "f", "arguments": {}}\n</tool_call>\nuser:<tool_response>\n20',
         "",
     ),
+    "a call of a custom tool": (
+        CHAT,
+        [{"role": "assistant", "tool_calls": [{"id": "c1", "type": "custom", "custom": {"name": "f", "input": "ls"}}]}],
+        '{"name": "f", "arguments": {"input":"ls"}}',
+        "",
+    ),
+    "a call without a name": (
+        CHAT,
+        [{"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "", "arguments": "{}"}}]}],
+        '{"name": "", "arguments": {}}',
+        "",
+    ),
+    "a call of a long name": (
+        MESSAGES,
+        [turn({"type": "tool_use", "id": "c1", "name": "f" * 300, "input": {}})],
+        f'{{"name": "{"f" * 300}", "arguments": {{}}}}',
+        "",
+    ),
+    "an item of a null type": (RESPONSES, [{"type": None, "role": "assistant", "content": "A"}], "assistant:A", ""),
     "a search": (RESPONSES, [{"type": "web_search_call", "id": "ws_1", "action": {}}], "", "input[1].web_search_call"),
     "what is closed": (
         RESPONSES,
@@ -405,7 +424,11 @@ async def test_stored_items_are_found_by_their_ids() -> None:
         _, first = await live.post(RESPONSES, {"input": "Hi"}, **bearer("mine"))
         (item,) = first["output"]
         said = prompt_of(live) + item["content"][0]["text"]
-        for reference in ({"type": "item_reference", "id": item["id"]}, {"id": item["id"]}):
+        for reference in (
+            {"type": "item_reference", "id": item["id"]},
+            {"id": item["id"]},
+            {"type": None, "id": item["id"]},
+        ):
             status, reply = await live.post(RESPONSES, {"input": [user(), reference, user("b")]}, **bearer("mine"))
             assert status == 200, reply
             assert prompt_of(live) == f"{said}\nuser:b\nassistant:"

@@ -22,7 +22,7 @@ from tests.server.live import Live, changed, chat_body, live_server
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": PERSON}}
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT, COMPLETIONS, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 
 
 def json_schema(schema: object, **others: object) -> dict[str, object]:
@@ -100,26 +100,36 @@ OTHERS: list[tuple[str, str, object, Grammar | str]] = [
     ("Ollama", "format", "json", ANY),
     ("Ollama", "format", PERSON, JSON),
     ("NVIDIA NIM, Dynamo", "nvext", {"guided_json": PERSON}, REFUSED),
+    ("Cohere", "response_format", {"type": "json_object", "json_schema": PERSON}, "is missing"),
     ("TabbyAPI", "regex_pattern", "yes|no", WORDS),
     ("TabbyAPI, text-generation-webui", "grammar_string", 'root ::= "yes"', REFUSED),
 ]
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES])
 @pytest.mark.parametrize(("server", "field", "value", "meant"), OTHERS)
 async def test_other_servers_constraints_are_taken_or_refused_but_never_passed_over(
     live: Live, path: str, server: str, field: str, value: object, meant: Grammar | str
 ) -> None:
-    body = chat_body() if path == CHAT else {"prompt": "Hi"}
+    body = {"prompt": "Hi"} if path == COMPLETIONS else {**chat_body(), "max_tokens": 9}
     status, reply = await live.post(path, {**body, field: value})
-    if isinstance(meant, Grammar):
+    if path == MESSAGES and field == "response_format":
+        assert status == 400 and "output_config" in reply["error"]["message"]
+    elif isinstance(meant, Grammar):
         assert (status, asked(live)) == (200, meant), server
     else:
-        assert (status, reply["error"]["param"]) == (400, field), server
+        assert status == 400 and reply["error"]["message"].startswith(field), server
+        assert path == MESSAGES or reply["error"]["param"] == field, server
         assert meant in reply["error"]["message"]
     for nothing in (None, False) if field in ("guided_json_object", "json_object") else (None,):
         assert (await live.post(path, {**body, field: nothing}))[0] == 200
         assert asked(live) is None
+
+
+async def test_anthropics_earlier_word_for_a_form_is_taken(live: Live) -> None:
+    given = {"type": "json_schema", "schema": PERSON}
+    status, _ = await live.post(MESSAGES, {**chat_body(), "max_tokens": 9, "output_format": given})
+    assert (status, asked(live)) == (200, LENIENT)
 
 
 @pytest.mark.parametrize(
