@@ -1,8 +1,4 @@
-"""What the lifecycle (engine.lifecycle) needs of a device and its rows; torch-free.
-
-A device holds KV caches and computes; the lifecycle decides which rows. engine.torch_device computes with torch,
-engine.simulated.device only computes the time.
-"""
+"""What engine.lifecycle needs of a device and its rows; torch-free."""
 
 from __future__ import annotations
 
@@ -18,8 +14,6 @@ Rank: TypeAlias = tuple[int, int]  # (priority, admission number); least is best
 
 
 class Group:
-    """What the rows of one command share."""
-
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         # decode steps until a static batch's slice ends
@@ -30,9 +24,7 @@ Item = TypeVar("Item")
 
 
 def similar_lengths(rows: Iterable[Item], length: Callable[[Item], int], max_tokens: int) -> list[list[Item]]:
-    """Group rows for prefill, longest first; only a single row may exceed `max_tokens` cells, padding at most
-    MOST_PADDING.
-    """
+    """Prefill groups, longest first; only a single row may exceed `max_tokens` cells."""
     groups: list[list[Item]] = []
     for row in sorted(rows, key=lambda row: -length(row)):
         lengths = [length(other) for other in (*(groups[-1] if groups else ()), row)]
@@ -43,22 +35,22 @@ def similar_lengths(rows: Iterable[Item], length: Callable[[Item], int], max_tok
     return groups
 
 
-HEADROOM = 32  # columns that stay free when a row joins, lest it leave again within a few steps
+HEADROOM = 32  # columns kept free when a row joins
 
 
 class OutOfMemoryError(MemoryError):
-    """Nothing was computed; rows and their KV caches are as before."""
+    """Rows and KV caches are unchanged."""
 
 
 class RowFault(RuntimeError):
-    """The row cannot go on; the message is for the client."""
+    """The message is for the client."""
 
     wipe = False  # its KV cache may hold NaN or Inf
     by_client = False
 
 
 class Kv(Protocol):
-    """KV cache of a row, or of a block of its columns, outside the batch."""
+    """KV cache of a row, or of some columns, outside the batch."""
 
     @property
     def bytes(self) -> int: ...
@@ -69,14 +61,14 @@ class Kv(Protocol):
 class DeviceRow:
     """Rows compare by identity."""
 
-    kv: Kv | None  # outside the batch: prefilled or taken out; None while it runs
+    kv: Kv | None  # outside the batch; None while it runs
 
     def __init__(self, spec: RowSpec) -> None:
         self.row_id = spec.row_id
         self.prompt = spec.prompt
         self.sampling = spec.sampling
         self.cache_scope = spec.cache_scope
-        self.rank: Rank = (spec.priority, 0)  # set at each admission, as is its group
+        self.rank: Rank = (spec.priority, 0)  # set at each admission, like the group
         self.group = Group(Terms())
         self.setbacks = 0  # prefills that ran out of memory
         self.cached_prompt = 0  # prompt tokens copied from the prefix cache
@@ -84,7 +76,7 @@ class DeviceRow:
 
     @property
     def step(self) -> int:
-        """Tokens generated so far: the index of the next."""
+        """Index of the next token."""
         raise NotImplementedError
 
     @property
@@ -93,17 +85,16 @@ class DeviceRow:
 
     @property
     def length(self) -> int:
-        """Tokens, prompt and generated."""
         return len(self.prompt) + self.step
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens whose K and V exist: the newest token's are written by the next step."""
+        """The newest token's K and V are written by the next step."""
         return len(self.prompt) + max(0, self.step - 1)
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether prompt log-probabilities are wanted, which rule out the prefix cache."""
+        """Rules out the prefix cache."""
         return self.sampling.prompt_logprobs is not None and not self.step
 
 
@@ -112,7 +103,7 @@ RowT = TypeVar("RowT", bound=DeviceRow)
 
 class Action(StrEnum):
     PREFILL = "prefill"
-    ENTER = "enter"  # rows enter by shape, in the running rows' step
+    ENTER = "enter"
     DECODE = "decode"
 
 
@@ -125,78 +116,70 @@ class StepOutcome(Generic[RowT]):
 
 
 class DeviceBatch(Protocol[RowT]):
-    """The running batch and its KV memory."""
-
     @property
     def rows(self) -> Sequence[RowT]: ...
     @property
     def capacity_tokens(self) -> int: ...
     def shape(self, staged: int) -> BatchShape: ...
     def fits(self, length: int, *, lasting: bool) -> bool:
-        """Whether a row of `length` tokens can join, and with `lasting` all rows can go on for HEADROOM columns."""
+        """With `lasting`, all rows can go on for HEADROOM columns."""
 
     def admits(self, lengths: Sequence[int]) -> bool:
-        """Whether rows of these lengths can enter by shape in one step."""
+        """By shape, in one step."""
 
     def can_step(self) -> bool:
         """Whether every row can take one more token."""
 
     def remove(self, row: RowT, *, wipe: bool) -> None:
-        """Free a row's place and memory at once; `wipe` for rows that computed NaN."""
+        """`wipe` after NaN."""
 
     def resize(self, capacity_tokens: int) -> None:
-        """Take other KV memory, less where that cannot be had; no row may be left."""
+        """Only while no row runs; takes less where memory lacks."""
 
 
 class Device(Protocol[RowT]):
-    """Methods that compute may raise OutOfMemoryError."""
-
     @property
     def batch(self) -> DeviceBatch[RowT]: ...
     @property
-    def prefilling(self) -> Sequence[RowT]:
-        """Rows of the prefill group under way."""
+    def prefilling(self) -> Sequence[RowT]: ...
 
     @property
     def max_prefill_tokens(self) -> int:
-        """Cells of one prefill chunk."""
+        """Cells of a chunk."""
 
     def new_row(self, spec: RowSpec) -> RowT: ...
     def kept_prefix(self, row: RowT) -> int:
-        """Tokens of the row's prompt in the prefix cache."""
+        """Tokens."""
 
     def kv_bytes(self, row: RowT) -> int:
-        """Bytes of a row's KV cache outside the batch."""
+        """Outside the batch."""
 
-    def insert(self, row: RowT, *, lasting: bool) -> None:
-        """Let a row join; its KV cache is the batch's from then on."""
+    def insert(self, row: RowT, *, lasting: bool) -> None: ...
 
     def drop(self, row: RowT) -> None:
-        """Forget a row that does not run, even in the middle of its prefill."""
+        """Not a running one; maybe in the middle of its prefill."""
 
     def save(self, row: RowT) -> bool:
-        """Swap a row's KV cache to host memory, taking it out of the batch; False where that fails."""
+        """Swap to host memory, out of the batch; False where that fails."""
 
     def fetch(self, row: RowT) -> None:
-        """Begin to copy a KV cache back, where that can overlap the batch's steps."""
+        """Start copying a KV cache back, beside steps."""
 
-    def unreported(self, rows: Sequence[RowT]) -> Sequence[RowUpdate]:
-        """Tokens of these rows that no outcome has reported."""
+    def unreported(self, rows: Sequence[RowT]) -> Sequence[RowUpdate]: ...
 
     def launch_chunk(self, rows: Sequence[RowT]) -> Tally:
-        """Begin a chunk of the group under way, else of a new group of these rows. A group that fails is gone."""
+        """Of the group under way, or of a new group of these rows; a failed group is gone."""
 
     def chunk_done(self) -> bool:
-        """Whether collecting the chunk would not wait."""
+        """Collecting would not block."""
 
     def collect_chunk(self) -> StepOutcome[RowT]:
-        """End the chunk: rows whose prefill is complete, with their first tokens. A group that fails is gone."""
+        """Returns rows with complete prefill and first tokens; a failed group is gone."""
 
     def settle(self) -> StepOutcome[RowT]:
-        """End a decode step that was launched ahead, if there is one."""
+        """Finish a step that was launched ahead."""
 
     def enter(self, rows: Sequence[RowT]) -> StepOutcome[RowT]:
-        """Let rows enter in one step that computes all their tokens (Baton's shape)."""
+        """All tokens in one step (Baton's shape)."""
 
-    def step(self, iterations: int) -> StepOutcome[RowT]:
-        """Run up to this many decode steps."""
+    def step(self, iterations: int) -> StepOutcome[RowT]: ...

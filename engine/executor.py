@@ -1,6 +1,5 @@
-"""The thread that owns a device: commands in through its inbox, one report a turn out through `deliver`.
-
-A fault of the device fails the rows concerned; a fault in this file ends the thread, which reports that last.
+"""An executor's thread: commands in, a report a turn out. Device faults fail rows; a fault here ends the thread,
+reported last.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Executor:
-    """Public methods may be called from any thread."""
+    """Thread-safe."""
 
     def __init__(
         self,
@@ -46,10 +45,10 @@ class Executor:
         self._turns = 0
         self._shape = lifecycle.table.shape()  # as last reported
         self._health = DeviceHealth()
-        # changes around every turn; a beat that stands still while there are rows means that the thread hangs
+        # changes around every turn, to detect hangs
         self.beat = 0
         self._running = True
-        self._worn = False  # restart the thread
+        self._worn = False
         self._thread = threading.Thread(target=self._run, name=f"executor-{info.index}", daemon=True)
 
     @property
@@ -63,10 +62,7 @@ class Executor:
         self._inbox.put(command)
 
     def withdraw(self) -> tuple[Command, ...]:
-        """Take back commands not yet carried out, once the thread is given up or gone.
-
-        Should it go on after all, no other executor finds what it swaps to host memory.
-        """
+        """Take back commands of a lost thread, which loses access to swapped rows."""
         self._table.leave_store()
         commands: list[Command] = []
         with suppress(queue.Empty):
@@ -75,7 +71,7 @@ class Executor:
         return tuple(commands)
 
     def stop(self, timeout: float | None = None) -> None:
-        """End the thread after the current turn; wait for it at most `timeout` seconds."""
+        """After the current turn; waits `timeout` seconds."""
         self.post(Stop())
         self._thread.join(timeout)
 
@@ -85,10 +81,7 @@ class Executor:
             self._serve_afresh()
 
     def _serve_afresh(self) -> None:
-        """Serve in a new thread, or in this one where there is no memory for another.
-
-        oneDNN's code generator remembers a lack of memory for each thread, and refuses new shapes there for good.
-        """
+        """In a new thread: oneDNN remembers a lack of memory in each."""
         thread = threading.Thread(target=self._serve, name=self._thread.name, daemon=True)
         try:
             thread.start()
@@ -100,7 +93,7 @@ class Executor:
     def _serve(self) -> None:
         self._worn = False
         try:
-            # inference mode, current device and number of CPU threads are each thread's own
+            # settings of each thread
             if self._torch_threads is not None:
                 torch.set_num_threads(self._torch_threads)
             if self.info.device.startswith("cuda"):
@@ -131,7 +124,6 @@ class Executor:
             self._report_moves(self._table.clear)
 
     def _take_commands(self) -> None:
-        """Carry out all commands, waiting for one while idle."""
         idle = self._table.idle
         due = self._health.wakes_at(idle=idle)
         try:
@@ -161,13 +153,11 @@ class Executor:
             self._prove()
 
     def _report_moves(self, move: Callable[[], object]) -> None:
-        """Report what happened to rows outside any turn."""
         self._table.clear()
         move()
         self._report(0.0)
 
     def _prove(self) -> None:
-        """Run the device's self-test, and report when it changes whether the device takes rows."""
         if self._lifecycle.capacity < FIRST_CAPACITY:
             self._lifecycle.grow(FIRST_CAPACITY)
         before, enough = self._health.fault, self._lifecycle.capacity >= LEAST_CAPACITY
@@ -186,7 +176,6 @@ class Executor:
         self.beat += 1
 
     def _rest(self, now: float) -> None:
-        """Hand back rows that came before the fault was known, and repeat the self-test when due."""
         if self._table.rows:
             self._report_moves(self._table.hand_back_all)
         if now >= self._health.resume:

@@ -1,8 +1,4 @@
-"""How rows move through a device: waiting, in prefill, staged, running, gone. Engine and simulator both run these
-rules.
-
-Synchronous and single-threaded, without tensors, clock or strategy.
-"""
+"""How rows move through a device, for engine and simulator alike; without tensors or clock."""
 
 from __future__ import annotations
 
@@ -21,46 +17,42 @@ from engine.rows import RowTable, is_by_client
 
 log = logging.getLogger(__name__)
 
-RELIEF = 0.9  # share of the KV budget that is left after an out-of-memory error
+RELIEF = 0.9  # of the KV budget, after running out of memory
 
 Computed = TypeVar("Computed")
 
-MOST_SETBACKS = 8  # retries of a prompt: enough to halve a large group down to one row
+MOST_SETBACKS = 8  # enough to halve a large group down to one row
 
 
 class Lifecycle(Generic[RowT]):
-    """`next` decides, `finish` carries it out; `turn` is both."""
+    """`next` decides, `finish` carries out."""
 
     def __init__(self, device: Device[RowT], store: HostStore[RowT] | None = None) -> None:
         self.device = device
         self.table = RowTable(device, HostStore() if store is None else store)
-        self._reading = False  # a prefill chunk is under way
-        self._prefilled = False  # the last action was a prefill chunk
-        self._begun: tuple[RowId, ...] = ()  # rows whose prefill begins in this action
-        self._launched: Tally | None = None  # of the chunk launched last, until it is booked
-        self.entering: list[RowT] = []  # rows entering by shape in this action
-        # consecutive failures of all rows of an action, out of memory not counted
+        self._reading = False  # a chunk is under way
+        self._prefilled = False
+        self._begun: tuple[RowId, ...] = ()  # in this action
+        self._launched: Tally | None = None  # not yet booked
+        self.entering: list[RowT] = []  # by shape
+        # in a row, other than out of memory
         self.failures = dict.fromkeys(Action, 0)
-        self.short = False  # out of memory since `next`
-        self.lost = False  # since then a row ended for lack of memory
+        self.short = False  # out of memory
+        self.lost = False  # a row ended for it
         self._full_capacity = device.batch.capacity_tokens
-        self._failed = Shape()  # of the action that failed last
-        self._longest_read = 0  # tokens of the longest prompt prefilled so far
+        self._failed = Shape()
+        self._longest_read = 0  # tokens
 
     def turn(self) -> list[RowUpdate]:
-        """One step; the updates carry every token as soon as it is known."""
         self.table.clear()
         self.finish(self.next())
         return self.table.updates
 
     def prove(self, after_turn: Callable[[], None] = lambda: None) -> str | None:
-        """Self-test: run as many rows as the failed action had, with prompts as long, alone. Returns what is wrong, or
-        None.
-
-        No prompt is longer than one already prefilled, lest a client end the server by one that never fits, or than
-        half the batch.
+        """As many rows as the failed action had, prompts as long, but none longer than prefilled before or half the
+        batch. Returns what is wrong.
         """
-        # a scope of its own, so that nothing comes from the prefix cache
+        # a scope of its own: nothing cached
         most = min(self._longest_read, self.device.batch.capacity_tokens // 2)
         failed, specs = self._failed, self._failed.proof(most, f"proof {self.table.admitted}")
         self.table.admit(specs)
@@ -78,16 +70,16 @@ class Lifecycle(Generic[RowT]):
         return error
 
     def next(self) -> Action | None:
-        """Move rows and choose the device's next action; None to be asked again."""
+        """None to be asked again."""
         self.short = self.lost = False
-        if not self._reading:  # prefill and decode alternate, so that neither waits for more than one step
+        if not self._reading:  # prefill and decode alternate
             self._prefilled = self._prefill_is_wanted() and not (self._prefilled and self._may_decode())
             if self._prefilled and not self._launch_chunk():
                 return None
         if self._reading and (self.device.chunk_done() or not self._may_decode()):
             return Action.PREFILL
         self._refill()
-        if self.short or self._give_up_stranded():  # judge what memory is left before failing a row
+        if self.short or self._give_up_stranded():  # before failing a row
             return None
         self.entering = self._next_to_enter()
         if self.entering:
@@ -97,7 +89,6 @@ class Lifecycle(Generic[RowT]):
         return Action.DECODE if self.device.batch.rows else None
 
     def finish(self, action: Action | None, iterations: int = 1) -> None:
-        """Carry out the action that `next` returned; `iterations` for decode steps."""
         self.table.begun, self._begun = self.table.begun + self._begun, ()
         if self._launched is not None:
             self.table.tally, self._launched = self.table.tally + self._launched, None
@@ -110,13 +101,12 @@ class Lifecycle(Generic[RowT]):
                 self._finish_decode(iterations)
 
     def iterations_to_look(self) -> float:
-        """Decode steps until these rules decide something even if no row ends."""
+        """Until the rules decide something even if no row ends."""
         if self._prefill_is_wanted():
             return 1
         return math.inf if self.table.closed is None else max(1, self.table.closed.iterations_left)
 
     def _book(self, action: Action, outcome: StepOutcome[RowT]) -> None:
-        """Record an action's outcome and whether it failed."""
         faults = [error for _, error in outcome.failures if not is_by_client(error)]
         self._count(action, failed=bool(faults) and not outcome.updates)
         self.table.book(outcome)
@@ -125,7 +115,7 @@ class Lifecycle(Generic[RowT]):
         self.failures[action] = self.failures[action] + 1 if failed else 0
 
     def _attempt(self, action: Action, rows: list[RowT], compute: Callable[[], Computed]) -> Computed | None:
-        """Run part of an action; on failure its rows are retried or failed, and the result is None."""
+        """None on failure, whose rows are retried or failed."""
         try:
             return compute()
         except OutOfMemoryError as error:
@@ -137,8 +127,8 @@ class Lifecycle(Generic[RowT]):
         return None
 
     def _set_back(self, action: Action, rows: list[RowT], error: OutOfMemoryError) -> None:
-        """Retry the prompts of an action that ran out of memory, prefill groups in halves, at most MOST_SETBACKS
-        times; shrink the KV budget unless a smaller group may do.
+        """Retry prompts that ran out of memory, groups in halves, at most MOST_SETBACKS times; shrink the KV budget
+        unless halving may do.
         """
         self._failed = Shape.from_rows(action, rows)
         self.short = True
@@ -162,18 +152,15 @@ class Lifecycle(Generic[RowT]):
         return bool(self.device.prefilling) or self._next_to_read() is not None
 
     def _may_decode(self) -> bool:
-        """Whether a decode step may come between two prefill chunks; not while EMBED_BLOCKING rows are read."""
         reading = self.device.prefilling or self._next_to_read() or ()
         if any(row.group.terms.entry is Entry.EMBED_BLOCKING for row in reading):
             return False
         return bool(self.device.batch.rows) or self._next_to_join() is not None
 
     def _next_to_read(self) -> list[RowT] | None:
-        """The rows to prefill next; a static batch waits for the one before it."""
         return next((rows for rows in self.table.unread if self._may_read(rows[0])), None)
 
     def _may_read(self, row: RowT) -> bool:
-        """Static batches wait for running groups and for better staged rows."""
         if not row.group.terms.closed:
             return True
         if any(other.group is not row.group for other in self.device.batch.rows):
@@ -181,7 +168,7 @@ class Lifecycle(Generic[RowT]):
         return all(one.group is row.group or row.rank < one.rank for one in self.table.staged[:1])
 
     def _launch_chunk(self) -> bool:
-        """Begin the next chunk; False where it failed, and its rows are retried or failed."""
+        """False where it failed."""
         rows = list(self.device.prefilling)
         if not rows:
             rows = self._next_to_read() or []
@@ -192,7 +179,6 @@ class Lifecycle(Generic[RowT]):
         return self._reading
 
     def _finish_chunk(self) -> None:
-        """Stage rows whose prefill is complete."""
         self._reading = False
         outcome = self._attempt(Action.PREFILL, list(self.device.prefilling), self.device.collect_chunk)
         if outcome is not None:
@@ -227,7 +213,6 @@ class Lifecycle(Generic[RowT]):
     # Joining
 
     def _refill(self) -> None:
-        """Insert staged rows while they fit, in order of rank."""
         try:
             while (best := self._next_to_join()) is not None:
                 if self._fits(best):
@@ -236,17 +221,15 @@ class Lifecycle(Generic[RowT]):
                     for row in running:
                         self.table.forget(row)
                 else:
-                    self.device.fetch(best)  # it joins next, so its copy need not wait for the slot
+                    self.device.fetch(best)  # it joins next
                     return
         except OutOfMemoryError as error:
             self._relieve(error)
 
     def _fits(self, row: RowT) -> bool:
-        """The scheduler has checked that static batches fit, so they need no headroom."""
         return self.device.batch.fits(row.cached_tokens, lasting=not row.group.terms.closed)
 
     def _next_to_join(self) -> RowT | None:
-        """The best staged row that may join: only its own rows while a static batch runs, or can start."""
         staged, closed = self.table.staged, self.table.closed
         if closed is not None:
             return next((row for row in staged if row.group is closed), None)
@@ -255,11 +238,9 @@ class Lifecycle(Generic[RowT]):
         return staged[0] if staged else None
 
     def _has_unread(self, group: Group) -> bool:
-        """Whether some of a group's prompts are not prefilled, so that it cannot start."""
         return any(row.group is group for row in chain(self.device.prefilling, *self.table.unread))
 
     def _give_up_stranded(self) -> bool:
-        """Fail a row that does not fit into the empty device, lest it block those behind it."""
         if self.device.batch.rows:
             return False
         staged = self._next_to_join()
@@ -271,7 +252,6 @@ class Lifecycle(Generic[RowT]):
         return bool(stranded)
 
     def _next_to_enter(self) -> list[RowT]:
-        """The best rows that fit now."""
         entering: list[RowT] = []
         for row in self.table.to_enter if self.table.closed is None else ():
             if not self.device.batch.admits([one.length for one in (*entering, row)]):
@@ -283,11 +263,11 @@ class Lifecycle(Generic[RowT]):
 
     @property
     def capacity(self) -> float:
-        """Share of the initial KV memory that is left."""
+        """Of the initial KV memory."""
         return self.device.batch.capacity_tokens / self._full_capacity
 
     def _overflow(self) -> None:
-        """Split the batch (Magnus, III-C) or scale it down (Baton, 4.3)."""
+        """Split (Magnus, III-C) or scale down (Baton, 4.3)."""
         rows = [row for row in self.table.open_rows() if row.group.terms.overflow is Overflow.SPLIT]
         if len(rows) > 1:
             self.table.hand_back(rows, Cause.OVERFLOW)
@@ -302,7 +282,6 @@ class Lifecycle(Generic[RowT]):
             self.table.swap_out(worst)
 
     def _relieve(self, error: OutOfMemoryError) -> None:
-        """Swap out every row and shrink the KV budget; rows come back as they fit."""
         capacity = self.device.batch.capacity_tokens
         smaller = max(1, int(capacity * RELIEF))
         log.warning("out of memory: K and V get %d tokens instead of %d (%s)", smaller, capacity, error)
@@ -310,7 +289,7 @@ class Lifecycle(Generic[RowT]):
         self._resize(smaller)
 
     def grow(self, part: float) -> None:
-        """Raise KV memory to this share of the initial capacity, swapping the batch out meanwhile."""
+        """To this share of the initial capacity, swapping the batch out."""
         self._resize(max(1, int(self._full_capacity * min(part, 1.0))))
 
     def _resize(self, capacity_tokens: int) -> None:

@@ -1,31 +1,31 @@
-"""Notices an answer that only repeats itself."""
+"""Detects an answer that only repeats itself."""
 
 from __future__ import annotations
 
 from collections import deque
 
-LONGEST_PERIOD = 64  # tokens of the longest run whose repetition is noticed
+LONGEST_PERIOD = 64  # tokens
 
 
-LEAST_TOKENS = 256  # tokens that the repetitions must cover
+LEAST_TOKENS = 256  # of the repetitions
 
 
-LEAST_TIMES = 4  # times that the run must occur
+LEAST_TIMES = 4
 
 
 class RepetitionDetector:
-    """Watches one answer in constant time and memory a token."""
+    """Constant time and memory a token."""
 
     def __init__(
         self, longest_period: int = LONGEST_PERIOD, least_tokens: int = LEAST_TOKENS, least_times: int = LEAST_TIMES
     ) -> None:
         self._least_tokens = least_tokens
         self._least_times = least_times
-        self._newest: deque[int] = deque(maxlen=longest_period)  # newest token first
-        self._agreeing: dict[int, int] = {}  # period -> tokens, up to the newest, equal to the one a period earlier
+        self._newest: deque[int] = deque(maxlen=longest_period)  # newest first
+        self._agreeing: dict[int, int] = {}  # period -> tokens equal to those a period earlier
 
     def push(self, token_id: int) -> bool:
-        """Whether the answer now ends in a run of tokens repeated often enough."""
+        """Whether it repeats now."""
         before = self._agreeing
         self._agreeing = {
             period: before.get(period, 0) + 1

@@ -1,4 +1,4 @@
-"""One sequence on a device: tokens, text and stop rule. No tensors; the arena addresses it by its place."""
+"""One sequence: tokens, text and stop rule."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Row(DeviceRow):
         self.generated: list[int] = []
         self.prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         replayed = spec.sampling.replay_tokens is not None
-        self.matcher = None if replayed else matcher  # position in the grammar
+        self.matcher = None if replayed else matcher  # of the grammar
         self._ignored = end_token_ids if spec.sampling.ignore_eos else frozenset()
         self._ends = frozenset() if spec.sampling.ignore_eos or replayed else end_token_ids
         self._stop_ids = frozenset(() if replayed else spec.sampling.stop_token_ids)
@@ -47,7 +47,7 @@ class Row(DeviceRow):
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Prompt and generated tokens: what a prefill reads where no KV cache exists."""
+        """Prompt and generated."""
         return (*self.prompt, *self.generated)
 
     @property
@@ -56,12 +56,12 @@ class Row(DeviceRow):
 
     @property
     def step(self) -> int:
-        """Index of the next token; with the seed, all that its random number depends on."""
+        """Of the next token."""
         return len(self.generated)
 
     @property
     def said(self) -> TokenCounts:
-        """Token counts, kept only for rows with penalties."""
+        """Only with penalties."""
         if self._said is None:
             self._said = TokenCounts(self.prompt, self.generated)
         return self._said
@@ -71,23 +71,22 @@ class Row(DeviceRow):
         return self.barred_at(self.step)
 
     def barred_at(self, step: int) -> frozenset[int]:
-        """Tokens that would end the row before its `min_tokens`."""
+        """End tokens before `min_tokens`."""
         return self._ends | self._stop_ids if step < self.sampling.min_tokens else frozenset()
 
     @property
     def complete(self) -> bool:
-        """Whether its grammar allows nothing more."""
+        """The grammar allows nothing more."""
         return self.matcher is not None and self.matcher.complete
 
     def allowed(self) -> NDArray[np.uint8] | None:
-        """A bit for each token that the grammar allows, lowest id first; None without a grammar. Raises GrammarFault.
-
-        Tokens that would end the row too early are left out, unless nothing else is allowed.
+        """Bits, lowest id first; None without a grammar. End tokens before `min_tokens` only if nothing else. Raises
+        GrammarFault.
         """
         return None if self.matcher is None else self.matcher.allowed(self.generated, self.barred | self._ignored)
 
     def accept(self, choice: Choice) -> RowUpdate:
-        """Append a token. Raises GrammarFault."""
+        """Raises GrammarFault."""
         self.generated.append(choice.token_id)
         if self.matcher is not None:
             self.matcher.follow(self.generated)
@@ -107,7 +106,6 @@ class Row(DeviceRow):
         )
 
     def _read(self, token_id: int) -> tuple[str, FinishReason | None, str | int | None]:
-        """New text, and why the row ends, if it does."""
         may_stop = self.step > self.sampling.min_tokens
         if may_stop and token_id in self._stop_ids:
             return self._rest(), FinishReason.STOP, token_id
@@ -126,12 +124,10 @@ class Row(DeviceRow):
         return text, None, None
 
     def _rest(self) -> str:
-        """The text held back; the token that ends a row is not part of its text."""
         text, stop = self._stops.push(self._stream.flush())
         return text if stop is not None else text + self._stops.flush()
 
 
 def _may_be_ended_early(sampling: SamplingParams) -> bool:
-    """Whether to stop a repeating answer: not one with a grammar, which it would no longer match."""
     prescribed = sampling.replay_tokens is not None or sampling.ignore_eos
     return sampling.stop_repetition and sampling.grammar is None and not prescribed

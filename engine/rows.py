@@ -1,7 +1,4 @@
-"""All rows of one device: how they come, where they wait, how they leave. Torch-free, synchronous, single-threaded.
-
-Rank is priority, then admission. The worst is swapped out first; staged rows join in order.
-"""
+"""All rows of a device. Rank is priority, then admission: the worst is swapped out first."""
 
 from __future__ import annotations
 
@@ -39,42 +36,40 @@ log = logging.getLogger(__name__)
 
 
 class RowTable(Generic[RowT]):
-    """A row is in exactly one place: a queue, the prefill under way, or the running batch."""
+    """A row is in one place: a queue, prefill, or the batch."""
 
     def __init__(self, device: Device[RowT], store: HostStore[RowT]) -> None:
         self._device = device
         self._store = store
         self.rows: dict[RowId, RowT] = {}
-        self.unread: list[list[RowT]] = []  # to prefill, one list together; the list with the best row first
-        self.staged: list[RowT] = []  # ready to join, best first; their KV cache exists
-        self.to_enter: list[RowT] = []  # to enter by shape, best first
-        self.closed: Group | None = None  # the running static batch
-        self.admitted = 0  # rows admitted so far
+        self.unread: list[list[RowT]] = []  # to prefill, in groups, best first
+        self.staged: list[RowT] = []  # best first
+        self.to_enter: list[RowT] = []  # by shape, best first
+        self.closed: Group | None = None  # static batch
+        self.admitted = 0
         self._handed_back: list[HandedBack] = []
         self.clear()
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do or to report."""
         return not (self.rows or self._handed_back)
 
     def shape(self) -> BatchShape:
         return self._device.batch.shape(len(self.staged))
 
     def clear(self) -> None:
-        """Begin a new report."""
         self.updates: list[RowUpdate] = []
-        self.begun: tuple[RowId, ...] = ()  # rows whose prefill began
-        self.extracted: tuple[RowId, ...] = ()  # rows swapped to host
+        self.begun: tuple[RowId, ...] = ()  # prefill
+        self.extracted: tuple[RowId, ...] = ()  # to host
         self.tally = Tally()
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
-        """Rows handed back since the last call."""
+        """Since the last call."""
         handed_back, self._handed_back = tuple(self._handed_back), []
         return handed_back
 
     def report(self, executor: int, step: int, seconds: float) -> StepReport:
-        """Everything since `clear`, and the rows handed back since the last report."""
+        """Since `clear`."""
         return StepReport(
             executor,
             step,
@@ -99,7 +94,7 @@ class RowTable(Generic[RowT]):
     # In
 
     def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
-        """Take in rows; those that were handed back go on where they stopped."""
+        """Handed-back rows continue."""
         group = Group(terms)
         unread: list[RowT] = []
         for spec in specs:
@@ -108,22 +103,20 @@ class RowTable(Generic[RowT]):
                 self.stage(row)
             elif terms.entry is Entry.SHAPE and not terms.closed and not row.scores_prompt:
                 bisect.insort(self.to_enter, row, key=_rank)
-            else:  # nothing to enter into yet; or prompt log-probabilities, which only prefill makes
+            else:  # no batch to enter, or prompt log-probabilities, made by prefill only
                 unread.append(row)
         for part in self._read_together(unread, terms):
             self.queue_unread(part)
 
     def _read_together(self, unread: list[RowT], terms: Terms) -> Iterable[list[RowT]]:
-        """Groups to prefill; outside static batches, rows with equal cached prefixes together."""
         if terms.entry is Entry.EMBED_BLOCKING:
             return [[row] for row in unread]
         if not terms.closed:
-            unread.sort(key=self._copied_prefix)  # stable, so each group stays in order of rank
+            unread.sort(key=self._copied_prefix)  # stable
             return [list(rows) for _, rows in groupby(unread, self._copied_prefix)]
         return [unread] if terms.prefill_together else similar_lengths(unread, _length, self._device.max_prefill_tokens)
 
     def _copied_prefix(self, row: RowT) -> int:
-        """Tokens that the prefix cache would save this row now."""
         kept = 0 if row.scores_prompt else self._device.kept_prefix(row)
         return kept if kept >= row.group.terms.kept_from else 0
 
@@ -139,11 +132,10 @@ class RowTable(Generic[RowT]):
             bisect.insort(self.unread, rows, key=lambda group: group[0].rank)
 
     def stage(self, row: RowT) -> None:
-        """Queue a row whose KV cache is ready for a slot."""
         bisect.insort(self.staged, row, key=_rank)
 
     def join(self, row: RowT) -> None:
-        """Insert a staged row; a static batch then runs alone."""
+        """A static batch then runs alone."""
         closed = row.group.terms.closed
         self._device.insert(row, lasting=not closed)
         self.staged.remove(row)
@@ -154,7 +146,7 @@ class RowTable(Generic[RowT]):
     # Out
 
     def book(self, outcome: StepOutcome[RowT]) -> None:
-        """Record an outcome. A row that ended leaves, but keeps its slot in a static batch."""
+        """Ended rows leave, or keep a static batch's slot."""
         self.tally += outcome.tally
         self.updates += outcome.updates
         for row in [self.rows[update.row_id] for update in outcome.updates if update.finish_reason is not None]:
@@ -165,14 +157,14 @@ class RowTable(Generic[RowT]):
             self.fail([row], error)
 
     def cancel(self, row_ids: Iterable[RowId]) -> None:
-        """Drop rows and free what they held; unknown ids are ignored."""
+        """Unknown ids are ignored."""
         for row_id in row_ids:
             self._store.take(row_id)
             if row_id in self.rows:
                 self.forget(self.rows[row_id])
 
     def pause(self, row_ids: Iterable[RowId]) -> None:
-        """Hand rows back in the next report; ended and unknown ones are ignored."""
+        """In the next report; ended and unknown ids are ignored."""
         here = [self.rows[row_id] for row_id in dict.fromkeys(row_ids) if row_id in self.rows]
         self.hand_back([row for row in here if not row.ended], Cause.PAUSE)
 
@@ -180,7 +172,7 @@ class RowTable(Generic[RowT]):
         self.hand_back([row for row in self.rows.values() if not row.ended], Cause.FAULT)
 
     def swap_out(self, row: RowT) -> None:
-        """Swap a running row to host memory, or hand it back where that has no room."""
+        """Or hand back without room."""
         if self._save(row):
             self.stage(row)
             self.extracted += (row.row_id,)
@@ -188,9 +180,7 @@ class RowTable(Generic[RowT]):
             self.hand_back([row], Cause.OVERFLOW)
 
     def salvage(self) -> tuple[RowId, ...]:
-        """Keep rows that can go on elsewhere when this device is lost: those that have begun and were not running.
-        What runs may have tokens that were never reported.
-        """
+        """Rows that begun and were not running: the latter may have unreported tokens."""
         safe = [row for row in self.rows.values() if row.step and row not in self._device.batch.rows]
         for row in safe:
             if row.kv is not None and not row.kv.in_host_memory:
@@ -200,13 +190,10 @@ class RowTable(Generic[RowT]):
         return (*unreported, *(row.row_id for row in safe))
 
     def leave_store(self) -> None:
-        """Stop sharing host memory with other devices; from any thread. Their rows live on elsewhere, and an old copy
-        must not replace a newer one.
-        """
+        """Thread-safe; rows live on elsewhere, and old copies must not replace newer ones."""
         self._store = HostStore()
 
     def fail(self, rows: Iterable[RowT], error: Exception) -> None:
-        """End rows that cannot go on."""
         failed, by_client = [row for row in rows if not row.ended], is_by_client(error)
         if failed:
             log.log(
@@ -218,7 +205,7 @@ class RowTable(Generic[RowT]):
             self.updates.append(RowUpdate(row.row_id, finish_reason=end, error=said, by_client=by_client))
 
     def hand_back(self, rows: Iterable[RowT], cause: Cause) -> None:
-        """Hand rows back; running ones from the last place on, so that none has to move."""
+        """From the last place on, so that none moves."""
         leaving, running = list(rows), list(self._device.batch.rows)
         dropped: set[RowId] = set()
         self.updates += self._device.unreported(leaving)
@@ -233,13 +220,12 @@ class RowTable(Generic[RowT]):
             self._handed_back.append(HandedBack(row_ids, cause, tuple(one for one in row_ids if one in dropped)))
 
     def _save(self, row: RowT) -> bool:
-        """Swap a row's KV cache to host memory; False where it has none, or there is no room."""
+        """False without room or KV cache."""
         if row.kv is None and row not in self._device.batch.rows:
             return False
         return self._store.lend(row, self._device.kv_bytes(row)) and self._device.save(row)
 
     def forget(self, row: RowT, *, wipe: bool = False) -> None:
-        """Remove a row, and the static batch of which it was the last open row."""
         del self.rows[row.row_id]
         self._store.give_back(row.row_id)
         if row in self._device.batch.rows:
@@ -252,11 +238,9 @@ class RowTable(Generic[RowT]):
         self._dissolve()
 
     def open_rows(self) -> Iterator[RowT]:
-        """Rows of the running static batch that have not ended."""
         return (row for row in self.rows.values() if row.group is self.closed and not row.ended)
 
     def _dissolve(self) -> None:
-        """End a static batch once all its rows have ended or left."""
         if self.closed is not None and not any(self.open_rows()):
             group, self.closed = self.closed, None
             for row in [row for row in self.rows.values() if row.group is group]:
@@ -268,10 +252,8 @@ def _length(row: RowT) -> int:
 
 
 def is_by_client(error: Exception) -> bool:
-    """Whether the client's request, not the device, is at fault."""
     return isinstance(error, RowFault) and error.by_client
 
 
 def _describe(error: Exception) -> str:
-    """Error message for the client: only the kind, as details are in the log."""
     return str(error) if isinstance(error, RowFault) else f"the engine failed on this request ({type(error).__name__})"

@@ -1,5 +1,3 @@
-"""The distinct tokens of one row, counted for penalties."""
-
 from __future__ import annotations
 
 from array import array
@@ -7,7 +5,7 @@ from collections.abc import Iterable
 
 
 class TokenCounts:
-    """Distinct tokens of prompt and answer, with their counts in the answer."""
+    """Distinct tokens of a row, with counts in the answer, for penalties."""
 
     def __init__(self, prompt: Iterable[int], generated: Iterable[int]) -> None:
         self._places = {token: place for place, token in enumerate(dict.fromkeys(prompt))}

@@ -1,4 +1,4 @@
-"""The torch `Device`: prefill chunks in a stream of their own, decode steps, sampled tokens."""
+"""The torch `Device`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TorchDevice:
         *,
         ahead: bool | None = None,
     ) -> None:
-        """`ahead`: launch a step before the tokens of the last are read; None: on CUDA."""
+        """`ahead`; None: on CUDA."""
         self._model = model
         self._text = text
         self.max_prefill_tokens = max_prefill_tokens
@@ -75,9 +75,9 @@ class TorchDevice:
         row.kv = None
 
     def drop(self, row: Row) -> None:
-        self._stream.wait()  # the dropped row may be in the middle of a chunk
+        self._stream.wait()  # the row may be in a chunk
         if self.prefill is not None:
-            with self._stream.working():  # the next chunk reads what is moved here
+            with self._stream.working():  # the next chunk reads it
                 self.prefill.drop(row.row_id)
             if not self.prefill.rows:
                 self.prefill = None
@@ -86,7 +86,7 @@ class TorchDevice:
         self._stream.await_fetched()
         try:
             row.kv = self.batch.extract(row) if row.kv is None else row.kv.to_host()
-        except (RuntimeError, MemoryError) as error:  # torch raises RuntimeError for any lack of memory, the host's too
+        except (RuntimeError, MemoryError) as error:  # any lack of memory
             log.warning("K and V of a row could not be copied to host memory, so they are computed again: %s", error)
             return False
         return True
@@ -103,7 +103,6 @@ class TorchDevice:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """`refusing`, upon which device blocks are freed: host memory has copies of all."""
         try:
             with refusing():
                 yield
@@ -127,7 +126,7 @@ class TorchDevice:
 
     def collect_chunk(self) -> StepOutcome[Row]:
         self._stream.wait()
-        if self.prefill is None:  # its last row was cancelled during the chunk
+        if self.prefill is None:  # cancelled during the chunk
             return StepOutcome()
         try:
             with self._refusing():
@@ -155,6 +154,5 @@ class TorchDevice:
             return self._decode.enter(rows)
 
     def step(self, iterations: int) -> StepOutcome[Row]:
-        """One step, so that its tokens are reported at once."""
         with self._refusing():
             return self._decode.step()

@@ -1,4 +1,4 @@
-"""Copies between host and device through pinned memory, for which the host does not wait."""
+"""Asynchronous copies through pinned memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def move(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class Fetch:
-    """Tensors on their way to the host, which waits only for work queued before them."""
+    """Waits only for work queued before."""
 
     def __init__(self, *tensors: Tensor) -> None:
         self._event: torch.cuda.Event | None = None

@@ -30,7 +30,7 @@ def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], No
 def run_bench(args: argparse.Namespace) -> int:
     """Measure a running server under load.
 
-    Sends a workload to any server with an OpenAI-compatible API, each request at its time whatever became of those
+    Sends a workload to any server with an OpenAI-compatible API, each request at its time regardless of those
     before, and reports throughput and latencies. Flags and figures are those of `vllm bench serve`. The exit code is 1
     when no request completed.
 

@@ -1,9 +1,6 @@
-"""Which request is due when, repeatable by seed; and an open-loop run, in which a request is due whether or not
-earlier ones were answered, so that latencies count from then ("coordinated omission"; Gil Tene, "How NOT to Measure
-Latency").
-
-Gaps for rate r and burstiness b follow Gamma(shape=b, scale=1/(r*b)): b = 1 is Poisson, less is burstier, infinity is
-a metronome. The client's own load is watched: one short of CPU reads tokens late.
+"""Request times, repeatable by seed, and open-loop runs, whose latencies count from due times ("coordinated omission";
+Gil Tene, "How NOT to Measure Latency"). Gaps for rate r and burstiness b follow Gamma(shape=b, scale=1/(r*b)): 1 is
+Poisson, infinity a metronome.
 """
 
 from __future__ import annotations
@@ -58,9 +55,8 @@ def schedule(
     cancel_rate: float = 0.0,
     cancel_delay: float = 1.0,
 ) -> list[PreparedRequest]:
-    """The requests of a run as they are due; without `arrivals` at prompts' own times.
-
-    The client leaves a share `cancel_rate` of them after `cancel_delay` seconds. Raises UserError.
+    """In order; without `arrivals` at their own times. Clients leave a share `cancel_rate` after `cancel_delay`
+    seconds. Raises UserError.
     """
     if arrivals is None:
         prompts = sorted(prompts, key=lambda prompt: prompt.arrival)
@@ -81,7 +77,7 @@ BUSY_LAG = 0.02  # seconds
 
 
 def measure_client(cpu: float, lags: Sequence[float]) -> Json:
-    """The client's load in a run, with a warning where times are not to be trusted.
+    """With a warning where times are not to be trusted.
 
     cpu    CPU seconds per second
     lags   seconds by which a timer fired late
@@ -138,10 +134,8 @@ async def play(
     max_concurrency: int | None = None,
     think_time: float = 0.0,
 ) -> Run:
-    """Send each request when due, and wait for all.
-
-    Follow-ups go `think_time` seconds after the answer before; a conversation ends with an answer that fails.
-    Cancelled, it drops what runs and returns what ended.
+    """Follow-ups go `think_time` seconds after answers; failures end conversations. Cancelled, it returns what
+    ended.
     """
     gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
     begin, begin_cpu, lags = time.perf_counter(), time.process_time(), list[float]()
@@ -185,7 +179,6 @@ class _Player:
             await asyncio.sleep(wait)
 
     async def _converse(self, request: PreparedRequest) -> None:
-        """A request and its follow-ups."""
         while True:
             async with self.gate:
                 self._note(1)

@@ -1,4 +1,4 @@
-"""Sentence embeddings from a verified folder, without network access or code from the folder."""
+"""Sentence embeddings, without network access or foreign code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from models.catalog.catalog import EMBEDDER_MAX_TOKENS
 from models.errors import CatalogError, translate_failures
 from models.network.packing import pack_encoder
 
-BATCH = 8  # texts in a pass; larger ones are no faster on a CPU
+BATCH = 8  # texts in a pass; more are no faster on a CPU
 
-REMEMBERED = 1024  # texts with kept embeddings: instructions repeat
+REMEMBERED = 1024  # texts: instructions repeat
 
-MODULES = "modules.json"  # marks a sentence embedder's folder
+MODULES = "modules.json"  # marks an embedder's folder
 
 
 class Embedder:
@@ -31,7 +31,7 @@ class Embedder:
 
     @classmethod
     def load(cls, folder: Path, *, max_tokens: int = EMBEDDER_MAX_TOKENS) -> Embedder:
-        """Raises CatalogError when it is no sentence embedder."""
+        """Raises CatalogError."""
         if not (folder / MODULES).is_file():
             raise CatalogError(
                 f"{folder} is no sentence embedder, it has no {MODULES}: name one, such as all-minilm-l6-v2"
@@ -44,31 +44,27 @@ class Embedder:
 
     @property
     def max_tokens(self) -> int:
-        """Marks included."""
         return int(self._network.max_seq_length or EMBEDDER_MAX_TOKENS)
 
     @property
     def vocab_size(self) -> int:
-        """Token ids that tokenizer and network know."""
-        network = getattr(self._network[0], "auto_model", None)  # a table of embeddings alone has none
+        """Of tokenizer and network."""
+        network = getattr(self._network[0], "auto_model", None)  # a table of embeddings has none
         known = len(self._network.tokenizer)
         return known if network is None else min(known, int(network.get_input_embeddings().num_embeddings))
 
     @property
     def dimensions(self) -> int:
-        """Of an embedding."""
         return int(self._network.get_embedding_dimension() or 0)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Whole, with marks and the network's default prompt."""
+        """With marks and default prompt."""
         prompt = self._network.prompts.get(self._network.default_prompt_name or "") or ""
         found: list[list[int]] = self._network.tokenizer([prompt + text for text in texts])["input_ids"]
         return found
 
     def encode_ids(self, ids: Sequence[Sequence[int]], dimensions: int | None = None) -> NDArray[np.float32]:
-        """Rows (n, dim) in one pass; `dimensions` truncates and normalizes, as sentence-transformers' `truncate_dim`
-        and `normalize_embeddings`.
-        """
+        """(n, dim) in one pass, with sentence-transformers' `truncate_dim` and `normalize_embeddings`."""
         features = self._network.tokenizer.pad({"input_ids": [list(one) for one in ids]}, return_tensors="pt")
         with torch.inference_mode():
             embeddings = self._network(dict(features))["sentence_embedding"]
@@ -77,7 +73,7 @@ class Embedder:
         return np.asarray(embeddings.numpy(), dtype=np.float32)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Rows (n, dim), texts cut after `max_tokens`."""
+        """(n, dim)."""
         fresh = [text for text in dict.fromkeys(texts) if text not in self._known]
         if fresh:
             self._known.update(zip(fresh, self._embed(fresh), strict=True))

@@ -1,4 +1,4 @@
-"""Errors that end a command with a message, and exit codes; torch-free."""
+"""Errors with messages, and exit codes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
+INTERRUPTED = 130  # as in shells
 
 
 class UserError(Exception):
-    """The message says what is wrong, and the remedy."""
+    """With the remedy."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(UserError):
-    """An incomplete or contradictory command line."""
-
     exit_code = 2
 
 
@@ -26,19 +24,16 @@ class CatalogError(UserError):
 
 
 class TextError(UserError, ValueError):
-    """The tokenizer or chat template refuses it; the message is for the client."""
+    """The message is for the client."""
 
 
 class StrategyError(UserError, ValueError):
-    """A strategy cannot be had, or names an unknown part."""
+    pass
 
 
 @contextmanager
 def translate_failures(word: Callable[[str], UserError]) -> Iterator[None]:
-    """Raise `word(reason)` for any failure of a library.
-
-    A Rust panic is a BaseException, which `except Exception` misses. UserError passes.
-    """
+    """Raise `word(reason)` for a library's failure, even a Rust panic, a BaseException; UserError passes."""
     try:
         yield
     except UserError:

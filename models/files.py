@@ -1,4 +1,4 @@
-"""Atomic file replacement, and whether a place can be written."""
+"""Atomic files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """Readers see the old or the new content; makes the folder. Raises OSError, and then the old content stays."""
+    """Makes the folder. Raises OSError, keeping the old content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -29,19 +29,19 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """No room on the disk, or beyond the user's quota."""
+    """Or quota."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def require_writable_folder(folder: Path) -> None:
-    """Make the folder if need be. Raises OSError."""
+    """Makes it. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
 
 
 def require_writable_file(path: Path) -> None:
-    """Makes the folder, leaves no file. Raises OSError."""
+    """Makes the folder only. Raises OSError."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not path.exists():

@@ -1,9 +1,4 @@
-"""Options of commands as fields of frozen dataclasses: name, type, bounds, choices and default; the docstring below
-a field is its help, a function's docstring its command's.
-
-Types bound values: `Annotated[int, Meta(ge=1)]`, `Literal["auto", "cpu"]`. server/cli/settings.py reads the same
-fields from the environment and TOML.
-"""
+"""Options as fields of frozen dataclasses with types, bounds and defaults; the docstring below a field is its help."""
 
 from __future__ import annotations
 
@@ -55,27 +50,27 @@ METAVARS: Mapping[object, str] = {str: "TEXT", Path: "FILE", dict: "JSON"}
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A field as given to `option`, and what `bind` reads off its name and type."""
+    """As given to `option`, completed by `bind`."""
 
     help: str
     default: Any
-    metavar: str = ""  # placeholder in --help
-    flag: str = ""  # instead of the field's name
-    short: tuple[str, ...] = ()  # further names, as ("-n",)
-    choices: Callable[[], Iterable[str]] = tuple  # allowed values; with `check`, only named in --help
-    parse: Callable[[str], Any] | None = None  # reads a value of our own type; raises ValueError
-    check: Callable[[Any], None] | None = None  # raises ValueError for a well-typed but unusable value
-    nargs: Literal["?", "*", "+"] | None = None  # words behind the flag; "?": none means `const`
+    metavar: str = ""  # in --help
+    flag: str = ""  # instead of the name
+    short: tuple[str, ...] = ()  # as ("-n",)
+    choices: Callable[[], Iterable[str]] = tuple  # only shown where `check` is given
+    parse: Callable[[str], Any] | None = None  # raises ValueError
+    check: Callable[[Any], None] | None = None  # raises ValueError
+    nargs: Literal["?", "*", "+"] | None = None  # "?": `const` without a word
     const: object = None
-    commas: bool = False  # several values in one flag
-    infinite: bool = False  # may be inf
+    commas: bool = False
+    infinite: bool = False
     positional: bool = False
     name: str = ""
-    hint: Any = str  # of one value, bounds included
-    kind: Any = str  # of one value, without bounds
+    hint: Any = str  # bounded type
+    kind: Any = str  # bare type
     bounds: Meta = Meta()
-    many: bool = False  # several values
-    listed: tuple[str, ...] = ()  # to choose from
+    many: bool = False
+    listed: tuple[str, ...] = ()
 
     def bind(self, name: str, hint: Any, text: str) -> Option:
         if typing.get_origin(hint) in (types.UnionType, typing.Union):
@@ -95,7 +90,7 @@ class Option:
         return dataclasses.replace(self, help=self.help or text, name=name, flag=flag, metavar=metavar, **bound)
 
     def from_text(self, text: str, *, separated: bool = False) -> object:
-        """From one flag, or a variable with several values `separated`; raises ValueError."""
+        """Or `separated` in a variable; raises ValueError."""
         if not (self.commas or separated):
             return self._read(text)
         if not (parts := [part.strip() for part in text.split(",") if part.strip()]):
@@ -121,7 +116,7 @@ class Option:
             return self.parse(text)
         value: object = text
         if self.kind is dict:
-            with suppress(ValueError):  # else it is refused as no object
+            with suppress(ValueError):  # refused
                 value = json.loads(text)
         return self._check(value, text)
 
@@ -155,7 +150,7 @@ class Option:
 
     @property
     def full_help(self) -> str:
-        """Help, repeatability and default."""
+        """With default."""
         help, default = self.help + "; may be repeated" * (self.many and not self.commas), self.default
         if default in (None, "", ()) or (default is False or "(default" in help):
             return help
@@ -164,7 +159,7 @@ class Option:
 
 
 def option(default: T, help: str = "", *, secret: bool = False, **traits: Any) -> T:
-    """A dataclass field that users can set. Secrets are not printed. Help: the docstring below, unless computed."""
+    """Secrets are not printed; help is the docstring below, unless computed."""
     return field(default=default, metadata={"option": Option(help, default, **traits)}, repr=not secret)
 
 
@@ -173,11 +168,11 @@ def _write(value: object) -> str:
 
 
 def options_of(group: type) -> tuple[Option, ...]:
-    """In order, inherited first."""
+    """Inherited first."""
     return _read_options(group)
 
 
-@cache  # apart from its caller: mypy takes no type[T] as a cache key
+@cache
 def _read_options(group: type) -> tuple[Option, ...]:
     hints, texts = typing.get_type_hints(group, include_extras=True), _read_docstrings(group)
     declared = (one for one in dataclasses.fields(group) if "option" in one.metadata)
@@ -185,14 +180,12 @@ def _read_options(group: type) -> tuple[Option, ...]:
 
 
 def _read_docstrings(group: type) -> Mapping[str, str]:
-    """Docstrings below fields, bases included."""
     bases = [one for one in reversed(group.__mro__) if dataclasses.is_dataclass(one)]
     return {name: text for one in bases for name, text in _read_classes(one.__module__).get(one.__name__, {}).items()}
 
 
 @cache
 def _read_classes(module: str) -> Mapping[str, Mapping[str, str]]:
-    """By class; Python does not keep them."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {one.name: dict(_pair_docstrings(one)) for one in tree.body if isinstance(one, ast.ClassDef)}
 
@@ -205,7 +198,7 @@ def _pair_docstrings(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def suggest(word: str, names: Iterable[str], prefix: str = "", cutoff: float = 0.6) -> str:
-    """ " (did you mean X?)", or empty below the similarity `cutoff`."""
+    """ " (did you mean X?)", or empty."""
     near = difflib.get_close_matches(word, list(names), n=1, cutoff=cutoff)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
@@ -218,13 +211,13 @@ def split_pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # where commands are added
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_options(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: Iterable[Option], *, given_only: bool = False
 ) -> None:
-    """`given_only` flags leave no trace unless given, so that other sources may decide."""
+    """`given_only` flags leave no trace unless given."""
     for option in found:
         several, default = option.many and not option.commas, option.default
         default = list(default) if several and isinstance(default, tuple) else default  # actions add to it
@@ -233,7 +226,7 @@ def add_options(
             keywords["dest"] = option.name
         help = option.full_help.replace("%", "%%")
         if option.kind is bool:
-            # every switch can be turned off, without a double `no`
+            # without a double `no`
             switch = "store_true" if option.name.startswith("no_") else argparse.BooleanOptionalAction
             parser.add_argument(option.flag, action=switch, help=help, **keywords)
             continue
@@ -241,7 +234,7 @@ def add_options(
         if nargs is not None:
             keywords |= {"nargs": nargs, "const": option.const}
         if several:
-            # a repeatable flag takes one word: the next may be the model
+            # one word: the next may be the model
             keywords["action"] = "extend" if nargs else "append"
         flags = [*option.short, option.flag]
         parser.add_argument(*flags, type=option.from_flag, metavar=option.metavar, help=help, **keywords)
@@ -259,7 +252,7 @@ def groups_of(flags: type) -> dict[str, type]:
 
 
 def given(args: argparse.Namespace, group: type) -> dict[str, Any]:
-    """Options on the command line; several values as a tuple."""
+    """On the command line."""
     values = {option.name: getattr(args, option.name) for option in options_of(group) if option.name in args}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
@@ -269,7 +262,7 @@ def read_options(args: argparse.Namespace, group: type[T]) -> T:
 
 
 def describe(work: Callable[..., object]) -> dict[str, Any]:
-    """From a function's docstring: the first sentence for the list of commands, an example at the end."""
+    """First sentence, and example, of a docstring."""
     text, mark, example = " ".join((work.__doc__ or "").split()).partition("Example: ")
     first = text.partition(". ")[0].strip(" .")
     return {"help": first[:1].lower() + first[1:], "description": text, "epilog": mark + example}
@@ -278,7 +271,7 @@ def describe(work: Callable[..., object]) -> dict[str, Any]:
 def add_command(
     subparsers: Subparsers, name: str, group: type[T], work: Callable[[T], int | None]
 ) -> argparse.ArgumentParser:
-    """`work` takes the options, returns the exit code or None for 0; its docstring is the help."""
+    """`work` returns the exit code or None; its docstring is the help."""
     parser: argparse.ArgumentParser = subparsers.add_parser(name, **describe(work))
     add_options(parser, options_of(group))
     parser.set_defaults(run=lambda args: work(read_options(args, group)) or 0)

@@ -1,4 +1,4 @@
-"""Progress on standard error: bars on a terminal, else a line as each part begins and some later."""
+"""Progress on standard error: bars, or lines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Task, TaskID
 
-REDRAW = 0.5  # seconds between drawings, which cost CPU
+REDRAW = 0.5  # seconds
 
-LINE_INTERVAL = 10.0  # seconds between lines without a terminal
+LINE_INTERVAL = 10.0  # seconds
 
 
 class Bars:
-    """Shown while entered.
-
-    threaded      a thread draws, so that time moves on; without one nothing disturbs timings
-    lines         print lines without a terminal
-    latest_only   a part disappears when the next begins
+    """threaded      a thread draws; without one timings are undisturbed
+    lines         without a terminal
+    latest_only   one part at a time
     """
 
     def __init__(
@@ -75,14 +73,14 @@ class Bars:
         return Bar(self, self._progress.add_task(title, total=total, note=""))
 
     def watch(self, title: str, total: int) -> Callable[..., None]:
-        """Begin a part; returns a callback for what is done and a `note`."""
+        """Returns a callback for done and `note`."""
         return self.begin(title, total).show
 
     def advance(self, count: int = 1) -> None:
         self.update(self._progress.task_ids[-1], advance=count)
 
     def update(self, task: TaskID, **changes: Any) -> None:
-        """Change a part; draw or print it, rate-limited."""
+        """Rate-limited."""
         self._progress.update(task, **changes)
         now = self._clock()
         if now - self._told >= self._interval:
@@ -100,8 +98,6 @@ def _describe(part: Task) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One part: done, total, note."""
-
     bars: Bars
     task: TaskID
 
@@ -109,7 +105,7 @@ class Bar:
         self.bars.update(self.task, advance=count)
 
     def show(self, done: int, *, total: int | None = None, note: str = "") -> None:
-        """`total` stays until another is given."""
+        """`total` stays unless given."""
         self.bars.update(self.task, completed=done, total=total, note=note)
 
 

@@ -1,7 +1,4 @@
-"""Text to token ids and back: chat template, encoding and decoding.
-
-It knows no request and no batch. Everything here may be called from any thread.
-"""
+"""Tokenizer and chat template; thread-safe."""
 
 from __future__ import annotations
 
@@ -27,15 +24,13 @@ from models.threads import Deadline
 
 log = logging.getLogger(__name__)
 
-CONTROL = re.compile(r"\w.*[^\w\s]|[^\w\s].*\w")  # neither a word nor blanks or signs alone, as "</s>" or "[EOS]"
+CONTROL = re.compile(r"\w.*[^\w\s]|[^\w\s].*\w")  # not a word or sign alone, as "</s>" or "[EOS]"
 SAMPLE_ANSWER = "xyzzy"
 
-PATIENCE = 10.0  # seconds that a chat template may take for one conversation
+PATIENCE = 10.0  # seconds for a chat template
 
 
 class Text:
-    """A model's tokenizer and chat template."""
-
     def __init__(
         self, tokenizer: PreTrainedTokenizerFast, *, chat_template: str | None = None, patience: float = PATIENCE
     ) -> None:
@@ -52,7 +47,7 @@ class Text:
 
     @classmethod
     def load(cls, folder: Path, *, chat_template: str | None = None, patience: float = PATIENCE) -> Text:
-        """Read the tokenizer in `folder`; raises TextError when there is none that is safe to use."""
+        """Raises TextError without a safe tokenizer."""
         remedy = "copy the tokenizer files of the original model there"
         with translate_failures(lambda why: TextError(f"no usable tokenizer in {folder.name}: {why}; {remedy}")):
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
@@ -62,11 +57,11 @@ class Text:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest token id."""
+        """Largest token id + 1."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def limit_ids(self, vocab_size: int) -> None:
-        """Refuse texts with tokens that a network of `vocab_size` tokens lacks."""
+        """Refuse tokens beyond the network's `vocab_size`."""
         if self.vocab_size > vocab_size:
             self._limit = vocab_size
             first = self.token_string(vocab_size)
@@ -74,15 +69,13 @@ class Text:
 
     @cached_property
     def end_token_ids(self) -> frozenset[int]:
-        """Control tokens that end an answer: the tokenizer's own end token, and the first that the chat template puts
-        behind an assistant's text: at the end of a conversation, or else in front of the next turn.
-        """
+        """The tokenizer's end token, and the first control token that the template puts behind an assistant's text."""
         added = self._backend.get_added_tokens_decoder().items()
         control = {index for index, token in added if token.special and CONTROL.search(token.content)}
         question = {"role": "user", "content": "a"}
         found = [self._tokenizer.eos_token_id]
         for behind in ([], [question]):
-            with suppress(TextError):  # there may be no template, or one that takes other conversations only
+            with suppress(TextError):  # no template, or for other conversations only
                 turns = [question, {"role": "assistant", "content": SAMPLE_ANSWER}, *behind]
                 rendered = self._render(turns, {}, add_generation_prompt=False)
                 _, spoken, rest = rendered.rpartition(SAMPLE_ANSWER)
@@ -94,40 +87,35 @@ class Text:
 
     @cached_property
     def takes_tools(self) -> bool:
-        """Whether the chat template itself words tools, calls and their results."""
+        """Whether the template renders tools, calls and results."""
         if not isinstance(self._template, str):
             return False
         try:
             return "tools" in meta.find_undeclared_variables(Environment().parse(self._template))
-        except (TemplateError, RecursionError):  # an extension of jinja, or wrong, which its use will tell
+        except (TemplateError, RecursionError):  # reported on use
             return "tools" in self._template
 
     def warm_up(self) -> None:
-        """Compile the chat template and encode a text, which takes longer the first time."""
+        """The first encoding takes longer."""
         self.encode("a")
-        with suppress(TextError):  # there may be no template, or one that takes other conversations only
+        with suppress(TextError):  # no template, or for other conversations only
             self.encode_chat([{"role": "user", "content": "a"}])
 
     def to_json(self) -> str:
-        """The tokenizer in the format of the tokenizers library, without padding and truncation."""
+        """For the tokenizers library, without padding and truncation."""
         return str(self._backend.to_str())
 
     @cached_property
     def longest_token(self) -> int | None:
-        """UTF-8 bytes of the longest token: no text of n tokens has more than n times as many. None where a token may
-        stand for text of any length, so that only encoding tells how many tokens a text has.
-        """
+        """UTF-8 bytes; None where a token may stand for text of any length."""
         return longest_token(self._backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Encode a prompt as it stands: control tokens in it count as such, and a start token is added if customary.
-
-        Raises TextError for what the tokenizer cannot encode.
-        """
+        """Control tokens count as such; adds a customary start token. Raises TextError."""
         return self._known(_encode(self._backend, [text], special=add_special_tokens, placed=False)[0].ids)
 
     def _known(self, ids: Iterable[int]) -> list[int]:
-        """Token ids, all of which the network has. Raises TextError."""
+        """Raises TextError for tokens that the network lacks."""
         known = list(ids)
         if self._limit is not None and (last := max(known, default=0)) >= self._limit:
             token = self.token_string(last)
@@ -135,7 +123,6 @@ class Text:
         return known
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
-        """Encode messages by the chat template, as `encode_turns` does with these options."""
         return self.encode_turns(messages, **options)[0]
 
     def encode_turns(
@@ -147,12 +134,9 @@ class Text:
         continue_final_message: bool = False,
         variables: Mapping[str, object] = MappingProxyType({}),
     ) -> tuple[list[int], slice, slice]:
-        """Encode messages by the chat template, up to where the assistant speaks, or to the end of the last message's
-        text; `variables` are for the template, and so are `tools` where it `takes_tools`. Behind the ids come the
-        places of the first message's text, if it is the system's, and of the others' texts; all tokens count as the
-        latter where the template words texts anew.
-
-        What looks like a control token inside any of them stays plain text, so no user can forge a turn.
+        """Up to the assistant's turn, or the end of the last text. Also returns the places of a leading system text and
+        of the others, all tokens counting as the latter where the template rewords them. Control tokens inside texts
+        stay plain text, so that no user can forge a turn.
         """
         if self._template is None:
             raise TextError("this model has no chat template: use /v1/completions, or start with --chat-template")
@@ -171,7 +155,7 @@ class Text:
         return self._known(chain.from_iterable(piece.ids for piece in pieces)), slice(*edges[:2]), slice(*edges[2:])
 
     def _veil(self, value: Any, nonce: str, hidden: list[str]) -> Any:
-        """Put a marker in place of each control text in a value; the texts are appended to `hidden`."""
+        """Replace control texts by markers, collecting them in `hidden`."""
         if isinstance(value, Mapping):
             return {self._veil(key, nonce, hidden): self._veil(inner, nonce, hidden) for key, inner in value.items()}
         if isinstance(value, list):
@@ -183,7 +167,6 @@ class Text:
         return value
 
     def _render(self, messages: list[dict[str, Any]], variables: dict[str, Any], **options: Any) -> str:
-        """Messages as the chat template words them; `options` are the library's own."""
         render = self._tokenizer.apply_chat_template
         taken = sorted(variables.keys() & signature(render).parameters)
         if taken:
@@ -193,7 +176,7 @@ class Text:
             return str(render(messages, chat_template=self._template, tokenize=False, **options, **variables))
 
     def _encode_veiled(self, pieces: list[str], hidden: list[str]) -> list[Encoding]:
-        # Between two nonces stands the number of a hidden text: every second piece.
+        # Every second piece is a hidden text's number, between nonces.
         pieces[1::2] = (hidden[int(number)] for number in pieces[1::2])
         coded: list[Any] = [None] * len(pieces)
         for first, coder in enumerate((self._backend, self._literal)):
@@ -201,23 +184,22 @@ class Text:
         return coded
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Decode token ids, control tokens left out or written out."""
         return str(self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)[0])
 
     def token_text(self, token_id: int) -> str:
-        """One token by itself; part of a character shows as U+FFFD."""
+        """Part of a character shows as U+FFFD."""
         return str(self._backend.decode([token_id], skip_special_tokens=False))
 
     def token_string(self, token_id: int) -> str:
-        """One token as the vocabulary spells it; empty for an id that it does not have."""
+        """As in the vocabulary, or empty."""
         return self._backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that one token stands for, also where they are only part of a character."""
+        """Maybe part of a character."""
         return self._byte_table.get(token_id) or self.token_text(token_id).encode()
 
     def said_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token adds to an answer; none for control tokens."""
+        """None for control tokens."""
         return self.token_bytes(token_id) if self.decode([token_id]) else b""
 
     @cached_property
@@ -225,13 +207,14 @@ class Text:
         return byte_table(self._backend)
 
 
-# Characters encoded while other threads wait, for a millisecond; for more the library wakes threads of its own.
+# characters encoded without releasing other threads, a millisecond
 SHORT = 1024
 
 
 def _encode(coder: Tokenizer, texts: list[str], *, special: bool = False, placed: bool = True) -> list[Encoding]:
-    """Each text encoded, with `special` tokens if customary, and known places of its tokens unless they need not be
-    `placed`. Long ones as a batch: a text by itself is encoded without letting other threads run."""
+    """With `special` tokens if customary, and places if `placed`; long texts as a batch, which releases the interpreter
+    lock.
+    """
     with translate_failures(lambda why: TextError(f"the model's tokenizer cannot encode this text: {why}")):
         if sum(map(len, texts)) <= SHORT:
             return [coder.encode(text, add_special_tokens=special) for text in texts]
@@ -240,8 +223,7 @@ def _encode(coder: Tokenizer, texts: list[str], *, special: bool = False, placed
 
 
 def _find_texts(rendered: str, turns: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
-    """Where in a conversation the system's text at its beginning begins and ends, and where the texts behind it do. The
-    last is looked for from the end: there the template has the fewest words that a text could be mistaken for."""
+    """Ranges of a leading system text and of those behind, the last searched from the end."""
     texts = [str(turn.get("content") or "").strip() for turn in turns]
     system = texts.pop(0) if turns[:1] and turns[0].get("role") == "system" else ""
     first, last = (texts[0], texts[-1]) if texts else ("", "")
@@ -253,13 +235,12 @@ def _find_texts(rendered: str, turns: Sequence[Mapping[str, Any]]) -> tuple[int,
 
 
 def _tokens_before(before: Sequence[str], pieces: Sequence[Encoding]) -> int:
-    """Tokens of a text in pieces that stand before a place, given the pieces' texts up to there."""
     *whole, last = pieces[: len(before)]
     within = last.char_to_token(len(before[-1]))
     return sum(len(piece.ids) for piece in whole) + (len(last.ids) if within is None else within)
 
 
 def _control_texts(backend: Tokenizer) -> list[str]:
-    """Texts that encode to control tokens, longest first, so that none is hidden inside another."""
+    """Longest first, so that none hides inside another."""
     added = backend.get_added_tokens_decoder().values()
     return sorted((token.content for token in added if token.special), key=len, reverse=True)

@@ -1,8 +1,4 @@
-"""Work in a thread that ends with it, and time limits for foreign code.
-
-OpenMP counts the helper threads of every living thread that computed; beyond the cores waiting ones sleep at once, and
-a decode step takes half as long again. So one-off work, such as loading, must not stay in a living thread.
-"""
+"""One-off work in a thread that ends with it, since OpenMP counts helpers of living threads, and time limits."""
 
 from __future__ import annotations
 
@@ -18,9 +14,7 @@ T = TypeVar("T")
 
 
 def run_in_own_thread(work: Callable[[], T], stop: threading.Event | None = None) -> T:
-    """Returns or raises as `work`, once its thread has ended. `stop` is set when the caller is interrupted, which then
-    waits.
-    """
+    """Propagates results; `stop` is set on interruption, which waits."""
     with ThreadPoolExecutor(1, "own") as pool:
         future = pool.submit(work)
         try:
@@ -28,26 +22,26 @@ def run_in_own_thread(work: Callable[[], T], stop: threading.Event | None = None
         except BaseException:
             if stop is not None:
                 stop.set()
-            raise  # once the thread has ended
+            raise  # after its end
         return future.result()
 
 
 class _Overdue(BaseException):
-    """Passes `except Exception` of the code that runs there."""
+    """Passes `except Exception`."""
 
 
 class Deadline:
-    """Ends any thread's `limit` block after `seconds`; a call into C ends first."""
+    """Of any thread's `limit` block; C calls end first."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._due: dict[int, float] = {}  # deadline of each thread
-        self._watched = False  # a watching thread exists
+        self._due: dict[int, float] = {}  # by thread
+        self._watched = False
         self._lock = threading.Lock()
 
     @contextmanager
     def limit(self) -> Iterator[None]:
-        """Raise TimeoutError when the block takes too long."""
+        """Raises TimeoutError."""
         me = threading.get_ident()
         with self._lock:
             self._due[me] = time.monotonic() + self._seconds

@@ -1,4 +1,4 @@
-"""Puts a strategy's parts together by the names in its row."""
+"""Assembles a strategy's parts."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from scheduler.waiting.queue import RankedQueue
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """This machine's speed as far as known, and what learns it."""
+    """This machine's speed, and what learns it."""
 
     machine: MachineModel = field(default_factory=MachineModel)
     prices: PricesNow = device_prices
-    serving_time: ServingTime | None = None  # of batches, in the strategy's way; None where unused
-    steps: StepLearning | None = None  # learns from steps; None where the machine's model is given
-    batches: BatchLearning | None = None  # learns from finished batches; None where the machine's model estimates them
+    serving_time: ServingTime | None = None  # as the strategy does; None where unused
+    steps: StepLearning | None = None  # None where the machine's model is given
+    batches: BatchLearning | None = None  # None where that model is used
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,15 @@ class SchedulerParts:
     batcher: Batcher
     placement: Placement
     estimates: Estimates = field(default_factory=Estimates)
-    observers: tuple[PlanObserver, ...] = ()  # learn from finished plans
+    observers: tuple[PlanObserver, ...] = ()
     strategy: str = ""
-    calibrated: bool = False  # predictions are scaled by how such predictions turned out
+    calibrated: bool = False  # scale predictions by how they turned out
 
 
 def assemble(
     strategy: Strategy, limits: BatchLimits, machine: Bilinear | StepLearning | None = None, submit: Submit = inline
 ) -> SchedulerParts:
-    """Make a strategy's parts; `submit` runs learning elsewhere. Raises StrategyError for unknown or incompatible
-    choices.
-    """
+    """`submit` runs learning elsewhere. Raises StrategyError."""
     estimates = make_estimates(strategy, limits, machine, submit)
     new_queue = make_queue(strategy, limits, estimates)
     batcher = make_batcher(strategy, limits, new_queue, estimates)
@@ -77,7 +75,7 @@ SERVING_TIMES: Mapping[str, Callable[[MachineModel], ServingTime]] = {
 def make_estimates(
     strategy: Strategy, limits: BatchLimits, machine: Bilinear | StepLearning | None, submit: Submit
 ) -> Estimates:
-    """Prices and serving times by the machine's model, given or learned from steps (None: from nothing)."""
+    """From the machine's model, given or learned (None)."""
     if machine is None:
         machine = StepLearning(MachineModel(), submit)
     steps, known = (None, MachineModel(machine)) if isinstance(machine, Bilinear) else (machine, machine.machine)
@@ -108,7 +106,7 @@ ORDERS: Mapping[str, OrderFactory] = {
 
 
 def make_queue(strategy: Strategy, limits: BatchLimits, estimates: Estimates) -> Callable[[], RankedQueue]:
-    """A factory of the strategy's queues, shared between clients if asked; raises UserError where it cannot share."""
+    """Fair if asked; raises UserError where impossible."""
     shares = {} if limits.shares is None and strategy.shared else limits.shares
     if shares is not None and not can_share(strategy):
         raise UserError(f"strategy {strategy.name} cannot share service out to clients: leave out --fair")
@@ -121,12 +119,12 @@ def make_queue(strategy: Strategy, limits: BatchLimits, estimates: Estimates) ->
     return lambda: RankedQueue(share_out(new_order, shares, timed.aging), timed.aging)
 
 
-Suits: TypeAlias = Mapping[str, Collection[object]]  # column -> choices that a batcher works with; any in other columns
+Suits: TypeAlias = Mapping[str, Collection[object]]  # column -> choices that a batcher works with
 
 _ROOM = ("scale", "fixed", "whole", "peak", "paged")
 _QUEUED: Suits = {"memory": _ROOM, "serving_time": (None,), "preemption": ("none",)}
 _LOCAL: Suits = {**_QUEUED, "slices": (False,)}
-_JOINING: Suits = {**_LOCAL, "preemption": PREEMPTIONS}  # any request may join any batch
+_JOINING: Suits = {**_LOCAL, "preemption": PREEMPTIONS}
 _ARRANGED: Suits = {"order": ("fcfs",), "memory": (*_ROOM, "predicted"), "preemption": ("none",), "shared": (False,)}
 _SLICING: Suits = {
     **_QUEUED,
@@ -139,14 +137,14 @@ _SLICING: Suits = {
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """A kind of batcher, and what it needs of other columns."""
+    """A kind of batcher, and its requirements."""
 
     make: BatcherFactory
     suits: Suits
-    joins: bool = False  # rows join running batches
+    joins: bool = False
 
     def suited(self, strategy: Strategy) -> BatcherFactory:
-        """Raises StrategyError for a choice that this batcher ignores or cannot work with."""
+        """Raises StrategyError."""
         terms = strategy.refill
         if terms.closed == self.joins or (terms.closed and terms.entry is not Entry.EMBED):
             joins = "join running batches" if self.joins else "join no running batch, and so enter by no shape"
@@ -177,7 +175,7 @@ BATCHERS: Mapping[str, Batching] = {
 def make_batcher(
     strategy: Strategy, limits: BatchLimits, new_queue: Callable[[], RankedQueue], estimates: Estimates
 ) -> Batcher:
-    """Raises StrategyError for choices that the batcher ignores or cannot work with."""
+    """Raises StrategyError."""
     kit = BatcherParts(
         new_queue,
         _find("memory", strategy, MEMORIES),
@@ -197,7 +195,6 @@ def make_batcher(
 
 
 def can_share(strategy: Strategy) -> bool:
-    """Whether a fair queue may stand before its order."""
     batching = None if callable(strategy.batching) else _find("batching", strategy, BATCHERS)
     return batching is not None and "shared" not in batching.suits and strategy.preemption == "none"
 
@@ -206,7 +203,7 @@ Part = TypeVar("Part")
 
 
 def _find(column: str, strategy: Strategy, table: Mapping[str, Part]) -> Part:
-    """Raises StrategyError for an unknown name."""
+    """Raises StrategyError."""
     choice = getattr(strategy, column)
     if choice not in table:
         raise _refusal(column, strategy, f"is none of {', '.join(sorted(table))}")
@@ -218,7 +215,7 @@ def _refusal(column: str, strategy: Strategy, reason: str) -> StrategyError:
 
 
 def find_strategy(name: str) -> Strategy:
-    """The row of a name, its parts tried once. Raises StrategyError."""
+    """Raises StrategyError."""
     if name not in STRATEGIES:
         near = suggest(name, STRATEGIES) or f", which are {', '.join(STRATEGIES)}, PACKAGE:ROW and FILE.py:ROW"
         raise StrategyError(f"{name} is none of the strategies{near}")
@@ -228,7 +225,7 @@ def find_strategy(name: str) -> Strategy:
 
 
 def find_strategies(names: Iterable[str]) -> dict[str, Strategy]:
-    """The rows of --strategies by name; raises StrategyError."""
+    """Of --strategies; raises StrategyError."""
     try:
         return {name: find_strategy(name) for name in names}
     except StrategyError as error:

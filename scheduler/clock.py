@@ -1,4 +1,4 @@
-"""Time as the scheduler sees it: seconds that never jump. Tests and simulations bring a clock of their own."""
+"""Monotonic time in seconds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ log = logging.getLogger(__name__)
 
 
 class Clock(Protocol):
-    """A source of time and a way to wait on it."""
-
-    def now(self) -> float:
-        """Seconds since an arbitrary moment; never goes back."""
+    def now(self) -> float: ...
 
     async def wait(self, event: asyncio.Event, until: float | None) -> None:
-        """Return when the event is set, or at the time `until`, whichever is first."""
+        """For the event, or the time `until`."""
 
 
 class MonotonicClock:
-    """The machine's own time."""
-
     def now(self) -> float:
         return time.monotonic()
 
@@ -38,20 +33,17 @@ class MonotonicClock:
 
 
 def earliest(*moments: float | None) -> float | None:
-    """The earliest of moments, each None for never."""
+    """None for never."""
     return min((moment for moment in moments if moment is not None), default=None)
 
 
 class WorkFailed(Exception):
-    """Work in the background has ended with an error, so nothing that relies on it goes on."""
+    """A background task failed."""
 
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
-    """Run `work` as a task of this name until the context is left; then it is cancelled and waited for.
-
-    Should it fail before, that is logged, and the context is cancelled and raises WorkFailed.
-    """
+    """Inside the context; failures are logged and raise WorkFailed there."""
     owner, task, failed = asyncio.current_task(), asyncio.create_task(work, name=name), False
     assert owner is not None, "contexts are entered in tasks"
 

@@ -1,7 +1,4 @@
-"""The scheduling loop: arrivals and reports in, commands out. Owns every request from arrival to end.
-
-The strategy's parts decide, without a branch on strategies here.
-"""
+"""The scheduling loop: arrivals and reports in, commands out."""
 
 from __future__ import annotations
 
@@ -29,13 +26,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]  # (prompt, scope) -> tokens in the prefix cache
+KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]  # (prompt, scope) -> cached tokens
 
-NO_ROW = 2**63 - 1  # row number of an estimate's request: after all that came at the same time
+NO_ROW = 2**63 - 1  # an estimate's row
 
 
 class Known(TypedDict, total=False):
-    """Optional fields of Request, with its defaults."""
+    """Of Request."""
 
     priority: int
     client: str
@@ -58,15 +55,15 @@ class Dispatcher:
         kept_prefix: KeptPrefix | None = None,
         patient: bool = False,
     ) -> None:
-        """`patient`: requests wait while every executor has a fault."""
+        """`patient`: wait for executors with faults."""
         self._parts = parts
         self._clock = clock
         self._kept_prefix = kept_prefix
-        self.table = RequestTable(parts, ports, clock, observers)  # read only, as the next three
+        self.table = RequestTable(parts, ports, clock, observers)  # read only
         self.waits = self.table.waits
         self.waiting = self.table.waiting
         self.workers: Collection[Worker] = self.table.workers.values()
-        self.now = clock.now  # seconds of the clock of arrivals and deadlines
+        self.now = clock.now
         self._deadlines = Deadlines()
         self._wakeups = Wakeups()
         self._leaving = deque[Request]()
@@ -81,12 +78,11 @@ class Dispatcher:
 
     @property
     def alive(self) -> bool:
-        """Whether requests can still be served."""
         return not self._broken and bool(self.table.serving())
 
     @property
     def accepts(self) -> bool:
-        """Whether requests are taken, even if they wait for an executor's fault to pass."""
+        """Even if they must wait."""
         return not self._broken and bool(self.table.live() if self._patient else self.table.serving())
 
     def submit(
@@ -98,9 +94,7 @@ class Dispatcher:
         since: float | None = None,
         **known: Unpack[Known],
     ) -> Request:
-        """Take a request in, to be answered through `request.stream`. Raises Refused and TooLate. `arrival`: None for
-        now; `since`: from when its place counts, None for its arrival.
-        """
+        """Raises Refused and TooLate. `since`: place, default `arrival`, default now."""
         if self._broken:
             raise Refused("the scheduler failed", Failure.SCHEDULER)
         if not self.accepts:
@@ -123,7 +117,7 @@ class Dispatcher:
     def estimate(
         self, prompt: Sequence[int], sampling: SamplingParams, *, since: float | None = None, **known: Unpack[Known]
     ) -> Request:
-        """The request with its expectations, had it come now, or `since` then; it is not taken in."""
+        """As if it came now."""
         request = Request(NO_ROW, tuple(prompt), sampling, Times(arrival=self.now()), **known)
         request.times.arrival = request.times.arrival if since is None else since
         request.correction = self.table.correct(request)
@@ -135,7 +129,7 @@ class Dispatcher:
     def revise(
         self, request: Request, predicted_length: float | None, distribution: LengthDistribution | None = None
     ) -> None:
-        """Replace a request's prediction, wherever the request is."""
+        """Wherever it is."""
         request.predicted_length, request.distribution = predicted_length, distribution
         request.correction = self.table.correct(request)
         if request.state.is_final:
@@ -147,14 +141,14 @@ class Dispatcher:
         self._wake.set()
 
     def cancel(self, request: Request) -> None:
-        """End a request without an answer; safe at any time."""
+        """Idempotent."""
         if not request.state.is_final:
             self.table.withdraw(request)
             self.table.end(request, State.CANCELLED, None)
             self._changed()
 
     def cancel_all(self, requests: Iterable[Request]) -> None:
-        """Cancel requests for a slice of each iteration of the event loop, behind those that leave already."""
+        """In slices of the event loop."""
         if not self._leaving:
             asyncio.get_running_loop().call_soon(self._cancel_some)
         self._leaving.extend(requests)
@@ -184,7 +178,7 @@ class Dispatcher:
         self._changed()
 
     async def run(self) -> None:
-        """Dispatch on arrivals, reports and timers, until cancelled."""
+        """Until cancelled."""
         while True:
             await self._clock.wait(self._wake, self.wake_at())
             self._wake.clear()
@@ -195,11 +189,10 @@ class Dispatcher:
                 return
 
     def wake_at(self) -> float | None:
-        """When `dispatch` may decide otherwise without an event; None for never."""
+        """None for never."""
         return earliest(self._parts.batcher.wake_at(self.now()), self._deadlines.next())
 
     def dispatch(self) -> None:
-        """Fail missed deadlines, hand out plans, and preempt rows."""
         now = self.now()
         for request in self._deadlines.passed(now):
             self.table.withdraw(request)
@@ -210,34 +203,33 @@ class Dispatcher:
         for index, row_ids in self._parts.batcher.preempt(self.table.serving(), now).items():
             self.table.workers[index].pausing.update(row_ids)
             self.table.post(self.table.workers[index], Pause(tuple(row_ids)))
-        if not self.table.live() and not self._dead.is_set():  # the last executor took no command
+        if not self.table.live() and not self._dead.is_set():
             self._changed()
         self.waits.dispatched(stuck=self.table.requests_in_line > 0)
 
     def held_by(self, executor: int) -> int:
-        """Requests on an executor; 0 once it is lost."""
+        """0 if lost."""
         return self.table.workers[executor].rows
 
     def give_up(self, executor: int, error: str) -> None:
-        """Treat a hanging executor as dead; its later reports are ignored."""
+        """Later reports are ignored."""
         self.receive(ExecutorDied(executor, error))
         self.table.post(self.table.workers[executor], Stop())
 
     async def death(self) -> None:
-        """Return when no request can be served any more."""
+        """When no request can be served."""
         await self._dead.wait()
 
     async def drain(self) -> None:
-        """Refuse new requests, and return when the last has ended."""
+        """Until the last has ended."""
         self._draining = True
         await self._empty.wait()
 
     def abort_all(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
-        """End every request with an error, and take no more."""
         self._draining = True
         for request in (*self.table.held, *self.waiting):
             self.table.withdraw(request)
-            if not request.state.is_final:  # it ends with the last of its batch
+            if not request.state.is_final:  # else with its batch
                 self.table.fail(request, message, failure)
         self._changed()
 
@@ -249,14 +241,13 @@ class Dispatcher:
             self._empty.set()
 
     def _break_down(self) -> None:
-        """Abort all requests after a fault in a strategy's part; dispatching ends."""
         log.exception("the dispatcher failed")
         self._broken = True
         self.abort_all("the scheduler failed", Failure.SCHEDULER)
         self._dead.set()
 
     def _can_meet(self, request: Request) -> bool:
-        """Whether a newcomer may meet its deadline; True where it cannot be estimated, as on idle executors."""
+        """True if unknown."""
         now, by, expected = self.now(), request.deadline, request.expected
         if by is None or expected is None:
             return True
@@ -264,7 +255,7 @@ class Dispatcher:
         return now < by and now + seconds <= by
 
     def _assign(self, worker: Worker) -> bool:
-        """Give an executor one plan; False without one."""
+        """False without a plan."""
         plan = self._parts.batcher.take(worker, self.now())
         if plan is None:
             return False

@@ -1,8 +1,4 @@
-"""Which of several nodes, each a server, gets a request.
-
-A node reports its load now and then; a router subtracts the seconds since and adds the work of what it sent since, for
-which prefixes sent to that node before cost nothing.
-"""
+"""Ranks nodes by reported load, less time since, plus work sent since."""
 
 from __future__ import annotations
 
@@ -18,35 +14,31 @@ from scheduler.waiting.prices import Prices, device_prices
 Name = TypeVar("Name", bound=Hashable)
 
 
-REMEMBERED = 65536  # prefixes remembered for each node, most recently used
+REMEMBERED = 65536  # prefixes of a node, LRU
 
 
-LENGTH = 256.0  # tokens of an answer while unknown
+LENGTH = 256.0  # default tokens of an answer
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """A node's load as reported to routers."""
-
-    at: float  # seconds of a clock shared by nodes and routers
-    work: float  # seconds for all that it has
-    prices: Prices  # its executors together
-    requests: int = 0  # unanswered
-    slots: int = 1  # rows at a time
-    length: float | None = None  # mean tokens of recent answers; None before the first
+    at: float  # shared clock
+    work: float  # seconds
+    prices: Prices  # of all executors
+    requests: int = 0
+    slots: int = 1
+    length: float | None = None  # of recent answers
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request as a router knows it."""
-
     prompt_tokens: int
     output_tokens: float | None = None  # None: as recent answers
-    prefixes: tuple[int, ...] = ()  # digests of the prompt's prefixes in whole blocks, shortest first
+    prefixes: tuple[int, ...] = ()  # digests of whole blocks, shortest first
 
 
 def list_prefixes(prompt: Sequence[Hashable] | bytes, block: int) -> tuple[int, ...]:
-    """Digests of a prompt's prefixes, block by block; equal only within this process."""
+    """Within this process."""
     found, digest = [], 0
     for end in range(block, len(prompt) + 1, block):
         digest = hash((digest, prompt[end - block : end]))
@@ -56,20 +48,20 @@ def list_prefixes(prompt: Sequence[Hashable] | bytes, block: int) -> tuple[int, 
 
 @dataclass(slots=True)
 class _Node:
-    load: NodeLoad  # as last reported
-    sent: list[tuple[float, float]] = field(default_factory=list)  # (time, seconds of work) of requests sent since
-    jobs: int = 0  # in all
+    load: NodeLoad
+    sent: list[tuple[float, float]] = field(default_factory=list)  # (time, seconds of work)
+    jobs: int = 0
     prefixes: Recent[int, None] = field(default_factory=lambda: Recent(REMEMBERED))
 
     def own_work(self, job: Job) -> float:
-        """Seconds of the node for a request."""
+        """Seconds of the request."""
         prices, lengths = self.load.prices, (job.output_tokens, self.load.length, LENGTH)
         length = next(one for one in lengths if one is not None)
         kept = sum(1 for _ in takewhile(self.prefixes.__contains__, job.prefixes)) / max(1, len(job.prefixes))
         return prices.unit * prices.price(round(job.prompt_tokens * (1 - kept)), job.prompt_tokens, length)
 
     def work_left(self, job: Job, now: float) -> float:
-        """Seconds of the node for all it has and a request."""
+        """Seconds with the request."""
         told = max(0.0, self.load.work - (now - self.load.at))
         return told + sum(seconds for _, seconds in self.sent) + self.own_work(job)
 
@@ -81,8 +73,6 @@ class _Node:
 
 
 class WorkRouter(Generic[Name]):
-    """Ranks nodes by the work left with a request."""
-
     def __init__(self) -> None:
         self._nodes: dict[Name, _Node] = {}
 
@@ -90,12 +80,12 @@ class WorkRouter(Generic[Name]):
         self._nodes = {name: self._node(name) for name in names}
 
     def tell(self, name: Name, load: NodeLoad) -> None:
-        """Older reports than the last are ignored."""
+        """Ignores older reports."""
         if load.at > (node := self._node(name)).load.at:
-            node.load, node.sent = load, [one for one in node.sent if one[0] > load.at]  # the report includes the rest
+            node.load, node.sent = load, [one for one in node.sent if one[0] > load.at]  # in the report
 
     def rank(self, names: Iterable[Name], job: Job, now: float) -> list[Name]:
-        """Best node first; ties by requests sent."""
+        """Ties by requests sent."""
         nodes = {name: self._node(name) for name in names}
         return sorted(nodes, key=lambda name: (nodes[name].work_left(job, now), nodes[name].jobs))
 
@@ -103,7 +93,7 @@ class WorkRouter(Generic[Name]):
         self._node(name).send(job, now)
 
     def _node(self, name: Name) -> _Node:
-        """A silent node counts as idle and average."""
+        """Silent nodes count as idle and average."""
         if name not in self._nodes:
             other = next((node.load for node in self._nodes.values()), NodeLoad(-inf, 0.0, device_prices()))
             self._nodes[name] = _Node(replace(other, at=-inf, work=0.0))

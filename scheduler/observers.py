@@ -1,4 +1,4 @@
-"""What the journal, metrics and learning implement to hear how requests and plans end."""
+"""Observers of requests and plans, on the event loop: fast, without raising."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ from scheduler.request import Request
 
 
 class RequestObserver(Protocol):
-    """Called on the event loop; must neither take long nor raise."""
-
-    def on_first_token(self, request: Request, now: float) -> None:
-        """At `request.times.first_token`."""
+    def on_first_token(self, request: Request, now: float) -> None: ...
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        """At `request.times.end`, once; the reason is None when cancelled."""
+        """Once; no reason if cancelled."""
 
 
 class PlanObserver(Protocol):
-    """Called on the event loop; must not take long."""
-
-    def on_finish(self, assignment: Assignment, now: float) -> None:
-        """At `assignment.ended`."""
+    def on_finish(self, assignment: Assignment, now: float) -> None: ...

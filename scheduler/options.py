@@ -1,4 +1,4 @@
-"""Options of the scheduler, for every command that runs one. Their defaults stand here and nowhere else."""
+"""Scheduling options; their defaults stand here only."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Which executor gets the next plan."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,21 +9,19 @@ Placement: TypeAlias = Callable[[Sequence[Worker]], Sequence[Worker]]
 
 
 def idle_first(workers: Sequence[Worker]) -> Sequence[Worker]:
-    """Fewest rows for its size first; background rows break ties."""
+    """By size, then background rows."""
     return sorted(
         workers, key=lambda one: (len(one.others) / one.info.max_rows, one.rows / one.info.max_rows, one.index)
     )
 
 
 def round_robin(workers: Sequence[Worker]) -> Sequence[Worker]:
-    """Fewest plans first; ties by index."""
+    """Ties by index."""
     return sorted(workers, key=lambda worker: (worker.plans, worker.index))
 
 
 def max_min(workers: Sequence[Worker]) -> Sequence[Worker]:
-    """Least predicted work first; ties by rows, then index (SCLS, 4.5). With batches longest first this is the paper's
-    max-min.
-    """
+    """Least predicted work (max-min; SCLS, 4.5)."""
     return sorted(workers, key=lambda worker: (worker.load, worker.rows, worker.index))
 
 

@@ -1,4 +1,4 @@
-"""Plans (requests for one executor), and assignments (plans under way)."""
+"""Plans and assignments."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from scheduler.stream import join_updates
 
 
 class Returns(StrEnum):
-    """When the clients of a plan see their answers."""
+    """When clients see answers."""
 
-    ROW_END = "row end"  # each token as it is made
-    BATCH_END = "batch end"  # all answers when the batch ends, as static batching has it
+    ROW_END = "row end"
+    BATCH_END = "batch end"  # static batching
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Requests for one executor."""
-
     requests: tuple[Request, ...]
     terms: Terms = Terms()
     returns: Returns = Returns.ROW_END
-    estimate: float = 0.0  # predicted serving time, seconds; 0 if unpredicted
+    estimate: float = 0.0  # seconds, 0 if unknown
 
     @property
     def command(self) -> Admit:
@@ -33,18 +31,18 @@ class Plan:
 
 @dataclass(eq=False, slots=True)
 class Assignment:
-    """A plan on an executor, changed by the request table only; over when no row is open."""
+    """Over when no row is open."""
 
     plan: Plan
     executor: int
-    sent: float  # seconds of the dispatcher's clock
-    began: float | None = None  # first row begun
-    ended: float | None = None  # last row ended or left
-    intact: bool = True  # False once a row is cancelled, fails, or is handed back for lack of room
-    input_length: int = field(init=False)  # L(B) when sent: tokens of the longest row
-    before: dict[Request, int] = field(init=False)  # tokens generated before
-    open: set[Request] = field(default_factory=set)  # rows neither ended nor handed back
-    # answers that return when the batch ends, merged by request
+    sent: float
+    began: float | None = None
+    ended: float | None = None
+    intact: bool = True  # no row was cancelled, failed, or lacked room
+    input_length: int = field(init=False)  # L(B) when sent
+    before: dict[Request, int] = field(init=False)  # tokens
+    open: set[Request] = field(default_factory=set)
+    # answers for the batch's end
     held: dict[Request, RowUpdate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,17 +52,16 @@ class Assignment:
 
     @property
     def iterations(self) -> int:
-        """G(B): most tokens generated here by a row."""
+        """G(B)."""
         return max((request.generated - before for request, before in self.before.items()), default=0)
 
     @property
     def seconds(self) -> float | None:
-        """Serving time; None when it did not run as planned, or is unknown."""
+        """None unless it ran as planned."""
         if not self.intact or self.began is None or self.ended is None:
             return None
         return self.ended - self.began
 
     def hold(self, request: Request, update: RowUpdate) -> None:
-        """Keep an update until the batch ends."""
         earlier = self.held.get(request)
         self.held[request] = update if earlier is None else join_updates((earlier, update))

@@ -1,4 +1,4 @@
-"""How many tokens of an answer are still expected, for every part, and what predictions are worth."""
+"""Expected tokens to come."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from math import inf
 
 from scheduler.request import Request
 
-PROMPT_TOKEN = 0.2  # work of reading a prompt token, in generated tokens
+PROMPT_TOKEN = 0.2  # work of a prompt token, in generated tokens
 
 
 def remaining_length(request: Request, typical: float | None = None) -> float:
-    """Expected tokens from now on, at least 1 and at most as allowed.
-
-    E[G | G > generated] - generated with a distribution that goes so far; else predicted less generated; else
-    `typical`; else all that is allowed. Predictions are scaled by the request's `correction`.
+    """From 1 to the allowed: E[G | G > generated] - generated; else the prediction, `typical`, or all allowed; times
+    `correction`.
     """
     most, scale = request.sampling.max_tokens - request.generated, request.correction
     expected = None if request.distribution is None else request.distribution.remaining(request.generated / scale)
@@ -30,15 +28,13 @@ def remaining_length(request: Request, typical: float | None = None) -> float:
 
 
 def work_left(request: Request) -> float:
-    """Work still to do, in generated tokens."""
+    """In generated tokens."""
     return remaining_length(request) + PROMPT_TOKEN * request.unread
 
 
 class Calibration:
-    """Scales a prediction by how such predictions turned out.
-
-    Of the last WINDOW answers, and of running rows with what they have made, the NEAREST in prediction give the
-    factor: sum of true lengths / sum of predicted.
+    """sum of true / sum of predicted lengths of the NEAREST predictions among the last WINDOW answers and running
+    rows.
     """
 
     WINDOW = 512
@@ -55,12 +51,11 @@ class Calibration:
 
     @property
     def ratio(self) -> float:
-        """True over predicted tokens; 1 before the first."""
+        """1 before the first."""
         told = sum(one for one, _ in self._sorted)
         return sum(true for _, true in self._sorted) / told if told else 1.0
 
     def add(self, request: Request) -> None:
-        """Learn from a complete answer."""
         if request.predicted_length is None:
             return
         pair = _capped(request), float(request.generated)
@@ -84,5 +79,4 @@ class Calibration:
 
 
 def _capped(request: Request) -> float:
-    """The prediction, at most the tokens allowed."""
     return float(min(request.predicted_length or 0.0, request.sampling.max_tokens))

@@ -1,4 +1,4 @@
-"""A request as the scheduler sees it: one sequence, its state, times and stream; a call with n=2 is two requests."""
+"""A request: one sequence; a call with n=2 is two."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from engine.messages import RowId, RowSpec, RowUpdate
 from engine.sampling.params import SamplingParams
 from scheduler.stream import TokenStream
 
-if TYPE_CHECKING:  # it needs numpy, which is slow to load
+if TYPE_CHECKING:  # slow to load numpy
     from scheduler.length.prediction import LengthDistribution
     from scheduler.wait_estimate.completion import Expected
 
 
-BACKGROUND = 2**31  # `priority` of requests without a waiting client, below any that a client can set
+BACKGROUND = 2**31  # `priority` beyond clients'
 
 
 class State(StrEnum):
     WAITING = "waiting"
-    ASSIGNED = "assigned"  # sent to an executor that has not begun it
-    RUNNING = "running"  # prefill, or decode, has begun
+    ASSIGNED = "assigned"  # not begun
+    RUNNING = "running"
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
@@ -44,28 +44,28 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 
 class IllegalTransition(RuntimeError):
-    """A move that TRANSITIONS lacks: a bug, never the client's fault."""
+    """A bug."""
 
 
 class Failure(StrEnum):
-    """Why the server, not the row, failed a request."""
+    """The server's reason."""
 
     SHUTDOWN = "shutdown"
     DEADLINE = "deadline"  # missed before it began
-    EXECUTOR = "executor"  # the device is gone, or hangs
+    EXECUTOR = "executor"  # gone or hanging
     SCHEDULER = "scheduler"
 
 
 @dataclass(slots=True)
 class Times:
-    """Seconds of the dispatcher's clock; None until they come."""
+    """Of the dispatcher's clock."""
 
-    arrival: float  # from when its place counts: when it came, or when the call came that it repeats
+    arrival: float  # when its place counts from
     assigned: float | None = None
-    started: float | None = None  # prefill began
+    started: float | None = None  # prefill
     first_token: float | None = None
     end: float | None = None
-    came: float = field(init=False)  # when it came itself, from where all durations are measured
+    came: float = field(init=False)  # actual arrival, for durations
 
     def __post_init__(self) -> None:
         self.came = self.arrival
@@ -73,51 +73,49 @@ class Times:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One sequence, changed by the dispatcher only. Compared by identity."""
+    """Compared by identity."""
 
     row_id: RowId
     prompt: tuple[int, ...]
     sampling: SamplingParams
     times: Times
-    priority: int = 0  # lower is earlier, as in vLLM
-    deadline: float | None = None  # seconds of the dispatcher's clock
-    client: str = ""  # for fair shares; empty where clients are not told apart
+    priority: int = 0  # as in vLLM
+    deadline: float | None = None
+    client: str = ""  # empty if unknown
     state: State = State.WAITING
-    generated: int = 0  # end token included
-    executor: int | None = None  # index of the holder while ASSIGNED or RUNNING
-    failure: Failure | None = None  # None also where its row failed
-    stop_reason: str | int | None = None  # stop text, stop token, REPETITION; None for the end token
-    lacks_kv: bool = False  # handed back without its KV cache
-    runs: int = 0  # times given to an executor
-    predicted_length: float | None = None  # G'(p), end token included
-    correction: float = 1.0  # factor of the prediction (remaining_length.py)
-    cache_scope: str = ""  # requests share prefixes only within a scope
-    prompt_cache_key: str = ""  # equal keys: prompts begin alike
-    cached_prompt: int = 0  # prefix cache tokens: expected, and true from the first token on
+    generated: int = 0  # with end token
+    executor: int | None = None
+    failure: Failure | None = None  # None also if its row failed
+    stop_reason: str | int | None = None  # stop text, token, REPETITION; None: end token
+    lacks_kv: bool = False
+    runs: int = 0
+    predicted_length: float | None = None  # G'(p), with end token
+    correction: float = 1.0  # see remaining_length.py
+    cache_scope: str = ""  # of prefixes
+    prompt_cache_key: str = ""  # equal for prompts that begin alike
+    cached_prompt: int = 0  # expected, then true tokens
     distribution: LengthDistribution | None = None
-    expected: Expected | None = None  # start and end as expected on arrival; None for one that was never submitted
+    expected: Expected | None = None  # on arrival
     stream: TokenStream = field(default_factory=TokenStream)
-    # whether it is in the journal, some time after its end; None where nobody asks
+    # in the journal; None if nobody asks
     recorded: Future[bool] | None = None
 
     @property
     def input_length(self) -> int:
-        """L(p): prompt tokens, template included."""
+        """L(p), template included."""
         return len(self.prompt)
 
     @property
     def tokens(self) -> int:
-        """Prompt and generated tokens."""
         return len(self.prompt) + self.generated
 
     @property
     def in_background(self) -> bool:
-        """Whether it runs only where it costs others little."""
         return self.priority >= BACKGROUND
 
     @property
     def unread(self) -> int:
-        """Tokens to prefill before it can go on."""
+        """To prefill."""
         return self.tokens - self.cached_prompt if self.needs_prefill else 0
 
     @property
@@ -135,7 +133,7 @@ class Request:
         self.state = state
 
     def send(self, update: RowUpdate, now: float) -> bool:
-        """Pass an update to the reader; True with the first token."""
+        """True with the first token."""
         first = self.times.first_token is None and update.tokens > 0
         if first:
             self.times.first_token = now
@@ -146,15 +144,13 @@ class Request:
 
 
 class Refused(Exception):
-    """The server takes no new requests."""
-
     def __init__(self, message: str, failure: Failure = Failure.SHUTDOWN) -> None:
         super().__init__(message)
         self.failure = failure
 
 
 class TooLate(Refused):
-    """A request's deadline cannot be met, by the expected wait."""
+    """By the expected wait."""
 
     def __init__(self, *, waits: bool = True) -> None:
         why = "too much waits before it" if waits else "it takes longer by itself, though nothing waits before it"

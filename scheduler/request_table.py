@@ -1,4 +1,4 @@
-"""Which requests wait, which rows executors hold, and how requests end. Decides nothing, never waits."""
+"""Where requests are, and how they end."""
 
 from __future__ import annotations
 
@@ -25,64 +25,60 @@ class RequestTable:
     def __init__(
         self, parts: SchedulerParts, ports: Sequence[Port], clock: Clock, observers: Sequence[RequestObserver] = ()
     ) -> None:
-        # None where the strategy takes predictions as they are
+        # None: raw predictions
         self.calibration = Calibration() if parts.calibrated else None
         self._batcher = parts.batcher
-        self.waiting = parts.batcher.waiting  # unordered
+        self.waiting = parts.batcher.waiting
         self._clock = clock
         self._plan_observers = parts.observers
         self._request_observers = observers
-        self.workers = {port.info.index: Worker(port) for port in ports}  # by index, lost ones too
+        self.workers = {port.info.index: Worker(port) for port in ports}  # lost ones too
         self.waits = ExpectedWait(parts, self.workers.values(), clock)
-        # prompt, generated and expected tokens of requests in line, background ones apart
+        # without background
         self.queued_tokens: dict[Request, int] = {}
 
     @property
     def held(self) -> list[Request]:
-        """On executors, in any stage."""
         return [request for worker in self.workers.values() for request in worker.requests.values()]
 
     @property
     def not_begun(self) -> list[Request]:
-        """On executors, not begun."""
+        """On executors."""
         return [request for request in self.held if request.state is State.ASSIGNED]
 
     @property
     def requests_in_line(self) -> int:
-        """On no executor, background ones apart."""
+        """Without background."""
         return len(self.queued_tokens)
 
     @property
     def requests_waiting(self) -> int:
-        """On no executor, or not begun there."""
+        """Or not begun."""
         return len(self.waiting) + len(self.not_begun)
 
     @property
     def requests_running(self) -> int:
-        """Begun on executors."""
         return len(self.held) - len(self.not_begun)
 
     @property
     def tokens_waiting(self) -> int:
-        """Of requests in line: prompt, generated and expected."""
+        """In line, with answers expected."""
         return sum(self.queued_tokens.values())
 
     @property
     def kv_usage(self) -> float:
-        """Share of all executors' KV cells."""
+        """Share of cells."""
         capacity = sum(worker.capacity_tokens for worker in self.live())
         return sum(worker.used_tokens for worker in self.live()) / capacity if capacity else 0.0
 
     def first_in_line(self, most: int) -> list[Request]:
-        """The first `count` waiting requests as served."""
         return list(islice(self.waiting.ranked(self._clock.now()), most))
 
     def live(self) -> list[Worker]:
-        """Executors that are not lost."""
+        """Not lost."""
         return [worker for worker in self.workers.values() if not worker.lost]
 
     def serving(self) -> list[Worker]:
-        """Executors that take rows."""
         return [worker for worker in self.workers.values() if worker.serves]
 
     def queue(self, request: Request) -> None:
@@ -90,12 +86,10 @@ class RequestTable:
         self._batcher.add(request, self._clock.now())
 
     def _line_up(self, request: Request) -> None:
-        """Count a waiting request, or update its count."""
         if not request.in_background:
             self.queued_tokens[request] = request.tokens + int(remaining_length(request))
 
     def revise(self, request: Request) -> None:
-        """Rank again after a new prediction, waiting or on its executor."""
         if request.executor is None:
             self._line_up(request)
         self._batcher.revise(request, self._clock.now())
@@ -120,7 +114,7 @@ class RequestTable:
             worker.assignments[request.row_id] = assignment
 
     def withdraw(self, request: Request) -> None:
-        """Take a request back from anywhere; its executor frees it at once."""
+        """From anywhere."""
         self._batcher.discard(request)
         if request.executor is not None:
             worker = self.workers[request.executor]
@@ -133,7 +127,6 @@ class RequestTable:
             self._drop_kept([request.row_id])
 
     def record(self, report: StepReport) -> None:
-        """Apply a step's updates."""
         worker = self.workers[report.executor]
         worker.shape = report.shape
         now = self._clock.now()
@@ -143,7 +136,7 @@ class RequestTable:
         made = decoded = 0
         for update in report.updates:
             request = worker.requests.get(update.row_id)
-            if request is not None:  # else cancelled during the step
+            if request is not None:  # cancelled meanwhile
                 made += (tokens := update.tokens)
                 decoded += tokens if request.generated > 1 else 0
                 request.generated += tokens
@@ -155,19 +148,17 @@ class RequestTable:
         self.waits.made(made, decoded, tally.prompt, len(report.begun))
 
     def post(self, worker: Worker, command: Command) -> None:
-        """Send a command; an executor that cannot take it is lost."""
+        """On failure the executor is lost."""
         try:
             worker.port.post(command)
-        except Exception as error:  # other executors' requests go on
+        except Exception as error:  # others go on
             log.exception("executor %d takes no commands", worker.index)
             self.remove_executor(worker.index, f"it takes no commands: {error}", ())
 
     def remove_executor(self, executor: int, error: str, salvaged: Collection[RowId]) -> None:
-        """Remove a lost executor: salvaged and unstarted requests go elsewhere, those that have shown nothing start
-        again, the others fail.
-        """
+        """Salvaged and unstarted requests move, others restart if nothing was shown, or fail."""
         worker = self.workers[executor]
-        if worker.lost:  # given up before
+        if worker.lost:
             return
         log.error("executor %d is gone: %s", worker.index, error)
         worker.lost = True
@@ -198,7 +189,6 @@ class RequestTable:
         self.end(request, State.FAILED, FinishReason.ERROR)
 
     def end(self, request: Request, state: State, reason: FinishReason | None) -> None:
-        """End a request that was withdrawn or has its last token."""
         request.move(state)
         self.queued_tokens.pop(request, None)
         request.executor = None
@@ -248,25 +238,21 @@ class RequestTable:
             self.end(request, _outcome(update), update.finish_reason)
 
     def _send_held(self, assignment: Assignment) -> None:
-        """Send the answers held for a batch's end."""
         for request, update in list(assignment.held.items()):
             self._deliver(request, update, self._clock.now())
 
     def _release(self, assignment: Assignment) -> None:
-        """Send held answers once the batch's last row has ended."""
         if not assignment.open:
             self._send_held(assignment)
             self._conclude(assignment)
 
     def _conclude(self, assignment: Assignment) -> None:
-        """Report once that an assignment is over."""
         if assignment.ended is None:
             assignment.ended = self._clock.now()
             for observer in self._plan_observers:
                 observer.on_finish(assignment, assignment.ended)
 
     def _take_back(self, worker: Worker, handed_back: HandedBack, now: float) -> None:
-        """Let handed-back rows wait again, with their tokens."""
         requests = [worker.requests[row_id] for row_id in handed_back.row_ids if row_id in worker.requests]
         dropped = set(handed_back.dropped)
         for request in requests:
@@ -283,7 +269,6 @@ class RequestTable:
             self._batcher.hand_back(requests, handed_back.cause, now)
 
     def _drop_kept(self, row_ids: Sequence[RowId]) -> None:
-        """Free handed-back KV caches in host memory, which executors share."""
         for worker in self.live()[:1]:
             if row_ids:
                 self.post(worker, Cancel(tuple(row_ids)))

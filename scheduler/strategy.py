@@ -1,8 +1,4 @@
-"""The table of strategies: each a named combination of parts, one choice a column (design 2.1).
-
-To add one, add a row, and an entry in a part's own table for a new choice; or keep both in a file, a package or an
-installed entry point.
-"""
+"""The table of strategies (design 2.1): add a row, and a choice in a part's own table, or bring both from outside."""
 
 from __future__ import annotations
 
@@ -26,13 +22,11 @@ if TYPE_CHECKING:
     from scheduler.batching.batcher import BatcherFactory, OrderFactory
 
 
-GROUP = "lengthwise.strategies"  # entry points of packages that bring rows
+GROUP = "lengthwise.strategies"  # entry points
 
 
 def load_outside(name: str) -> object:
-    """The object of PACKAGE:ROW, FILE.py:ROW or an entry point. Raises KeyError for another form, StrategyError if it
-    fails.
-    """
+    """PACKAGE:ROW, FILE.py:ROW or an entry point. Raises KeyError for other forms, StrategyError on failure."""
     source, colon, attribute = name.rpartition(":")
     try:
         if not colon:
@@ -41,7 +35,7 @@ def load_outside(name: str) -> object:
         module = _run_file(Path(source).expanduser().resolve()) if from_file else importlib.import_module(source)
     except StopIteration:
         raise KeyError(name) from None
-    except Exception as error:  # others' code may do anything
+    except Exception as error:  # others' code
         raise StrategyError(f"strategy {name}: cannot be loaded: {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         raise StrategyError(f"strategy {name}: {source} has no {attribute}")
@@ -50,7 +44,6 @@ def load_outside(name: str) -> object:
 
 @cache
 def _run_file(file: Path) -> SimpleNamespace:
-    """A file's names; run once."""
     return SimpleNamespace(**run_path(str(file)))
 
 
@@ -62,37 +55,35 @@ CLOSED_SPLIT = Terms(closed=True, overflow=Overflow.SPLIT)
 
 
 class Length(StrEnum):
-    """Where predicted lengths come from."""
-
     NONE = "none"
-    OWN = "own-embeddings"  # the served model's token embeddings, learned online
-    FOREST = "forest"  # Magnus: sentence embeddings and a random forest
-    PROXY = "proxy"  # SSJF: a fine-tuned encoder with a small head
-    ORACLE = "oracle"  # the true length, where a request brings it
+    OWN = "own-embeddings"  # the model's embeddings, online
+    FOREST = "forest"  # Magnus
+    PROXY = "proxy"  # SSJF
+    ORACLE = "oracle"  # from the request
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One row of the table; texts name entries of a part's table, others make the part."""
+    """Texts name entries of a part's table."""
 
     name: str
     length: str = Length.NONE
     order: str | OrderFactory = "fcfs"
     batching: str | BatcherFactory = "join"
-    refill: Terms = EMBED  # how rows join and slots are refilled
-    slices: bool = False  # batches end after `slice_length` iterations
+    refill: Terms = EMBED
+    slices: bool = False  # of `slice_length`
     returns: Returns = Returns.ROW_END
     placement: str = "idle-first"
     memory: str = "scale"
-    preemption: str = "none"  # when running rows make way
-    # how serving times of batches are estimated, for Magnus's response ratios; None: unused
+    preemption: str = "none"
+    # for Magnus's response ratios
     serving_time: str | None = None
-    calibrated: bool = True  # scale predictions by how they turn out; published systems do not
-    shared: bool = False  # fair shares between clients
-    quantization: str | None = None  # of the weights, where part of the comparison
+    calibrated: bool = True  # unlike published systems
+    shared: bool = False
+    quantization: str | None = None  # where part of the comparison
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an unknown predictor."""
+        """Raises ValueError."""
         Length(self.length)
 
 
@@ -126,7 +117,7 @@ _SLICED = Strategy(
 
 
 def _modes(base: Strategy) -> tuple[Strategy, ...]:
-    """One request at a time, static batches, continuous batching (SSJF, 3.2)."""
+    """Single, static, continuous (SSJF, 3.2)."""
     return (
         replace(base, name=f"{base.name}-none", batching="one", refill=CLOSED),
         replace(base, name=f"{base.name}-dynamic", batching="fixed", refill=CLOSED),
@@ -143,11 +134,11 @@ _TABLE = (
     Strategy("vsq", batching="fixed", refill=CLOSED, returns=Returns.BATCH_END, memory="fixed", quantization="int4"),
     _CCB,
     replace(_CCB, name="ccb-padded", refill=SHAPE),
-    # Magnus, and its ablations
+    # Magnus, and ablations
     replace(_MAGNUS, name="glp", batching="wma-fixed", refill=CLOSED, memory="fixed"),
     replace(_MAGNUS, name="abp"),
     replace(_MAGNUS, name="magnus", serving_time="nearest"),
-    # SCLS's baselines, and SCLS part by part
+    # SCLS's baselines and parts
     replace(_SLS, name="sls"),
     replace(_SLS, name="so", slices=True, returns=Returns.ROW_END),
     replace(_SLICED, name="pm", batching="dp-capped"),
@@ -156,15 +147,15 @@ _TABLE = (
     replace(_SLICED, name="scls", batching="dp-adaptive", placement="max-min"),
     _ILS,
     replace(_ILS, name="ils-padded", refill=SHAPE),
-    # SSJF in three modes, beside no prediction and true lengths
+    # SSJF, beside none and oracle
     *_modes(Strategy("fcfs", memory="fixed")),
     *_modes(Strategy("ssjf", length="proxy", order="sjf-aged", memory="fixed", calibrated=False)),
     *_modes(Strategy("sjf-oracle", length="oracle", order="sjf", memory="fixed", calibrated=False)),
-    # Baton and its comparisons; its "Benchmark" is fcfs-dynamic
+    # Baton and comparisons; its "Benchmark" is fcfs-dynamic
     Strategy("pd", batching="fixed", refill=replace(CLOSED, prefill_together=False), memory="fixed"),
     Strategy("baton", refill=SHAPE),
     Strategy("baton-pd"),
-    # published orders of single requests, on Baton's batching
+    # orders, on Baton's batching
     Strategy("hrrn", length="own-embeddings", order="hrrn"),
     Strategy("srpt", length="own-embeddings", order="sjf", preemption="by-order"),
     Strategy("gittins", length="own-embeddings", order="gittins", preemption="by-order"),
@@ -176,9 +167,9 @@ _TABLE = (
     Strategy("trail", length="own-embeddings", order="sjf", preemption="by-order-early"),
     Strategy("mlfq", order="feedback", preemption="by-order"),
     Strategy("ltr", length="proxy", order="rank", preemption="by-order", calibrated=False),
-    # a published admission, FCFS
+    # admission, FCFS
     Strategy("past-future", length="own-embeddings", memory="peak"),
-    # VTC, FCFS within a client
+    # VTC
     Strategy("fair", shared=True),
     # ours
     Strategy("lengthwise", length="own-embeddings", order="out-of-turn"),
@@ -186,13 +177,13 @@ _TABLE = (
 
 
 class StrategyTable(Mapping[str, Strategy]):
-    """Rows by name: the table's, installed packages', PACKAGE:ROW and FILE.py:ROW."""
+    """Also packages', PACKAGE:ROW and FILE.py:ROW."""
 
     def __init__(self, rows: tuple[Strategy, ...]) -> None:
         self._rows = {row.name: row for row in rows}
 
     def __getitem__(self, name: str) -> Strategy:
-        """Raises KeyError for an unknown name, StrategyError for a row that cannot be had."""
+        """Raises KeyError or StrategyError."""
         if name in self._rows:
             return self._rows[name]
         found = load_outside(name)

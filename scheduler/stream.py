@@ -1,8 +1,4 @@
-"""The way of answers from the dispatcher to their readers: updates go in, joined updates come out.
-
-A reader that is slower than the engine finds its backlog joined into one update, so a stream never holds more than one
-row's answer and the writer never waits.
-"""
+"""Streams of answers from dispatcher to readers; the backlog of a slow reader is joined, so the writer never waits."""
 
 from __future__ import annotations
 
@@ -16,29 +12,25 @@ import msgspec
 
 from engine.messages import RowUpdate
 
-SLICE = 0.005  # seconds of an iteration of the event loop in which what has come is sent on
-AT_ONCE = 8  # tasks that are woken in one iteration; each reads a call, or ends one, in about a millisecond
+SLICE = 0.005  # seconds of an event loop iteration for sending
+AT_ONCE = 8  # tasks woken in one iteration, about a millisecond each
 
 
 class Wakeups:
-    """Wakes readers in the order in which something came for them, a part of them in each iteration of the event loop:
-    a step brings tokens to a thousand rows at once, and all else would wait until these are sent. What is sent without
-    a task is bounded by time, and waits for no task.
-    """
+    """Wakes readers in order, some in each iteration of the event loop: a step brings tokens to a thousand rows."""
 
     def __init__(self) -> None:
         self._due: deque[Callable[[], asyncio.Future[None] | None]] = deque()
         self._tasks: deque[asyncio.Future[None]] = deque()
-        self.made = 0.0  # when the tokens that are put into streams now were made, in seconds of time.monotonic
+        self.made = 0.0  # when the tokens now put were made (time.monotonic)
 
     def add(self, wake: Callable[[], asyncio.Future[None] | None]) -> None:
-        """Call this after those that were added before; it returns what a task waits for that has to be woken."""
+        """Returns what a task to be woken waits for."""
         if not self._due and not self._tasks:
             asyncio.get_running_loop().call_soon(self._wake)
         self._due.append(wake)
 
     async def turn(self) -> None:
-        """Go on after the tasks that were added before."""
         task = (loop := asyncio.get_running_loop()).create_future()
         if not self._due and not self._tasks:
             loop.call_soon(self._wake)
@@ -53,30 +45,30 @@ class Wakeups:
                 self._tasks.append(task)
         for _ in range(min(AT_ONCE, len(self._tasks))):
             task = self._tasks.popleft()
-            if not task.done():  # as it is where it was cancelled
+            if not task.done():
                 task.set_result(None)
         if self._due or self._tasks:
             loop.call_soon(self._wake)
 
 
+# takes an update in place of the waiting reader, without waking it; False leaves it to the reader
 Shortcut: TypeAlias = Callable[[RowUpdate], bool]
-"""Takes an update in place of a reader that waits for one, so that no task is woken; False leaves it to the reader."""
 
 
 class TokenStream:
-    """One writer, one reader, one event loop. Iterating ends after the update that carries a finish reason."""
+    """One writer, one reader, one event loop; iteration ends after the finish reason."""
 
     def __init__(self, wakeups: Wakeups | None = None) -> None:
-        """`wakeups` are shared with the streams whose readers take turns with this one's; None for none."""
+        """`wakeups` are shared by readers that take turns."""
         self._wakeups = wakeups or Wakeups()
         self._backlog: list[RowUpdate] = []
-        self._reader: asyncio.Future[None] | None = None  # the one that waits, or has waited last
+        self._reader: asyncio.Future[None] | None = None
         self.shortcut: Shortcut | None = None
-        self.made = 0.0  # when the oldest token of what was taken last was made, as Wakeups have it
+        self.made = 0.0  # when the oldest token last taken was made
         self._oldest = 0.0
 
     def put(self, update: RowUpdate) -> None:
-        """Add an update; never blocks."""
+        """Never blocks."""
         if not self._backlog:
             self._oldest = self._wakeups.made
         self._backlog.append(update)
@@ -84,20 +76,18 @@ class TokenStream:
             self._wakeups.add(self._hand_on)
 
     def _hand_on(self) -> asyncio.Future[None] | None:
-        """Send on what has come, or return what the reader waits for, should it wait."""
-        if self._reader is None or self._reader.done():  # it is busy, or was cancelled
+        if self._reader is None or self._reader.done():  # busy or cancelled
             return None
         self.made = self._oldest
         try:
             taken = self.shortcut is not None and self.shortcut(self._join())
-        except Exception:  # the reader, which meets it as well, tells its client
+        except Exception:  # the reader meets it too
             taken = False
         if taken:
             self._backlog.clear()
         return None if taken else self._reader
 
     def _join(self) -> RowUpdate:
-        """The backlog as one update."""
         return self._backlog[0] if len(self._backlog) == 1 else join_updates(self._backlog)
 
     async def __aiter__(self) -> AsyncIterator[RowUpdate]:
@@ -114,7 +104,7 @@ class TokenStream:
 
 
 def join_updates(updates: Sequence[RowUpdate]) -> RowUpdate:
-    """Updates of one row, in order, as one; there is one at least."""
+    """Updates of one row, in order, one at least."""
     return msgspec.structs.replace(
         updates[-1],
         token_ids=tuple(chain.from_iterable(update.token_ids for update in updates)),

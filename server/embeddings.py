@@ -1,7 +1,4 @@
-"""Texts and token ids of clients -> embeddings, by a process of its own: what goes to it, its work, and its replies.
-
-What a call brings goes to the process in pieces, so that calls take turns and none makes another wait for long.
-"""
+"""Clients' embeddings from a process of its own, in pieces, so that calls take turns."""
 
 from __future__ import annotations
 
@@ -25,25 +22,24 @@ FloatMatrix: TypeAlias = NDArray[np.float32]
 
 
 class Refused(Refusal):
-    """What the client has to change. `place` is that of the input that it is about; None where it is about all, or
-    about `dimensions`."""
+    """The client's error at the input `place`; None concerns all, or `dimensions`."""
 
     def __init__(
         self, message: str, place: int | None = None, code: str | None = None, about_dimensions: bool = False
     ) -> None:
-        super().__init__(message, place, code, about_dimensions)  # as it is sent from one process to another
+        super().__init__(message, place, code, about_dimensions)  # for pickling
         self.message, self.place, self.code, self.about_dimensions = message, place, code, about_dimensions
 
 
 class EmbeddingWorker:
-    """What the process does with a sentence embedder."""
+    """In the process."""
 
     def __init__(self, network: Embedder, name: str) -> None:
         self._network = network
         self._name = name
 
     def read(self, inputs: Sequence[str | Ids]) -> tuple[Ids, ...]:
-        """The token ids of inputs, which are checked. Raises Refused."""
+        """Raises Refused."""
         texts = [one for one in inputs if isinstance(one, str)]
         split = iter(self._network.tokenize(texts) if texts else ())
         found = tuple(tuple(next(split)) if isinstance(one, str) else one for one in inputs)
@@ -58,15 +54,15 @@ class EmbeddingWorker:
         return found
 
     def embed(self, ids: Sequence[Ids], dimensions: int | None) -> FloatMatrix:
-        """Token ids that were read before -> rows (n, dim). Raises Refused."""
+        """Token ids -> (n, dim). Raises Refused."""
         if (dimensions or 0) > self._network.dimensions:
             raise Refused(f"{self._name} has {self._network.dimensions}; ask for fewer", about_dimensions=True)
         return self._network.encode_ids(ids, dimensions)
 
 
 def make_embedding_worker(model: str, device: str) -> EmbeddingWorker:
-    """What embeds by a sentence embedder, in a process of its own; `device` is the executors', as --device says."""
-    from models.catalog.catalog import Catalog  # with torch, in this process only
+    """`device` is the executors' --device."""
+    from models.catalog.catalog import Catalog  # torch in this process only
     from server.composition.devices import run_beside_executors
     from server.lengths.process import load_embedder
 
@@ -74,27 +70,24 @@ def make_embedding_worker(model: str, device: str) -> EmbeddingWorker:
     return EmbeddingWorker(load_embedder(Catalog().resolve(model), WHOLE), Path(model).name)
 
 
-WHOLE = 2**31
-"""Tokens of a text that are read at most: the network's own limit is less."""
+WHOLE = 2**31  # beyond any network's limit
 
 
-TIMEOUT = 60.0
-"""Seconds without a reply to a piece after which the process stands still."""
+TIMEOUT = 60.0  # seconds for a piece
 
+# inputs, letters and padded tokens of a piece, unless one input is larger
 PIECE, PIECE_LETTERS, PIECE_TOKENS = 16, 2**16, 2048
-"""Inputs, letters and padded tokens of a piece at most, unless one input has more."""
 
-MOST_LETTERS = 2**24
-"""Letters, or token ids, of all calls that wait; a call by itself may always have more."""
+MOST_LETTERS = 2**24  # letters or token ids that wait, except a lone call's
 
 T = TypeVar("T", bound=Sized)
 
 
 class TextEmbedder:
-    """Embeds for clients. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, name: str, process: WorkerProcess, fetched: Callable[[], bool] = lambda: True) -> None:
-        """`name` is that of the sentence embedder, which `process` has; `fetched` tells whether it is here."""
+        """`fetched` says whether the embedder is in the cache."""
         self.name = name
         self._fetched = fetched
         self._process = process
@@ -103,10 +96,7 @@ class TextEmbedder:
     async def embed(
         self, inputs: Sequence[str | Ids], dimensions: int | None, most_tokens: int
     ) -> tuple[FloatMatrix, int]:
-        """Embeddings as rows (n, dim) of inputs that have `most_tokens` together at most, and how many these are.
-
-        Raises Refused, ApiError 429 and 503, and ProcessFailed.
-        """
+        """Rows (n, dim), and tokens, `most_tokens` at most. Raises Refused, ApiError 429 and 503, and ProcessFailed."""
         if not self._process.running and not await asyncio.to_thread(self._fetched):
             message = f"{self.name} is not on this machine: run `lengthwise models pull {self.name}`, then try again"
             raise ApiError(503, message, code="model_not_fetched")
@@ -116,7 +106,7 @@ class TextEmbedder:
             if tokens > most_tokens:
                 message = f"has {tokens} tokens, and a request may have {most_tokens}; send fewer at a time"
                 raise Refused(message, code="too_many_tokens")
-            order = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # so that little is padded
+            order = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # little padding
             rows = [
                 await self._process.ask("embed", piece, dimensions)
                 for _, piece in _pieces([ids[place] for place in order], PIECE_TOKENS)
@@ -124,7 +114,6 @@ class TextEmbedder:
             return np.concatenate(rows)[np.argsort(order)], tokens
 
     async def aclose(self) -> None:
-        """End the process."""
         await asyncio.to_thread(self._process.close)
 
     async def _read(self, inputs: Sequence[str | Ids]) -> list[Ids]:
@@ -149,8 +138,7 @@ class TextEmbedder:
 
 
 def _pieces(items: Sequence[T], most: int) -> Iterator[tuple[int, list[T]]]:
-    """Consecutive items (the first one's place, items) of `most` together, the longest's padding counted; one at
-    least."""
+    """(first index, items), up to `most` with padding, one item at least."""
     begin, longest = 0, 0
     for place, item in enumerate(items):
         longest = max(longest, len(item))

@@ -1,10 +1,6 @@
-"""Clients' grammars compiled off the event loop, once they have been tried in a process where they do no harm, since
-some take seconds, gigabytes, or the whole process down.
-
-Most take milliseconds. What takes longer is tried again with more time, one at a time, so that ordinary grammars need
-not wait for it. Each is tried in time that nothing else wants, where there is enough of that, so that rows that run
-need not wait either. The process has one thread and forks for each trial, which leaves nothing behind, however it ends,
-and finds the vocabulary read.
+"""Compiles clients' grammars off the event loop, after a trial in a process: some take seconds, gigabytes, or crash.
+Slow ones are retried with more time, one at a time, on idle cores if possible. The process forks for each trial,
+with the vocabulary loaded.
 """
 
 from __future__ import annotations
@@ -38,60 +34,50 @@ from server.process.worker_process import kill, spawn
 
 log = logging.getLogger(__name__)
 
-MEMORY = 64 * 2**20
-"""Bytes that a trial may take."""
+MEMORY = 64 * 2**20  # bytes of a trial
 
-STACK = 4 * 2**20
-"""Bytes of its stack; the server's threads have twice as much, so that they come through what it came through."""
+STACK = 4 * 2**20  # bytes; half of the server's threads' stack, so that these survive what a trial did
 
-NICENESS = 10
-"""Niceness of all that compiles grammars, the server's threads included: beside others that compute on their cores,
-executors wait for a core anew at each product. Nicer still, and little would be left to it on busy cores."""
+NICENESS = 10  # of compilation: executors wait for cores; more would starve it
 
-BEGUN = b"!"
-"""Message of a trial that it is ready to be sent a grammar."""
+BEGUN = b"!"  # ready for a grammar
 
 
 class Exceeded(Exception):
-    """A trial has died of its bounds."""
+    """A trial hit its bounds."""
 
 
 class Starved(Exception):
-    """A trial in spare time was not done in time, since there was little of it."""
+    """A trial in idle time ran out of it."""
 
 
 class TrialsFailed(RuntimeError):
-    """Raised where no process is left in which grammars could be tried; the message is for the client."""
+    """No process is left; the message is for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A grammar to try."""
-
     compiled: Grammar
-    seconds: float
-    """Seconds of a processor that it may take."""
-    spare: float | None = None
-    """Seconds in which it has to be done, with what nothing else wants of the processors."""
+    seconds: float  # CPU seconds
+    spare: float | None = None  # wall seconds, on idle cores
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a trial that ended by itself."""
+    """Of a trial that ended by itself."""
 
-    bytes: int = 0
-    """Bytes of memory that it took."""
+    bytes: int = 0  # of memory
     error: str | None = None
 
 
 def run_trials(connection: Connection[Any, Any], vocabulary: str, width: int, end_token_ids: tuple[int, ...]) -> None:
-    """Run trials, each from a socket of its own that comes over the connection, until the server is gone."""
-    os.setpgid(0, 0)  # so that trials can be killed with this process
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # they are not waited for
+    """One a socket received over the connection, until the server is gone."""
+    os.setpgid(0, 0)  # killed with this process
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # not waited for
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     grammars = Grammars(lambda: vocabulary, width, end_token_ids)
     grammars.prepare()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where the compiler's last words would go
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the compiler's last words
     gc.freeze()
     with suppress(EOFError, OSError):
         while True:
@@ -103,7 +89,6 @@ def run_trials(connection: Connection[Any, Any], vocabulary: str, width: int, en
 
 
 def _run_trial(connection: socket.socket, grammars: Grammars) -> None:
-    """Run one trial, and end this process."""
     try:
         with connection, connection.makefile("rb") as received:
             connection.sendall(BEGUN)
@@ -117,18 +102,17 @@ def _run_trial(connection: socket.socket, grammars: Grammars) -> None:
 def _bound(trial: Trial) -> None:
     os.nice(NICENESS)
     if trial.spare is not None:
-        with suppress(OSError):  # some sandboxes have no other policy than the ordinary one
-            # Unlike a nice process, it makes way at once for a thread that wakes.
+        with suppress(OSError):  # some sandboxes forbid it
+            # Yields at once to waking threads, unlike niceness.
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         signal.setitimer(signal.ITIMER_REAL, trial.spare)
-    signal.setitimer(signal.ITIMER_PROF, trial.seconds)  # the signals of both timers kill
+    signal.setitimer(signal.ITIMER_PROF, trial.seconds)  # both timers' signals kill
     resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK))
     size, _ = _memory()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
 
 
 def try_grammars(trial: Trial, grammars: Grammars) -> Outcome:
-    """Compile what is to be tried."""
     _, before = _memory()
     try:
         grammars.compile(trial.compiled)
@@ -139,45 +123,40 @@ def try_grammars(trial: Trial, grammars: Grammars) -> Outcome:
 
 
 def _memory() -> tuple[int, int]:
-    """Bytes of this process's address space, and of the data in it."""
     with open("/proc/self/statm") as statm:
         pages = statm.read().split()
     return int(pages[0]) * resource.getpagesize(), int(pages[5]) * resource.getpagesize()
 
 
-QUICK, PATIENT = 0.15, 1.0
-"""Seconds of a processor that a first trial may take, and a second."""
+QUICK, PATIENT = 0.15, 1.0  # CPU seconds of first and second trial
 
-SPARE = 4.0
-"""Seconds in which a trial must have had each second of a processor, while nothing else wants one."""
+SPARE = 4.0  # wall seconds for a CPU second on idle cores
 
-QUICK_TRIALS = 4
-"""First trials that run at a time."""
+QUICK_TRIALS = 4  # concurrent first trials
 
-REMEMBERED = 4096
-"""Trials whose outcome is remembered."""
+REMEMBERED = 4096  # outcomes
 
 
 class RefusedGrammar(GrammarError):
-    """A grammar that cannot be used, whoever tries."""
+    """Whoever tries."""
 
 
 class GrammarCompiler:
-    """Compiles a model's grammars. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, grammars: Grammars, tester: TrialProcess) -> None:
         self.grammars = grammars
         self._tester = tester
         self._lock = threading.Lock()
         self._outcomes = Recent[bytes, Outcome | None](REMEMBERED)  # None for those that were exceeded
-        give_way = partial(os.nice, NICENESS)  # each thread has a niceness of its own
+        give_way = partial(os.nice, NICENESS)  # niceness is by thread
         self._pools = (
             (QUICK, ThreadPoolExecutor(QUICK_TRIALS, "grammars", give_way)),
             (PATIENT, ThreadPoolExecutor(1, "large grammars", give_way)),
         )
 
     async def compile(self, grammar: Grammar) -> Compiled:
-        """Compile a grammar. Raises RefusedGrammar, GrammarsFull and TrialsFailed."""
+        """Raises RefusedGrammar, GrammarsFull and TrialsFailed."""
         run = asyncio.get_running_loop().run_in_executor
         for seconds, pool in self._pools:
             with suppress(Exceeded):
@@ -186,17 +165,17 @@ class GrammarCompiler:
         raise RefusedGrammar(f"takes more than {limit} to be compiled; make it smaller or simpler")
 
     def give_up(self) -> None:
-        """Let calls whose grammars are under way be told that the server ends; those that come later too."""
+        """Fail pending and later calls at shutdown."""
         self._tester.close()
 
     def close(self) -> None:
-        """Give up what is under way, and wait for the threads."""
+        """Waits for the threads."""
         self.give_up()
         for _, pool in self._pools:
             pool.shutdown(cancel_futures=True)
 
     def _compile(self, trial: Trial) -> Compiled:
-        """Compile what has passed a trial, which may have been made before. Raises Exceeded and RefusedGrammar."""
+        """After a trial, maybe an earlier one. Raises Exceeded and RefusedGrammar."""
         key = hashlib.sha256(msgspec.msgpack.encode(trial)).digest()
         with self._lock:
             known, outcome = key in self._outcomes, self._outcomes.get(key)
@@ -212,20 +191,17 @@ class GrammarCompiler:
         return self.grammars.compile(trial.compiled, outcome.bytes)
 
     def _run(self, trial: Trial) -> Outcome:
-        """Run a trial in spare time, and with its share of the processors where it gets too little of that."""
+        """On idle cores, else with its share."""
         with suppress(Starved):
             return self._tester.run(replace(trial, spare=SPARE * trial.seconds))
         return self._tester.run(trial)
 
 
-ATTEMPTS = 2
-"""How often a trial is begun, where the process ends or stands still."""
+ATTEMPTS = 2  # starts of a trial
 
-TIMEOUT = 20.0
-"""Seconds without an answer after which the process stands still."""
+TIMEOUT = 20.0  # seconds
 
-START_TIMEOUT = 120.0
-"""Seconds that it has to start, which takes one on an idle machine."""
+START_TIMEOUT = 120.0  # seconds; one on an idle machine
 
 
 @dataclass(slots=True, eq=False)
@@ -233,17 +209,15 @@ class _Running:
     process: BaseProcess
     connection: Connection[Any, Any]
     pid: int
-    started: bool = False
-    """Whether it has begun a trial."""
-    ended: bool = False
-    """Whether a caller has ended it, or is about to."""
+    started: bool = False  # a trial
+    ended: bool = False  # by a caller
 
 
 class TrialProcess:
-    """Tries grammars in a process, which is started when there is none. For any thread."""
+    """Starts on demand. Thread-safe."""
 
     def __init__(self, work: Callable[..., object], *arguments: object, timeout: float = TIMEOUT) -> None:
-        """`work(connection, *arguments)` is what the process does."""
+        """Runs `work(connection, *arguments)`."""
         self._work, self._arguments = work, arguments
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -251,19 +225,17 @@ class TrialProcess:
         self._closed = False
 
     def start(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Without waiting."""
         self._ensure()
 
     def run(self, trial: Trial) -> Outcome:
-        """Raises Exceeded where the trial has died of its bounds, Starved where it had too little time to come to them,
-        and TrialsFailed where there is no process.
-        """
+        """Raises Exceeded, Starved and TrialsFailed."""
         packed = msgspec.msgpack.encode(trial)
         for _ in range(ATTEMPTS):
             running, begin = self._ensure(), time.monotonic()
             try:
                 reply = self._ask(running, packed)
-            except OSError:  # a time-out is one too
+            except OSError:  # including time-outs
                 self._kill(running)
                 continue
             if reply:
@@ -275,7 +247,7 @@ class TrialProcess:
         raise TrialsFailed("grammars cannot be compiled at present; try again later")
 
     def close(self) -> None:
-        """End the process, and what is tried in it."""
+        """With its trials."""
         self._closed = True
         if (running := self._running) is not None:
             self._kill(running)
@@ -291,7 +263,7 @@ class TrialProcess:
             return self._running
 
     def _ask(self, running: _Running, packed: bytes) -> bytes:
-        """The answer to a trial, which is empty where it has none. Raises OSError."""
+        """Empty without an answer. Raises OSError."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs, self._lock:
@@ -311,7 +283,6 @@ class TrialProcess:
             return self._running is running and running.process.is_alive()
 
     def _kill(self, running: _Running) -> None:
-        """End a process and its trials, whose callers begin anew, and close what leads to it."""
         with self._lock:
             if self._running is running:
                 self._running = None
@@ -319,8 +290,8 @@ class TrialProcess:
                 return
             running.ended = True
             running.connection.close()
-        with suppress(ProcessLookupError):  # it is no group's leader yet
+        with suppress(ProcessLookupError):  # not yet a group's leader
             os.killpg(running.pid, signal.SIGKILL)
         kill(running.process)
-        if running.process.exitcode is not None:  # else nothing can end it
-            running.process.close()  # now, since the traceback of a call that failed may keep it for long
+        if running.process.exitcode is not None:  # otherwise unkillable
+            running.process.close()  # now, since a traceback may reference it

@@ -1,4 +1,4 @@
-"""The running batch: rows and their arena, changed only here, so that they agree."""
+"""The running batch: rows and their arena, kept in step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunningBatch:
         self._headroom = headroom
         self._graphs = graphs
         self.arena = arena
-        self.ahead = 0  # steps that may be under way when rows come and go
+        self.ahead = 0  # steps under way when rows come and go
         self.rows: list[Row] = []
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class RunningBatch:
         return self._view_for(len(self) + len(lengths), self.arena.window + max(lengths) - 1) is not None
 
     def insert(self, row: Row, kv: RowKv, *, lasting: bool = True) -> None:
-        """Embed a row; raises ArenaFull unless `fits`."""
+        """Raises ArenaFull unless `fits`."""
         self._show(self._view_for(len(self) + 1, max(self.arena.window, kv.length), lasting=lasting))
         self.arena.insert(kv)
         self.rows.append(row)
@@ -58,16 +58,14 @@ class RunningBatch:
             self.rows[place] = last
 
     def extract(self, row: Row) -> RowKv:
-        """Take a row out with its KV cache, without tokens of steps under way."""
+        """Without tokens of steps under way."""
         kv = self.arena.extract(self.rows.index(row)).first(row.cached_tokens)
         self.remove(row)
         return kv
 
     def step(self, fed: Tensor | None = None) -> Tensor:
-        """One decode step; logits (rows, vocab).
-
-        `fed`: each row's newest token (rows,), where the host has not read them. Raises ArenaFull where no view has
-        one more column. A failed step changes nothing.
+        """Logits (rows, vocab); `fed` (rows,) replaces newest tokens that the host has not read. Raises ArenaFull;
+        failures change nothing.
         """
         with self._open(self._next_view()):
             logits = self._replay(fed)
@@ -75,7 +73,6 @@ class RunningBatch:
 
     @contextmanager
     def _open(self, view: tuple[int, int] | None, joining: Sequence[int] = ()) -> Iterator[None]:
-        """Open a step's columns; close them should it fail."""
         self._show(view)
         width = self.arena.open(joining)
         try:
@@ -85,7 +82,6 @@ class RunningBatch:
             raise
 
     def _replay(self, fed: Tensor | None) -> Tensor | None:
-        """A decode step by a graph, where one has this shape."""
         if self._graphs is None:
             return None
         most = self._model.context_length
@@ -93,23 +89,22 @@ class RunningBatch:
         return self._graphs.step([row.last_token for row in self.rows], places, fed)
 
     def void(self, rows: Tensor) -> None:
-        """Zero what the latest step wrote for the masked rows (rows,): NaN there would be read."""
+        """Zero what the latest step wrote for the masked rows (rows,), as NaN would be read."""
         for buffer in (self.arena.keys, self.arena.values):
             buffer[:, : len(rows), :, self.arena.end - 1].masked_fill_(rows[:, None, None], 0)
 
     def undo_step(self) -> None:
-        """Undo the latest step, of which no row has taken a token."""
+        """Before any row takes its token."""
         self.arena.close(1)
 
     def undo_entry(self, joined: Sequence[Row]) -> None:
-        """Undo the latest entry, of which no row has taken a token."""
+        """Before any row takes its token."""
         self.arena.close(max(row.length for row in joined), len(joined))
         del self.rows[len(self.rows) - len(joined) :]
 
     def enter(self, joining: Sequence[Row]) -> Tensor:
-        """A step in which rows enter with their prompts (Baton's shape), behind those that run.
-
-        Logits (rows, vocab), the new rows last. Raises ArenaFull unless `admits`. A failed step changes nothing.
+        """Rows enter with their prompts (Baton's shape). Logits (rows, vocab), new rows last. Raises ArenaFull
+        unless `admits`; failures change nothing.
         """
         lengths = [row.length for row in joining]
         with self._open(self._view_for(len(self) + len(joining), self.arena.window + max(lengths) - 1), lengths):
@@ -118,10 +113,8 @@ class RunningBatch:
         return logits
 
     def _forward(self, fed: Sequence[Sequence[int]], newest: Tensor | None = None) -> Tensor:
-        """Logits (rows, vocab) after each row's newest token; `fed` is aligned at the end.
-
-        `newest` (rows,) replaces single fed tokens that the host has not read. Ended rows that keep their slot may
-        outgrow the context; what they compute is discarded.
+        """Logits (rows, vocab) at each row's newest token; `fed` is end-aligned. Ended rows in their slots may
+        outgrow the context.
         """
         device, width, most = self._model.device, max(len(part) for part in fed), self._model.context_length
         ends = [min(length, most) for length in self.arena.lengths]
@@ -137,7 +130,6 @@ class RunningBatch:
         return self._next_view() is not None
 
     def _show(self, view: tuple[int, int] | None) -> None:
-        """Reshape the arena to this view, if it differs."""
         if view is None:
             raise ArenaFull(f"no view of the budget has room beside {len(self)} rows of {self.arena.window} columns")
         if view != (self.arena.rows, self.arena.columns):
@@ -152,20 +144,20 @@ class RunningBatch:
         return self._find_view(rows, needed, 2 * needed)
 
     def _find_view(self, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:
-        """The present view where it fits, else a new one, else None."""
+        """The present view if it fits, else a new one."""
         arena = self.arena
         if rows <= arena.rows and columns <= arena.columns:
             return arena.rows, arena.columns
         return choose_view(arena.capacity_tokens, arena.max_rows, rows, columns, wanted_columns)
 
     def resize(self, capacity_tokens: int) -> None:
-        """Take another KV budget; no row may be left."""
+        """No row may run."""
         if self._graphs is not None:
             self._graphs.release()
         self.arena.resize(capacity_tokens)
 
     def reads(self) -> Tally:
-        """Cells read by the latest step, before its rows change or take tokens."""
+        """Cells of the latest step, before rows change."""
         lengths, window = self.arena.lengths, self.arena.window
         apart = self._model.reads_exactly or self._graphs is not None
         read = [self.arena.end - origin if apart else window for origin in self.arena.origins]
@@ -183,7 +175,7 @@ class RunningBatch:
 
 
 def choose_view(capacity: int, max_rows: int, rows: int, columns: int, wanted_columns: int) -> tuple[int, int] | None:
-    """At least rows x columns: as many rows as leave `wanted_columns`, else just enough; None where it does not fit."""
+    """At least rows x columns, with up to `wanted_columns`; None where it does not fit."""
     if rows > max_rows or rows * columns > capacity:
         return None
     most = max_rows

@@ -3,8 +3,7 @@
     one after another   host reads 1, launches 2; the device waits meanwhile
     ahead               host launches 2, reads 1, launches 3, reads 2
 
-Ahead, the arena holds one cell more of each row than its tokens read. A row that ends or leaves meanwhile is computed
-once in vain: a choice counts only for a row that has run ever since. NaN is zeroed on the device before rows move.
+Ahead, a row that ends or leaves is computed once in vain; NaN is zeroed on the device before rows move.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ from engine.transfer import send
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A step under way; `width` is its number of rows."""
-
     chosen: Chosen
     width: int
     computed: Tally  # without its own tokens
@@ -43,14 +40,14 @@ class Decode:
         self._under_way: _Step | None = None
 
     def step(self) -> StepOutcome[Row]:
-        """The next decode step; ahead, the one after it is under way on return."""
+        """Ahead, the next step is under way on return."""
         step, unread = self._begun()
         if step is None:
             step = self._launch()
             unread = _places(step.chosen.rows)
         following = self._follow(step, unread) if self._ahead else None
         choices = step.chosen.read()
-        if following is not None and step.chosen.redrawn:  # it was fed a token that is not the row's
+        if following is not None and step.chosen.redrawn:  # it was fed another token
             self._batch.undo_step()
             following = None
         self._under_way = following
@@ -61,7 +58,7 @@ class Decode:
         return StepOutcome() if step is None else _taken(step, unread, step.chosen.read())
 
     def enter(self, joining: Sequence[Row]) -> StepOutcome[Row]:
-        """A step in which rows enter by shape; none may be under way."""
+        """By shape; none may be under way."""
         logits = self._batch.enter(joining)
         try:
             chosen = self._choose(logits)
@@ -75,7 +72,7 @@ class Decode:
         return _taken(step, _places(chosen.rows), choices)
 
     def _begun(self) -> tuple[_Step | None, dict[Row, int]]:
-        """The step under way, and the places in it of rows that have run ever since; no step without any."""
+        """With the places of rows that have run ever since."""
         step, self._under_way = self._under_way, None
         if step is None:
             return None, {}
@@ -85,18 +82,18 @@ class Decode:
         return (step, unread) if unread else (None, {})
 
     def _follow(self, step: _Step, unread: dict[Row, int]) -> _Step | None:
-        """Launch the next step while this one's tokens are `unread`; None where the host must read them first."""
+        """None where the host must read the `unread` tokens first."""
         live = [row for row in self._batch.rows if not row.ended]
         goes_on = any(row.step + (row in unread) < row.sampling.max_tokens for row in live)
         if not goes_on or any(row.matcher is not None for row in live) or not self._batch.can_step():
             return None
         try:
             return self._launch(step.chosen.tokens, unread)
-        except OutOfMemoryError:  # reported when the step is launched again
+        except OutOfMemoryError:  # reported on the next launch
             return None
 
     def _launch(self, tokens: Tensor | None = None, unread: dict[Row, int] | None = None) -> _Step:
-        """Launch a step; `unread` gives rows' places in the device's `tokens`. A failed launch changes nothing."""
+        """`unread`: places in the device's `tokens`. A failure changes nothing."""
         fed, late = None, Unread(torch.empty(0)) if self._ahead else None
         if tokens is not None and unread is not None:
             fed, late = self._newest(tokens, unread)
@@ -112,13 +109,12 @@ class Decode:
         return _Step(chosen, len(self._batch), self._batch.reads())
 
     def _choose(self, logits: Tensor, unread: Unread | None = None) -> Chosen:
-        """Choose tokens for all rows that have not ended."""
         live = self._live()
         some = logits if len(live) == len(self._batch) else logits[send(live, self._device)]
         return sampling.choose([self._batch.rows[place] for place in live], some, unread)
 
     def _broken(self, chosen: Chosen) -> Tensor:
-        """Mask (rows,) of rows whose logits are not finite."""
+        """(rows,) with non-finite logits."""
         if len(chosen.rows) == len(self._batch):
             return ~chosen.finite
         broken = torch.zeros(len(self._batch), dtype=torch.bool, device=self._device)
@@ -128,7 +124,7 @@ class Decode:
         return [place for place, row in enumerate(self._batch.rows) if not row.ended]
 
     def _newest(self, tokens: Tensor, unread: dict[Row, int]) -> tuple[Tensor, Unread]:
-        """Each row's newest token (rows,), and what the host lacks of live rows."""
+        """(rows,), and what the host lacks."""
         rows, live = self._batch.rows, self._live()
         places = [unread.get(row, -1) for row in rows]
         late = frozenset(index for index, place in enumerate(live) if places[place] >= 0)
@@ -153,7 +149,7 @@ def _taken(step: _Step, unread: dict[Row, int], choices: Sequence[Choice | Uncho
 def accept(
     rows: Sequence[Row], choices: Sequence[Choice | Unchosen], tally: Tally, read: Sequence[Row] = ()
 ) -> StepOutcome[Row]:
-    """Let each row take its token; one row's failure is its own."""
+    """One row's failure is its own."""
     updates: list[RowUpdate] = []
     failures: list[tuple[Row, Exception]] = []
     for row, choice in zip(rows, choices, strict=True):

@@ -1,14 +1,12 @@
-"""The decode step in fixed shapes, captured as CUDA graphs and replayed with new inputs.
-
-With few rows a GPU waits for Python's launches; a graph is one launch. It keeps the addresses and shapes of its
-capture, so rows are rounded up to a bucket, and the cells that a row reads and writes are inputs:
+"""Decode steps in fixed shapes, captured as CUDA graphs: one launch. Rows are rounded up to a bucket; cells are
+inputs:
 
     KV by token   ..ppppggn. | ppppppggn. | ...  nobody's
     row 0         start, length
     row 1                      start, length
     spare row                                start, length 1: reads itself
 
-A graph is valid until the arena's memory moves. On a CPU the same bodies run uncaptured, for tests.
+A graph is valid until the arena's memory moves. On a CPU the bodies run uncaptured, for tests.
 """
 
 from __future__ import annotations
@@ -26,26 +24,26 @@ from models.network.decoder.decoder import Decoder
 from models.network.loader import LoadedModel
 
 WARMUPS = 3
-TOLERANCE = 1e-3  # largest relative difference between replay and body
+TOLERANCE = 1e-3  # relative, of replay and body
 
-FEW_HEADS = 128  # rows x KV heads up to which flash attention splits rows over multiprocessors
+FEW_HEADS = 128  # rows x KV heads at which flash attention splits rows
 
-LENGTHS = 8192  # it splits by the bound on a row's length, so there are buckets of this bound, 8 times it, and so on
+LENGTHS = 8192  # first bucket of longest rows, as splitting depends on it; times 8 each
 
 log = logging.getLogger(__name__)
 
-Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]  # makes a faster equivalent of a body
+Capture: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]  # makes a body faster
 
 
 class DecodeStep:
-    """One bucket: input buffers, and the body that reads them; a KvStore for its own pass."""
+    """One bucket; its own KvStore."""
 
     def __init__(self, model: LoadedModel, arena: KvArena, rows: int, longest: int, attention: VarlenAttention) -> None:
-        """`longest`: bound on a row's tokens, the new one included."""
+        """`longest`, new token included."""
         device = arena.shape.device
         self.rows, self.longest = rows, longest
         self._model, self._arena, self._attention = model, arena, attention
-        # one buffer, one copy: tokens, positions, lengths, starts, and one number more
+        # one buffer for one copy: tokens, positions, lengths, starts
         self._inputs = torch.zeros(4 * rows + 1, dtype=torch.long, device=device)
         self._places = torch.arange(rows + 1, dtype=torch.int32, device=device)
         self._select = (torch.arange(rows, device=device), torch.zeros(rows, dtype=torch.long, device=device))
@@ -56,7 +54,7 @@ class DecodeStep:
         return self
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the step's K and V, each (rows, kv_heads, 1, head_dim), to the runs' ends; returns all tokens'."""
+        """Each (rows, kv_heads, 1, head_dim); returns all tokens'."""
         self._keys[layer].index_copy_(0, self._ends, keys.squeeze(2))
         self._values[layer].index_copy_(0, self._ends, values.squeeze(2))
         return self._keys[layer], self._values[layer]
@@ -72,9 +70,9 @@ class DecodeStep:
     ) -> Tensor:
         """Logits (live, vocab), valid until the next run.
 
-        lengths  tokens of each row, the new one included
-        starts   index of the first in the arena's `tokens`
-        fed      (live,), replaces tokens that the host has not read
+        lengths  tokens, the new one included
+        starts   of the first in the arena's `tokens`
+        fed      (live,), replaces unread tokens
         """
         live = len(tokens)
         spare, nobody = self.rows - live, self._arena.capacity_tokens
@@ -89,20 +87,17 @@ class DecodeStep:
         return self.logits[:live]
 
     def release(self) -> None:
-        """Free the graph and its hold on the arena's memory."""
+        """Also the arena's memory."""
         self._keys = self._values = self._ends = self.logits = torch.empty(0)
         self._replay = None
 
     def _prepare(self, capture: Capture) -> Callable[[], None]:
-        """Capture the body and compare the replay with it; the body itself where that fails. Running it twice is
-        harmless.
-        """
         self._keys, self._values = self._arena.tokens
         try:
             self._body()
             expected = self.logits.clone()
             replay = capture(self._body)
-            self.logits.fill_(torch.nan)  # lest a replay that computes nothing pass
+            self.logits.fill_(torch.nan)  # else a void replay would pass
             replay()
             error, size = (float(each.norm()) for each in (self.logits - expected, expected))
             if not error <= TOLERANCE * size:
@@ -126,11 +121,11 @@ def capture_nothing(_: torch.device) -> Capture:
 
 
 def capture_on(device: torch.device) -> Capture:
-    """CUDA graphs in one memory pool; bodies as they are elsewhere."""
+    """In one memory pool; uncaptured elsewhere."""
     if device.type != "cuda":
         return capture_nothing(device)
     pool = torch.cuda.graph_pool_handle()
-    # else `torch.cuda.graph` would capture on a stream of the first device
+    # else captured on the first device
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(body: Callable[[], None]) -> Callable[[], None]:
@@ -141,7 +136,7 @@ def capture_on(device: torch.device) -> Capture:
                     body()
             torch.cuda.current_stream(device).wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
-            # other executors' threads may allocate meanwhile
+            # other threads may allocate
             with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 body()
         return graph.replay
@@ -150,7 +145,7 @@ def capture_on(device: torch.device) -> Capture:
 
 
 class DecodeGraphs:
-    """Buckets of rows in powers of two."""
+    """Powers of two."""
 
     def __init__(
         self,
@@ -159,7 +154,7 @@ class DecodeGraphs:
         attention: VarlenAttention = flash_attention,
         capture: Callable[[torch.device], Capture] = capture_on,
     ) -> None:
-        """`capture` is called whenever the arena's memory moves: a pool is unusable once its graphs are gone."""
+        """`capture` is renewed whenever the arena moves."""
         self._arena, self._capture_on = arena, capture
         self._capture = capture(arena.shape.device)
         most = min(arena.capacity_tokens, model.context_length)
@@ -174,19 +169,19 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def prepare(self, advance: Callable[[], None] = lambda: None) -> None:
-        """Capture all buckets, largest first, as they share memory."""
+        """Largest first, as they share memory."""
         for step in reversed(self._steps):
             step.run(self._capture)
             advance()
 
     def release(self) -> None:
-        """Drop all graphs, which hold the arena's memory."""
+        """Frees the arena's memory."""
         for step in self._steps:
             step.release()
         self._capture = self._capture_on(self._arena.shape.device)
 
     def step(self, tokens: Sequence[int], positions: Sequence[int], fed: Tensor | None = None) -> Tensor | None:
-        """Logits (live, vocab) of the arena's newest column; None with holes, or without a bucket."""
+        """Logits (live, vocab); None with holes or without a bucket."""
         arena = self._arena
         if arena.has_holes:
             return None
@@ -198,7 +193,6 @@ class DecodeGraphs:
 
 
 def _ladder(first: int, factor: int, last: int) -> list[int]:
-    """Geometric sizes up to and including `last`."""
     sizes = [min(first, last)]
     while sizes[-1] < last:
         sizes.append(min(factor * sizes[-1], last))
@@ -208,7 +202,7 @@ def _ladder(first: int, factor: int, last: int) -> list[int]:
 def graphs_for(
     model: LoadedModel, arena: KvArena, capture: Callable[[torch.device], Capture] = capture_on
 ) -> DecodeGraphs | None:
-    """None where attention goes by a mask."""
+    """None for masked attention."""
     if not (arena.by_token and isinstance(model.network, Decoder)):
         return None
     return DecodeGraphs(model, arena, capture=capture)

@@ -1,12 +1,11 @@
-"""Prefill apart from decode: prompts of similar length become KV caches and logits of first tokens, chunk by chunk.
+"""Prefill of similar prompts, chunk by chunk:
 
              0   a    b     width
-    row 0    pppPPPPPppp|       'P' the chunk [a, b) computed now
+    row 0    pppPPPPPppp|       'P' the chunk [a, b)
     row 1    pppPPPP....|       '.' padding behind, hidden by causal attention
-    row 2    pp.........|       done earlier: left out
+    row 2    pp.........|       done: left out
 
-Rows are sorted longest first, so those at work are the first. Cached prefixes common to all are copied, and chunks end
-at multiples of the cache's blocks, so that a long prompt holds up running rows for one chunk at most.
+Longest rows first. Common cached prefixes are copied; chunks end at the cache's blocks.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """A finished prompt: its KV cache, and logits (vocab,) of its first token."""
+    """KV cache, and logits (vocab,) of the first token."""
 
     row: Row
     kv: RowKv
@@ -42,7 +41,7 @@ class Prefilled:
 
 
 class Prefill:
-    """One group, with its own buffer."""
+    """With its own buffer."""
 
     def __init__(
         self,
@@ -57,19 +56,18 @@ class Prefill:
         self._blocks = DeviceBlocks(model.device, 0) if blocks is None else blocks
         self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
         for row in self.rows:
-            row.prompt_logprobs = None  # made again
-        self.tally = Tally()  # of the latest chunk
+            row.prompt_logprobs = None  # recomputed
+        self.tally = Tally()
         self._contexts = [row.tokens for row in self.rows]
-        self._ended: list[Prefilled] = []  # by the latest chunk
+        self._ended: list[Prefilled] = []
         kv, count = model.kv, len(self.rows)
         layout = (kv.layers, count, kv.kv_heads, len(self._contexts[0]), kv.head_dim)
         self._keys = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
         self._values = torch.zeros(layout, dtype=kv.dtype, device=kv.device)
-        self._done = self._copy_prefixes()  # columns [0, done) are computed
-        self._copied = self._done * len(self.rows)  # tokens in no chunk's tally yet
+        self._done = self._copy_prefixes()  # columns computed
+        self._copied = self._done * len(self.rows)  # tokens not yet tallied
 
     def _copy_prefixes(self) -> int:
-        """Copy the rows' cached prefixes; returns the columns."""
         contexts = zip(self.rows, self._contexts, strict=True)
         found = self._prefixes.find(
             [(() if row.scores_prompt else tokens, row.cache_scope) for row, tokens in contexts],
@@ -88,17 +86,14 @@ class Prefill:
         return self.collect()
 
     def finish(self, max_tokens: int) -> list[Prefilled]:
-        """All rows, longest first."""
+        """Longest first."""
         ended: list[Prefilled] = []
         while self.rows:
             ended = self.advance(max_tokens) + ended
         return ended
 
     def launch(self, max_tokens: int) -> None:
-        """Compute the next chunk of at most `max_tokens` over all rows, but at least one block of columns.
-
-        On CUDA it is under way on return, unless prompt log-probabilities are wanted.
-        """
+        """At most `max_tokens`, at least a block of columns; asynchronous on CUDA without prompt log-probabilities."""
         begin = self._done
         lengths = [len(context) for context in self._contexts]
         chunk = self._prefixes.chunk
@@ -118,7 +113,7 @@ class Prefill:
         ]
 
     def collect(self) -> list[Prefilled]:
-        """Remove and return rows whose prompts ended in the latest chunk."""
+        """Rows that ended in the latest chunk."""
         ended, self._ended = [one for one in self._ended if one.row in self.rows], []
         if ended:
             still = len(self.rows) - len(ended)
@@ -130,11 +125,11 @@ class Prefill:
     def _keep(self, done: Prefilled, context: Sequence[int]) -> None:
         try:
             self._prefixes.keep(context, done.row.cache_scope, partial(self._blocks.make, done.kv))
-        except RuntimeError as error:  # torch's error for any lack of memory, the host's too
+        except RuntimeError as error:  # also the host's lack of memory
             log.warning("K and V of a prompt could not be kept in host memory: %s", error)
 
     def drop(self, row_id: RowId) -> Row | None:
-        """Take a cancelled row out; None when it is not here."""
+        """None when it is not here."""
         place = next((place for place, row in enumerate(self.rows) if row.row_id == row_id), None)
         if place is None:
             return None
@@ -144,13 +139,12 @@ class Prefill:
         return self.rows.pop(place)
 
     def begin_pass(self, rows: int, new: int) -> KvCells:
-        """The chunk's columns, and all up to its end that they read (KvStore)."""
         end = self._done
         counts = [min(max(len(context) - (end - new), 0), new) for context in self._contexts[:rows]]
         return KvCells(self._keys[:, :rows], self._values[:, :rows], slice(end - new, end), slice(end), counts)
 
     def _forward(self, begin: int, end: int, wanted: list[range]) -> Tensor:
-        """Logits (sum of wanted, vocab) of the chunk [begin, end), row by row."""
+        """Logits (sum of wanted, vocab), row by row."""
         device = self._model.device
         parts = [context[begin:end] for context in self._contexts]
         tokens = send([(*part, *[0] * (end - begin - len(part))) for part in parts], device)
@@ -160,7 +154,7 @@ class Prefill:
         return self._model.forward(tokens, positions, None, self, (rows, places))
 
     def _note_prompt(self, row: Row, columns: range, logits: Tensor) -> None:
-        """Collect prompt log-probabilities: place p predicts token p + 1."""
+        """Place p predicts token p + 1."""
         top = row.sampling.prompt_logprobs
         if top is None or row.generated:
             return
@@ -170,10 +164,8 @@ class Prefill:
         row.prompt_logprobs = (*(row.prompt_logprobs or (None,)), *found)
 
     def _cut(self, place: int, length: int) -> RowKv:
-        """A copy of a row's columns, so that the buffer can be freed."""
         return RowKv(self._keys[:, place, :, :length].clone(), self._values[:, place, :, :length].clone())
 
 
 def _wanted(row: Row, length: int, begin: int, end: int) -> range:
-    """Columns of the chunk whose logits are needed: the last, or all for prompt log-probabilities."""
     return range(begin if row.scores_prompt else max(begin, length - 1), min(end, length))

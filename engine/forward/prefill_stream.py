@@ -1,4 +1,4 @@
-"""Where prefill runs: on CUDA in a stream beside decode. Its results may be used elsewhere once it is `done`."""
+"""Prefill runs in a CUDA stream beside decode; results may be used once `done`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from engine.kv.row_kv import RowKv
 
 
 class PrefillStream:
-    """One piece of work at a time."""
-
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -23,7 +21,6 @@ class PrefillStream:
 
     @property
     def done(self) -> bool:
-        """Whether the latest work has ended."""
         return self._event is None or self._event.query()  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
@@ -32,24 +29,23 @@ class PrefillStream:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Launch in this stream."""
         with torch.cuda.stream(self._stream):
             yield
         if self._stream is not None:
             self._event = self._stream.record_event()
 
     def copying(self) -> AbstractContextManager[object]:
-        """Copy finished work to host memory, in a stream beside prefill and decode."""
+        """To host memory, in a third stream."""
         return torch.cuda.stream(self._copies)
 
     def hand_over(self, *tensors: Tensor) -> None:
-        """Let the decode stream use these tensors: their memory must not be reused here before that use ends."""
+        """Decode reads these tensors: their memory is reused afterwards."""
         if self._stream is not None:
             for tensor in tensors:
                 tensor.record_stream(torch.cuda.current_stream(self._device))
 
     def fetched(self, kv: RowKv) -> RowKv:
-        """The KV cache on the device, copied from pinned memory beside decode; await it before reading."""
+        """Copied from pinned memory beside decode; await before reading."""
         if self._stream is None or kv.keys.is_cuda:
             return kv
         with torch.cuda.stream(self._stream):
@@ -59,7 +55,7 @@ class PrefillStream:
         return there
 
     def await_fetched(self) -> None:
-        """Make the decode stream, not the host, wait for what was fetched."""
+        """On the device, without blocking the host."""
         if self._fetched is not None:
             torch.cuda.current_stream(self._device).wait_event(self._fetched)
             self._fetched = None

@@ -16,18 +16,17 @@ _SHORTAGE = (
     "could not create a memory",
     "out of memory",
     "_ALLOC_FAILED",
-)  # parts of the RuntimeErrors by which torch's CPU allocator, oneDNN and CUDA's libraries report a lack of memory
+)  # parts of such messages of torch's CPU allocator, oneDNN and CUDA
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Raise OutOfMemoryError for any lack of memory."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and not _is_shortage(error):
             raise
-        # its frames hold tensors, views of the KV cache among them
+        # its frames hold tensors
         traceback.clear_frames(error.__traceback__)
         raise OutOfMemoryError(str(error)) from error
 

@@ -1,18 +1,18 @@
-"""The KV memory of one device, and the surgery on it. Rows are indices; no tokens, no requests.
+"""A device's KV memory.
 
-Geometry (Baton, 4.1; end-aligned): all rows write the same column in a step, so padding is in front.
+Geometry (Baton, 4.1; end-aligned): all rows write the same column in a step.
 
               start  end      columns
     row 0     ...ppppggg|     |       '.' padding  'p' prompt  'g' generated
     row 1     ppppppppgg|free |
-    row 2     ........pp|     |       just inserted: copied to end at the same column
+    row 2     ........pp|     |       just inserted, end-aligned
                           pitch       columns of memory between two rows, at most `columns`
 
-Row r owns [origin[r], end), but for holes: when row 3 enters by shape with three tokens, each other row writes one
-real cell and two that stay invalid.
+Row r owns [origin[r], end), but for holes: when row 3 enters by shape with three tokens, the others write one real
+cell.
 
     row 0     ...ppppggg..g|  |
-    row 3     ..........ppp|  |       its columns were opened for all rows
+    row 3     ..........ppp|  |
 
 K is stored after RoPE, so moving columns changes nothing.
 """
@@ -29,11 +29,11 @@ from engine.kv.row_kv import RowKv, to_host
 from models.network.attention import has_flash, multiplies_batches, reads_whole_pitch
 from models.network.kv_adapter import KvCells, KvShape
 
-ROOM = 64  # spare columns of the layout where all are read: more are read in vain, fewer mean more copies of the window
+ROOM = 64  # spare columns: more are read in vain, fewer mean more copies
 
 
 class ArenaFull(Exception):
-    """No room in this view: slide, reshape or take a row out first."""
+    """Slide, reshape or take a row out."""
 
 
 class KvArena:
@@ -53,11 +53,11 @@ class KvArena:
     """
 
     def __init__(self, shape: KvShape, capacity_tokens: int, *, max_rows: int, by_token: bool | None = None) -> None:
-        """`by_token` None: where flash attention reads runs of memory."""
+        """`by_token` None: with flash attention."""
         self.shape = shape
         self.by_token = has_flash(shape.dtype, shape.head_dim, shape.device) if by_token is None else by_token
         self._most_rows = max_rows
-        # spare columns; None: all that there may be
+        # None: as many as possible
         self._room = ROOM if multiplies_batches(shape.dtype, shape.device) else None
         self._take(capacity_tokens)
         self.origins: list[int] = []
@@ -66,12 +66,11 @@ class KvArena:
 
     @property
     def live(self) -> int:
-        """Rows in use."""
         return len(self.origins)
 
     @property
     def start(self) -> int:
-        """First column that holds anything of a live row; `end` without rows."""
+        """First used column; `end` without rows."""
         return min(self.origins, default=self.end)
 
     @property
@@ -79,17 +78,12 @@ class KvArena:
         return self.end - self.start
 
     def _read(self, width: int) -> slice:
-        """The columns that a pass over the newest `width` reads: the window, or more where gapless memory is read
-        faster.
-        """
         whole = self._room is not None and width == 1 and reads_whole_pitch(self.live, self.pitch)
         return slice(0, self.pitch) if whole else slice(self.start, self.end)
 
     def mask(self, width: int = 1) -> Tensor | None:
-        """Mask (live, 1, width, read): what each row's newest columns may read; None where one column may read
-        everything.
-
-        A cell without a token reads itself, since a softmax over nothing is NaN.
+        """(live, 1, width, read) for the newest columns; None: all readable. A cell without a token reads itself,
+        lest softmax be NaN.
         """
         read = self._read(width)
         if width == 1 and all(length == read.stop - read.start for length in self.lengths):
@@ -103,16 +97,15 @@ class KvArena:
 
     @property
     def has_holes(self) -> bool:
-        """Whether a live row lacks a token in one of its columns."""
         return any(self.end - origin != length for origin, length in zip(self.origins, self.lengths, strict=True))
 
     def starts(self) -> list[int]:
-        """Index into `tokens` of each live row's first token."""
+        """First token of each live row in `tokens`."""
         return [row * self.pitch + origin for row, origin in enumerate(self.origins)]
 
     @property
     def tokens(self) -> tuple[Tensor, Tensor]:
-        """K and V by token; in place until `resize`."""
+        """In place until `resize`."""
         assert self.by_token
         layout = (self.shape.layers, -1, self.shape.kv_heads, self.shape.head_dim)
         return self._flat_keys.view(layout), self._flat_values.view(layout)
@@ -120,7 +113,7 @@ class KvArena:
     # Surgery
 
     def insert(self, kv: RowKv) -> int:
-        """Embed a row, end-aligned (Baton, 4.2); returns its index. Raises ArenaFull."""
+        """End-aligned (Baton, 4.2); returns its index. Raises ArenaFull."""
         if self.live == self.rows or max(kv.length, self.window) > self.columns:
             raise ArenaFull(f"row of {kv.length} tokens into {self.live}/{self.rows} rows x {self.columns} columns")
         if kv.length > self.end:
@@ -135,14 +128,14 @@ class KvArena:
         return row
 
     def remove(self, row: int, *, wipe: bool = False) -> None:
-        """Free a row; the last row moves into its place. `wipe` zeroes its cells, for rows that computed NaN."""
+        """The last row takes its place. `wipe` after NaN."""
         last = self.live - 1
         if wipe:
             self._wipe(row)
         if row != last:
             self._copy_row(last, row)
         if wipe:
-            self._wipe(last)  # the moved row may hold NaN too, and is wiped where it is now
+            self._wipe(last)  # it may hold NaN too
         self.valid[last] = False
         self.origins.pop()
         self.lengths.pop()
@@ -151,7 +144,7 @@ class KvArena:
             self._view_anew()
 
     def extract(self, row: int) -> RowKv:
-        """Copy a row's K and V to host memory, without holes; the row stays."""
+        """To host memory, without holes; the row stays."""
         cells = slice(self.origins[row], self.end)
         parts = [buffer[:, row, :, cells] for buffer in (self.keys, self.values)]
         if self.lengths[row] < cells.stop - cells.start:
@@ -159,22 +152,19 @@ class KvArena:
         return RowKv(*(to_host(part) for part in parts))
 
     def reshape(self, rows: int, columns: int) -> None:
-        """View the budget with other rows and columns. Raises ArenaFull. Extra memory: one layer's window."""
+        """Raises ArenaFull. Needs one layer's window more."""
         if rows < self.live or columns < self.window or rows * columns > self.capacity_tokens:
             raise ArenaFull(f"{self.live} rows x {self.window} columns do not fit {rows} x {columns}")
         self._lay_out(rows, columns, 0)
 
     def resize(self, capacity_tokens: int) -> None:
-        """Replace the buffers by others of this capacity, while no row is live. Addresses change."""
+        """While no row is live; addresses change."""
         assert not self.origins, "rows must be extracted first"
         self._take_anew(capacity_tokens)
 
     def open(self, joining: Sequence[int] = ()) -> int:
-        """Open the column that this step writes; returns how many columns were opened.
-
-        Rows of the lengths `joining` enter with the step (Baton's shape, 4.1): columns for the longest, holes for the
-        others. Slides the window to the front at the last column, or when too much is read beside it (Baton's
-        release). Raises ArenaFull.
+        """Open the step's columns, for rows of lengths `joining` too (Baton's shape, 4.1), sliding to the front
+        where needed or worth it (Baton's release); returns how many. Raises ArenaFull.
         """
         width = max(joining, default=1)
         if self.live + len(joining) > self.rows or self.window + width > self.columns:
@@ -191,14 +181,13 @@ class KvArena:
         return width
 
     def close(self, width: int, joined: int = 0) -> None:
-        """Undo `open` after a failed step."""
+        """Undo `open`."""
         del self.origins[len(self.origins) - joined :], self.lengths[len(self.lengths) - joined :]
         self.valid[:, self.end - width : self.end] = False
         self.lengths = [length - 1 for length in self.lengths]
         self.end -= width
 
     def begin_pass(self, rows: int, new: int) -> KvCells:
-        """The newest `new` columns of the live rows, and those that they read (KvStore)."""
         newest = slice(self.end - new, self.end)
         return KvCells(self.keys[:, :rows], self.values[:, :rows], newest, self._read(new))
 
@@ -215,18 +204,14 @@ class KvArena:
         self.lengths[target] = self.lengths[source]
 
     def _wastes(self) -> bool:
-        """Whether enough is read beside the window that moving it pays."""
         return self._room is not None and self.pitch - self.window > 2 * self._room + self.window // 4
 
     def _lay_out(self, rows: int, columns: int, to: int, more: int = 0) -> None:
-        """View the budget with these rows and columns, the window at column `to` with `more` columns behind.
-
-        Old and new cells may overlap, so each layer's window is copied first.
-        """
+        """The window goes to column `to` with `more` columns behind; copied by layer, as cells overlap."""
         old_keys, old_values = self.keys, self.values
         live, cells = self.live, slice(self.start, self.end)
         target = slice(to, to + self.window)
-        # allocated before anything changes, so that a lack of memory changes nothing
+        # first, so that a failure changes nothing
         window = torch.empty_like(old_keys[0, :live, :, cells])
         valid = self.valid[:live, cells].clone()
         self._view(rows, columns, target.stop + more)
@@ -250,7 +235,6 @@ class KvArena:
         self._view_anew()
 
     def _take_anew(self, capacity_tokens: int) -> None:
-        """Free the buffers, then take others: half as much, and so on, where the device lacks memory."""
         self._flat_keys = self._flat_values = self.keys = self.values = torch.empty(0)
         if self.shape.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -263,14 +247,10 @@ class KvArena:
                 capacity_tokens //= 2
 
     def _view_anew(self) -> None:
-        """An empty arena's proportions: as many rows as allowed."""
         self._view(self.max_rows, self.capacity_tokens // max(1, self.max_rows))
 
     def _view(self, rows: int, columns: int, needed: int = 0) -> None:
-        """View the flat budget as (layers, rows, kv_heads, pitch, head_dim); allocates nothing, so cannot fail.
-
-        `needed`: columns that must exist; little more where attention reads them all.
-        """
+        """(layers, rows, kv_heads, pitch, head_dim); cannot fail. `needed` columns at least."""
         self.rows, self.columns = rows, columns
         self.pitch = columns if self._room is None else min(needed + self._room, columns)
         layers, heads, dim = self.shape.layers, self.shape.kv_heads, self.shape.head_dim
@@ -283,10 +263,8 @@ class KvArena:
 
 
 def zeros(shape: KvShape, per_layer: int) -> Tensor:
-    """A buffer (layers, per_layer) of zeros: NaN in a masked cell would poison what attends to it.
-
-    On a CPU mmap's zero pages cost nothing until touched (torch.zeros wrote 6 GB in 9 s), and small pages avoid
-    clearing huge ones for a few cells, which stalled first steps for seconds.
+    """(layers, per_layer), as NaN in masked cells spreads. On a CPU mmap's zero pages in small pages: torch.zeros
+    wrote 6 GB in 9 s, and huge pages stalled first steps.
     """
     if shape.device.type != "cpu" or not per_layer:
         return torch.zeros((shape.layers, per_layer), dtype=shape.dtype, device=shape.device)

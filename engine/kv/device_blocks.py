@@ -1,4 +1,4 @@
-"""The prefix cache's blocks on one device, above those in host memory."""
+"""The prefix cache's blocks on a device."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ import torch
 
 from engine.kv.row_kv import RowKv, to_host
 
-MEMORY_SHARE = 0.25  # of the device memory left free
+MEMORY_SHARE = 0.25  # of free device memory
 
 
 class DeviceBlocks:
-    """Device copies of blocks in host memory, least recently used out first; none where host memory is the device's.
-
-    Belongs to the executor's thread.
-    """
+    """Copies of host blocks, LRU; none where the device is the host. Executor's thread only."""
 
     def __init__(self, device: torch.device, capacity: int | None = None) -> None:
-        """`capacity` in bytes; None: MEMORY_SHARE."""
+        """Bytes; None: MEMORY_SHARE."""
         if capacity is None:
             capacity = int(MEMORY_SHARE * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
         self.capacity = capacity
         self.bytes = 0
         self._device = device
-        self._copies: OrderedDict[RowKv, RowKv] = OrderedDict()  # by block in host memory
+        self._copies: OrderedDict[RowKv, RowKv] = OrderedDict()
 
     def make(self, kv: RowKv, columns: slice) -> RowKv:
-        """Copy these columns to a block in host memory, in the current stream; the device keeps a copy."""
+        """To host memory, in the current stream; keeps a device copy."""
         there = RowKv(*(part[:, :, columns].clone() for part in (kv.keys, kv.values)))
         block = there
         if not there.in_host_memory:
@@ -39,7 +36,7 @@ class DeviceBlocks:
         return block
 
     def read(self, block: RowKv) -> RowKv:
-        """The block on the device, ready for the current stream."""
+        """For the current stream."""
         if block.copied is not None:
             torch.cuda.current_stream(self._device).wait_event(block.copied)
         there = self._copies.get(block)

@@ -1,4 +1,4 @@
-"""Host memory for the KV cache of rows that wait: handed back, or swapped out."""
+"""Host memory for KV caches of rows handed back or swapped out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from engine.messages import RowId
 
 
 class HostStore(Generic[RowT]):
-    """Rows handed back until admitted again or cancelled, and the account of host memory.
-
-    One for all executors; any thread may call it.
-    """
+    """Shared by executors, thread-safe."""
 
     def __init__(self, capacity: float = math.inf) -> None:
-        """`capacity` in bytes."""
+        """Bytes."""
         self._capacity = capacity
         self._kept: dict[RowId, RowT] = {}
-        # bytes reserved for rows that wait on their executor or are on their way here
+        # reserved, not here yet
         self._lent: dict[RowId, int] = {}
         self._lock = threading.Lock()
 
@@ -33,9 +30,7 @@ class HostStore(Generic[RowT]):
             return self._used()
 
     def lend(self, row: RowT, size: int) -> bool:
-        """Reserve `size` bytes for a row's KV cache, dropping those of worse-ranked rows; False where that is not
-        enough.
-        """
+        """Bytes; drops worse-ranked rows; False where that is not enough."""
         with self._lock:
             free = self._capacity - self._used() + self._lent.get(row.row_id, 0)
             dropped: list[RowT] = []
@@ -53,18 +48,17 @@ class HostStore(Generic[RowT]):
             return True
 
     def give_back(self, row_id: RowId) -> None:
-        """Release a reservation, if there is one."""
         with self._lock:
             self._lent.pop(row_id, None)
 
     def keep(self, row: RowT) -> None:
-        """Keep a row with its state; its KV cache must be in host memory reserved for it."""
+        """Its KV cache must be in memory reserved for it."""
         with self._lock:
             self._lent.pop(row.row_id, None)
             self._kept[row.row_id] = row
 
     def take(self, row_id: RowId) -> RowT | None:
-        """Take a row out; None when it was never handed back."""
+        """None when it was never handed back."""
         with self._lock:
             return self._kept.pop(row_id, None)
 

@@ -1,10 +1,7 @@
-"""KV caches of earlier prompts by their tokens, so that a prompt with the same beginning is read from there on.
+"""KV caches of earlier prompts, in blocks of whole chunks, valid wherever copied:
 
-Prompts are cut at multiples of a chunk of their own positions, so that hit and miss compute the same. K is stored
-after RoPE, so a block is valid wherever it is copied. Blocks form a forest:
-
-    scope ─ [0,64) ─┬─ [64,128) ─ [128,192)      a chat of two turns
-                    └─ [64,128)                  another with the same system prompt
+scope ─ [0,64) ─┬─ [64,128) ─ [128,192)      a chat of two turns
+                └─ [64,128)                  another with the same system prompt
 """
 
 from __future__ import annotations
@@ -25,32 +22,30 @@ BlockT = TypeVar("BlockT", bound=Kv)
 
 @dataclass(eq=False, slots=True)
 class _PrefixNode(Generic[BlockT]):
-    parent: str | _PrefixNode[BlockT]  # the scope for a first chunk
+    parent: str | _PrefixNode[BlockT]  # or scope
     tokens: tuple[int, ...]
     block: BlockT
 
 
 class PrefixCache(Generic[BlockT]):
-    """Blocks in host memory, least recently used out first. One for all executors; any thread may call it."""
+    """LRU blocks in host memory, shared by executors, thread-safe."""
 
     def __init__(self, capacity: int, chunk: int = CHUNK) -> None:
-        """`capacity` in bytes, 0 keeps nothing; `chunk` in tokens."""
+        """Bytes, 0 for none; tokens."""
         self.capacity = capacity
         self.chunk = chunk
-        self.queries = 0  # prompt tokens looked up
-        self.hits = 0  # of these, tokens found
+        self.queries = 0  # prompt tokens
+        self.hits = 0  # of these
         self.bytes = 0
-        self._children: dict[
-            tuple[str | _PrefixNode[BlockT], tuple[int, ...]], _PrefixNode[BlockT]
-        ] = {}  # by parent and tokens
-        self._nodes: OrderedDict[_PrefixNode[BlockT], None] = OrderedDict()  # least recently used first
+        self._children: dict[tuple[str | _PrefixNode[BlockT], tuple[int, ...]], _PrefixNode[BlockT]] = {}
+        self._nodes: OrderedDict[_PrefixNode[BlockT], None] = OrderedDict()  # LRU
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def length(self, prompt: Sequence[int], scope: str = "") -> int:
-        """Tokens of a prompt's cached prefix, now; changes nothing."""
+        """Tokens cached now."""
         with self._lock:
             return self.chunk * len(self._path(prompt, scope, len(prompt) - 1))
 
@@ -71,7 +66,7 @@ class PrefixCache(Generic[BlockT]):
             return [[node.block for node in path[:shared]] for path in paths]
 
     def keep(self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT]) -> None:
-        """Keep all whole chunks of a prompt; `make` copies those that are missing."""
+        """Whole chunks; `make` copies missing ones."""
         chunk = self.chunk
         whole = len(prompt) // chunk * chunk
         if not self.capacity:
@@ -83,7 +78,7 @@ class PrefixCache(Generic[BlockT]):
             path = self._path(prompt, scope, whole)
             missing = range(chunk * len(path), whole, chunk)
             if len(missing) > len(blocks):
-                return  # evicted meanwhile, so the rest has no parent
+                return  # parent evicted
             for place, block in zip(missing, blocks[len(blocks) - len(missing) :], strict=True):
                 node = _PrefixNode(path[-1] if path else scope, tuple(prompt[place : place + chunk]), block)
                 self._children[node.parent, node.tokens] = node
@@ -97,7 +92,7 @@ class PrefixCache(Generic[BlockT]):
                 self.bytes -= node.block.bytes
 
     def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_PrefixNode[BlockT]]:
-        """Nodes of the longest cached prefix of at most `most` tokens."""
+        """At most `most` tokens."""
         path: list[_PrefixNode[BlockT]] = []
         parent: str | _PrefixNode[BlockT] = scope
         for place in range(0, most - self.chunk + 1, self.chunk):
@@ -109,6 +104,6 @@ class PrefixCache(Generic[BlockT]):
         return path
 
     def _touch(self, path: list[_PrefixNode[BlockT]]) -> None:
-        """Mark as used, parents after children, so that a node with children is never evicted first."""
+        """Parents last, so that none is evicted before its children."""
         for node in reversed(path):
             self._nodes.move_to_end(node)

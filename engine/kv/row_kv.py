@@ -8,21 +8,18 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowKv:
-    """K and V of one row, or a block of its columns, outside the arena: each (layers, kv_heads, length, head_dim).
-
-    Compared by identity.
-    """
+    """K and V of a row or block, each (layers, kv_heads, length, head_dim)."""
 
     keys: Tensor
     values: Tensor
-    copied: torch.cuda.Event | None = field(default=None, kw_only=True)  # set while on their way to host memory
+    copied: torch.cuda.Event | None = field(default=None, kw_only=True)  # on their way to host memory
 
     @property
     def length(self) -> int:
         return self.keys.shape[2]
 
     def first(self, tokens: int) -> RowKv:
-        """The first tokens' K and V, in the same memory."""
+        """A view."""
         return RowKv(self.keys[:, :, :tokens], self.values[:, :, :tokens])
 
     @property
@@ -36,7 +33,7 @@ class RowKv:
         return self if self.in_host_memory else RowKv(to_host(self.keys), to_host(self.values))
 
     def hold(self, stream: torch.cuda.Stream) -> None:
-        """Keep device memory until the stream's work so far is done."""
+        """Until the stream's work so far is done."""
         for part in (self.keys, self.values):
             part.record_stream(stream)
 
@@ -46,7 +43,7 @@ class RowKv:
 
 
 def to_host(tensor: Tensor, *, wait: bool = True) -> Tensor:
-    """A contiguous copy in host memory, pinned if from CUDA; without `wait` it is under way in the current stream."""
+    """Contiguous, pinned from CUDA; asynchronous without `wait`."""
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
     if tensor.is_cuda and not wait:
         tensor.record_stream(torch.cuda.current_stream(tensor.device))

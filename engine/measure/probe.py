@@ -1,7 +1,5 @@
-"""Self-test before serving: does the network compute the same through the arena as without it?
-
-Architectures treat positions, masks and caches differently; one that ignores the engine's would answer fluently and
-wrongly. Warms kernels up, too.
+"""Self-test before serving: is the network the same through the arena as without? Some ignore the engine's
+positions, masks or caches.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from models.network.loader import LoadedModel, LoadError
 from models.text import Text
 
 PROMPT = tuple(range(10, 22))
-TOLERANCE = 0.05  # relative error of logits: above bfloat16's rounding, below a wrong mask's
+TOLERANCE = 0.05  # of logits: above bfloat16's rounding, below a wrong mask's
 
 
 @torch.inference_mode()
 def probe(model: LoadedModel, text: Text) -> None:
-    """Compare a chunked ragged prefill and a decode step with one plain pass; raises LoadError."""
+    """Raises LoadError."""
     name = type(model.network).__name__
     try:
         errors = _errors(model, text)
@@ -39,8 +37,8 @@ def probe(model: LoadedModel, text: Text) -> None:
 
 
 def _errors(model: LoadedModel, text: Text) -> list[float]:
-    """Relative error of each row's second token's logits."""
-    rows = [_row(row_id, text, PROMPT[4 * row_id :]) for row_id in range(3)]  # ragged enough for the mask to matter
+    """Of second tokens' logits."""
+    rows = [_row(row_id, text, PROMPT[4 * row_id :]) for row_id in range(3)]  # ragged, so that masks matter
     read = _read(model, rows)
     errors: list[float] = []
     for done, logits in zip(read, _step(model, read), strict=True):
@@ -50,7 +48,6 @@ def _errors(model: LoadedModel, text: Text) -> list[float]:
 
 
 def _read(model: LoadedModel, rows: list[Row]) -> list[Prefilled]:
-    """Prefill as one group in small chunks, longest first; each row takes its likeliest token."""
     ended = Prefill(model, rows).finish(max_tokens=len(rows) * 8)
     for done in ended:
         done.row.accept(Choice(int(done.logits.argmax())))
@@ -58,7 +55,7 @@ def _read(model: LoadedModel, rows: list[Row]) -> list[Prefilled]:
 
 
 def _step(model: LoadedModel, read: list[Prefilled]) -> Tensor:
-    """Logits (rows, vocab) of a decode step."""
+    """(rows, vocab)."""
     arena = KvArena(model.kv, 128 * len(read), max_rows=len(read))
     batch = RunningBatch(model, arena, graphs=graphs_for(model, arena, capture_nothing))
     for done in read:

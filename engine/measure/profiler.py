@@ -1,8 +1,4 @@
-"""Times prefill, decode and KV copies on a device, with the engine's own parts.
-
-Prefill is chunks, first tokens and insertion; an iteration is a step, sampling and bookkeeping; copies go from the
-arena to host memory and back.
-"""
+"""Times prefill (with first tokens and insertion), decode (with sampling) and KV copies, by the engine's own parts."""
 
 from __future__ import annotations
 
@@ -28,17 +24,17 @@ from models.errors import UserError
 from models.network.loader import LoadedModel
 from models.text import Text
 
-REPEATS = 5  # after one warm-up; odd, for a median
+REPEATS = 5  # after a warm-up; odd for the median
 
 
-QUICK_REPEATS = 3  # after one warm-up
+QUICK_REPEATS = 3
 
 
 class Profiler:
     """Rows are greedy and endless.
 
-    capacity_tokens   of the arena; a prefill takes twice its own tokens beside it
-    chunk_tokens      prompt tokens of one chunk
+    capacity_tokens   of the arena; a prefill takes twice its own beside it
+    chunk_tokens      of a prompt
     clock             seconds
     """
 
@@ -63,39 +59,37 @@ class Profiler:
         self._batch = RunningBatch(model, arena, headroom=0, graphs=graphs)
 
     def now(self) -> float:
-        """Seconds, once the device is idle."""
+        """On an idle device."""
         if self._model.device.type == "cuda":
             torch.cuda.synchronize(self._model.device)
         return self._clock()
 
     def holds(self, rows: int, columns: int) -> bool:
-        """Whether a batch that grows to `columns` fits."""
+        """A batch that grows to `columns`."""
         arena = self._batch.arena
         return rows <= arena.max_rows and rows * columns <= arena.capacity_tokens
 
     @torch.inference_mode()
     def prefill(self, rows: int, length: int) -> float:
-        """Seconds to prefill `rows` prompts of `length` tokens."""
         seconds = self._prefill(rows, length)
         self._clear()
         return seconds
 
     @torch.inference_mode()
     def decode(self, rows: int, length: int) -> Timing:
-        """Median iteration after a warm-up; the last one reads `length` columns."""
+        """Median iteration; the last reads `length` columns."""
         return Timing(rows, length - REPEATS // 2, statistics.median(self._steps(rows, length - 1, REPEATS)))
 
     @torch.inference_mode()
     def quickest_step(self, rows: int, length: int) -> float:
-        """Seconds of the quickest of a few iterations, the least disturbed by other load."""
         return min(self._steps(rows, length - 2, QUICK_REPEATS))
 
     @torch.inference_mode()
     def copies(self, rows: int, length: int) -> float:
-        """Seconds to copy `rows` KV caches of `length` tokens to host memory and back."""
+        """Of `rows` KV caches, there and back."""
         self._fill(rows, length)
         begin = self.now()
-        leaving = list(reversed(self._batch.rows))  # from the last place on, as rows are handed back
+        leaving = list(reversed(self._batch.rows))  # as handed back
         kept = [(row, self._batch.extract(row)) for row in leaving]
         for row, kv in kept:
             self._batch.insert(row, kv)
@@ -105,7 +99,7 @@ class Profiler:
 
     @torch.inference_mode()
     def slice(self, rows: int, length: int, iterations: int) -> float:
-        """Seconds of a prefill and `iterations` decode steps, one after another."""
+        """Prefill and `iterations` decode steps."""
         begin = self.now()
         self._prefill(rows, length)
         for _ in range(iterations):
@@ -124,7 +118,6 @@ class Profiler:
         return self.now() - begin
 
     def _fill(self, rows: int, length: int) -> None:
-        """Insert rows with blank KV caches, which take the same time."""
         kv = self._model.kv
         layout = (kv.layers, kv.kv_heads, length, kv.head_dim)
         blank = RowKv(*(torch.zeros(layout, dtype=kv.dtype, device=kv.device) for _ in ("keys", "values")))
@@ -133,7 +126,7 @@ class Profiler:
             self._batch.insert(row, blank)
 
     def _steps(self, rows: int, length: int, repeats: int) -> list[float]:
-        """Seconds of iterations after a warm-up; rows begin with `length` - `repeats` tokens."""
+        """After a warm-up; rows begin with `length` - `repeats` tokens."""
         self._fill(rows, length - repeats)
         seconds = [self._iterate() for _ in range(1 + repeats)]
         self._clear()
@@ -167,7 +160,7 @@ PREFILL_SHARE = 0.6  # of a survey's time
 COPIES_SHARE = 0.05  # of a survey's time
 
 COPIED_ROWS = 8
-COPIED_TOKENS = 4096  # at most at a time: more than a processor's cache, little of the memory
+COPIED_TOKENS = 4096  # more than a processor's cache
 
 
 class GridCell(NamedTuple):
@@ -176,9 +169,7 @@ class GridCell(NamedTuple):
 
 
 def grid(max_rows: int, longest: int, *, points: int) -> tuple[GridCell, ...]:
-    """`points` batch sizes by `points` lengths, evenly spaced by ratio, cheapest cell first. Raises ValueError where
-    there is no grid.
-    """
+    """`points` sizes by `points` lengths, geometric, cheapest first. Raises ValueError."""
     if max_rows < 2 or longest < 2 * SHORTEST:
         raise ValueError(
             f"a profile needs at least 2 rows and {2 * SHORTEST} tokens, not {max_rows} and {longest}: "
@@ -190,7 +181,7 @@ def grid(max_rows: int, longest: int, *, points: int) -> tuple[GridCell, ...]:
 
 
 def copied(cells: tuple[GridCell, ...]) -> tuple[GridCell, ...]:
-    """Cells for measuring copies: each length once, shortest first."""
+    """Each length once, shortest first."""
     most = min(COPIED_ROWS, max(cell.rows for cell in cells))
     lengths = sorted({cell.length for cell in cells})
     return tuple(GridCell(max(1, min(most, COPIED_TOKENS // length)), length) for length in lengths)
@@ -199,15 +190,11 @@ def copied(cells: tuple[GridCell, ...]) -> tuple[GridCell, ...]:
 def survey(
     profiler: Profiler, cells: tuple[GridCell, ...], time_limit: float, watch: Callable[[str, int, int], None]
 ) -> Timings:
-    """Measure copies, prefill, then decode, in about `time_limit` seconds, cheapest cells first.
-
-    Skips cells that would end late, judged by those before, or that do not fit. `watch` gets the phase, cells done,
-    and cells in all.
-    """
+    """Cheapest cells first, within `time_limit` seconds; `watch` gets phase, cells done and in all."""
     begin, found = profiler.now(), dict[str, tuple[Timing, ...]]()
     phases = (("copies", copied(cells), COPIES_SHARE), ("prefill", cells, PREFILL_SHARE), ("decode", cells, 1.0))
     for phase, places, share in phases:
-        timings, end, seconds_per_token = list[Timing](), begin + share * time_limit, 0.0  # of the last measured cell
+        timings, end, seconds_per_token = list[Timing](), begin + share * time_limit, 0.0  # of the last cell
         for done, cell in enumerate(places, start=1):
             tokens = cell.rows * cell.length
             late = profiler.now() + seconds_per_token * tokens > end
@@ -220,7 +207,7 @@ def survey(
 
 
 def _measure(profiler: Profiler, phase: str, cell: GridCell, limit: float) -> Timing:
-    """`limit` seconds do not bound decode."""
+    """Decode is unbounded by `limit`."""
     if phase == "decode":
         return profiler.decode(*cell)
     work = profiler.copies if phase == "copies" else profiler.prefill
@@ -228,7 +215,7 @@ def _measure(profiler: Profiler, phase: str, cell: GridCell, limit: float) -> Ti
 
 
 def _repeated(work: Callable[[], float], limit: float) -> float:
-    """Median of up to REPEATS runs within `limit` seconds; the first warms up, and counts only alone."""
+    """Median of up to REPEATS within `limit` seconds after a warm-up."""
     runs = [work()]
     while len(runs) <= REPEATS and sum(runs) + runs[-1] <= limit:
         runs.append(work())
@@ -236,5 +223,5 @@ def _repeated(work: Callable[[], float], limit: float) -> float:
 
 
 def _spaced(low: int, high: int, points: int) -> list[int]:
-    """About `points` integers, evenly spaced by ratio."""
+    """About `points`, geometric."""
     return sorted({round(low * (high / low) ** (step / (points - 1))) for step in range(points)})

@@ -1,4 +1,4 @@
-"""The number of rows from which on twice as many bring little more throughput."""
+"""The rows beyond which doubling gains little throughput."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import NamedTuple
 
 ROWS = (8, 16, 32, 64, 128)
 
-COLUMNS = 128  # tokens of each measured row
+COLUMNS = 128  # of measured rows
 
-LEAST_GAIN = 0.1  # throughput that twice the rows must gain, since each row's tokens come later
+LEAST_GAIN = 0.1  # of throughput by doubling
 
-UNMEASURED = 32  # answer at least this where time runs out while throughput still rises
+UNMEASURED = 32  # least answer where time runs out
 
 
 class FoundSlots(NamedTuple):
-    """`complete`: measured up to where throughput flattens or memory ends."""
+    """`complete`: up to the plateau or memory's end."""
 
     rows: int
     complete: bool
 
 
 def find_slots(step: Callable[[int], float], most: int, time_limit: float, now: Callable[[], float]) -> FoundSlots:
-    """The least of ROWS, at most `most`, which doubled gains less than LEAST_GAIN.
+    """The least of ROWS that gains less than LEAST_GAIN by doubling.
 
-    step         seconds of a decode step of this many rows
-    most         rows that memory holds
-    time_limit   seconds; nothing is begun that would end later
+    step         seconds by rows
+    most         rows in memory
+    time_limit   seconds
     """
     begin, slots, rate = now(), min(most, ROWS[0]), 0.0
     measured = [rows for rows in ROWS if rows <= most]

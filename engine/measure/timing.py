@@ -1,4 +1,4 @@
-"""Measured durations of one device, as plain data."""
+"""Measured durations."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A prefill, a decode iteration, or a round trip of KV caches to host memory."""
+    """A prefill, iteration, or KV round trip."""
 
     rows: int
-    length: int  # of each row: prompt tokens; columns read with the new one; tokens of KV cache
+    length: int  # prompt tokens; columns read; tokens copied
     seconds: float
 
     def __post_init__(self) -> None:
-        """Raises ValueError for impossible values."""
+        """Raises ValueError."""
         if self.rows < 1 or self.length < 0 or not 0 <= self.seconds < inf:
             raise ValueError(f"a timing is of one row or more and not negative: {self}")
 
 
 @dataclass(frozen=True, slots=True)
 class SliceTiming:
-    """A prefill and the `iterations` decode steps after it."""
-
     rows: int
-    length: int  # prompt tokens of each row
+    length: int
     iterations: int
     seconds: float
 
@@ -35,4 +33,4 @@ class Timings:
     prefill: tuple[Timing, ...]
     decode: tuple[Timing, ...]
     slices: tuple[SliceTiming, ...] = ()
-    copies: tuple[Timing, ...] = ()  # KV copies both ways, all rows of a batch together
+    copies: tuple[Timing, ...] = ()  # of whole batches, there and back

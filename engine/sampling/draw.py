@@ -1,4 +1,4 @@
-"""Random draws: temperature, min-p, top-k and top-p, by each row's own seed and step. Penalties come before."""
+"""Draws by each row's seed and step: temperature, min-p, top-k, top-p."""
 
 from __future__ import annotations
 
@@ -13,31 +13,28 @@ from torch import Tensor
 from engine.row import Row
 from engine.transfer import send
 
-BLOCK = 256  # tokens whose probabilities are summed at a time
+BLOCK = 256  # summed at a time
 
-CANDIDATES = 256  # likeliest tokens of a row that settle most draws without sorting the vocabulary
+CANDIDATES = 256  # settle most draws without sorting
 
-REDRAWN = 8  # one row in this many, plus one, can be redrawn from the whole vocabulary where the host does not wait
+REDRAWN = 8  # one row in these may be redrawn without the host
 
-# probability within which sums depend on rounding order: such draws are redrawn from the whole vocabulary, so that a
-# seed's token never depends on the number of candidates
+# probability near rounding: redrawn from the whole vocabulary, so that a seed's token is unique
 DOUBT = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Tokens (rows,), and which equal a draw from the whole vocabulary; None: all."""
+    """(rows,), and which are settled; None: all."""
 
     tokens: Tensor
     settled: Tensor | None = None
-    redraw: Callable[[int], int] = int  # place -> its token from the whole vocabulary, where not all are settled
+    redraw: Callable[[int], int] = int  # place -> settled token
 
 
 def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None) -> Drawn:
-    """Sample (rows, vocab) by inverse transform: one uniform number a row, so neighbours cannot change the draw.
-
-    Whether a row is sorted depends on itself alone, as sorting changes what a number picks. With `steps` the host does
-    not wait for the device, and some draws may be unsettled.
+    """(rows, vocab) by inverse transform, one number a row, sorted by its own needs only. With `steps` the host does
+    not wait, and draws may be unsettled.
     """
     waits = steps is None
     wishes = send(_wishes(rows, [row.step for row in rows] if steps is None else steps), logits.device, torch.float64)
@@ -48,7 +45,7 @@ def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None
     if len(places) == len(rows) and waits:
         return Drawn(_draw_ranked(logits, wishes)[0])
     at = send(places, logits.device)
-    some, cuts = logits[at], wishes[at]  # copies: the next step may overwrite the logits
+    some, cuts = logits[at], wishes[at]  # copies: logits may be overwritten
     tokens, settled = _draw_ranked(some, cuts, waits=waits)
     if len(places) < len(rows):
         drawn = _invert(_scale(logits, wishes).softmax(dim=-1), wishes[:, 4:])
@@ -65,7 +62,7 @@ def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None
 
 
 def _scale(logits: Tensor, wishes: Tensor) -> Tensor:
-    """Logits / temperature; below 1e-6, which could overflow, it is greedy anyway."""
+    """Below 1e-6, which could overflow, greedy."""
     return logits / wishes[:, :1].to(logits.dtype).clamp_(min=1e-6)
 
 
@@ -78,7 +75,7 @@ def _wishes(rows: Sequence[Row], steps: Sequence[int]) -> list[tuple[float, ...]
 
 
 def uniforms(counters: Sequence[tuple[int, int]]) -> list[float]:
-    """Philox in [0, 1), keyed by seed with the step as counter."""
+    """Philox, seed and step."""
     generator = Philox(key=0)
     state = generator.state
     numbers = []
@@ -90,11 +87,7 @@ def uniforms(counters: Sequence[tuple[int, int]]) -> list[float]:
 
 
 def _draw_ranked(logits: Tensor, wishes: Tensor, *, waits: bool = True) -> tuple[Tensor, Tensor | None]:
-    """A token of each row, from its likeliest where these settle it, else from all.
-
-    Where the host does not wait, as many unsettled rows as REDRAWN allows are redrawn; the mask says which are
-    settled.
-    """
+    """Without the host, REDRAWN of the unsettled; the mask says which are settled."""
     if logits.shape[-1] <= CANDIDATES:
         return _draw_sorted(logits, wishes), None
     tokens, settled = _draw_likely(logits, wishes, waits=waits)
@@ -106,10 +99,8 @@ def _draw_ranked(logits: Tensor, wishes: Tensor, *, waits: bool = True) -> tuple
 
 
 def _draw_likely(logits: Tensor, wishes: Tensor, *, waits: bool) -> tuple[Tensor, Tensor]:
-    """A token of each row from its `CANDIDATES` likeliest, and whether the whole vocabulary would give the same: no
-    kept token ties with the least candidate, the rest is cut or negligible, and no comparison hangs on rounding.
-    """
-    # by id first, so that the stable sort orders ties as over the whole vocabulary
+    """From `CANDIDATES`, and whether the vocabulary gives the same: no ties, a negligible rest, no rounding doubt."""
+    # so that ties order as over the vocabulary
     tokens = logits.topk(CANDIDATES, sorted=False).indices.sort(dim=-1).values
     ordered, order = _scale(logits.gather(1, tokens), wishes).sort(dim=-1, descending=True, stable=True)
     tokens, least = tokens.gather(1, order), ordered[:, -1:].clone()
@@ -133,7 +124,6 @@ def _draw_likely(logits: Tensor, wishes: Tensor, *, waits: bool) -> tuple[Tensor
 
 
 def _draw_sorted(logits: Tensor, wishes: Tensor) -> Tensor:
-    """A token of each row, from the whole sorted vocabulary."""
     ordered, tokens = _scale(logits, wishes).sort(dim=-1, descending=True, stable=True)
     _cut_min_p_and_top_k(ordered, wishes)
     kept, _ = _cut_top_p(ordered.softmax(dim=-1), wishes)
@@ -141,10 +131,7 @@ def _draw_sorted(logits: Tensor, wishes: Tensor) -> Tensor:
 
 
 def _invert(probabilities: Tensor, numbers: Tensor) -> Tensor:
-    """First place in each row of (rows, vocab) where the cumulative probability exceeds its number (rows, 1).
-
-    Looks place by place into one `BLOCK` only: a running sum over the vocabulary took a fifth of a decode step.
-    """
+    """First place of (rows, vocab) where the cumulative probability exceeds (rows, 1), within one `BLOCK`."""
     vocab = probabilities.shape[-1]
     whole = F.pad(probabilities, (0, -vocab % BLOCK)) if vocab % BLOCK else probabilities
     blocks = whole.reshape(len(numbers), -1, BLOCK)
@@ -153,14 +140,14 @@ def _invert(probabilities: Tensor, numbers: Tensor) -> Tensor:
     found = torch.searchsorted(ends, targets, right=True).clamp_(max=ends.shape[-1] - 1)
     before = F.pad(ends, (1, 0)).gather(1, found)
     within = blocks.gather(1, found[:, :, None].expand(-1, 1, BLOCK))[:, 0].double().cumsum(dim=-1)
-    # block sums round differently: never beyond the last place with a probability
+    # rounding: never beyond the last probability
     rest = torch.minimum(targets - before, within[:, -1:] * (1 - 2**-50))
     places = found * BLOCK + torch.searchsorted(within, rest, right=True)
     return places[:, 0].clamp_(max=vocab - 1)
 
 
 def _cut_min_p_and_top_k(ordered: Tensor, wishes: Tensor) -> None:
-    """Drop in place what min-p and top-k cut; `ordered` (rows, some) descends."""
+    """In place; `ordered` (rows, some) descends."""
     floor = wishes[:, 1:2].to(ordered.dtype).log()
     ordered.masked_fill_(ordered < ordered[:, :1] + floor, -torch.inf)
     most, places = wishes[:, 2:3], torch.arange(ordered.shape[-1], device=ordered.device)
@@ -168,7 +155,6 @@ def _cut_min_p_and_top_k(ordered: Tensor, wishes: Tensor) -> None:
 
 
 def _cut_top_p(probabilities: Tensor, wishes: Tensor) -> tuple[Tensor, Tensor]:
-    """Keep the fewest likeliest tokens that reach top-p; 0 for others, and the margin of each decision."""
     before = probabilities.cumsum(dim=-1) - probabilities
     mass = wishes[:, 3:4].to(probabilities.dtype)
     drops = (before >= mass) & (before > 0) & (mass < 1)

@@ -1,8 +1,4 @@
-"""Grammars compiled for a model's vocabulary, and each row's position in its grammar. The only file that knows
-llguidance.
-
-Compiled once by the server before a request is taken in; executors copy them.
-"""
+"""Grammars by llguidance, known only here: compiled by the server, copied by executors."""
 
 from __future__ import annotations
 
@@ -28,19 +24,19 @@ from engine.sampling.params import Grammar, GrammarKind
 
 log = logging.getLogger(__name__)
 
-WHITESPACE = r" |\n[ \t]{0,32}"  # unsure models would fill a page with white space
+WHITESPACE = r" |\n[ \t]{0,32}"  # unsure models fill pages with it
 
-MAX_STATES = 20_000  # of a grammar's lexer; a tenth of the library's own bound
+MAX_STATES = 20_000  # of a lexer; a tenth of the library's bound
 
-STATE_BYTES = 800  # of such a state, measured
+STATE_BYTES = 800  # measured
 
-KEPT_BYTES = 256 * 2**20  # of compiled grammars not in use, as large as they can grow
+KEPT_BYTES = 256 * 2**20  # unused grammars, at full size
 
-HELD_BYTES = 2**30  # of all compiled grammars, when new
+HELD_BYTES = 2**30  # all grammars, when new
 
-LEXER_ERROR = "lexer error"  # prefix of the error where the part shared by a grammar's rows has failed
+LEXER_ERROR = "lexer error"  # prefix of errors in what rows share
 
-DEAD_END = "NoExtensionBias"  # prefix of the error where no token is allowed
+DEAD_END = "NoExtensionBias"  # no token is allowed
 
 # ASCII, as in JSON Schema; llguidance takes Unicode's, newer than most clients'
 ASCII_CLASSES: Mapping[str, str] = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
@@ -48,37 +44,37 @@ ASCII_CLASSES: Mapping[str, str] = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-
 CLASS = re.compile(r"\\.", flags=re.DOTALL)
 JSON_RULE = re.compile(r"^(?P<name>\w+): %json (?P<schema>\{.*\})$", flags=re.MULTILINE)
 
-MAX_ITEMS = 10_000  # parses of an ambiguous grammar in one step; a fifth of the library's bound
+MAX_ITEMS = 10_000  # parses of an ambiguity; a fifth of the library's bound
 
-MAX_FUEL = 500_000  # lexer work for one grammar; half the library's bound
+MAX_FUEL = 500_000  # lexer work; half the library's bound
 
-LONGEST_MESSAGE = 400  # of the library's errors shown to a client
+LONGEST_MESSAGE = 400  # of errors
 
 
 class GrammarError(ValueError):
-    """The message is for the client."""
+    """For the client."""
 
 
 class GrammarsFull(GrammarError):
-    """Too many other grammars are in use."""
+    pass
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Compiled:
-    """While it is referenced, it need not be compiled again."""
+    """While referenced, not compiled again."""
 
     grammar: Grammar
-    start: LLMatcher  # at the beginning, its first mask computed; rows copy it
-    bytes: int  # to compile it
-    unchecked: tuple[str, ...] = ()  # where in lenient schemas stands what the library cannot enforce
+    start: LLMatcher  # with its first mask; rows copy it
+    bytes: int
+    unchecked: tuple[str, ...] = ()  # places of unenforced keywords
 
 
 class Grammars:
-    """The compiled grammars of one model: those in use, and the most recent others. Thread-safe.
+    """Those in use, and recent others. Thread-safe.
 
-    vocabulary  writes the tokenizer as JSON (tokenizers' format)
-    width       one more than the largest id of tokenizer and network
-    kept, held  bytes of those not in use, and of all
+    vocabulary  tokenizers' JSON
+    width       largest id + 1
+    kept, held  bytes of unused, of all
     """
 
     def __init__(
@@ -109,7 +105,7 @@ class Grammars:
         return grammar in self._known
 
     def compile(self, grammar: Grammar, size: int = 0) -> Compiled:
-        """Milliseconds for a new grammar of `size` bytes, microseconds for a known one. Raises GrammarError."""
+        """Milliseconds for `size` bytes, or known. Raises GrammarError."""
         with self._lock:
             compiled = self._known.get(grammar)
             if compiled is None and sum(one.bytes for one in self._known.values()) + size > self._held:
@@ -126,14 +122,13 @@ class Grammars:
         return compiled
 
     def spoil(self, grammar: Grammar) -> None:
-        """Compile it again once present calls have ended: its shared lexer cannot go on."""
+        """Recompile: its shared lexer failed."""
         with self._lock:
             if (compiled := self._known.get(grammar)) is not None:
                 self._spoiled.add(compiled)
             self._recent.pop(grammar, None)
 
     def prepare(self) -> None:
-        """Read the vocabulary now; on failure the first grammar fails too."""
         try:
             _ = self._tokenizer
         except GrammarError as error:
@@ -143,7 +138,7 @@ class Grammars:
         text, unchecked = _written(grammar)
         start = LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
         if not start.is_error():
-            start.compute_bitmask()  # fails where nothing matches, or for too much ambiguity
+            start.compute_bitmask()  # fails where nothing matches
         if start.is_error():
             raise _refusal(start.get_error())
         return Compiled(grammar, start, size, tuple(unchecked))
@@ -162,7 +157,7 @@ def _refusal(message: str) -> GrammarError:
 
 
 def tell(message: str) -> str:
-    """The library's message, without traces of its panics."""
+    """Without panics' traces."""
     if "panic" in message:
         log.warning("the grammar library failed: %s", _one_line(message))
         return "is too large or too complex; shorten it"
@@ -170,14 +165,14 @@ def tell(message: str) -> str:
 
 
 def _written(grammar: Grammar) -> tuple[str, list[str]]:
-    """The grammar as the library reads it, and what it leaves unchecked of its schemas. Raises GrammarError."""
+    """For the library, and unenforced places. Raises GrammarError."""
     unchecked: list[str] = []
 
     def fit(rule: re.Match[str]) -> str:
         try:
             schema = orjson.loads(rule["schema"])
         except ValueError:
-            return rule[0]  # which the library words better
+            return rule[0]  # the library's error is better
         return f"{rule['name']}: %json {_fit(schema, schema.get('x-guidance'), rule['name'], unchecked)}"
 
     try:
@@ -198,7 +193,7 @@ def _written(grammar: Grammar) -> tuple[str, list[str]]:
 
 
 def _fit(schema: Any, options: Any, rule: str, unchecked: list[str]) -> str:
-    """A schema of which the library takes everything, as a text with its options in it."""
+    """Fully supported, with options, as text."""
     schema, options = strip_schema(schema), options if isinstance(options, dict) else {}
     if options.get("lenient"):
         schema, without = loosen_schema(schema, _takes)
@@ -211,44 +206,42 @@ def _takes(schema: Any) -> bool:
 
 
 def _one_line(message: str) -> str:
-    """Printable, of bounded length, for a client."""
     line = " ".join(message.split())[:LONGEST_MESSAGE]
     return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
-# thread seconds for a row's masks, and for each token of it: ten times the usual
+# thread seconds: ten times the usual
 MASK_SECONDS, TOKEN_SECONDS = 0.05, 0.001
 
 T = TypeVar("T")
 
 
 class GrammarFault(RowFault):
-    """The message is for the client."""
+    """For the client."""
 
 
 class GrammarTooCostly(GrammarFault):
-    """Masks take more time or memory than a row may have: the grammar's fault."""
+    """Masks take too much time or memory."""
 
     by_client = True
 
 
-# errors after a token that was not allowed; all others come from the grammar
+# ours; others are the grammar's
 OURS = ("doesn't satisfy the grammar", "parser stopped in consume_token")
 
 
 class Matcher:
-    """One row's position in its grammar. One thread at a time; `clock` returns that thread's CPU seconds."""
+    """One thread at a time; `clock`: its CPU seconds."""
 
     def __init__(self, grammars: Grammars, grammar: Grammar, clock: Callable[[], float] = time.thread_time) -> None:
         self._grammars = grammars
         self._grammar = grammar
         self._clock = clock
-        self._taken = 0  # tokens followed
+        self._taken = 0  # tokens
         self._seconds = 0.0
 
     @cached_property
     def _matcher(self) -> LLMatcher:
-        """Made on first use, so that a fault hits its row alone."""
         try:
             return self._grammars.compile(self._grammar).start.deep_copy()
         except GrammarError as error:
@@ -259,23 +252,21 @@ class Matcher:
         return self._matcher.is_stopped()
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Advance over new tokens; raises GrammarFault when they are not allowed."""
+        """Raises GrammarFault."""
         new = list(tokens[self._taken :])
         self._taken = len(tokens)
         if new:
             self._compute(partial(self._matcher.consume_tokens, new))
 
     def allowed(self, tokens: Sequence[int], barred: Collection[int]) -> NDArray[np.uint8]:
-        """A bit for each allowed token, lowest first, in words of 32, without `barred` unless nothing else is allowed.
-        Raises GrammarFault.
-        """
+        """Bits in words of 32, without `barred` unless nothing else is allowed. Raises GrammarFault."""
         self.follow(tokens)
         bits = np.frombuffer(self._compute(self._matcher.compute_bitmask), np.uint8)
         left = _without(bits, barred) if barred else bits
         return left if left.any() else bits
 
     def _compute(self, work: Callable[[], T]) -> T:
-        """Run the library within the row's time budget. Raises GrammarFault."""
+        """Within the budget. Raises GrammarFault."""
         matcher, begin = self._matcher, self._clock()
         result = work()
         self._seconds += self._clock() - begin

@@ -1,7 +1,4 @@
-"""JSON schemas made ready for the grammar library: closed, freed of what binds nothing, and loosened where they may be.
-
-Knows which keywords hold schemas, and which bind nothing; what the library takes it learns by asking.
-"""
+"""Prepares JSON schemas for the grammar library: closes, strips and loosens them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
-Change: TypeAlias = Callable[[Any, str], Any]  # of a schema that stands at a path
+Change: TypeAlias = Callable[[Any, str], Any]  # of a schema at a path
 
 NAMED = {"properties", "patternProperties", "$defs", "definitions"}
 ENFORCED = NAMED | {"allOf", "anyOf", "oneOf", "prefixItems", "items", "additionalProperties"}
@@ -20,7 +17,7 @@ HOLDERS = ENFORCED | BY_NAME | {"not", "if", "then", "else", "contains", "proper
 
 
 def change_inside(schema: Mapping[str, Any], change: Change, path: str, keys: Collection[str]) -> dict[str, Any]:
-    """The schema with each of those changed that it holds under one of these keys."""
+    """Applied to schemas under these keys."""
 
     def changed(key: str, value: Any) -> Any:
         where = f"{path}.{key}".lstrip(".")
@@ -34,7 +31,7 @@ def change_inside(schema: Mapping[str, Any], change: Change, path: str, keys: Co
 
 
 def close_schema(schema: Any, path: str = "") -> Any:
-    """The schema, with all its objects closed whose properties stand in one place."""
+    """Where an object's properties stand in one place."""
     if not isinstance(schema, dict):
         return schema
     closed = change_inside(schema, close_schema, path, ENFORCED - {"allOf", "patternProperties"})
@@ -46,8 +43,8 @@ def close_schema(schema: Any, path: str = "") -> Any:
     return closed
 
 
+# enforced formats; others are annotations
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
-"""What the library enforces; any other format is an annotation, as JSON Schema has it."""
 
 NOTES = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 COUNTS = {end + of for end in ("min", "max") for of in ("Length", "Items", "Properties")}
@@ -56,7 +53,7 @@ DEFINED = {"$defs", "definitions"}
 
 
 def strip_schema(schema: Any, path: str = "") -> Any:
-    """The schema without keywords that hold for every value, and others in the one form that the library takes."""
+    """Without vacuous keywords."""
     if not isinstance(schema, dict):
         return schema
     bare = change_inside(schema, strip_schema, path, HOLDERS)
@@ -70,7 +67,6 @@ def strip_schema(schema: Any, path: str = "") -> Any:
 
 
 def _join(patterns: dict[str, Any], properties: dict[str, Any]) -> None:
-    """Make patterns that are lists of known names a part of these: behind a comma the library would know no other."""
     for pattern, schema in [*patterns.items()]:
         found = SOME_NAMES.fullmatch(pattern)
         if found and properties.keys() >= {*(names := (found[1] or found[2]).split("|"))}:
@@ -79,7 +75,6 @@ def _join(patterns: dict[str, Any], properties: dict[str, Any]) -> None:
 
 
 def _is_any(schema: Any, kind: str = "") -> bool:
-    """Whether every value fits, or every one of a kind."""
     given = {key: one for key, one in schema.items() if key not in NOTES} if isinstance(schema, dict) else schema
     return given in (True, {}, {"type": kind})
 
@@ -102,8 +97,7 @@ _VACUOUS: Mapping[str, Callable[[Any, Mapping[str, Any]], bool]] = {
     "$schema": lambda value, _: "json-schema.org/" not in str(value),
     **dict.fromkeys(("$dynamicAnchor", "$recursiveAnchor", "x-guidance"), lambda _, __: True),
     **dict.fromkeys(("const", "default"), lambda _, __: False),
-}
-"""Keywords that may hold for every value -> whether they do, with their value and their schema; others where null."""
+}  # keyword -> whether it is vacuous; null: always
 
 
 def _is_vacuous(key: str, value: Any, schema: Mapping[str, Any]) -> bool:
@@ -111,7 +105,7 @@ def _is_vacuous(key: str, value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def loosen_schema(schema: dict[str, Any], takes: Callable[[Any], bool]) -> tuple[dict[str, Any], list[str]]:
-    """What is left of a schema without that which the library does not take, and where that stood."""
+    """Without unsupported keywords, and their places."""
     left_out: list[str] = []
 
     def fits(part: Any) -> bool:
@@ -135,7 +129,7 @@ def loosen_schema(schema: dict[str, Any], takes: Callable[[Any], bool]) -> tuple
             if key == "oneOf" and fits({"anyOf": one[key]}):
                 kept["anyOf"] = one[key]
         if f"{path}.patternProperties".lstrip(".") in left_out:
-            kept.pop("additionalProperties", None)  # which would forbid what the patterns allow
+            kept.pop("additionalProperties", None)  # would forbid the patterns'
         return kept
 
     if takes(schema):
@@ -144,7 +138,6 @@ def loosen_schema(schema: dict[str, Any], takes: Callable[[Any], bool]) -> tuple
 
 
 def _without_references(schema: Any, path: str, root: Mapping[str, Any]) -> Any:
-    """The schema without references that lead to a place in the root, where what they lead to is looked at."""
     if not isinstance(schema, dict):
         return schema
     inside = change_inside(schema, partial(_without_references, root=root), path, HOLDERS)
@@ -152,7 +145,7 @@ def _without_references(schema: Any, path: str, root: Mapping[str, Any]) -> Any:
 
 
 def follow_reference(reference: Any, root: Any) -> Any:
-    """What a pointer leads to in the root; None where it leads nowhere, or elsewhere."""
+    """None where it leads nowhere."""
     if not isinstance(reference, str) or not (reference + "/").startswith("#/"):
         return None
     for name in reference.split("/")[1:]:

@@ -1,4 +1,4 @@
-"""How tokens are chosen, when a row ends, and its grammar: frozen and torch-free."""
+"""How tokens are chosen, and rows end; torch-free."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Must match the whole text of an answer."""
+    """Matches the whole answer."""
 
     kind: GrammarKind
     text: str
-    lenient: bool = False  # ignore JSON schema keywords that cannot be enforced
+    lenient: bool = False  # ignore unenforceable keywords
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """`temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0, presence and frequency penalty 0, repetition penalty
-    1 are off. Random numbers depend on `seed` and the row's own step only.
-    """
+    """Off: `temperature` 0 (greedy), `top_k` 0, `top_p` 1, `min_p` 0, penalties 0, repetition penalty 1."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -42,11 +40,11 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
-    logprobs: int | None = None  # alternatives to each token; None: off, 0: the token alone
-    prompt_logprobs: int | None = None  # the same for prompt tokens
-    replay_tokens: int | None = None  # generate this many tokens, for replayed traces; no scheduling decision sees it
-    stop_repetition: bool = False  # end a row that repeats itself; not with a grammar or a prescribed length
-    grammar: Grammar | None = None  # once nothing may follow the row ends, despite `min_tokens` and `ignore_eos`
+    logprobs: int | None = None  # alternatives; None: off
+    prompt_logprobs: int | None = None  # of prompts
+    replay_tokens: int | None = None  # length of a replayed trace, hidden from scheduling
+    stop_repetition: bool = False  # not with a grammar or prescribed length
+    grammar: Grammar | None = None  # ends the row, despite `min_tokens` and `ignore_eos`
 
     @property
     def penalizes(self) -> bool:

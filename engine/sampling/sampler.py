@@ -1,7 +1,4 @@
-"""Chooses each row's next token from its logits, for all rows at once.
-
-Order: banned tokens, grammar, bias, penalties, temperature, min-p, top-k, top-p. Rows pay only for what they ask for.
-"""
+"""Chooses next tokens: bans, grammar, bias, penalties, temperature, min-p, top-k, top-p."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from models.network.likeliest import find_peaks
 
 
 def constrain(rows: Sequence[Row], logits: Tensor) -> tuple[list[int], dict[int, GrammarFault]]:
-    """Mask what grammars forbid, in place on (rows, vocab); the places of rows with one, and faults by place."""
+    """In place on (rows, vocab); constrained places, and faults by place."""
     bits: dict[int, NDArray[np.uint8]] = {}
     faults: dict[int, GrammarFault] = {}
     for place, row in enumerate(rows):
@@ -44,29 +41,29 @@ def constrain(rows: Sequence[Row], logits: Tensor) -> tuple[list[int], dict[int,
 
 
 def unpack(packed: Tensor, width: int) -> Tensor:
-    """(rows, bytes) of eight tokens each, least bit first -> (rows, width) booleans."""
+    """(rows, bytes), least bit first -> (rows, width)."""
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     return ((packed[:, :, None] >> places) & 1).bool().flatten(1)[:, :width]
 
 
-UNKNOWN = array("q", [-1])  # stands for a token that the host has not read
+UNKNOWN = array("q", [-1])  # unread token
 
 NEVER = array("f", [0.0])
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Newest tokens that the host has not read.
+    """On the device only.
 
     tokens  (rows,), -1 where the host has it
-    places  of the rows whose newest token is missing
+    places  of these rows
     """
 
     tokens: Tensor
     places: frozenset[int] = frozenset()
 
     def count_in(self, tokens: Tensor, often: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Put the unread tokens for UNKNOWN in `tokens`, and count them in `often`, for the rows at `places`."""
+        """Replace UNKNOWN in `tokens`, and count them in `often`, for rows at `places`."""
         newest = self.tokens[places]
         tokens = torch.where(tokens < 0, newest, tokens)
         own = tokens == newest
@@ -75,7 +72,7 @@ class Unread:
 
 
 def penalize(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> list[int]:
-    """Apply penalties in place on (rows, vocab); returns the places of rows that have some."""
+    """In place on (rows, vocab); returns penalized places."""
     penalized = [place for place, row in enumerate(rows) if row.sampling.penalizes]
     if not penalized:
         return []
@@ -85,7 +82,7 @@ def penalize(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) 
     given = [(one.repetition_penalty, one.frequency_penalty, one.presence_penalty) for one in wishes]
     more = [1 if place in late else 0 for place in penalized]
     lengths = torch.tensor([len(one.tokens) + extra for one, extra in zip(said, more, strict=True)])
-    # a line for each token of a row: its place, its count in the answer, three penalties
+    # by row and token: place, count in the answer, three penalties
     ids = [np.frombuffer(one.tokens + UNKNOWN * extra, np.int64) for one, extra in zip(said, more, strict=True)]
     counts = [np.frombuffer(one.counts + NEVER * extra, np.float32) for one, extra in zip(said, more, strict=True)]
     often = torch.from_numpy(np.concatenate(counts))
@@ -108,21 +105,21 @@ class NonFiniteLogits(RowFault):
         super().__init__("the model computed a value that is not a finite number")
 
 
-Unchosen: TypeAlias = NonFiniteLogits | GrammarFault  # why a row has no next token
+Unchosen: TypeAlias = NonFiniteLogits | GrammarFault  # no next token
 
 
 class Chosen:
-    """Next tokens, chosen on the device and on their way to the host.
+    """On their way to the host.
 
-    tokens  (rows,), on the device; undefined where a row has none
-    finite  (rows,), on the device
+    tokens  (rows,), undefined where a row has none
+    finite  (rows,)
     """
 
     def __init__(self, rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> None:
         device, late = logits.device, unread.places if unread is not None else ()
         steps = [row.step + (place in late) for place, row in enumerate(rows)]
         self.rows = rows
-        self.redrawn = False  # whether the host drew another token than the device had
+        self.redrawn = False  # the host drew another token
         peaks, self.tokens = find_peaks(logits)
         self.finite = torch.isfinite(peaks)
         self._wants = [place for place, row in enumerate(rows) if row.sampling.logprobs is not None]
@@ -143,7 +140,7 @@ class Chosen:
         self._fetch = Fetch(torch.stack([self.tokens, self.finite.long(), settled]), *scores)
 
     def _draw(self, logits: Tensor, settled: Tensor, steps: Sequence[int] | None) -> Tensor:
-        """Draw tokens for sampled rows; returns which are settled, (rows,)."""
+        """(rows,): settled."""
         rows, at = [self.rows[place] for place in self._draws], send(self._draws, logits.device)
         some = logits if len(rows) == len(self.rows) else logits[at]
         self._drawn = draw(rows, some, None if steps is None else [steps[place] for place in self._draws])
@@ -151,7 +148,7 @@ class Chosen:
         return settled if self._drawn.settled is None else settled.index_copy_(0, at, self._drawn.settled.long())
 
     def read(self) -> list[Choice | Unchosen]:
-        """Each row's token, or why it has none; the only place where the host waits for the device."""
+        """The only wait for the device."""
         found, *scores = self._fetch.read()
         tokens, finite, settled = found.tolist()
         failed: dict[int, Unchosen] = {**self._faults}
@@ -171,9 +168,8 @@ class Chosen:
 
 
 def choose(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> Chosen:
-    """Choose next tokens from logits (rows, vocab) in float32, changed in place after log-probabilities are taken.
-
-    With `unread` the host does not wait before it reads. Rows with a grammar need their tokens read.
+    """From logits (rows, vocab) in float32, overwritten. With `unread` the host does not wait; grammars need their
+    tokens.
     """
     return Chosen(rows, logits, unread)
 
@@ -185,10 +181,10 @@ def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
 def shape(
     rows: Sequence[Row], logits: Tensor, constrained: Sequence[int], steps: Sequence[int], unread: Unread | None
 ) -> set[int]:
-    """Apply bans, bias and penalties in place on (rows, vocab); returns changed places.
+    """In place on (rows, vocab); returns changed places.
 
-    constrained  places of rows that a grammar has masked
-    steps        index of each row's next token
+    constrained  by grammars
+    steps        of next tokens
     """
     barred = [(place, row.barred_at(step)) for place, (row, step) in enumerate(zip(rows, steps, strict=True))]
     cells = [(place, token) for place, tokens in barred if place not in constrained for token in tokens]
@@ -204,7 +200,7 @@ def shape(
 
 
 def score(logprobs: Tensor, tokens: Tensor, most: int) -> Sequence[Tensor]:
-    """Of log-probabilities (rows, vocab): the token's, how many are larger, the `most` likeliest and their ids."""
+    """Of (rows, vocab): the token's, its rank, the `most` likeliest and ids."""
     own = logprobs.gather(1, tokens[:, None])
     return own[:, 0], (logprobs > own).sum(dim=-1), *logprobs.topk(most, dim=-1)
 

@@ -1,8 +1,4 @@
-"""A simulated batch: lengths in place of tokens, rows x columns in closed form, so that many iterations are one
-addition.
-
-The batch counts its iterations and opened columns; a row's length is its length on joining plus iterations since.
-"""
+"""A simulated batch in closed form: iterations and columns are counted, and lengths derived."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dataclasses import dataclass
 from engine.device import DeviceRow
 from engine.messages import BatchShape, FinishReason, RowSpec, RowUpdate, Tally
 
-TOKEN = 0  # never read, only counted
+TOKEN = 0  # never read
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +19,26 @@ class SimulatedKv:
 
 class SimulatedRow(DeviceRow):
     kv: SimulatedKv | None
-    step = 0  # tokens generated, as of `since` while the row runs
+    step = 0  # tokens, as of `since`
     reported = 0  # tokens
-    since = 0  # iteration at which it joined
-    offset = 0  # columns of the row less those opened before it joined
-    own = 0  # tokens with K and V less the iterations so far
+    since = 0  # iteration of joining
+    offset = 0  # columns less those opened before joining
+    own = 0  # cached tokens less iterations so far
     ends_at = 0  # iteration of its last token
-    words: Sequence[str] = ()  # filler text, a word a token
+    words: Sequence[str] = ()  # filler
 
     def __init__(self, spec: RowSpec) -> None:
         super().__init__(spec)
         most, replayed = spec.sampling.max_tokens, spec.sampling.replay_tokens
-        self.total = most if replayed is None else min(replayed, most)  # tokens at its end
+        self.total = most if replayed is None else min(replayed, most)
 
     @property
     def ended(self) -> bool:
         return self.step >= self.total
 
     def report(self) -> RowUpdate:
-        """All tokens not yet reported."""
         begin, self.reported = self.reported, self.step
-        replayed = self.total == self.sampling.replay_tokens  # ended as recorded, by an end token
+        replayed = self.total == self.sampling.replay_tokens  # ended as recorded
         words, count = self.words, self.step - begin
         return RowUpdate(
             self.row_id,
@@ -56,56 +51,55 @@ class SimulatedRow(DeviceRow):
 
 @dataclass(frozen=True, slots=True)
 class RowSums:
-    """Sums that hold until a row joins, leaves or ends."""
+    """Valid until a row joins, leaves or ends."""
 
-    farthest: int  # greatest offset
+    farthest: int
     live: int
-    next_end: int  # first iteration that ends a live row
-    own: int  # the live rows' tokens at iteration 0
+    next_end: int
+    own: int  # at iteration 0
 
 
 class SimulatedBatch:
-    """Rows that decode together within `capacity_tokens` cells."""
+    """Within `capacity_tokens` cells."""
 
     def __init__(self, capacity_tokens: int, max_rows: int, headroom: int, *, reads_padding: bool = True) -> None:
-        """`reads_padding`: each row reads the whole window, not only its own columns."""
+        """`reads_padding`: the whole window."""
         self.capacity_tokens = capacity_tokens
         self.rows: list[SimulatedRow] = []
         self.iterations = 0
         self._max_rows = max_rows
         self._headroom = headroom
         self._reads_padding = reads_padding
-        self._opened = 0  # since the start
-        self._bounds: RowSums | None = None  # None: compute again
+        self._opened = 0
+        self._bounds: RowSums | None = None  # None: recompute
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def window(self) -> int:
-        """Columns read by an iteration, without its own."""
+        """Columns of an iteration."""
         return self._found.farthest + self._opened if self.rows else 0
 
     @property
     def cells(self) -> int:
-        """Cells read by an iteration, without its own column."""
+        """Cells of an iteration."""
         if self._reads_padding:
             return len(self) * self.window
         return sum(row.offset for row in self.rows) + len(self) * self._opened
 
     @property
     def live(self) -> int:
-        """Rows that have not ended."""
         return self._found.live
 
     @property
     def until_next_end(self) -> int | None:
-        """Iterations; None when all have ended."""
+        """None when all have ended."""
         return self._found.next_end - self.iterations if self._found.live else None
 
     @property
     def room(self) -> int:
-        """Iterations until memory is full."""
+        """Iterations."""
         return self.capacity_tokens // len(self) - self.window
 
     def can_step(self) -> bool:
@@ -121,7 +115,7 @@ class SimulatedBatch:
         return self._has_room(len(self) + len(lengths), self.window + max(lengths) - 1)
 
     def insert(self, row: SimulatedRow, under_way: int = 0) -> None:
-        """Join after the `under_way` iterations that run without the row."""
+        """After the `under_way` iterations."""
         row.since, row.offset = self.iterations + under_way, row.cached_tokens - self._opened - under_way
         row.own = row.cached_tokens - row.since
         row.ends_at = row.since + row.total - row.step
@@ -134,14 +128,13 @@ class SimulatedBatch:
         self._bounds = None
 
     def settle(self, row: SimulatedRow) -> None:
-        """Bring a row's count up to date."""
         made = max(0, self.iterations - row.since)
         row.step, row.since = min(row.step + made, row.total), row.since + made
 
     def tally(self, iterations: int) -> Tally:
-        """Tokens computed and read by the next iterations; no row may end before the last."""
+        """Of the next iterations, in which no row ends early."""
         live, ended = self.live, len(self) - self.live
-        grown = iterations * (iterations + 1) // 2  # reads of the columns that they open
+        grown = iterations * (iterations + 1) // 2  # reads of new columns
         reads = iterations * self.cells + len(self) * grown
         own = iterations * (self._found.own + live * self.iterations) + live * grown
         invalid = ended * (iterations * self.window + grown) if self._reads_padding else reads - own
@@ -154,12 +147,12 @@ class SimulatedBatch:
         )
 
     def step(self, iterations: int) -> None:
-        """Decode; no row may end before the last iteration."""
+        """No row may end early."""
         self.iterations += iterations
         self._opened += iterations
 
     def enter(self, joining: Sequence[SimulatedRow]) -> None:
-        """An iteration in which rows enter by shape; the others get as many columns."""
+        """By shape; the others get as many columns."""
         self.iterations += 1
         self._opened += max(row.length for row in joining)
         for row in joining:
@@ -170,7 +163,6 @@ class SimulatedBatch:
         self.capacity_tokens = capacity_tokens
 
     def just_ended(self) -> list[SimulatedRow]:
-        """Rows that the latest iteration ended, settled."""
         if self._bounds is not None and self._bounds.next_end > self.iterations:
             return []
         self._bounds = None

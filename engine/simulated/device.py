@@ -1,7 +1,4 @@
-"""A device that only computes time; uninterrupted decode iterations are one unit of work.
-
-KV copies out and back are charged when the row returns to a batch.
-"""
+"""Computes time only; uninterrupted iterations are one unit of work."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from engine.messages import RowSpec, RowUpdate, Tally
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.machine import Cost, Work
 
-GLANCE = 32  # iterations between reports of running rows' lengths
+GLANCE = 32  # iterations between reports of lengths
 
 
 class SimulatedDevice:
@@ -28,12 +25,12 @@ class SimulatedDevice:
         self._prefixes = PrefixCache[SimulatedKv](0, chunk=1) if prefixes is None else prefixes
         self._cost = cost
         self.max_prefill_tokens = max_prefill_tokens
-        self.prefilling: list[SimulatedRow] = []  # longest first; rows leave once their prompt is read
-        self._kept = 0  # cached columns of the group
-        self._read = 0  # columns read
-        self._copying = 0.0  # seconds of copies before the next action
-        self._under_way = 0  # iterations begun before their rows were looked at
-        self._glance = 0  # iteration of the last report of all rows
+        self.prefilling: list[SimulatedRow] = []  # longest first
+        self._kept = 0  # cached columns
+        self._read = 0  # columns
+        self._copying = 0.0  # seconds of copies due
+        self._under_way = 0  # iterations
+        self._glance = 0
 
     def new_row(self, spec: RowSpec) -> SimulatedRow:
         return SimulatedRow(spec)
@@ -42,7 +39,7 @@ class SimulatedDevice:
         return self._prefixes.length(row.prompt, row.cache_scope)
 
     def kv_bytes(self, row: SimulatedRow) -> int:
-        """One a token: host memory is unbounded here."""
+        """One a token: unbounded."""
         return self._settled(row).cached_tokens
 
     def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
@@ -61,7 +58,7 @@ class SimulatedDevice:
         return True
 
     def fetch(self, row: SimulatedRow) -> None:
-        """Nothing: copies are charged when the row joins."""
+        """Charged on joining."""
 
     def unreported(self, rows: Sequence[SimulatedRow]) -> Sequence[RowUpdate]:
         return [row.report() for row in rows if self._settled(row).step > row.reported]
@@ -74,7 +71,7 @@ class SimulatedDevice:
     # Computing
 
     def work(self, action: Action, entering: Sequence[SimulatedRow], most: float) -> Work:
-        """`most`: decode iterations after which the rules decide something."""
+        """`most` iterations, until a decision."""
         if action is Action.PREFILL:
             return _indivisible(action, self._chunk_seconds())
         copying, self._copying = self._copying, 0.0
@@ -101,16 +98,13 @@ class SimulatedDevice:
         return min(self._read + columns, self.prefilling[0].length)
 
     def _chunk_seconds(self) -> float:
-        """Seconds of the next chunk, the first with the copy of cached prefixes; chunks of equal rows add up to the
-        group's time.
-        """
         rows = len(self.prefilling)
         before = self._cost.prefill(rows, self._read) if self._read else 0.0
         copying = self._cost.copy(rows * self._kept) if self._kept and self._read == self._kept else 0.0
         return copying + self._cost.prefill(rows, self._chunk_end()) - before
 
     def chunk_done(self) -> bool:
-        """Prefill and decode do not overlap here."""
+        """No overlap here."""
         return True
 
     def collect_chunk(self) -> StepOutcome[SimulatedRow]:
@@ -143,7 +137,6 @@ class SimulatedDevice:
         return StepOutcome(self._look(), tally=tally)
 
     def _look(self) -> list[RowUpdate]:
-        """Report ended rows, and from time to time all."""
         updates = [row.report() for row in self.batch.just_ended()]
         if not self._closed and self.batch.iterations - self._glance >= GLANCE:
             self._glance = self.batch.iterations
@@ -155,7 +148,6 @@ class SimulatedDevice:
         return any(row.group.terms.closed for row in self.batch.rows[:1])
 
     def _iterations_to_look(self) -> int:
-        """Iterations until memory is full, a row ends, or a report is due."""
         bounds = [self.batch.room]
         if self.batch.until_next_end is not None:
             bounds.append(self.batch.until_next_end)

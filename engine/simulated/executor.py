@@ -1,7 +1,4 @@
-"""An executor whose work takes the time that a cost model says, on a clock that its owner moves.
-
-Takes and returns a real executor's commands and reports. Computes only at events, so simulated hours take seconds.
-"""
+"""A simulated executor with a cost model, on a clock that its owner moves."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ from engine.simulated.machine import Cost, Pace, Work, keep_pace
 
 @dataclass(slots=True)
 class DeviceUsage:
-    """Seconds that a simulated device has spent."""
+    """Seconds."""
 
-    prefill: float = 0.0  # entries by shape included
+    prefill: float = 0.0  # with entries by shape
     decode: float = 0.0
-    row_decode: float = 0.0  # summed over rows: divided by `decode`, the mean batch size
-    last: float = 0.0  # clock time of the last work's end
+    row_decode: float = 0.0  # over rows: / `decode` = mean batch size
+    last: float = 0.0  # clock time
 
     def book(self, work: Work, rows: int, now: float) -> None:
         self.last = now
@@ -38,10 +35,7 @@ class DeviceUsage:
 
 
 class SimulatedExecutor:
-    """A port of the scheduler. The clock's owner moves it to `due`, calls `advance`, and so on.
-
-    Executors that share a store can resume each other's rows.
-    """
+    """The owner moves the clock to `due`, and calls `advance`. A shared store lets rows migrate."""
 
     def __init__(
         self,
@@ -57,10 +51,10 @@ class SimulatedExecutor:
         reads_padding: bool = True,
         pace: Pace = keep_pace,
     ) -> None:
-        """`max_prefill_tokens`: cells of a prefill chunk; None reads every group at once."""
+        """`max_prefill_tokens` of a chunk; None: unbounded."""
         self.info = info
         self.alive = True
-        self.due = math.inf  # clock time of its next event; infinity: the next command
+        self.due = math.inf  # clock time; infinity: on a command
         self.usage = DeviceUsage()
         self._now = now
         self._pace = pace
@@ -74,10 +68,10 @@ class SimulatedExecutor:
         self._work: Work | None = None
         self._began = 0.0
         self._turns = 0
-        self._shape = self._table.shape()  # as last reported
+        self._shape = self._table.shape()
 
     def post(self, command: Command) -> None:
-        """Taken up before the next turn; cuts current work short where it must."""
+        """Cuts current work short where it must."""
         if not self.alive:
             return
         self._inbox.append(command)
@@ -88,19 +82,17 @@ class SimulatedExecutor:
             self.due = max(self._now(), self._began + self._work.seconds)
 
     def withdraw(self) -> tuple[Command, ...]:
-        """Take back commands not yet taken up."""
         commands, self._inbox = self._inbox, []
         return tuple(commands)
 
     def advance(self) -> None:
-        """Finish the current work, else take up commands and begin some."""
+        """Finish work, else begin some."""
         if self._work is not None:
             self._end(self._work)
         else:
             self._begin()
 
     def _can_wait(self, command: Command) -> bool:
-        """Whether a command changes nothing before the current work ends."""
         return isinstance(command, Admit) and command.terms.closed and self._table.closed is not None
 
     def _end(self, work: Work) -> None:
@@ -124,8 +116,8 @@ class SimulatedExecutor:
         self._report(0.0)
 
     def _next_work(self) -> Work | None:
-        """None when there is nothing to do."""
-        for _ in range(4 * len(self._table.rows)):  # each time the rules return None they move a row
+        """None when idle."""
+        for _ in range(4 * len(self._table.rows)):  # each None moves a row
             action = self._lifecycle.next()
             if action is not None:
                 work = self._device.work(action, self._lifecycle.entering, self._lifecycle.iterations_to_look())
@@ -135,7 +127,6 @@ class SimulatedExecutor:
         return None
 
     def _report(self, seconds: float) -> None:
-        """Report finished work, or what rows got before the next."""
         report = self._table.report(self.info.index, self._turns, seconds)
         emptied = self._table.idle and report.shape != self._shape
         if seconds or report.updates or report.begun or report.handed_back or report.tally != Tally() or emptied:

@@ -1,8 +1,4 @@
-"""The simulated device step by step in real time, behind an executor thread: the whole server runs on it, with filler
-text.
-
-Answers are as long as allowed (`max_tokens` or `replay_tokens`), as with `ignore_eos`.
-"""
+"""The simulated device in real time behind an executor thread, with filler text as long as allowed."""
 
 from __future__ import annotations
 
@@ -18,21 +14,17 @@ from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.device import SimulatedDevice
 from engine.simulated.machine import Cost
 
-PR_SET_TIMERSLACK = 29  # prctl(2)'s option for how late, in ns, a thread's sleeps may end; 50,000 by default
+PR_SET_TIMERSLACK = 29  # prctl(2): timer slack in ns, 50,000 by default
 
 
 class NotComputed(RowFault):
-    """The client asks for numbers that only a network computes."""
+    """Only a network computes it."""
 
     by_client = True
 
 
 class VirtualDevice(SimulatedDevice):
-    """Takes the seconds of a cost model, and reports each step's tokens.
-
-    A step begins before the last one's tokens are read, as on a GPU: host work shorter than a step delays none. A row
-    that ended meanwhile is computed once in vain; one that joins is in the step after the one under way.
-    """
+    """Steps are launched ahead, as on a GPU."""
 
     def __init__(
         self,
@@ -49,8 +41,8 @@ class VirtualDevice(SimulatedDevice):
         text = f"{name} takes time and computes nothing: this text is filler."
         self._words = [f"{word} " for word in text.split()]
         self._clock, self._sleep = clock, sleep
-        self._read_at = 0.0  # when the current chunk is read
-        self._stepped_at = 0.0  # when the latest step ends
+        self._read_at = 0.0  # time
+        self._stepped_at = 0.0  # time
         self._sleeps_well = False
 
     def new_row(self, spec: RowSpec) -> SimulatedRow:
@@ -59,12 +51,12 @@ class VirtualDevice(SimulatedDevice):
         return row
 
     def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
-        if not self.batch.rows:  # the rows of the current step are gone
+        if not self.batch.rows:  # rows gone
             self._under_way = 0
         super().insert(row, lasting=lasting)
 
     def launch_chunk(self, rows: Sequence[SimulatedRow]) -> Tally:
-        """Begin a chunk now, in its own stream; it delays the step beside it by its own time."""
+        """Delays the step beside it by its own time."""
         launched, now = super().launch_chunk(rows), self._clock()
         seconds = self.work(Action.PREFILL, (), 1).seconds
         self._read_at = now + seconds
@@ -74,7 +66,7 @@ class VirtualDevice(SimulatedDevice):
 
     def collect_chunk(self) -> StepOutcome[SimulatedRow]:
         self._sleep_until(self._read_at)
-        if not self.prefilling:  # its last row was cancelled meanwhile
+        if not self.prefilling:  # cancelled meanwhile
             return StepOutcome()
         outcome = super().collect_chunk()
         asked = [(row, row.sampling) for row in outcome.read]
@@ -85,19 +77,19 @@ class VirtualDevice(SimulatedDevice):
 
     def enter(self, rows: Sequence[SimulatedRow]) -> StepOutcome[SimulatedRow]:
         if self._under_way:
-            self.batch.step(1)  # its tokens are reported with this step's
+            self.batch.step(1)  # reported with this step
         self._begin(Action.ENTER, rows)
         self._under_way = 0
         self._sleep_until(self._stepped_at)
         return super().enter(rows)
 
     def step(self, iterations: int) -> StepOutcome[SimulatedRow]:
-        """One step; the next one is under way when its tokens are read."""
+        """Launched ahead."""
         if not self._under_way:
             self._begin(Action.DECODE)
         end, tally = self._stepped_at, self.batch.tally(1)
         self.batch.step(1)
-        self.batch.just_ended()  # so that bounds are computed again
+        self.batch.just_ended()  # recompute bounds
         self._under_way = int(self.batch.live > 0 and self.batch.can_step())
         if self._under_way:
             self._begin(Action.DECODE)
@@ -106,18 +98,16 @@ class VirtualDevice(SimulatedDevice):
         return StepOutcome(updates, tally=replace(tally, generated=len(updates)))
 
     def _begin(self, action: Action, entering: Sequence[SimulatedRow] = ()) -> None:
-        """Begin once the device is free."""
         self._stepped_at = max(self._clock(), self._stepped_at) + self.work(action, entering, 1).seconds
 
     def _sleep_until(self, end: float) -> None:
-        if not self._sleeps_well:  # a setting of each thread
+        if not self._sleeps_well:  # by thread
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
             self._sleeps_well = True
         while (left := end - self._clock()) > 0:
             self._sleep(left)
 
     def _look(self) -> list[RowUpdate]:
-        """Report each row with a new token."""
         rows = [row for row in self.batch.rows if row.reported < row.total]
         for row in rows:
             self.batch.settle(row)

@@ -89,10 +89,8 @@ def measure(
     metrics: Iterable[str] = tuple(METRICS),
     goals: Mapping[str, float] = MappingProxyType({}),
 ) -> Json:
-    """The figures of a run of `duration` seconds; goals are bounds in seconds by metric.
-
-    Goodput, of requests that met every goal, is null without goals. `uncounted` answers count chunks as tokens. Peaks
-    are of whole seconds from the first request.
+    """Goals are bounds in seconds by metric; goodput, of requests that met all, is null without. `uncounted` answers
+    count chunks as tokens.
     """
     completed = [outcome for outcome in outcomes if outcome.completed]
     statuses = Counter(outcome.status for outcome in outcomes)
@@ -158,7 +156,6 @@ def _find_peak_tokens(completed: Sequence[RequestOutcome]) -> float:
 
 
 def _find_peak_requests(outcomes: Sequence[RequestOutcome]) -> int:
-    """Most requests at one time; ends count before begins."""
     changes = sorted([(one.sent, 1) for one in outcomes] + [(one.end, -1) for one in outcomes])
     running = peak = 0
     for _, change in changes:

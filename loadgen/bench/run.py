@@ -149,7 +149,6 @@ async def _connect(asked: BenchFlags, connections: int) -> AsyncIterator[tuple[C
 async def _warm_up(
     client: Client, form: RequestForm, asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch
 ) -> None:
-    """One request at least must succeed."""
     first = islice(cycle(prompts), asked.num_warmups)
     requests = [form.fill(replace(prompt, follow_ups=()), index) for index, prompt in enumerate(first)]
     if not requests:
@@ -209,7 +208,6 @@ def _print(done: Benchmark, asked: BenchFlags) -> None:
 
 
 def _list_notes(done: Benchmark) -> Iterator[str]:
-    """What to know before believing the figures."""
     if done.run.interrupted:
         yield f"interrupted: these are the {len(done.run.outcomes)} of {done.run.planned} requests that had ended"
     yield from list_errors(done.run.outcomes)
@@ -223,7 +221,6 @@ def _list_notes(done: Benchmark) -> Iterator[str]:
 
 
 def _document(asked: BenchFlags, done: Benchmark, date: str) -> dict[str, object]:
-    """Settings under their flags' names. Headers stay out: they may hold keys."""
     return {
         "date": date,
         "label": asked.label,

@@ -131,7 +131,6 @@ async def _require_stream(response: aiohttp.ClientResponse) -> None:
 
 
 async def _read_to_end(response: aiohttp.ClientResponse) -> None:
-    """Errors behind the end marker leave the answer complete."""
     with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(LINGER):
             while await response.content.readany():

@@ -73,7 +73,6 @@ def collect_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find_gpus() -> str:
-    """By the driver's own tool; empty without it."""
     try:
         said = subprocess.run(["nvidia-smi", *GPU_QUERY], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,8 +1,4 @@
-"""A comparison as data: its plan, every run, and verdicts.
-
-A difference is real if it exceeds that between rounds: a confidence interval of the paired mean change by Student's t,
-on logarithms of ratios where there are ratios.
-"""
+"""A comparison as data. Differences are real by Student's t on paired changes over rounds, logarithms where ratios."""
 
 from __future__ import annotations
 

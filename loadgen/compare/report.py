@@ -85,7 +85,6 @@ def find_warnings(comparison: Comparison) -> Iterator[str]:
 
 
 def _warn_of_uneven_work(comparison: Comparison, point: LoadPoint) -> Iterator[str]:
-    """Latencies say little about schedulers where answers differ in length."""
     made = {
         name: max(tokens.values())
         for name in comparison.names

@@ -71,7 +71,6 @@ def run_server(
 
 @contextmanager
 def _hold_signals() -> Iterator[None]:
-    """An exception while it starts another would leave that process behind."""
     held: list[int] = []
     with handle_signals(dict.fromkeys(ENDING, lambda one, frame: held.append(one))):
         yield

@@ -47,7 +47,7 @@ def run_gpu(asked: GpuBench) -> int:
 
 
 def run_quality(asked: QualityBench) -> None:
-    """Compare how well a model foretells text with its weights in fewer bits.
+    """Compare how well a model predicts text with its weights in fewer bits.
 
     Perplexity of the same texts in float32, and with weights kept as --quantization says.
     """

@@ -31,14 +31,14 @@ class SimulatedMachine:
     """The machine that is simulated."""
 
     cost: str = option(DEFAULT_COST, metavar="NAME")
-    """how fast executors are: v100-chatglm-6b, a100-llama2-13b-hf, a100-llama2-13b-ds or ssjf, as the papers tell;
+    """how fast executors are: v100-chatglm-6b, a100-llama2-13b-hf, a100-llama2-13b-ds or ssjf, by the papers;
     cpu-smollm2-135m, two cores of a CPU; a profile's file; or `profile`, the latest of this machine"""
     profile: bool = option(True)
     """whether the scheduler knows from the start how fast executors are; else it learns that from their steps"""
     nodes: Count = option(1)
     """whole servers of that kind, behind a router"""
     router: Literal["work", "pow2", "round-robin"] = option("work")
-    """to which node a request goes; work: where it is expected to be done first, by what nodes tell every second; pow2:
+    """to which node a request goes; work: where it is expected to be done first, by reports every second; pow2:
     of two drawn by chance to the one with fewer requests; round-robin: to one after another"""
     workers: Count | None = option(None)
     """executors of a node (default: the preset's, else 1)"""
@@ -129,7 +129,7 @@ class Validation:
     """The comparison with the real engine."""
 
     validate: str | None = option(None, nargs="?", const="", metavar="MODEL")
-    """play one trace on the real engine and in the simulator with this machine's profile, and tell how far apart they
+    """play one trace on the real engine and in the simulator with this machine's profile, and say how far apart they
     are at the speed of that run; the exit code is 1 when a mean is more than 5 % off, or a p99 more than 10 %. The
     engine's settings come from the environment, as for `lengthwise serve`, and from the flags above that mean the same;
     not --cost"""

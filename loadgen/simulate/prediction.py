@@ -103,12 +103,10 @@ def replay_forecasts(forecasts: Sequence[Forecast]) -> Predict:
 
 
 def _inverted(seed: int) -> Predict:
-    """The longest answers are predicted shortest."""
     return lambda sampling: sampling.max_tokens + 1 - true_length(sampling)
 
 
 def _tenfold(seed: int) -> Predict:
-    """Ten times too long or a tenth, equally likely."""
     rng = random.Random(seed)
     return lambda sampling: true_length(sampling) * rng.choice((0.1, 10.0))
 

@@ -1,4 +1,4 @@
-"""Simulations side by side, also over swept flags: table, page, CSV, and data."""
+"""Simulations side by side: table, page, CSV, data."""
 
 from __future__ import annotations
 
@@ -71,7 +71,6 @@ def _read_axis(text: str) -> Axis:
 
 
 def _write_out(sweep: str, part: str) -> Iterator[str]:
-    """FIRST:LAST:STEP expanded, LAST included."""
     found = RANGE.fullmatch(part)
     if found is None:
         yield part
@@ -102,7 +101,6 @@ class Ran:
 
 
 def _by_point(runs: Sequence[Ran]) -> Iterator[tuple[Values, Results]]:
-    """By point, then strategy."""
     for point, some in groupby(runs, key=lambda one: one.point):
         found: dict[str, list[Json]] = {}
         for one in some:

@@ -188,7 +188,6 @@ class _Simulator:
         return self.due[0][0] if self.due else math.inf
 
     def _move(self) -> None:
-        """To the next event."""
         time = min(self._next_arrival, min(node.due for node in self.nodes))
         if time == math.inf:
             left = len(self.requests) - self.ended
@@ -210,7 +209,6 @@ class _Simulator:
             self.requests.append(request)
 
     def _make_prompt(self, place: int) -> tuple[int, ...]:
-        """Distinct by conversation and place."""
         length = self.trace[place].input_length
         if self.turns == 1:
             return self.prompts.setdefault(length, (0,) * length)
@@ -219,7 +217,6 @@ class _Simulator:
         return tuple(range(begin, begin + self.history.get(conversation, 0) + length))
 
     def _follow(self, request: Request, place: int) -> None:
-        """Let a conversation's next turn come."""
         following = place + 1
         if following % self.turns == 0 or following == len(self.trace):
             return
@@ -294,10 +291,8 @@ def measure_slowdown(one: Served, cost: Cost) -> float:
 
 
 def measure_simulation(simulation: Simulation, cost: Cost | None = None) -> Figures:
-    """Latencies are null where nothing was completed.
-
-    Seconds unless named otherwise. The mean batch size counts ended rows that keep their slot; pad and invalid tokens
-    and slices are means of a request; `completion_std` is of the times at which executors finished (SCLS, 3.2).
+    """Latencies are null without completed requests; seconds by default. Batch sizes count ended rows in slots; pad,
+    invalid and slices are means of a request; `completion_std`: executors' ends (SCLS, 3.2).
     """
     requests, workers, duration = simulation.requests, simulation.workers, simulation.duration
     done = [one for one in requests if one.completed]

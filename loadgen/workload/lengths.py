@@ -1,7 +1,4 @@
-"""Traces as arrival times and lengths: all that a simulation needs, and what trace workloads are made of.
-
-It knows no prompt. A trace is read in its format, put in order, cut and scaled.
-"""
+"""Traces as arrival times and lengths, read in their formats, ordered, cut and scaled."""
 
 from __future__ import annotations
 
@@ -23,17 +20,16 @@ from models.progress import say
 T = TypeVar("T")
 
 TRUNCATED = "the file may be truncated"
-GZIP = b"\x1f\x8b"
-"""Bytes that a compressed file begins with."""
+GZIP = b"\x1f\x8b"  # magic bytes
 
 
 def at(path: Path, line: int, reason: str) -> UserError:
-    """The error for one line of a file, counted from 1."""
+    """An error in a line, from 1."""
     return UserError(f"{path}, line {line}: {reason}")
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Every line with its number, its end included; raises UserError where it is not UTF-8."""
+    """With numbers and line ends; raises UserError unless UTF-8."""
     number, raw = 0, b""
     try:
         with path.open("rb") as file:
@@ -47,7 +43,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def json_lines(path: Path, kind: type[T]) -> Iterator[tuple[int, T]]:
-    """The values of a JSONL file, all of one type, with their lines; empty lines are passed over."""
+    """With their lines; empty ones are ignored."""
     decoder = msgspec.json.Decoder(kind)
     for number, text in text_lines(path):
         if text.strip():
@@ -58,7 +54,7 @@ def json_lines(path: Path, kind: type[T]) -> Iterator[tuple[int, T]]:
 
 
 def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The objects of a JSONL file that have at least `columns`, with their lines."""
+    """Objects with at least `columns`, and their lines."""
     for number, row in json_lines(path, dict[str, Any]):
         if missing := [key for key in columns if key not in row]:
             raise at(path, number, f"lacks {', '.join(missing)}")
@@ -66,8 +62,7 @@ def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping
 
 
 def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """The rows below a header that has at least `columns`, by column, with the numbers of their last lines; empty lines
-    are passed over."""
+    """By column, with their last lines; empty ones are ignored."""
     reader = csv.reader((text for _, text in text_lines(path)), strict=True)
     rows = ([field.strip() for field in row] for row in reader if row)
     try:
@@ -84,33 +79,32 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[
 
 
 Time: TypeAlias = Annotated[float, Meta(ge=0, le=1e15)]
-Tokens: TypeAlias = Annotated[float, Meta(ge=0, le=10_000_000)]  # some files have 15.0; more is a damaged number
+Tokens: TypeAlias = Annotated[float, Meta(ge=0, le=10_000_000)]  # some files have 15.0; larger numbers are damage
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """One request: seconds after the start, tokens of its prompt, tokens of its answer, and who sends it."""
+    """Seconds after the start, tokens, and the sender."""
 
     arrival: float
     input_length: int
     output_length: int
     client: str = ""
-    chat: str = ""  # the request's id, in traces that name the turn before each
-    parent: str = ""  # the `chat` of the turn before; empty for the first
+    chat: str = ""  # id, where traces name earlier turns
+    parent: str = ""  # `chat` of the turn before, or empty
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How to read rows; columns of time, prompt tokens and answer tokens, then others that must be there."""
+    """Columns of time, prompt and answer tokens, then other required ones."""
 
     rows: Callable[[Path, Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]
     columns: tuple[str, ...]
-    per_second: float = 1.0
-    """Units of time in a second, where times are numbers."""
-    foreign: str | None = None  # a column that only Qwen-Bailian's rows have
+    per_second: float = 1.0  # of numeric times
+    foreign: str | None = None  # only in Qwen-Bailian's rows
 
     def read(self, path: Path) -> Iterator[Lengths]:
-        """Every request of a file, its arrival by the trace's own clock; raises UserError."""
+        """By the trace's own clock; raises UserError."""
         time, prompt, answer, *_ = self.columns
         for line, row in self.rows(path, self.columns):
             if self.foreign in row:
@@ -126,7 +120,6 @@ class Format:
 
 
 def _seconds(path: Path, line: int, name: str, value: Any, per_second: float) -> float:
-    """The seconds of a time, which is a number or a date, in UTC unless it says otherwise."""
     with suppress(msgspec.ValidationError):
         return msgspec.convert(value, Time, strict=False) / per_second
     with suppress(TypeError, ValueError):
@@ -152,14 +145,14 @@ TRACES: Mapping[str, Format] = {
     "azure": Format(csv_rows, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
     "burstgpt": Format(csv_rows, ("Timestamp", "Request tokens", "Response tokens")),
     "servegen": Format(csv_rows, ("timestamp", "input_tokens", "output_tokens")),
-    # Of both, hash_ids, the shared prefixes, are not used.
+    # hash_ids, the shared prefixes, are ignored in both
     "mooncake": Format(json_rows, LENGTH_COLUMNS, per_second=1000.0, foreign="chat_id"),
     "qwen-bailian": Format(json_rows, (*LENGTH_COLUMNS, "chat_id")),
 }
 
 
 def recognize(path: Path) -> Format:
-    """The format that a file's first line shows; raises UserError where that is none of them."""
+    """By the first line; raises UserError."""
     first = next((text for _, text in text_lines(path) if text.strip()), "")
     if first.lstrip().startswith("{"):
         return TRACES["qwen-bailian" if '"chat_id"' in first else "mooncake"]
@@ -174,30 +167,22 @@ def recognize(path: Path) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Which part of a trace to play, and how."""
+    """The part of a trace to play."""
 
-    start: float = 0.0
-    """Seconds after the trace's first request, in the trace's time."""
-    duration: float = math.inf
-    """Seconds from there, in the trace's time."""
-    speed: float = 1.0
-    """2 plays the trace in half its time."""
-    max_input: int | None = None
-    """Longer prompts are clipped to this many tokens."""
-    max_output: int | None = None
-    """Longer answers are clipped to this many tokens."""
-    limit: int | None = None
-    """At most this many requests, the first ones."""
+    start: float = 0.0  # seconds of the trace's time
+    duration: float = math.inf  # seconds of the trace's time
+    speed: float = 1.0  # 2 halves the time
+    max_input: int | None = None  # tokens
+    max_output: int | None = None  # tokens
+    limit: int | None = None  # requests
 
 
 WHOLE = Cut()
 
 
 def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Lengths]:
-    """Requests of the trace in the order they arrive; `kind` is a name in TRACES, None: what the file shows.
-
-    The whole file is checked, also what the cut leaves out. Requests of no tokens, or with an answer of none, failed:
-    they are left out, and a line says how many. Raises UserError for a wrong file and for a cut that holds no request.
+    """In order of arrival; `kind` is a name in TRACES, or None to recognize it. The whole file is checked; failed
+    requests (no tokens) are left out and counted. Raises UserError, also for an empty cut.
     """
     form = recognize(path) if kind is None else TRACES[kind]
     read = list(form.read(path))
@@ -225,11 +210,10 @@ def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Le
 
 
 def tell_left_out(path: Path, count: int, of: int, what: str) -> None:
-    """Say how many rows of a file are not used, unless it is none."""
+    """Report unused rows."""
     if count:
         say(f"{path}: {count} of {of} rows are left out: {what}")
 
 
 def clip(length: int, bound: int | None) -> int:
-    """The length, or the bound where it is longer."""
     return length if bound is None else min(length, bound)

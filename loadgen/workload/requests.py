@@ -1,4 +1,4 @@
-"""A workload: the flags that choose it, and its requests, which are all read and checked before the first is sent."""
+"""A workload's flags and requests, all checked before the first is sent."""
 
 from __future__ import annotations
 
@@ -51,34 +51,32 @@ class Workload:
 
     @property
     def file(self) -> Path:
-        """The dataset's file, where it has one."""
+        """If any."""
         assert self.dataset_path is not None, "refused before"
         return self.dataset_path
 
     def cut(self, limit: int) -> Cut:
-        """The part of a trace to play, of `limit` requests at most."""
+        """At most `limit` requests."""
         return Cut(
             self.trace_start, self.trace_duration, self.trace_speed, self.max_input_len, self.max_output_len, limit
         )
 
     @property
     def replays(self) -> bool:
-        """Whether requests carry their answer's length."""
+        """Whether requests carry lengths."""
         return self.dataset_name in TRACES if self.replay_lengths is None else self.replay_lengths
 
     def refuse(self) -> None:
-        """Raise UserError where flags contradict each other."""
+        """Raises UserError for contradictions."""
         if self.dataset_name in NEED_FILE and self.dataset_path is None:
             raise UserError(f"the dataset {self.dataset_name} needs a file: give --dataset-path FILE")
         if self.dataset_name not in NEED_FILE and self.dataset_path is not None:
             raise UserError(f"the dataset {self.dataset_name} reads no file; leave {self.dataset_path} out")
 
 
-LEAST_MODULES, REQUESTS_PER_MODULE = 16, 16
-"""Modules that `builtin` reads at least, and requests for which it reads one more."""
+LEAST_MODULES, REQUESTS_PER_MODULE = 16, 16  # of `builtin`
 
-DRAWS_PER_REQUEST = 100
-"""Requests of `builtin` to draw at most for each that is short enough."""
+DRAWS_PER_REQUEST = 100  # bound of drawing short enough ones of `builtin`
 
 
 def _builtin(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.Random) -> list[LoadPrompt]:
@@ -91,7 +89,6 @@ def _builtin(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random
 
 
 def _short(samples: Iterable[Sample], asked: Workload, vocabulary: Vocabulary) -> Iterator[Sample]:
-    """Those whose text is short enough."""
     longest = math.inf if asked.max_input_len is None else asked.max_input_len
     return (one for one in samples if one.input_length(vocabulary.count) <= longest)
 
@@ -111,7 +108,6 @@ def _sharegpt(asked: Workload, requests: int, vocabulary: Vocabulary, rng: rando
 
 
 def _draw(prompts: Sequence[LoadPrompt], asked: Workload, requests: int, rng: random.Random) -> list[LoadPrompt]:
-    """The number of requests that are wanted, in random order; all prompts are used equally often."""
     if not prompts:
         raise UserError(f"{asked.file}: no request is within the bounds; raise --max-input-len")
     drawn: list[LoadPrompt] = []
@@ -124,7 +120,7 @@ def _random(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.
     ratio = asked.random_range_ratio
 
     def draw(mean: int, most: int | None) -> int:
-        """A length uniform in mean * [1 - ratio, 1 + ratio], as `vllm bench serve` draws it."""
+        """Uniform in mean * [1 - ratio, 1 + ratio], as in `vllm bench serve`."""
         return clip(rng.randint(max(1, math.floor(mean * (1 - ratio))), max(1, math.ceil(mean * (1 + ratio)))), most)
 
     means = (asked.random_input_len, asked.max_input_len), (asked.random_output_len, asked.max_output_len)
@@ -139,7 +135,6 @@ def _trace(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.R
 def _of_tokens(
     lengths: Iterable[Lengths], asked: Workload, vocabulary: Vocabulary, rng: random.Random
 ) -> list[LoadPrompt]:
-    """Prompts of random tokens: windows of one shuffled vocabulary, so that even a million tokens are made at once."""
     ids = list(vocabulary.ids)
     rng.shuffle(ids)
     prompts = []
@@ -162,7 +157,7 @@ DATASETS: Mapping[str, Callable[[Workload, int, Vocabulary, random.Random], list
 
 
 def join_turns(prompts: Sequence[LoadPrompt], turns: int) -> list[LoadPrompt]:
-    """Conversations of `turns` chat requests each, in their order; the last one may be shorter. Raises UserError."""
+    """In order; the last may be shorter. Raises UserError."""
     if turns > 1 and not all(prompt.messages for prompt in prompts):
         raise UserError("--turns: this workload's requests are not chat messages, so none can follow another")
     texts = ["\n\n".join(message["content"] for message in prompt.messages) for prompt in prompts]
@@ -172,12 +167,11 @@ def join_turns(prompts: Sequence[LoadPrompt], turns: int) -> list[LoadPrompt]:
     ]
 
 
-IMPOSED = ("random", *TRACES)
-"""Datasets of random tokens: no model ends an answer to them at a length that means anything."""
+IMPOSED = ("random", *TRACES)  # random tokens, without a natural end
 
 
 def load(workload: Workload, requests: int, seed: int) -> list[LoadPrompt]:
-    """The requests of a workload, in the order to send them; traces may hold fewer than asked for. Raises UserError."""
+    """In order of sending; traces may hold fewer. Raises UserError."""
     workload.refuse()
     vocabulary = load_vocabulary(workload.tokenizer, workload.random_vocab_size)
     prompts = DATASETS[workload.dataset_name](workload, requests, vocabulary, random.Random(f"{seed}, part 0"))
@@ -187,15 +181,12 @@ def load(workload: Workload, requests: int, seed: int) -> list[LoadPrompt]:
 
 
 def ignores_eos(workload: Workload) -> bool:
-    """Whether the requests need ignore_eos: they are random tokens, and the lengths are imposed by max_tokens alone."""
+    """For random tokens, whose lengths max_tokens imposes."""
     return workload.dataset_name in IMPOSED and not workload.replays
 
 
 def _finished(prompt: LoadPrompt, workload: Workload, bound: int | None) -> LoadPrompt:
-    """The request with its max_tokens.
-
-    Replayed answers all get the same bound, so that it tells the server nothing about the length of one.
-    """
+    """Replayed ones share a bound, which reveals nothing."""
     length = None if prompt.replay_tokens is None else clip(prompt.replay_tokens, workload.max_output_len)
     if workload.replays:
         return replace(prompt, max_tokens=bound, replay_tokens=length)

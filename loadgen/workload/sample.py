@@ -1,5 +1,5 @@
-"""Requests made of text, with the answers that they might get; the workloads `jsonl` and `sharegpt`, which read such
-from files; and prompts of random tokens. Tokens are counted with a tokenizer, else estimated from characters.
+"""Requests of texts with answers, from `jsonl` and `sharegpt` files, and random prompts; tokens by a tokenizer, or
+estimated.
 """
 
 from __future__ import annotations
@@ -18,29 +18,20 @@ from loadgen.client.request import LoadPrompt
 from loadgen.workload.lengths import at, json_lines, tell_left_out, text_lines
 from models.errors import UserError
 
-Count: TypeAlias = Callable[[str], int]
-"""Tokens of a text, special ones aside."""
+Count: TypeAlias = Callable[[str], int]  # tokens of a text, without special ones
 
-VOCABULARY = 32_000
-"""Token ids below this are known to nearly every model in use."""
+VOCABULARY = 32_000  # ids known to nearly every model
 
-CHARACTERS_PER_TOKEN = 4
-"""For ASCII text; other characters are counted as a token each."""
+CHARACTERS_PER_TOKEN = 4  # in ASCII; other characters are a token each
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A request made of text, and how long its answer is."""
-
     label: str
-    instruction: str
-    """The task, sent as the system message; may be empty."""
+    instruction: str  # system message, may be empty
     input: str
-    """The user's own text."""
-    reference: str = ""
-    """A text whose length tells the answer's: the answer itself, or what it is a version of. Empty: not known."""
-    stretch: float = 1.0
-    """The answer's tokens per token of the reference."""
+    reference: str = ""  # determines the answer's length, or empty
+    stretch: float = 1.0  # answer tokens a reference token
 
     def messages(self) -> tuple[Mapping[str, str], ...]:
         user = {"role": "user", "content": self.input or self.instruction}
@@ -49,20 +40,20 @@ class Sample:
         return ({"role": "system", "content": self.instruction}, user)
 
     def prompt(self, count: Count) -> LoadPrompt:
-        """The request, its answer's length in `replay_tokens`."""
+        """With the length in `replay_tokens`."""
         return LoadPrompt(messages=self.messages(), label=self.label, replay_tokens=self.output_length(count))
 
     def input_length(self, count: Count) -> int:
-        """Tokens of instruction and input; the chat template adds some."""
+        """Without the chat template."""
         return count(self.instruction) + count(self.input)
 
     def output_length(self, count: Count) -> int | None:
-        """Tokens of the answer, the end token included (G(p) of the design); None where it is not known."""
+        """G(p), end token included; None if unknown."""
         return round(count(self.reference) * self.stretch) + 1 if self.reference else None
 
 
 class Line(msgspec.Struct):
-    """A line of a `jsonl` file."""
+    """Of a `jsonl` file."""
 
     instruction: str | None = None
     input: str | None = None
@@ -71,10 +62,8 @@ class Line(msgspec.Struct):
 
 
 def read_jsonl(path: Path, *, need_reference: bool) -> list[Sample]:
-    """Every line's request; raises UserError, also for a line without a reference where one is needed.
-
-    `turns` are what a user said one after the other. The answers in between are not in the file, so the turns are
-    sent as one message, the last of them at its end; `input` is then not used.
+    """Raises UserError, also for a missing reference. `turns`, without answers, are sent as one message instead of
+    `input`.
     """
     samples = []
     for number, line in json_lines(path, Line):
@@ -89,14 +78,13 @@ def read_jsonl(path: Path, *, need_reference: bool) -> list[Sample]:
     return samples
 
 
-LEAST, LONGEST = 4, 1024
-"""Tokens that questions and answers must have, and that questions may have at most."""
+LEAST, LONGEST = 4, 1024  # tokens of questions and answers, and of questions at most
 
 HUMANS = ("human", "user")
 
 
 class Turn(msgspec.Struct, rename={"sender": "from"}):
-    """What one side of a conversation said: ShareGPT has `from` and `value`, others have OpenAI's words."""
+    """ShareGPT's names, or OpenAI's."""
 
     value: str | None = None
     sender: str | None = None
@@ -113,14 +101,14 @@ class Turn(msgspec.Struct, rename={"sender": "from"}):
 
 
 class Conversation(msgspec.Struct):
-    """An entry of a ShareGPT file, which has one of these names."""
+    """ShareGPT's."""
 
     conversations: list[Turn] | None = None
     conversation: list[Turn] | None = None
     messages: list[Turn] | None = None
 
     def first_exchange(self) -> Sample | None:
-        """The first question that is answered, unless either is blank."""
+        """Unless blank."""
         turns = self.conversations or self.conversation or self.messages or ()
         for question, answer in pairwise(turns):
             if question.is_human and not answer.is_human:
@@ -130,9 +118,7 @@ class Conversation(msgspec.Struct):
 
 
 def read_sharegpt(path: Path) -> list[Sample]:
-    """A list of objects with `conversations`. Those that cannot be read, or have no question with an answer, are left
-    out, and a line says how many. Raises UserError.
-    """
+    """Objects with `conversations`; unusable ones are counted. Raises UserError."""
     try:
         entries = msgspec.json.decode("".join(text for _, text in text_lines(path)), type=list[msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -149,27 +135,21 @@ def read_sharegpt(path: Path) -> list[Sample]:
 
 
 def fits(question: int, answer: int, longest: int | None) -> bool:
-    """Whether an exchange of so many tokens is used: `vllm bench serve` leaves out what is very short or long.
-
-    Question and answer together may have twice the tokens that a question may have.
-    """
+    """By the bounds of `vllm bench serve`: both together twice a question."""
     longest = LONGEST if longest is None else longest
     return LEAST <= question <= longest and answer >= LEAST and question + answer <= 2 * longest
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The way to count tokens, and the ids that random prompts are made of."""
+    """Counts tokens, and has ids for random prompts."""
 
     count: Count
     ids: tuple[int, ...]
 
 
 def load_vocabulary(tokenizer: Path | None, size: int | None) -> Vocabulary:
-    """The vocabulary of a folder with a tokenizer.json, or an assumed one of `size` ids; raises UserError.
-
-    Of an assumed one, the first hundredth of the ids is not used: that is where control tokens are.
-    """
+    """Of a tokenizer.json's folder, or `size` ids without the first hundredth, control tokens; raises UserError."""
     if tokenizer is not None:
         return _of_tokenizer(tokenizer, size)
     size = VOCABULARY if size is None else size
@@ -177,14 +157,13 @@ def load_vocabulary(tokenizer: Path | None, size: int | None) -> Vocabulary:
 
 
 def estimate(text: str) -> int:
-    """Tokens of a text, from its characters: English and code come within 15 % of what
-    a byte-level tokenizer of 49,152 tokens counts."""
+    """Within 15 % of a byte-level tokenizer of 49,152 tokens, for English and code."""
     plain = len(text) if text.isascii() else sum(character.isascii() for character in text)
     return -(-plain // CHARACTERS_PER_TOKEN) + len(text) - plain
 
 
 def _of_tokenizer(folder: Path, size: int | None) -> Vocabulary:
-    from tokenizers import Tokenizer  # of no use to most commands
+    from tokenizers import Tokenizer  # rarely needed
 
     file = folder / "tokenizer.json"
     try:

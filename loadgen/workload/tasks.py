@@ -1,9 +1,6 @@
-"""The workload `builtin`: the eight tasks of Magnus (section IV: machine translation and code translation twice each,
-grammar correction, text detoxification, bug fixing, code comment) on real prose and real functions from the source of
-the Python that runs this. Nothing of it is imported or run.
-
-Where the library holds the answer, as for mending and commenting, the reference is that answer. Translations it does
-not hold: their length is the original's times a ratio that scatters, assumed rather than measured.
+"""The workload `builtin`: Magnus's eight tasks (section IV) on prose and functions of Python's own sources, never
+imported. Mending and commenting have references; translations' lengths are assumed, a scattered ratio of the
+original's.
 """
 
 from __future__ import annotations
@@ -26,13 +23,12 @@ from models.errors import UserError
 
 Definition: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
-LONGEST_FUNCTION = 4000
-"""Characters; longer functions are generated tables more often than code."""
+LONGEST_FUNCTION = 4000  # characters; longer ones are mostly generated tables
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function's source without its docstring, from the left margin, and that docstring."""
+    """Source without docstring, dedented, and docstring."""
 
     source: str
     docstring: str
@@ -40,20 +36,13 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The texts and functions of some modules."""
-
-    documents: tuple[tuple[str, ...], ...]
-    """The sentences of each module, in order."""
+    documents: tuple[tuple[str, ...], ...]  # sentences by module
     functions: tuple[Function, ...]
-    documented: tuple[Function, ...]
-    """The functions that have a docstring."""
+    documented: tuple[Function, ...]  # with docstrings
 
 
 def read_material(rng: random.Random, modules: int, root: Path | None = None) -> Material:
-    """Texts of so many modules, drawn at random from the standard library or from another folder.
-
-    A module takes about 15 ms. Raises UserError where there is no source.
-    """
+    """Of random modules of the standard library or a folder, 15 ms each. Raises UserError without source."""
     folder = Path(sysconfig.get_path("stdlib")) if root is None else root
     files = sorted(folder.glob("*.py"))
     trees = list(_trees(rng.sample(files, min(modules, len(files)))))
@@ -69,9 +58,8 @@ def read_material(rng: random.Random, modules: int, root: Path | None = None) ->
 
 
 def _trees(files: Sequence[Path]) -> Iterator[tuple[str, ast.Module]]:
-    """Each file that can be read and parsed, with its source; others are passed over."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd escapes in others' strings
+        warnings.simplefilter("ignore")  # in others' strings
         for file in files:
             try:
                 with tokenize.open(file) as stream:
@@ -82,7 +70,6 @@ def _trees(files: Sequence[Path]) -> Iterator[tuple[str, ast.Module]]:
 
 
 def _definitions(node: Definition) -> Iterator[Definition]:
-    """The module, class or function and those within, outside of branches: much faster than a walk over everything."""
     yield node
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -102,7 +89,7 @@ def _sentences(tree: ast.Module) -> Iterator[str]:
 
 
 def prose(docstring: str) -> Iterator[str]:
-    """The sentences of a docstring; lists, examples and headings are left out."""
+    """Sentences, without lists, examples and headings."""
     for paragraph in re.split(r"\n\s*\n", docstring):
         text = " ".join(paragraph.split())
         for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", text):
@@ -129,7 +116,6 @@ def _functions(source: str, tree: ast.Module) -> Iterator[Function]:
 
 
 def _without_docstring(lines: list[str], node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """The function's lines; empty when nothing but a docstring, or one on the line of `def`, makes its body."""
     first, last = node.lineno - 1, node.end_lineno or node.lineno
     if ast.get_docstring(node, clean=False) is None:
         return textwrap.dedent("\n".join(lines[first:last]))
@@ -145,7 +131,7 @@ TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("damage.toml"
 
 
 def bad_grammar(sentence: str, rng: random.Random) -> str:
-    """The sentence with one to three mistakes that people make; never the sentence itself."""
+    """With one to three common mistakes."""
     words = sentence.split(" ")
     for _ in range(rng.randint(1, 3)):
         rng.choice((_drop_article, _wrong_word, _repeat, _misspell))(words, rng)
@@ -175,7 +161,6 @@ def _repeat(words: list[str], rng: random.Random) -> None:
 
 
 def _misspell(words: list[str], rng: random.Random) -> None:
-    """Swap two different neighbouring letters of the longest word, or double its last character."""
     place = max(range(len(words)), key=lambda one: len(words[one]))
     word = words[place]
     pairs = [at for at in range(len(word) - 1) if word[at] != word[at + 1] and word[at : at + 2].isalpha()]
@@ -187,7 +172,7 @@ def _misspell(words: list[str], rng: random.Random) -> None:
 
 
 def rude(sentence: str, rng: random.Random) -> str:
-    """The sentence said rudely, with insults at some nouns and at the reader."""
+    """With insults."""
     sworn = re.sub(
         r"\b(the|a|this) (?=[a-z])",
         lambda found: f"{found[1]} {rng.choice(TABLES['insults'])} " if rng.random() < 0.4 else found[0],
@@ -199,7 +184,7 @@ def rude(sentence: str, rng: random.Random) -> str:
 
 
 def buggy(source: str, rng: random.Random) -> str:
-    """The function with one bug below its first line: a line is lost where none of the known bugs fits."""
+    """With one bug, a lost line if nothing else fits."""
     head, _, body = source.partition("\n")
     sites = [(found, bug) for pattern, bug in TABLES["bugs"] for found in re.finditer(pattern, body)]
     if not sites:
@@ -210,28 +195,21 @@ def buggy(source: str, rng: random.Random) -> str:
     return f"{head}\n{body[: found.start()]}{bug}{body[found.end() :]}"
 
 
-SCATTER = 0.12
-"""Standard deviation of a translation's length, as a share of the ratio."""
+SCATTER = 0.12  # relative deviation of a translation's length
 
-Drawn: TypeAlias = tuple[str, str]
-"""The user's text, and the one whose length tells the answer's."""
+Drawn: TypeAlias = tuple[str, str]  # user's text, reference
 
 Draw: TypeAlias = Callable[[Material, random.Random], Drawn]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task: its instruction, and how a request of it is drawn."""
-
     name: str
-    draw: str
-    """A name in DRAWS."""
+    draw: str  # in DRAWS
     instruction: str
-    ratio: float | None = None
-    """Tokens of a translation per token of the original."""
+    ratio: float | None = None  # translation tokens an original token
 
     def sample(self, material: Material, rng: random.Random) -> Sample:
-        """Draw a request."""
         text, reference = DRAWS[self.draw](material, rng)
         stretch = 1.0 if self.ratio is None else max(0.5, rng.gauss(self.ratio, SCATTER * self.ratio))
         return Sample(f"builtin/{self.name}", self.instruction, text, reference, stretch)
@@ -240,11 +218,10 @@ class Task:
 TASKS = tuple(
     Task(**task) for task in tomllib.loads(Path(__file__).with_name("tasks.toml").read_text("utf-8"))["tasks"]
 )
-"""The eight tasks."""
 
 
 def samples(material: Material, rng: random.Random) -> Iterator[Sample]:
-    """Requests without end, every task equally often; the same ones for the same material and state of `rng`."""
+    """Endless, every task equally often, determined by material and `rng`."""
     tasks = list(TASKS)
     while True:
         rng.shuffle(tasks)
@@ -252,7 +229,7 @@ def samples(material: Material, rng: random.Random) -> Iterator[Sample]:
 
 
 def _passage(material: Material, rng: random.Random, longest: int) -> list[str]:
-    """One to `longest` sentences that follow each other, short passages as likely as ones twice as long."""
+    """One to `longest` sentences, log-uniform."""
     document = rng.choice(material.documents)
     count = min(len(document), round(longest ** rng.random()))
     start = rng.randrange(len(document) - count + 1)
@@ -260,7 +237,7 @@ def _passage(material: Material, rng: random.Random, longest: int) -> list[str]:
 
 
 def _draw_text(longest: int, spoil: Callable[[str, random.Random], str] | None = None) -> Draw:
-    """Draws a passage of at most `longest` sentences, each of them spoilt for the user's text."""
+    """At most `longest` sentences, spoilt one by one."""
 
     def draw(material: Material, rng: random.Random) -> Drawn:
         right = _passage(material, rng, longest)

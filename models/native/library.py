@@ -1,4 +1,4 @@
-"""The compiled pass: which build of it this CPU can run, and its structures as ctypes sees them (see pass.h)."""
+"""Builds of the compiled pass, and its structures in ctypes (pass.h)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ BUILDS = {
     "avx512_bf16": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq", "avx512_vnni", "avx512_bf16"),
     "avx512": ("avx512_f", "avx512_bw", "avx512_vl", "avx512_dq"),
     "avx2": ("avx2", "fma3"),
-}
-"""Builds from the fastest on, and what each asks of the CPU, in torch's words."""
+}  # fastest first, with required CPU capabilities in torch's words
 
 
 class MatrixFields(Structure):
@@ -62,30 +61,24 @@ class PassFields(Structure):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One build of the pass."""
-
     build: str
-    lanes: int
-    """Numbers in one of its vectors; a panel of weights has twice as many outputs."""
+    lanes: int  # of a vector; a panel has twice as many outputs
+    # pass.h, without the interpreter lock: lengthwise_open (None without memory or threads; structures must outlive
+    # it), lengthwise_run (one at a time; nonzero without memory), lengthwise_close
     functions: ctypes.CDLL
-    """Those of pass.h, which run without Python's lock: lengthwise_open (a network, whose structures must outlive it,
-    with so many threads, one of them the caller's; None where memory or threads lack), lengthwise_run (one pass at a
-    time; not 0 where memory lacks) and lengthwise_close."""
 
     @property
     def computes_bfloat16(self) -> bool:
-        """Whether it multiplies bfloat16 by bfloat16."""
         return self.build == "avx512_bf16"
 
     @property
     def multiplies_levels(self) -> bool:
-        """Whether it multiplies weights in 8 and in 4 bits."""
         return bool(self.functions.lengthwise_multiplies_levels())
 
 
 @cache
 def find_library(build: str | None = None) -> Library | None:
-    """The fastest build, or the named one, that was compiled and that this CPU can run; None where there is none."""
+    """The fastest usable build, or the named one, or None."""
     able = torch.cpu.get_capabilities()
     for name, needed in BUILDS.items():
         if build not in (None, name) or not all(able.get(one) for one in needed):
@@ -98,7 +91,7 @@ def find_library(build: str | None = None) -> Library | None:
 
 
 def _load(build: str, path: Path) -> Library | None:
-    """The build at a path; None where it was compiled from another version of its source."""
+    """None for another source version."""
     functions = ctypes.CDLL(str(path))
     told = getattr(functions, "lengthwise_sizes", None)
     sizes = [ctypes.sizeof(one) for one in (NetworkFields, LayerFields, PassFields)]

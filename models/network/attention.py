@@ -1,5 +1,5 @@
-"""Attention over borrowed K and V, registered with transformers as `lengthwise`. Never copies K and V: grouped
-queries share a K head in the kernel, or are folded into the query axis.
+"""Attention over borrowed K and V, never copied: grouped queries share a head in the kernel, or fold into the query
+axis.
 """
 
 from __future__ import annotations
@@ -19,35 +19,32 @@ from models.network.packing import packs
 
 ATTENTION = "lengthwise"
 
-# queries of one kernel call in prefill, from the pass's begin, so that chunks at its multiples change no numbers
+# queries of a kernel call in prefill; chunks at multiples change no numbers
 QUERY_BLOCK = 64
 
-# rows x columns from which gapless K and V are multiplied as batches: half the fused kernel's time with many rows,
-# twice with one row of 100 columns
+# rows x columns from which gapless K and V are multiplied as batches: half the fused kernel's time with many rows
 LEAST_CELLS = 512
 
 
 @cache
 def multiplies_batches(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether batched products beat the fused kernel in decode: in bfloat16, by oneDNN. torch would copy K and V with
-    gaps.
-    """
+    """In bfloat16, by oneDNN; torch would copy gaps."""
     return dtype is torch.bfloat16 and packs(dtype, device)
 
 
 def reads_whole_pitch(rows: int, pitch: int) -> bool:
-    """`pitch`: columns of memory between two rows."""
+    """`pitch`: columns between two rows."""
     return rows * pitch >= LEAST_CELLS
 
 
 @dataclass(frozen=True, slots=True)
 class Causal:
-    """New tokens of the last columns: each reads all columns up to its own."""
+    """New tokens last, each reading up to its own column."""
 
-    _triangles: dict[int, Tensor] = field(default_factory=dict)  # one a pass, by columns
+    _triangles: dict[int, Tensor] = field(default_factory=dict)  # by columns
 
     def triangle(self, new: int, columns: int, query: Tensor) -> Tensor:
-        """(new, columns): 0 where readable, else -inf."""
+        """(new, columns): 0 or -inf."""
         if columns not in self._triangles:
             blocked = torch.full((new, columns), -torch.inf, dtype=query.dtype, device=query.device)
             self._triangles[columns] = blocked.triu_(columns - new + 1)
@@ -55,21 +52,17 @@ class Causal:
 
 
 class VarlenAttention(Protocol):
-    """One new token a row over the row's run of K and V."""
-
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
         """query (rows, heads, dim); key, value (tokens, kv_heads, dim) -> (rows, heads, dim)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Cells for one new token of each row: a run in memory (tokens, kv_heads, dim).
-
-    Starts and lengths are on the device, so that a captured pass serves any. `attend` gets K and V as all of that
-    memory.
+    """A run in memory (tokens, kv_heads, dim) for one new token a row; on the device, so that a captured pass serves
+    any.
     """
 
-    starts: Tensor  # (rows + 1,) int32: first token of each run; the last is unused
+    starts: Tensor  # (rows + 1,) int32; the last is unused
     lengths: Tensor  # (rows,) int32, at least 1
     places: Tensor  # (rows + 1,) int32: 0, 1, ...
     longest: int  # bound of all lengths
@@ -79,7 +72,6 @@ class Runs:
     def listed(
         starts: Sequence[int], lengths: Sequence[int], longest: int, attention: VarlenAttention, device: torch.device
     ) -> Runs:
-        """From host numbers."""
         numbers = ([*starts, 0], lengths, range(len(lengths) + 1))
         first, count, places = (torch.tensor(each, dtype=torch.int32, device=device) for each in numbers)
         return Runs(first, count, places, longest, attention)
@@ -88,21 +80,18 @@ class Runs:
 # what new tokens may read: a tensor as in `masked_attention`, runs; None: causal
 Mask: TypeAlias = Tensor | Causal | Runs | None
 
-Select: TypeAlias = tuple[Tensor, Tensor] | None  # rows and places of some new tokens, each (k,); None: all
+Select: TypeAlias = tuple[Tensor, Tensor] | None  # rows and places, each (k,); None: all
 
 
 def has_flash(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
-    """Whether `flash_attention` computes this."""
     sized = dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= 256
-    # ROCm's takes no lengths of runs
+    # ROCm takes no lengths of runs
     built = torch.backends.cuda.is_flash_attention_available() and torch.version.hip is None
     return device.type == "cuda" and sized and built and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
-    """torch's variable-length flash attention: no mask, padding or copied heads. Runs may be anywhere; nothing is
-    checked.
-    """
+    """Variable-length, without mask or copied heads; unchecked."""
     found: Tensor = torch.ops.aten._flash_attention_forward(
         query, key, value, runs.places, runs.starts, 1, runs.longest, 0.0, False, False,
         scale=scale, seqused_k=runs.lengths,
@@ -111,7 +100,7 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale
 
 
 def gather_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scale: float | None) -> Tensor:
-    """The same in plain torch: `longest` cells of each row, ending with its run, are copied and masked."""
+    """In plain torch: `longest` cells of each row, masked."""
     starts = runs.starts[:-1, None]
     cells = starts + runs.lengths[:, None] + torch.arange(-runs.longest, 0, device=starts.device)
     own = cells >= starts
@@ -121,11 +110,7 @@ def gather_attention(query: Tensor, key: Tensor, value: Tensor, runs: Runs, scal
 
 
 def prepare_mask(mask: Mask, new: int, dtype: torch.dtype, kv_heads: int) -> Mask:
-    """A mask for all layers of a pass, lest each widen it.
-
-    A tensor becomes an addend to scores: for one new token (rows, kv_heads, 1, columns), for several with second size
-    1.
-    """
+    """For all layers: an addend, for one new token (rows, kv_heads, 1, columns), else with second size 1."""
     if mask is None and new > 1:
         return Causal()
     if not isinstance(mask, Tensor):
@@ -148,14 +133,14 @@ def masked_attention(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """In the calling convention of transformers' AttentionInterface.
+    """For transformers' AttentionInterface.
 
         query           (rows, heads, new, dim)
         key, value      (rows, kv_heads, columns, dim)
         attention_mask  (rows or 1, 1, new, columns), True: readable; None: causal, new tokens last
         returns         (rows, new, heads, dim)
 
-    Raises ValueError for extras that are not supported.
+    Raises ValueError for unsupported extras.
     """
     if softcap is not None or s_aux is not None or position_bias is not None:
         raise ValueError("this network needs soft-capped, sink or biased attention, which is not supported")
@@ -164,9 +149,7 @@ def masked_attention(
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float | None) -> Tensor:
-    """As `masked_attention`, with a prepared mask; for runs, key and value are (tokens, kv_heads, dim). Returns
-    (rows, heads, new, dim).
-    """
+    """With a prepared mask; for runs, key and value are (tokens, kv_heads, dim). Returns (rows, heads, new, dim)."""
     if isinstance(mask, Causal):
         return _causal(query, key, value, mask, scale)
     if isinstance(mask, Runs):
@@ -175,14 +158,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float |
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, causal: Causal, scale: float | None) -> Tensor:
-    """Each block of queries over the columns up to its last, the block's own under a triangle.
+    """By blocks of queries.
 
              0     begin  columns
     block 0  .....t               '.' readable   't' triangle
     block 1  ..........t
     """
     new = query.shape[2]
-    size = new if query.is_cuda else QUERY_BLOCK  # a GPU wants few kernels, and its products depend on `new` anyway
+    size = new if query.is_cuda else QUERY_BLOCK  # GPUs want few kernels
     begin, blocks = key.shape[2] - new, []
     for first in range(0, new, size):
         last = min(first + size, new)
@@ -212,10 +195,8 @@ def _has_amx() -> bool:
 
 
 def _folded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Queries (rows, kv_heads * group, new, dim) as (rows, kv_heads, group * new, dim).
-
-    CUDA's masked kernels would copy K and V otherwise. On a CPU without AMX it is five times as fast in bfloat16 (32
-    rows of 128 columns), with AMX a quarter slower.
+    """Queries (rows, kv_heads * group, new, dim) as (rows, kv_heads, group * new, dim): CUDA's masked kernels would
+    copy K and V; on a CPU without AMX five times as fast in bfloat16, with AMX a quarter slower.
     """
     rows, heads, new, dim = query.shape
     kv_heads = key.shape[1]
@@ -233,10 +214,10 @@ def _is_batch(key: Tensor) -> bool:
 
 
 def _multiply_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-    """One new token a row, scores rounded to the dtype.
+    """One new token a row.
 
-    queries (rows * kv_heads, group, dim) @ keys (rows * kv_heads, dim, columns)
-    scores  (rows * kv_heads, group, columns) @ values (rows * kv_heads, columns, dim)
+    queries (rows * kv_heads, group, dim) @ keys (rows * kv_heads, dim, columns) scores (rows * kv_heads, group,
+    columns) @ values (rows * kv_heads, columns, dim)
     """
     rows, heads, _, dim = query.shape
     kv_heads, columns = key.shape[1:3]
@@ -248,6 +229,6 @@ def _multiply_batches(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, s
 
 
 def register() -> str:
-    """Returns its name in transformers; idempotent."""
+    """Idempotent; returns its name in transformers."""
     AttentionInterface.register(ATTENTION, masked_attention)
     return ATTENTION

@@ -1,4 +1,4 @@
-"""Token embeddings as plain arrays, of a loaded network or of a folder."""
+"""Token embeddings as arrays."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from models.catalog.checkpoint import weight_files
 from models.network.loader import LoadedModel, LoadError, read_config
 
-ROWS = 8192  # at a time: 134 MB at 4,096 numbers each
+ROWS = 8192  # 134 MB at 4,096 numbers each
 
 
 def token_embeddings(model: LoadedModel) -> Iterator[NDArray[np.float32]]:
-    """(vocabulary, hidden) in parts of ROWS tokens; never quantized."""
+    """(vocabulary, hidden) in parts of ROWS; never quantized."""
     embeddings = model.network.embeddings.detach()
     for first in range(0, len(embeddings), ROWS):
         yield embeddings[first : first + ROWS].to("cpu", torch.float32).numpy()
 
 
 def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
-    """(vocabulary, hidden) in parts of ROWS tokens. Raises LoadError."""
+    """(vocabulary, hidden) in parts of ROWS. Raises LoadError."""
     names = _names(folder)
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as file:
@@ -40,7 +40,6 @@ def read_token_embeddings(folder: Path) -> Iterator[NDArray[np.float32]]:
 
 
 def _names(folder: Path) -> set[str]:
-    """With or without the prefix of the network below the head."""
     with torch.device("meta"):
         network: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             read_config(folder), trust_remote_code=False

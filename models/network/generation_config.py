@@ -1,4 +1,4 @@
-"""Default sampling parameters: OpenAI's, a model's recommendations, an operator's overrides."""
+"""Default sampling: OpenAI's, the model's, the operator's."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ TokenCount: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):
-    """Fields of generation_config.json; initially OpenAI's defaults."""
+    """Of generation_config.json, with OpenAI's defaults."""
 
     temperature: Temperature = 1.0
     top_p: TopP = 1.0
     top_k: TopK = 0
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
-    max_new_tokens: TokenCount | None = None  # bound of any answer; None: the context
+    max_new_tokens: TokenCount | None = None  # of any answer
 
     def override(self, given: Mapping[str, Any]) -> SamplingDefaults:
-        """Replace values; None stands for OpenAI's default, other keys are ignored. Raises msgspec.ValidationError."""
+        """None: OpenAI's default; other keys are ignored. Raises msgspec.ValidationError."""
         kept = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in given}
         changed = {name: value for name, value in given.items() if value is not None}
         return msgspec.convert(kept | changed, SamplingDefaults)
 
 
 def sampling_defaults(text: bytes) -> SamplingDefaults:
-    """From generation_config.json. Raises msgspec.DecodeError and UnicodeDecodeError."""
+    """Raises msgspec.DecodeError and UnicodeDecodeError."""
     return SamplingDefaults().override(msgspec.json.decode(text, type=dict[str, Any]))
 
 
 def check_overrides(given: Mapping[str, Any]) -> None:
-    """Raise ValueError for unknown keys and values out of bounds."""
+    """Raises ValueError."""
     known = SamplingDefaults.__struct_fields__
     for key in given:
         if key not in known:

@@ -1,4 +1,4 @@
-"""The only file that knows transformers' Cache API: runs any causal language model over a `KvStore`'s memory."""
+"""Runs any causal language model of transformers over a `KvStore`; the only file that knows its Cache API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.network.attention import Mask, Select
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """Of one token's K and V."""
+    """Of a token."""
 
     layers: int
     kv_heads: int
@@ -27,26 +27,26 @@ class KvShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Δ: K and V of one token, all layers."""
+        """Δ: all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
 class KvPass(Protocol):
-    """Cells of one forward pass, layer by layer."""
+    """Cells of a pass, by layer."""
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new K and V, each (rows, kv_heads, new, head_dim), after RoPE; returns those to attend, each (rows,
-        kv_heads, columns, head_dim), views where possible.
+        """Store K and V, each (rows, kv_heads, new, head_dim), after RoPE; returns those to attend, each (rows,
+        kv_heads, columns, head_dim).
         """
 
 
 class KvStore(Protocol):
     def begin_pass(self, rows: int, new: int) -> KvPass:
-        """For `new` tokens of each of `rows` rows."""
+        """`new` tokens of each of `rows`."""
 
 
 class PassingStore:
-    """Keeps nothing: attention reads what was just computed."""
+    """Keeps nothing."""
 
     def begin_pass(self, rows: int, new: int) -> PassingStore:
         return self
@@ -56,12 +56,12 @@ class PassingStore:
 
 
 class KvCells:
-    """Over buffers (layers, rows, kv_heads, columns, head_dim); the first layer takes all views."""
+    """Over (layers, rows, kv_heads, columns, head_dim)."""
 
     def __init__(
         self, keys: Tensor, values: Tensor, new: slice, read: slice, counts: Sequence[int] | None = None
     ) -> None:
-        """Write columns `new`, read columns `read`; `counts`: new tokens of each row without padding."""
+        """Writes columns `new`, reads `read`; `counts`: new tokens without padding."""
         self.keys, self.values, self.new, self.read, self.counts = keys, values, new, read, counts
 
     @cached_property
@@ -80,9 +80,7 @@ class KvCells:
 
 
 class StoreCache(Cache):
-    """A KvStore as `past_key_values`. Positions and masks are always passed in, so a network that asks for lengths
-    is unsupported.
-    """
+    """`past_key_values`; lengths are unsupported, as positions and masks are passed in."""
 
     def __init__(self, store: KvStore, rows: int, new: int) -> None:
         super().__init__(layers=[])
@@ -101,14 +99,14 @@ class StoreCache(Cache):
 
 
 class ForeignNetwork(nn.Module):
-    """A transformers network; one thread at a time, see `twin`."""
+    """One thread at a time."""
 
     def __init__(self, network: PreTrainedModel) -> None:
         super().__init__()
         self.network = network
         self._select: Select = None
         head: nn.Module = network.get_output_embeddings()  # type: ignore[no-untyped-call]
-        head._forward_pre_hooks.clear()  # the copy still has the original's hook
+        head._forward_pre_hooks.clear()  # the original's hook
         head.register_forward_pre_hook(self._gather)
 
     @property
@@ -118,14 +116,13 @@ class ForeignNetwork(nn.Module):
         return weight
 
     def _gather(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        """By a hook, the head reads chosen places only, so that any network's head and scaling work."""
         if self._select is None:
             return None
         rows, places = self._select
         return (inputs[0][rows, places].unsqueeze(1),)  # (k, 1, hidden)
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
-        """Float32 logits, as `LoadedModel.forward`."""
+        """See `LoadedModel.forward`."""
         self._select = select
         try:
             output = self.network(
@@ -136,16 +133,16 @@ class ForeignNetwork(nn.Module):
                 use_cache=True,
             )
         finally:
-            self._select = None  # the network may be called directly, too
+            self._select = None  # direct calls
         logits: Tensor = output.logits.float()
         return logits[:, 0] if select is not None else logits
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Logits (rows, new, vocab) in one pass, without a cache."""
+        """(rows, new, vocab), without a cache."""
         logits: Tensor = self.network(input_ids=tokens, use_cache=False).logits
         return logits.float()
 
     def twin(self) -> ForeignNetwork:
-        """For another thread, sharing weights."""
+        """Shares weights."""
         weights = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
         return ForeignNetwork(copy.deepcopy(self.network, weights))

@@ -1,25 +1,23 @@
-"""Likeliest tokens with float32 logits, where the head rounds to 16 bits: in bfloat16 a logit of 25 has steps of an
-eighth, so that ties would decide.
-"""
+"""Likeliest tokens with float32 logits: in bfloat16 a logit of 25 has steps of an eighth, so ties would decide."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-LIKELIEST = 16  # tokens whose logits are summed again
+LIKELIEST = 16  # tokens summed again
 
-BLOCK = 64  # tokens searched for their maximum first
+BLOCK = 64  # searched first
 
-ROWS = 64  # at a time, to bound memory for whole texts
+ROWS = 64  # bounds memory
 
 
 def sharpen(logits: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
-    """Sum the likeliest tokens' logits in float32, in place, each row by itself.
+    """In place, each row by itself.
 
     logits   (rows, vocab) in float32, rounded
-    hidden   (rows, width), the head's input
-    weight   (vocab, width) of the head
+    hidden   (rows, width)
+    weight   (vocab, width)
     """
     for scores, inputs in zip(torch.split(logits, ROWS), torch.split(hidden, ROWS), strict=True):
         tokens = find_likeliest(scores, LIKELIEST)
@@ -28,7 +26,7 @@ def sharpen(logits: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 def find_likeliest(logits: Tensor, count: int) -> Tensor:
-    """Ids (rows, count) of the largest logits (rows, vocab), by block maxima: a third of a full search's time."""
+    """Ids (rows, count), by block maxima: a third of the time."""
     vocab = logits.shape[1]
     blocks = vocab // BLOCK
     if blocks <= count:
@@ -41,13 +39,13 @@ def find_likeliest(logits: Tensor, count: int) -> Tensor:
 
 
 def find_peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """As `logits.max(dim=-1)`, first of ties and NaN as the largest included, in less time."""
+    """Faster `logits.max(dim=-1)`, with equal ties and NaN."""
     vocab = logits.shape[1]
     blocks = vocab // BLOCK
     if not blocks:
         return logits.max(dim=-1).values, logits.argmax(dim=-1)
     maxima = logits[:, : blocks * BLOCK].view(len(logits), blocks, BLOCK).amax(dim=-1)
-    # the last whole block may overlap the one before
+    # the last whole block may overlap
     peaks, places = torch.cat((maxima, logits[:, -BLOCK:].amax(dim=-1, keepdim=True)), dim=1).max(dim=-1)
     starts = (places * BLOCK).clamp_(max=vocab - BLOCK)
     within = logits.gather(1, starts[:, None] + torch.arange(BLOCK, device=logits.device)).argmax(dim=-1)

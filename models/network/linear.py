@@ -1,4 +1,4 @@
-"""Linear layers for inference, in the layouts that matrix kernels read, one class a kind; packing.py chooses."""
+"""Linear layers in kernels' layouts; packing.py chooses."""
 
 from __future__ import annotations
 
@@ -10,36 +10,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-GROUP = 32  # weights of a row that share scale and zero in `Int4Linear`
+GROUP = 32  # weights with one scale and zero
 
-TILES = (8, 4, 2)  # runs of 16 inputs that CUDA's 4-bit kernel may read at once, best first
+TILES = (8, 4, 2)  # of CUDA's 4-bit kernel, best first
 
-MANY = 20  # rows from which widening 8-bit weights at each product pays
+MANY = 20  # rows from which widening 8-bit weights pays
 
 
 def round_up(tokens: int) -> int:
-    """Tokens that a pass is padded to: all up to 32, then 16 steps an octave.
-
-    oneDNN compiles a product for each number: a millisecond or two and half a MiB. Padding costs a fortieth on
-    average.
+    """To 32, then 16 steps an octave: oneDNN compiles for each size, a millisecond or two and half a MiB; padding
+    costs a fortieth.
     """
     step = 1 << max(0, (tokens - 1).bit_length() - 5)
     return -(-tokens // step) * step
 
 
 def pad_tokens(hidden: Tensor, tokens: int) -> Tensor:
-    """(fewer, width) -> (tokens, width), zeros behind."""
+    """(fewer, width) -> (tokens, width)."""
     return hidden if len(hidden) == tokens else F.pad(hidden, (0, 0, 0, tokens - len(hidden)))
 
 
 class InferenceLinear(nn.Module):
-    """Copies share the weight, which never changes."""
+    """Copies share the weight."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.bias: Tensor | None = linear.bias
-        self.weight_bytes = 0  # read by a product
+        self.weight_bytes = 0  # by a product
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InferenceLinear:
         twin = copy.copy(self)
@@ -52,12 +50,12 @@ class InferenceLinear(nn.Module):
         return self._multiply(flat).reshape(*inputs.shape[:-1], self.out_features)
 
     def _multiply(self, inputs: Tensor) -> Tensor:
-        """(rows, in_features) -> (rows, out_features), bias included."""
+        """(rows, in_features) -> (rows, out_features), with bias."""
         raise NotImplementedError
 
 
 class PackedLinear(InferenceLinear):
-    """Laid out by oneDNN; a plain layer's weight is reordered, or read badly, at every call."""
+    """Ordered for oneDNN, else reordered at every call."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
@@ -65,7 +63,6 @@ class PackedLinear(InferenceLinear):
         self.weight_bytes = linear.weight.nbytes
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(..., in_features) -> (..., out_features)."""
         output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.bias, "none", [], "")
         return output
 
@@ -76,11 +73,11 @@ class PackedLinear(InferenceLinear):
 
 
 class BeyondFloat16(ValueError):
-    """A weight exceeds float16."""
+    pass
 
 
 class HalfLinear(InferenceLinear):
-    """Float32 layer with float16 weights (FBGEMM): half the bytes, products in float32. Raises BeyondFloat16."""
+    """Float16 weights, float32 products (FBGEMM). Raises BeyondFloat16."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__(linear)
@@ -96,15 +93,13 @@ class HalfLinear(InferenceLinear):
 
 
 def round_to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Levels -127 to 127 of float32 weights (out, in), and each output's bfloat16 scale (out,)."""
+    """-127 to 127 (out, in), and bfloat16 scales (out,)."""
     scales = (weight.abs().amax(dim=1) / 127).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16()
     return (weight / scales[:, None]).round_().clamp_(-127, 127), scales
 
 
 def round_to_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Levels n in 0 to 15, (out, in / GROUP, GROUP), bfloat16 scale s and zero z, (out, in / GROUP): weight s(n - 8) +
-    z.
-    """
+    """n in 0 to 15, (out, in / GROUP, GROUP), bfloat16 scale s and zero z, (out, in / GROUP): weight s(n - 8) + z."""
     groups = weight.reshape(len(weight), -1, GROUP)
     low, high = groups.amin(dim=-1), groups.amax(dim=-1)
     scale = ((high - low) / 15).clamp_(min=torch.finfo(torch.float32).tiny).bfloat16().float()
@@ -113,16 +108,14 @@ def round_to_int4(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _IntegerLinear(InferenceLinear):
-    """Weights in few bits, inputs in bfloat16.
-
-    torch's kernels for these are fastest for few rows; many rows use `wide`, the same weight in the layer's dtype,
-    where kept. Both compute one function up to rounding: bfloat16 inputs and outputs, float32 sums.
+    """Few-bit weights, bfloat16 inputs, float32 sums. torch's kernels suit few rows; many use `wide`, the same
+    function, where kept.
     """
 
-    most_few: ClassVar[int]  # rows up to which the narrow kernel is faster
+    most_few: ClassVar[int]  # rows of the narrow kernel
 
     def __init__(self, linear: nn.Linear, *, keep_wide: bool = False) -> None:
-        """`keep_wide` needs a dtype that `packing.packs`."""
+        """`keep_wide` needs `packing.packs`."""
         super().__init__(linear)
         self.levels, self.scales, wide = self._pack(linear.weight.detach().float())
         self.wide: Tensor | None = None
@@ -131,7 +124,7 @@ class _IntegerLinear(InferenceLinear):
         self.weight_bytes = self.levels.nbytes + self.scales.nbytes
 
     def _multiply(self, inputs: Tensor) -> Tensor:
-        rounded = inputs.bfloat16()  # always, as an answer must not depend on its neighbours
+        rounded = inputs.bfloat16()  # regardless of neighbours
         if self._is_few(len(inputs)):
             output = self._narrow(rounded)
         else:
@@ -143,23 +136,20 @@ class _IntegerLinear(InferenceLinear):
         return self.wide is None or rows <= self.most_few
 
     def _pack(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Levels and scales for the kernel, and the wide weight (out, in)."""
+        """For the kernel, and wide (out, in)."""
         raise NotImplementedError
 
     def _narrow(self, inputs: Tensor) -> Tensor:
-        """With bfloat16 inputs."""
+        """bfloat16 inputs."""
         raise NotImplementedError
 
     def _multiply_wide(self, inputs: Tensor) -> Tensor:
-        """With inputs in the layer's dtype."""
         output: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.wide, None, "none", [], "")
         return output
 
 
 class Int8Linear(_IntegerLinear):
-    """Eight bits a weight, a scale an output.
-
-    levels, wide  -127 to 127, exact in bfloat16
+    """levels, wide  -127 to 127, exact in bfloat16
     scales        (out), applied to sums
     """
 
@@ -183,11 +173,9 @@ class Int8Linear(_IntegerLinear):
 
 
 class Int4Linear(_IntegerLinear):
-    """Four bits a weight, a scale and zero for each 32.
-
-    levels  packed, n in 0 to 15
+    """levels  packed, n in 0 to 15
     scales  (in / 32, out, 2): s and z of the weight s(n - 8) + z
-    wide    rounded once in bfloat16, by at most 1/512
+    wide    rounded in bfloat16, by at most 1/512
     """
 
     most_few = 8
@@ -199,7 +187,7 @@ class Int4Linear(_IntegerLinear):
         return packed, torch.stack([scale, zero], dim=-1).transpose(0, 1).contiguous().bfloat16(), wide
 
     def _pack_levels(self, levels: Tensor) -> Tensor:
-        """Levels (out, in) in int32, as the kernel reads them."""
+        """(out, in) in int32."""
         packed: Tensor = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels, 1)
         return packed
 
@@ -209,7 +197,7 @@ class Int4Linear(_IntegerLinear):
 
 
 class CudaInt4Linear(Int4Linear):
-    """`Int4Linear` for CUDA's tensor cores."""
+    """For tensor cores."""
 
     def _pack_levels(self, levels: Tensor) -> Tensor:
         tiles = next(tiles for tiles in TILES if self.in_features % (16 * tiles) == 0)
@@ -226,18 +214,17 @@ FP8 = torch.float8_e4m3fn
 
 
 def round_to_fp8(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers (rows, width) scaled so that each row's maximum fits, and scales (rows, 1) in float32."""
+    """(rows, width), scaled by row, and scales (rows, 1) in float32."""
     largest = torch.finfo(FP8).max
     wide = numbers.float()
     scales = (wide.abs().amax(dim=1, keepdim=True) / largest).clamp_(min=torch.finfo(torch.float32).tiny)
-    return (wide / scales).clamp_(-largest, largest).to(FP8), scales  # larger numbers become NaN
+    return (wide / scales).clamp_(-largest, largest).to(FP8), scales  # larger ones become NaN
 
 
 class Fp8Linear(InferenceLinear):
-    """e4m3 weights and inputs, a scale for each output and input row.
+    """e4m3 weights and inputs.
 
-    levels  (out, in)
-    scales  (out, 1)
+    levels (out, in) scales (out, 1)
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -246,7 +233,7 @@ class Fp8Linear(InferenceLinear):
         self.weight_bytes = self.levels.nbytes + self.scales.nbytes
 
     def _multiply(self, inputs: Tensor) -> Tensor:
-        if not len(inputs):  # the product refuses empty scales
+        if not len(inputs):  # refuses empty scales
             return inputs.new_empty(0, self.out_features)
         rounded, scales = round_to_fp8(inputs)
         output = torch._scaled_mm(rounded, self.levels.t(), scales, self.scales.t(), out_dtype=torch.bfloat16)

@@ -1,8 +1,4 @@
-"""A verified folder of weights -> a network on a device that the engine can drive.
-
-It owns every decision about dtype, device and what a checkpoint is allowed to contain. It knows no batch and no
-request; where the folder comes from is the catalog's business.
-"""
+"""Loads a verified folder of weights onto a device; decides dtype and what checkpoints may contain."""
 
 from __future__ import annotations
 
@@ -32,8 +28,7 @@ from models.network.quantization import FEW_BITS, Kernels, Quantization
 
 log = logging.getLogger(__name__)
 
-_Report: TypeAlias = Mapping[str, Collection[object]]
-"""transformers' report of a load: lists of keys by what is wrong with them."""
+_Report: TypeAlias = Mapping[str, Collection[object]]  # transformers' keys by problem
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -49,12 +44,12 @@ SIZES = (
 
 
 class LoadError(UserError):
-    """A checkpoint cannot be served; the message says why and what to do."""
+    """The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A network and what the engine must know of it. One thread may use it at a time; see `twin`."""
+    """One thread at a time; see `twin`."""
 
     folder: Path
     network: Decoder | NativeDecoder | ForeignNetwork
@@ -62,14 +57,12 @@ class LoadedModel:
     vocab_size: int
     context_length: int
     end_token_ids: frozenset[int]
-    sampling_defaults: SamplingDefaults
-    """The sampling that its own generation_config.json recommends."""
-    quantization: Quantization = Quantization.NONE
-    """The way in which the weights of its linear layers are kept."""
+    sampling_defaults: SamplingDefaults  # from generation_config.json
+    quantization: Quantization = Quantization.NONE  # of linear layers
 
     @property
     def reads_exactly(self) -> bool:
-        """Whether a token has the same bits in prompts and in steps, whatever is computed with it."""
+        """Whether a token has the same bits in prompts and in steps, beside any others."""
         return isinstance(self.network, NativeDecoder)
 
     @property
@@ -81,14 +74,13 @@ class LoadedModel:
 
         tokens, positions  (rows, new)
         mask               (rows or 1, 1, new, columns) boolean, True = may be read; None as in `attend`
-        select             of which rows and places the logits are wanted. The head is applied to nothing else, since
-                           new x vocabulary can be large.
+        select             rows and places of the logits; only these pass the head
         returns            logits in float32: (k, vocab) with `select`, else (rows, new, vocab)
         """
         return self.network.forward(tokens, positions, mask, store, select)[..., : self.vocab_size]
 
     def twin(self) -> LoadedModel:
-        """A network of its own for another thread, which shares these weights."""
+        """Shares weights."""
         return replace(self, network=self.network.twin())
 
 
@@ -100,9 +92,9 @@ def load(
     quantization: str = "auto",
     kernels: Kernels = Kernels.AUTO,
 ) -> LoadedModel:
-    """Read a checkpoint; raises LoadError with the remedy when it cannot or must not be served."""
+    """Raises LoadError with the remedy."""
     where = torch.device(device)
-    if where.type == "cuda":  # cuDNN's attention plans anew, for 22 to 37 ms, whenever a shape is new
+    if where.type == "cuda":  # cuDNN's attention plans for 22 to 37 ms at each new shape
         torch.backends.cuda.enable_cudnn_sdp(False)
     failure = "cannot be loaded as a causal language model"
     with translate_failures(
@@ -118,7 +110,7 @@ def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kern
     kept = choose(quantization, stored, chosen, where, narrows=dtype == "auto")
     defaults = _sampling_defaults(folder)
     context = read_context_length(config)
-    # Weights that are to be rounded are read into host memory: the device need not hold what they were.
+    # Rounded on the host: the device need not hold the originals.
     place = torch.device("cpu") if kept in FEW_BITS else where
     loaded = _read_network(folder, chosen, place)
     vocab_size = _head(loaded).out_features
@@ -152,8 +144,8 @@ def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kern
 def _choose_pass(
     loaded: PreTrainedModel, context_length: int, kept: Quantization, library: Library | None
 ) -> Decoder | NativeDecoder | PreTrainedModel | None:
-    """This server's own forward pass where it computes what transformers does, else the network as it was; None where
-    that has to be read again, once all of this one is gone: there may be no memory for two.
+    """Our own pass where it computes the same, else the network; None if that must be read again, as memory may not
+    hold two.
     """
     name = type(loaded).__name__
     try:
@@ -174,13 +166,13 @@ def _choose_pass(
         log.warning(
             "%s runs through transformers, which is slower: this server's own forward pass computes other logits (%s)",
             name,
-            str(difference),  # whose frames hold the network
+            str(difference),  # the frames hold the network
         )
         return None
 
 
 def _choose_library(kernels: Kernels, kept: Quantization, dtype: torch.dtype, device: torch.device) -> Library | None:
-    """The compiled pass where it is wanted and this machine can run it. Raises LoadError where it must and cannot."""
+    """None for torch. Raises LoadError where required but impossible."""
     if kernels is Kernels.TORCH or (device.type != "cpu" and kernels is Kernels.AUTO):
         return None
     library = find_library()
@@ -203,7 +195,7 @@ def _choose_library(kernels: Kernels, kept: Quantization, dtype: torch.dtype, de
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The type that a name, or `auto`, means on a device. Raises LoadError."""
+    """Raises LoadError."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" or computes_bfloat16() else torch.float32
     if name not in DTYPES:
@@ -212,7 +204,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def read_config(folder: Path) -> PreTrainedConfig:
-    """The text part of a checkpoint's configuration; raises LoadError."""
+    """The text part; raises LoadError."""
     told = f"{folder.name}: config.json is not that of a known model"
     with translate_failures(lambda why: LoadError(f"{told}: {why}. Copy that of the original model there")):
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -228,7 +220,7 @@ def read_config(folder: Path) -> PreTrainedConfig:
 
 
 def _require_sane(config: PreTrainedConfig) -> None:
-    """Refuse sizes and numbers with which a network can be made and computes nothing, or NaN. Raises ValueError."""
+    """Raises ValueError for sizes that compute nothing, or NaN."""
     for name in SIZES:
         size = getattr(config, name, None)
         if size is not None and (not isinstance(size, int) or size < 1):
@@ -256,7 +248,6 @@ def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> Pre
 
 
 def _require_all_weights(folder: Path, report: _Report) -> None:
-    """Refuse a checkpoint that lacks weights, since transformers makes them up at random."""
     lacking = [*report["missing_keys"], *report["mismatched_keys"]]
     if lacking:
         raise LoadError(
@@ -266,7 +257,7 @@ def _require_all_weights(folder: Path, report: _Report) -> None:
 
 
 def read_context_length(config: PreTrainedConfig) -> int:
-    """The model's context in tokens; within a sliding window, which is where sliding and full attention agree."""
+    """Tokens, within a sliding window, where sliding and full attention agree."""
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
     foreign = layer_types - {"full_attention", "sliding_attention"}
     if foreign:
@@ -277,7 +268,7 @@ def read_context_length(config: PreTrainedConfig) -> int:
         log.warning("context limited to the sliding window of %d tokens (the model has %d)", window, context)
         context = int(window)
     rope = getattr(config, "rope_parameters", None) or {}
-    # Beyond it longrope rotates a whole batch otherwise, so that rows would depend on neighbours.
+    # Beyond it longrope rotates the whole batch differently, so rows would depend on neighbours.
     original = int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else context
     if original < context:
         log.warning(
@@ -288,7 +279,6 @@ def read_context_length(config: PreTrainedConfig) -> int:
 
 
 def read_kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> KvShape:
-    """The shape of a token's K and V in a network of this configuration."""
     heads = config.num_attention_heads
     return KvShape(
         layers=config.num_hidden_layers,
@@ -300,7 +290,7 @@ def read_kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.de
 
 
 def _end_token_ids(network: PreTrainedModel, vocab_size: int) -> frozenset[int]:
-    """The tokens that end an answer. Raises LoadError for one that the network cannot choose."""
+    """Raises LoadError for tokens beyond the vocabulary."""
     named = [getattr(one, "eos_token_id", None) for one in (network.generation_config, network.config)]
     ends = {end for one in named if one is not None for end in (one if isinstance(one, list) else [one])}
     foreign = [end for end in ends if not isinstance(end, int) or not 0 <= end < vocab_size]

@@ -1,8 +1,4 @@
-"""Chooses how weights are kept on a device, and replaces linear layers accordingly.
-
-On a CPU weights move into huge pages, which neither torch nor malloc asks for. KV memory does not: it is touched here
-and there, and huge pages stalled first steps.
-"""
+"""Chooses weights' formats and replaces layers. On a CPU weights move to huge pages, unlike sparse KV memory."""
 
 from __future__ import annotations
 
@@ -27,42 +23,39 @@ from models.network.linear import (
 )
 from models.network.quantization import QUANTIZATIONS, Quantization
 
-ALIGNMENT = 16  # outputs that integer kernels process at once
+ALIGNMENT = 16  # outputs of integer kernels
 
-WIDE_SHARE = 0.25  # of free memory for wide weights beside narrow ones
+WIDE_SHARE = 0.25  # of free memory, beside narrow weights
 
 log = logging.getLogger(__name__)
 
-HALVES = ("bfloat16", "float16")  # 16-bit types of checkpoints
+HALVES = ("bfloat16", "float16")  # 16-bit types
 
 
 class UnsupportedQuantization(UserError, ValueError):
-    """Unknown, or without kernels on this device."""
+    pass
 
 
 def computes_bfloat16() -> bool:
-    """Whether this CPU multiplies in bfloat16 without converting."""
+    """Without conversion."""
     able = torch.cpu.get_capabilities()
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
 def packs(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether packed layers exist for this dtype and device."""
+    """Of dtype and device."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype is torch.float32 or (dtype is torch.bfloat16 and computes_bfloat16())
 
 
 def halves(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether float32 layers can keep float16 weights here."""
+    """Float16 weights in float32 layers."""
     return dtype is torch.float32 and device.type == "cpu" and "fbgemm" in torch.backends.quantized.supported_engines
 
 
 def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, narrows: bool) -> Quantization:
-    """By name. Raises UnsupportedQuantization.
-
-    `auto` keeps 16-bit weights in 16 bits where the CPU would widen them, if it `narrows`, and rounds nothing else.
-    """
+    """Raises UnsupportedQuantization. `auto` keeps 16-bit weights where the CPU would widen them, if it `narrows`."""
     if name == "auto":
         fits = narrows and stored in HALVES and halves(dtype, device)
         return Quantization.FLOAT16 if fits else Quantization.NONE
@@ -80,7 +73,7 @@ def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, 
     return chosen
 
 
-CAPABILITIES = {Quantization.INT4: (8, 0), Quantization.FP8: (8, 9)}  # CUDA kernels and the least compute capability
+CAPABILITIES = {Quantization.INT4: (8, 0), Quantization.FP8: (8, 9)}  # by least compute capability
 
 
 def _require_on_cuda(quantization: Quantization, device: torch.device) -> None:
@@ -126,7 +119,6 @@ def _kept(quantization: Quantization, *, cuda: bool) -> Quantization:
 
 
 def _has_room(network: nn.Module, free: int) -> bool:
-    """Whether `free` bytes suffice for all linear weights; logs the consequence."""
     needed = sum(layer.weight.nbytes for layer in network.modules() if type(layer) is nn.Linear)
     if enough := needed <= free * WIDE_SHARE:
         log.info("%d MiB of weights stay in the model's dtype as well, for batches of many rows", needed / 2**20)
@@ -140,7 +132,7 @@ def _has_room(network: nn.Module, free: int) -> bool:
 
 
 def pack_encoder(network: nn.Module) -> None:
-    """Replace float32 layers of a network that reads one short text at a time: 16-bit weights halve its reads."""
+    """For one short text at a time: 16-bit weights halve reads."""
     cpu = torch.device("cpu")
     if halves(torch.float32, cpu) and not computes_bfloat16():
         pack(network, Quantization.FLOAT16)
@@ -155,7 +147,6 @@ def _packed(
     *,
     cuda: bool = False,
 ) -> nn.Module:
-    """The closest possible kind."""
     packable = packs(linear.weight.dtype, linear.weight.device)
     even = linear.out_features % ALIGNMENT == 0 and linear.in_features % GROUP == 0
     match quantization:
@@ -173,13 +164,13 @@ def _packed(
     return PackedLinear(linear) if packable else linear
 
 
-MADV_COLLAPSE = 25  # Linux 6.1: move small pages into huge ones at once, in place
+MADV_COLLAPSE = 25  # Linux 6.1
 
-SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")  # bytes of a huge page, where there are some
+SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")  # bytes
 
 
 def move_weights(network: nn.Module) -> None:
-    """As far as the system does."""
+    """If the system does."""
     try:
         size = int(SIZE_FILE.read_text())
         advise = ctypes.CDLL(None).madvise
@@ -193,7 +184,7 @@ def move_weights(network: nn.Module) -> None:
 
 
 def find_pages(network: nn.Module, size: int) -> list[int]:
-    """Addresses of pages of `size` bytes with weights, small neighbours included."""
+    """Of `size` bytes, with small neighbours."""
     pages = set[int]()
     for module in network.modules():
         for weight in (*module.parameters(recurse=False), *module.buffers(recurse=False), *vars(module).values()):

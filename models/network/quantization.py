@@ -1,4 +1,4 @@
-"""Weight formats and CPU kernels by name; torch-free, for flags."""
+"""Names of weight formats and kernels."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from enum import StrEnum
 
 
 class Quantization(StrEnum):
-    """Values are the flag's."""
+    """The flag's values."""
 
-    NONE = "none"  # the model's dtype
+    NONE = "none"
     FLOAT16 = "float16"
     INT8 = "int8"
     INT4 = "int4"
-    FP8 = "fp8"  # e4m3, inputs too: CUDA
+    FP8 = "fp8"  # e4m3, with inputs: CUDA
 
 
-# lossy; the head keeps more bits than INT4, or its own on CUDA
+# lossy; the head keeps more
 FEW_BITS = frozenset({Quantization.INT8, Quantization.INT4, Quantization.FP8})
 
-QUANTIZATIONS = tuple(one.value for one in Quantization)  # plain strings, which argparse shows as they are
+QUANTIZATIONS = tuple(one.value for one in Quantization)  # for argparse
 
 
 class Kernels(StrEnum):
-    """Values are the flag's."""
+    """The flag's values."""
 
-    AUTO = "auto"  # our own where they can, else torch's
+    AUTO = "auto"  # ours where possible
     NATIVE = "native"
     TORCH = "torch"

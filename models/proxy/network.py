@@ -1,6 +1,4 @@
-"""SSJF's proxy: an encoder with a two-layer head on its first token, and its folder (encoder, head, manifest).
-Reading runs nothing of it.
-"""
+"""SSJF's proxy, an encoder with a two-layer head on the first token; its folder is data only."""
 
 from __future__ import annotations
 
@@ -25,13 +23,13 @@ from models.errors import CatalogError, translate_failures
 from models.network.packing import pack_encoder
 from models.proxy.task import ProxyTask, Scale, lengths_of
 
-MAX_TOKENS = 512  # last tokens of a conversation (SSJF, 3.1)
+MAX_TOKENS = 512  # last ones (SSJF, 3.1)
 
-HEAD_WIDTH = 128  # of the authors' code
+HEAD_WIDTH = 128  # authors' code
 
-CELLS = 2048  # tokens of a pass, padding included; larger ones are no faster on a CPU
+CELLS = 2048  # tokens of a pass; more are no faster on a CPU
 
-# characters considered for each token read; all of a long conversation would take longer than predicting
+# characters read for each token
 TEXT_PER_TOKEN = 32
 
 
@@ -43,7 +41,7 @@ class ProxyNetwork(nn.Module):
         self.head = nn.Sequential(nn.Linear(hidden, HEAD_WIDTH), nn.ReLU(), nn.Linear(HEAD_WIDTH, outputs))
 
     def first_token(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Ids and mask (n, tokens) -> the first token's last hidden state (n, hidden)."""
+        """Ids and mask (n, tokens) -> hidden state (n, hidden)."""
         states: Tensor = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state[:, 0].float()
         return states
 
@@ -54,28 +52,28 @@ class ProxyNetwork(nn.Module):
 
 
 class Reader:
-    """Texts -> ids, the last `max_tokens` of each with the encoder's marks."""
+    """The last `max_tokens`, with marks."""
 
     def __init__(self, tokenizer: Any, max_tokens: int) -> None:
         self.tokenizer = tokenizer
         self.max_tokens = max_tokens
         tokenizer.truncation_side = "left"
-        tokenizer.padding_side = "right"  # the first token is the row's first
+        tokenizer.padding_side = "right"
 
     def read(self, texts: Sequence[str]) -> list[list[int]]:
-        """Never raises; an empty text is its marks."""
+        """Never raises."""
         ends = [text[-self.max_tokens * TEXT_PER_TOKEN :] for text in texts]
         encoded = self.tokenizer(ends, truncation=True, max_length=self.max_tokens, padding=False)
         return [list(ids) for ids in encoded["input_ids"]]
 
     def pad(self, rows: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-        """Ids and mask, each (n, longest)."""
+        """Each (n, longest)."""
         padded = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(device)
         return padded["input_ids"], padded["attention_mask"]
 
 
 class Proxy:
-    """A network, its reader, and its outputs' meaning. One thread at a time."""
+    """One thread at a time."""
 
     def __init__(self, network: ProxyNetwork, reader: Reader, task: ProxyTask, scale: Scale) -> None:
         self.network = network
@@ -87,7 +85,7 @@ class Proxy:
     def fresh(
         cls, folder: Path, task: ProxyTask, scale: Scale, *, max_tokens: int = MAX_TOKENS, seed: int = 0
     ) -> Proxy:
-        """With an untrained head. Raises CatalogError."""
+        """Untrained head. Raises CatalogError."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             encoder, reader = load_encoder(folder, max_tokens)
@@ -99,7 +97,7 @@ class Proxy:
         return next(self.network.parameters()).device
 
     def pack(self) -> Proxy:
-        """For inference on a CPU; ends training."""
+        """Ends training."""
         if self.device.type == "cpu":
             pack_encoder(self.network)
         return self
@@ -109,7 +107,7 @@ class Proxy:
         return lengths_of(self.task, self.scale, self.compute(self.reader.read(texts), self.network).cpu())
 
     def compute(self, rows: Sequence[list[int]], part: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Apply a part of the network in order of the rows, without gradients."""
+        """In order, without gradients."""
         self.network.eval()
         found: dict[int, Tensor] = {}
         with torch.no_grad():
@@ -120,7 +118,7 @@ class Proxy:
 
 
 def groups(rows: Sequence[list[int]], cells: int) -> Iterator[list[int]]:
-    """Rows of similar length, at most `cells` with padding."""
+    """Similar lengths, at most `cells`."""
     group: list[int] = []
     for place in sorted(range(len(rows)), key=lambda place: len(rows[place])):
         if group and (len(group) + 1) * len(rows[place]) > cells:
@@ -132,7 +130,7 @@ def groups(rows: Sequence[list[int]], cells: int) -> Iterator[list[int]]:
 
 
 def load_encoder(folder: Path, max_tokens: int) -> tuple[Any, Reader]:
-    """Raises CatalogError when it cannot serve as a proxy."""
+    """Raises CatalogError."""
     require_checkpoint(folder)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     library_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -151,7 +149,7 @@ def load_encoder(folder: Path, max_tokens: int) -> tuple[Any, Reader]:
 
 
 def _require_overview(encoder: Any, reader: Reader, folder: Path) -> None:
-    """The first token must see all others."""
+    """The first token must see all."""
     rows = reader.read(["first", "first second third"])
     ids, mask = reader.pad(rows, torch.device("cpu"))
     encoder.eval()
@@ -178,10 +176,10 @@ class ProxyManifest:
     format: int
     task: ProxyTask
     scale: Scale
-    max_tokens: int  # tokens of a text
-    hidden: int  # width
-    encoder: str  # name
-    rows: int  # trained on
+    max_tokens: int
+    hidden: int
+    encoder: str
+    rows: int
 
 
 def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
@@ -205,7 +203,7 @@ def save(folder: Path, proxy: Proxy, *, encoder: str, rows: int) -> None:
 
 
 def read_manifest(folder: Path) -> ProxyManifest:
-    """Raises CatalogError when unusable."""
+    """Raises CatalogError."""
     if not (folder / MANIFEST).exists():
         raise CatalogError(f"there is no proxy at {folder}: make one with {REMEDY}")
     with translate_failures(lambda why: CatalogError(f"{folder} is no proxy of {REMEDY}: {why}")):

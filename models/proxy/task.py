@@ -1,4 +1,4 @@
-"""Tasks of SSJF's proxy (Table 2), and ranking: targets, losses, and the lengths that outputs mean."""
+"""Tasks of the proxy (SSJF, Table 2), and ranking."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-# quantiles between classes, but for the binary task (`preprocess_dataset.py`; SSJF, 3.1, names none)
+# between classes (`preprocess_dataset.py`)
 CUTS = (0.25, 0.5, 0.75, 0.99)
 
 
-RANKS = tuple(np.linspace(0.0, 1.0, 33).tolist())  # quantiles that map a ranking's scores to lengths
+RANKS = tuple(np.linspace(0.0, 1.0, 33).tolist())  # quantiles of a ranking
 
 
 class ProxyTask(StrEnum):
-    """What outputs mean, and their loss (SSJF, 3.1)."""
+    """(SSJF, 3.1)."""
 
-    REGRESSION_L1 = "regression-l1"  # length, absolute error: the paper's choice
-    REGRESSION_MSE = "regression-mse"  # length, squared error
-    CLASSIFICATION = "classification"  # a score a class, cross-entropy
-    ORDINAL_L1 = "ordinal-l1"  # class number as a real value, absolute error
-    ORDINAL_MSE = "ordinal-mse"  # class number as a real value, squared error
-    BINARY = "binary"  # a score for each side of the median, cross-entropy
-    RANKING = "ranking"  # a score that grows with length; ListMLE (vLLM-LTR, NeurIPS 2024, 2408.15792)
+    REGRESSION_L1 = "regression-l1"  # the paper's choice
+    REGRESSION_MSE = "regression-mse"
+    CLASSIFICATION = "classification"  # cross-entropy
+    ORDINAL_L1 = "ordinal-l1"  # class number
+    ORDINAL_MSE = "ordinal-mse"  # class number
+    BINARY = "binary"  # of the median, cross-entropy
+    RANKING = "ranking"  # ListMLE (vLLM-LTR, NeurIPS 2024, 2408.15792)
 
     @property
     def classes(self) -> int:
@@ -36,33 +36,33 @@ class ProxyTask(StrEnum):
 
     @property
     def cuts(self) -> tuple[float, ...]:
-        """Quantiles between classes; none for ranking."""
+        """None for ranking."""
         return {ProxyTask.BINARY: (0.5,), ProxyTask.RANKING: ()}.get(self, CUTS)
 
     @property
     def scores_classes(self) -> bool:
-        """An output a class, else one."""
+        """Else one output."""
         return self in (ProxyTask.CLASSIFICATION, ProxyTask.BINARY)
 
     @property
     def wants_values(self) -> bool:
-        """Learns from lengths, not classes."""
+        """Not classes."""
         return self in (ProxyTask.REGRESSION_L1, ProxyTask.REGRESSION_MSE, ProxyTask.RANKING)
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps lengths and outputs, by a training set."""
+    """From a training set."""
 
-    centre: float  # tokens at output 0: median for L1, mean for MSE
-    spread: float  # tokens for an output of 1; scales the loss to about 1
-    edges: tuple[float, ...]  # least lengths of all classes but the first, ascending
-    typical: tuple[float, ...]  # median of each class; of a ranking, lengths at RANKS
-    scores: tuple[float, ...] = ()  # a ranking's outputs at RANKS; before training, its targets
+    centre: float  # tokens at 0: median for L1, mean for MSE
+    spread: float  # tokens at 1
+    edges: tuple[float, ...]  # of all classes but the first
+    typical: tuple[float, ...]  # median by class; a ranking's at RANKS
+    scores: tuple[float, ...] = ()  # a ranking's at RANKS
 
     @classmethod
     def of(cls, task: ProxyTask, lengths: NDArray[np.float32]) -> Scale:
-        """Of lengths in tokens (n,). Raises ValueError where classes would coincide."""
+        """Of (n,). Raises ValueError for equal classes."""
         edges = quantile_edges(lengths, task.cuts)
         classes = class_of(lengths, edges)
         if not task.wants_values:
@@ -77,17 +77,17 @@ class Scale:
 
 
 def at_ranks(values: NDArray[np.float32]) -> tuple[float, ...]:
-    """(n,) -> values at RANKS, ascending."""
+    """(n,) -> at RANKS, ascending."""
     return tuple(np.quantile(values, RANKS).tolist())
 
 
 def quantile_edges(lengths: NDArray[np.float32], cuts: tuple[float, ...] = CUTS) -> tuple[float, ...]:
-    """(n,) -> least lengths of all classes but the first."""
+    """(n,) -> edges of all classes but the first."""
     return tuple(float(edge) for edge in np.quantile(lengths, cuts))
 
 
 def class_of(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np.intp]:
-    """(n,) -> class numbers (n,); an edge is in the upper class."""
+    """(n,) -> (n,); an edge is in the upper class."""
     return np.searchsorted(np.asarray(edges, dtype=np.float32), lengths, side="right").astype(np.intp)
 
 
@@ -101,7 +101,7 @@ def _require_all(classes: NDArray[np.intp], count: int) -> None:
 
 
 def targets(task: ProxyTask, scale: Scale, lengths: NDArray[np.float32]) -> Tensor:
-    """Tokens (n,) -> class numbers or values (n,)."""
+    """(n,) -> (n,)."""
     if task.wants_values:
         return torch.as_tensor((lengths - scale.centre) / scale.spread, dtype=torch.float32)
     numbers = torch.as_tensor(class_of(lengths, scale.edges))
@@ -109,7 +109,7 @@ def targets(task: ProxyTask, scale: Scale, lengths: NDArray[np.float32]) -> Tens
 
 
 def loss(task: ProxyTask, outputs: Tensor, wanted: Tensor) -> Tensor:
-    """Mean of outputs (n, outputs) against targets (n,)."""
+    """(n, outputs), (n,) -> mean."""
     if task.scores_classes:
         return functional.cross_entropy(outputs, wanted)
     values = outputs.squeeze(1)
@@ -121,7 +121,7 @@ def loss(task: ProxyTask, outputs: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _list_mle(scores: Tensor, wanted: Tensor) -> Tensor:
-    """Mean -log P of drawing a list (n,) shortest first, odds exp(-score). Ties are drawn in any order."""
+    """-log P of drawing (n,) shortest first, odds exp(-score)."""
     ascending, order = wanted.sort()
     odds = -scores[order]
     left = odds.flip(0).logcumsumexp(0).flip(0)
@@ -129,7 +129,7 @@ def _list_mle(scores: Tensor, wanted: Tensor) -> Tensor:
 
 
 def lengths_of(task: ProxyTask, scale: Scale, outputs: Tensor) -> NDArray[np.float32]:
-    """Outputs (n, outputs) -> tokens (n,), at least 1; a class is its median."""
+    """(n, outputs) -> tokens (n,), at least 1."""
     if task.wants_values:
         values = outputs.squeeze(1).double().numpy()
         by_rank = task is ProxyTask.RANKING
@@ -138,7 +138,7 @@ def lengths_of(task: ProxyTask, scale: Scale, outputs: Tensor) -> NDArray[np.flo
         return lengths
     if task.scores_classes:
         numbers = outputs.argmax(1).numpy()
-    else:  # rounded to the nearest class
+    else:  # nearest class
         numbers = outputs.squeeze(1).round().clamp(0, task.classes - 1).long().numpy()
     found: NDArray[np.float32] = np.asarray(scale.typical, dtype=np.float32)[numbers]
     return found

@@ -1,4 +1,4 @@
-"""Two-phase fine-tuning of a proxy (SSJF, 3.1): encoder and head, then the head alone."""
+"""Two-phase fine-tuning (SSJF, 3.1): encoder and head, then the head."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from torch import Tensor, nn
 from models.proxy.network import Proxy
 from models.proxy.task import ProxyTask, at_ranks, loss, targets
 
-NEIGHBOURHOOD = 16  # batches' worth of rows grouped by length: less padding, still random
+NEIGHBOURHOOD = 16  # batches sorted together: less padding
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """The paper has two phases; these numbers suit encoders of some 20 million weights."""
+    """For encoders of 20 million weights."""
 
-    epochs: int = 4  # of phase 1, at most; 0 leaves the encoder as it is
-    head_epochs: int = 40  # of phase 2, at most; the frozen encoder reads each text once
+    epochs: int = 4  # of phase 1; 0 keeps the encoder
+    head_epochs: int = 40  # of phase 2
     batch: int = 16
     encoder_rate: float = 5e-5
     head_rate: float = 1e-3
-    patience: int = 1  # epochs of phase 1 without a better held-out loss
+    patience: int = 1  # epochs without a better held-out loss
     head_patience: int = 5
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextRows:
-    """Texts and their answers' tokens (n,)."""
+    """Answers' tokens (n,)."""
 
     texts: Sequence[str]
     lengths: NDArray[np.float32]
@@ -44,10 +44,10 @@ class TextRows:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """Reported after each batch of phase 1 and epoch of phase 2."""
+    """A batch of phase 1, an epoch of phase 2."""
 
     phase: int
-    done: int  # batches or epochs
+    done: int
     total: int
 
 
@@ -56,7 +56,7 @@ Watch: TypeAlias = Callable[[TrainingStep], None]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Held-out losses: before, after each epoch of phase 1, and of phase 2."""
+    """Held-out: before, by epoch, of phase 2."""
 
     start: float
     both: tuple[float, ...]
@@ -66,12 +66,10 @@ class History:
 def train(
     proxy: Proxy, rows: TextRows, held_out: TextRows, options: TrainingOptions, watch: Watch | None = None
 ) -> History:
-    """In place; keeps the weights of the least loss on `held_out`. Deterministic for equal arguments and threads.
-    Raises ValueError without data for either part.
-    """
+    """In place, best on `held_out`; deterministic. Raises ValueError without data."""
     if not rows.texts or not held_out.texts:
         raise ValueError("there are no rows to learn from, or none are held out")
-    with torch.random.fork_rng(), torch.enable_grad():  # keeps torch's generator as it was
+    with torch.random.fork_rng(), torch.enable_grad():  # restores the generator
         torch.manual_seed(options.seed)
         return _Training(proxy, rows, held_out, options, watch or (lambda _: None)).run()
 
@@ -101,7 +99,6 @@ class _Training:
         return History(start, both, head)
 
     def _note_scores(self) -> None:
-        """Map a ranking's scores to lengths rank by rank, on training data."""
         proxy = self._proxy
         if proxy.task is ProxyTask.RANKING:
             with torch.no_grad():
@@ -131,7 +128,6 @@ class _Training:
         return _repeat(network, start, train_epoch, options.epochs, options.patience)
 
     def _train_head(self) -> tuple[float, ...]:
-        """The frozen encoder's states are computed once."""
         options, head, done = self._options, self._network.head, count(1)
         states, held = self._states(self._rows), self._states(self._held_rows)
         optimizer = torch.optim.AdamW(head.parameters(), lr=options.head_rate)
@@ -151,7 +147,6 @@ class _Training:
         optimizer.step()
 
     def _batches(self) -> Iterator[list[int]]:
-        """Each row once, shuffled, rows of similar length together."""
         order = self._rng.permutation(len(self._rows)).tolist()
         size = self._options.batch
         batches = []
@@ -161,7 +156,7 @@ class _Training:
         return (batches[place] for place in self._rng.permutation(len(batches)).tolist())
 
     def _states(self, rows: Sequence[list[int]]) -> Tensor:
-        """Of each row's first token, (n, hidden)."""
+        """(n, hidden)."""
         return self._proxy.compute(rows, self._network.first_token)
 
     def _held_loss(self, states: Tensor) -> float:
@@ -172,7 +167,7 @@ class _Training:
 def _repeat(
     module: nn.Module, start: float, train_epoch: Callable[[], float], epochs: int, patience: int
 ) -> tuple[float, ...]:
-    """Losses by epoch, until `patience` epochs bring none lower; keeps the best weights."""
+    """Until `patience`; keeps the best."""
     losses, best = [start], copy.deepcopy(module.state_dict())
     while len(losses) <= epochs and len(losses) - 1 - losses.index(min(losses)) <= patience:
         losses.append(train_epoch())

@@ -1,4 +1,4 @@
-"""Sends requests whose prompts begin alike to the executor that has the prefix; none waits for it."""
+"""Prefers the executor that holds a prompt's prefix."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from scheduler.recent import Recent
 from scheduler.request import Request
 from scheduler.worker import Worker
 
-REMEMBERED = 65536  # keys, most recently used
+REMEMBERED = 65536  # keys, LRU
 
 
 class Affinity:
-    """The executor of each `prompt_cache_key`'s last request."""
+    """By `prompt_cache_key`."""
 
     def __init__(self) -> None:
         self.workers = Recent[str, Worker](REMEMBERED)  # read only
 
     def worker(self, request: Request) -> Worker | None:
-        """None where unknown, or it takes no rows."""
+        """None where unknown or unavailable."""
         worker = self.workers.get(request.prompt_cache_key)
         return worker if worker is not None and worker.serves else None
 

@@ -1,6 +1,5 @@
-"""Which waiting requests go to an executor together, and when; pure.
-
-Papers arrange on arrival (Magnus), at intervals (SCLS), or when a slot frees (Baton).
+"""Batchers: which waiting requests an executor gets together, and when, on arrival (Magnus), at intervals (SCLS), or
+when a slot frees (Baton).
 """
 
 from __future__ import annotations
@@ -29,27 +28,26 @@ from scheduler.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Options of batchers, and sizes of the executors."""
+    """Options and executors' sizes."""
 
-    group_tokens: int  # cells of a prefill group; one longer prompt may go alone
-    prefill_ahead: int  # rows prefilled before a slot is free
+    group_tokens: int  # cells; a longer prompt goes alone
+    prefill_ahead: int  # rows
     options: Scheduling = Scheduling()
-    max_padding: float = MOST_PADDING  # share of a prefill group's cells
-    # of a decode step, from the device's profile; fixed, as queue keys must not change
+    max_padding: float = MOST_PADDING
+    # of a decode step; fixed, as queue keys must not change
     seconds_per_token: float = Aging().seconds_per_token
-    capacity_tokens: int | None = None  # KV tokens of the smallest executor; None before one asks
-    context_length: int | None = None  # tokens of the executors' longest rows, the least; None before one asks
-    slots: int | None = None  # least of the executors' slots; None before one asks
-    shares: Shares | None = None  # weights of clients; None: no fair shares
+    capacity_tokens: int | None = None  # of the smallest executor; None before one asks
+    context_length: int | None = None  # least longest row
+    slots: int | None = None  # least
+    shares: Shares | None = None  # None: not fair
 
     @property
     def usual_rows(self) -> float:
-        """Rows that fit if half as long as they may become."""
+        """At half their longest."""
         return usual_rows(self.slots, self.capacity_tokens, self.context_length)
 
     @property
     def aging(self) -> Aging:
-        """When waiting requests are promoted, and due by their deadlines."""
         return Aging(self.options.aging_factor, self.seconds_per_token)
 
     @classmethod
@@ -58,7 +56,7 @@ class BatchLimits:
         return cls(group_tokens, max(1, max_num_seqs // 8) if ahead is None else ahead, options)
 
     def within(self, capacity_tokens: int, context_length: int, slots: int) -> BatchLimits:
-        """With one more executor, which may be smaller."""
+        """Including one more executor."""
         return replace(
             self,
             capacity_tokens=min(capacity_tokens, self.capacity_tokens or capacity_tokens),
@@ -67,30 +65,28 @@ class BatchLimits:
         )
 
     def timed(self, model: Bilinear | None) -> BatchLimits:
-        """With a decode step's seconds by a model, for all slots at half the longest length."""
+        """Seconds by a model, all slots at half the longest length."""
         rows = self.slots or 1
         columns = min(self.context_length or 0, (self.capacity_tokens or 0) / rows) / 2
         return self if model is None else replace(self, seconds_per_token=model.iteration(float(rows), columns))
 
 
-Pauses: TypeAlias = Mapping[int, Sequence[RowId]]  # executor index -> rows to hand back
+Pauses: TypeAlias = Mapping[int, Sequence[RowId]]  # by executor
 
 
 @dataclass(frozen=True, slots=True)
 class BatcherParts:
-    """A batcher's parts: the other columns of its strategy's row."""
-
     new_queue: Callable[[], RankedQueue]
     memory: Memory
     limits: BatchLimits
     terms: Terms
     returns: Returns
-    machine: MachineModel = field(default_factory=MachineModel)  # the bilinear model of this machine, as far as known
-    estimator: ServingTime | None = None  # None where batches are not estimated
-    preemption: float | None = None  # share of its predicted length up to which a row makes way; None: never
+    machine: MachineModel = field(default_factory=MachineModel)
+    estimator: ServingTime | None = None  # None where unused
+    preemption: float | None = None  # progress up to which rows are preempted; None: never
 
     def new_keys(self) -> Keys:
-        """Raises StrategyError for an order whose keys hold only within a queue."""
+        """Raises StrategyError where keys hold only within a queue."""
         queue = self.new_queue()
         if not queue.order.by_key or queue.order.by_entry:
             raise StrategyError("its batching or preemption compares keys, which its order has only within a queue")
@@ -106,10 +102,8 @@ class BatcherParts:
 
 
 class Batcher(ABC):
-    """Holds what waits and hands it out as plans."""
-
     def __init__(self, kit: BatcherParts, waiting: RankedQueue | None = None) -> None:
-        """`waiting` ranks requests as far as that does not depend on the executor that asks; None: by the order."""
+        """`waiting`: rank regardless of the executor."""
         self._kit = kit
         self.waiting = kit.new_queue() if waiting is None else waiting
 
@@ -117,32 +111,31 @@ class Batcher(ABC):
         self.waiting.add(request)
 
     def revise(self, request: Request, now: float) -> None:
-        """The request need not wait here."""
+        """Whether it waits or not."""
         self.waiting.revise(request)
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        """Take in requests that an executor let go, all of one batch."""
+        """All of one batch."""
         for request in requests:
             self.add(request, now)
 
     def preempt(self, workers: Sequence[Worker], now: float) -> Pauses:
-        """Rows to make way for what waits; asked once no executor takes more."""
+        """Asked once no executor takes more."""
         return {}
 
     def discard(self, request: Request) -> bool:
-        """False when it does not wait here."""
+        """False when absent."""
         return self.waiting.discard(request)
 
     @abstractmethod
     def take(self, worker: Worker, now: float) -> Plan | None:
-        """The plan for this executor; None when it must wait."""
+        """None: wait."""
 
     def wake_at(self, now: float) -> float | None:
-        """When `take` may decide otherwise without an event; None for never."""
+        """None for never."""
         return None
 
     def _serve(self, requests: Sequence[Request]) -> Plan | None:
-        """None where there are none."""
         for request in requests:
             self.waiting.serve(request)
         return self._kit.plan(requests) if requests else None

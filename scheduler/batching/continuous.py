@@ -19,7 +19,7 @@ from scheduler.worker import Worker
 
 
 class ContinuousBatcher(Batcher):
-    """Fills slots as they free, with groups of similar length where prompts are prefilled apart."""
+    """Refills slots, in similar-length groups where prefill is apart."""
 
     def __init__(self, kit: BatcherParts) -> None:
         super().__init__(kit)
@@ -28,10 +28,8 @@ class ContinuousBatcher(Batcher):
         self._preemptions: list[tuple[Preemption, int | None]] = [(self._background, None)]
         if kit.preemption is not None:
             self._preemptions.append((ByOrder(kit.new_keys(), kit.limits.options.slice_length, kit.preemption), 1))
-        # rows that block running ones are neither read ahead nor as a padded group
         embeds = kit.terms.entry is Entry.EMBED
         self._ahead, self._padding = (kit.limits.prefill_ahead, kit.limits.max_padding) if embeds else (0, 1.0)
-        # a row already on the executor gets the slot first
         self._returning = SlotReservations() if isinstance(self.waiting.order, Fair) and not self._ahead else None
         self._affinity = Affinity()
 
@@ -53,10 +51,10 @@ class ContinuousBatcher(Batcher):
         if not self.waiting:
             return None
         best = self.waiting.best_priority
-        # several priorities: nothing is read ahead, or worse rows would hold the slots
+        # else worse rows would hold slots
         ahead = self._ahead if all(held.priority == best for held in worker.requests.values()) else 0
         slots = self._free_slots(worker, now) + ahead
-        if slots < self._fewest(best) or not self._kit.memory(worker, 1, 1):  # none could join, so none need be ranked
+        if slots < self._fewest(best) or not self._kit.memory(worker, 1, 1):  # none could join
             return None
         taken = similar_group(self._ranked_for(worker, now, slots, best), worker, self._kit, slots, self._padding)
         if keyed := [request for request in taken if request.prompt_cache_key]:
@@ -83,7 +81,6 @@ class ContinuousBatcher(Batcher):
         return worker.info.max_rows - worker.rows - kept
 
     def _without_others(self, worker: Worker, ranked: Iterable[Request], now: float) -> Iterator[Request]:
-        """Skip requests whose prefix is cached on another executor that has room now."""
         left_out: Counter[int] = Counter()
         for request in ranked:
             known = self._affinity.worker(request)
@@ -96,15 +93,12 @@ class ContinuousBatcher(Batcher):
             yield request
 
     def _fewest(self, best: float) -> int:
-        """Least free slots worth filling: 1, for background requests a whole group, since reading a prompt alone takes
-        a step from all that run.
-        """
+        """Free slots to fill: for background requests a group, as prefill costs all running rows a step."""
         if best < BACKGROUND:
             return 1
         return max(1, min(len(self.waiting), self._ahead))
 
     def _ranked_for(self, worker: Worker, now: float, slots: int, best: float) -> Iterator[Request]:
-        """Waiting requests of the best priority in order, from which a group is chosen."""
         ranked = iter(self.waiting.ranked(now))
         if self._affinity.workers:
             ranked = self._without_others(worker, ranked, now)
@@ -116,12 +110,11 @@ class ContinuousBatcher(Batcher):
 def similar_group(
     ranked: Iterable[Request], worker: Worker, kit: BatcherParts, most: int, padding: float
 ) -> tuple[Request, ...]:
-    """The best-ranked request and, in rank, those that suit it in length and memory, at most `most`.
-
-    `padding` bounds the group's share of padding. Where the best does not fit nothing is taken, so that none starves.
+    """The best request, and others that suit its length and memory, up to `most` and `padding`; none where the best
+    does not fit.
     """
     group: list[Request] = []
-    longest = widest = tokens = 0  # by the memory's rule; as read; all together
+    longest = widest = tokens = 0
     for request in ranked:
         rows, needed = len(group) + 1, max(longest, kit.memory.length(request))
         if rows > most or not kit.memory(worker, rows, needed):

@@ -1,4 +1,4 @@
-"""Batches of one slice each, arranged at intervals to take the least total time (SCLS, 4.4 to 4.6)."""
+"""Batches of one slice, of least total time, at intervals (SCLS, 4.4 to 4.6)."""
 
 from __future__ import annotations
 
@@ -25,30 +25,28 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """Rows `start` to `stop` (exclusive) as one batch."""
+    """Rows [start, stop)."""
 
     start: int
     stop: int
     seconds: float
 
 
-EQUAL = 1 + 1e-12  # ratio within which rounded sums are equal; the largest batch wins
+EQUAL = 1 + 1e-12  # ratio of equal sums; larger batches win ties
 
 
 def partition(
     lengths: IntArray, fresh: BoolArray, model: Bilinear, *, iterations: int, most_rows: IntArray
 ) -> tuple[BatchPart, ...]:
-    """Contiguous parts of least total serving time, in order.
+    """Contiguous parts of least total time: `lengths` (rows,) ascend, `fresh` (rows,) need prefill, `most_rows[i]`
+    bounds parts ending at i.
 
-    `lengths` (rows,) ascend; `fresh` (rows,) are to be prefilled, the others bring KV caches. A part that ends with
-    row i has at most `most_rows[i]` rows. Copies cost the same in any part, so are not weighed.
+            T[i] = min over j of T[j-1] + T_serve(i-j+1, L_i, S)                         (equation 10)
 
-        T[i] = min over j of T[j-1] + T_serve(i-j+1, L_i, S)                         (equation 10)
-
-    As lengths ascend, the last fresh row is the longest fresh one of any part that ends with row i.
+        The last fresh row is a part's longest fresh one.
     """
-    before = np.concatenate(([0.0], np.cumsum(fresh, dtype=np.float64)))  # fresh rows among the first k
-    least = np.zeros(len(lengths) + 1)  # seconds of the first k rows
+    before = np.concatenate(([0.0], np.cumsum(fresh, dtype=np.float64)))
+    least = np.zeros(len(lengths) + 1)  # seconds
     cuts, longest = [0], 0.0
     rows = zip(lengths.tolist(), fresh.tolist(), most_rows.tolist(), strict=True)
     for stop, (length, is_fresh, most) in enumerate(rows, start=1):
@@ -64,7 +62,7 @@ def partition(
 
 
 def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int) -> float:
-    """T_serve: prefill of fresh rows padded to the longest, copies of the others both ways, and `iterations` of all."""
+    """T_serve: prefill of fresh rows, copies of others, `iterations` of all."""
     seconds = model.decode(len(lengths), int(lengths.max()), iterations)
     prompts, copied = lengths[fresh], lengths[~fresh].astype(np.float64)
     if len(prompts):
@@ -75,7 +73,7 @@ def slice_seconds(lengths: IntArray, fresh: BoolArray, model: Bilinear, iteratio
 def _parts(
     cuts: list[int], lengths: IntArray, fresh: BoolArray, model: Bilinear, iterations: int
 ) -> tuple[BatchPart, ...]:
-    """`cuts[i]`: where the last part of the first i rows begins."""
+    """`cuts[i]`: begin of the last part of the first i rows."""
     parts: list[BatchPart] = []
     stop = len(lengths)
     while stop > 0:
@@ -85,14 +83,12 @@ def _parts(
     return tuple(reversed(parts))
 
 
-RECENT = 64  # slices whose median is the default interval
+RECENT = 64  # slices for the default interval
 
 
 class DpBatcher(Batcher):
-    """Parts waiting requests into batches of least total time, handed out longest first, without predictions.
-
-    Executors queue them. `capped`: at most `max_batch_size` rows. `adaptive`: the interval is `interval_factor` times
-    the least loaded executor's work, as of when all last asked.
+    """Hands batches out longest first. `capped`: by `max_batch_size`. `adaptive`: `interval_factor` times the least
+    loaded executor's work.
     """
 
     def __init__(self, kit: BatcherParts, *, capped: bool = False, adaptive: bool = False) -> None:
@@ -101,10 +97,10 @@ class DpBatcher(Batcher):
         self._capped = capped
         self._adaptive = adaptive
         self._ready: list[Plan] = []  # longest last
-        self._recent: deque[float] = deque(maxlen=RECENT)  # estimates of slices, seconds
+        self._recent: deque[float] = deque(maxlen=RECENT)  # seconds
         self._arranged: float | None = None
-        self._asked: dict[int, Worker] = {}  # since the last plan
-        self._loads: dict[int, float] = {}  # work right after that
+        self._asked: dict[int, Worker] = {}
+        self._loads: dict[int, float] = {}
 
     def discard(self, request: Request) -> bool:
         if not super().discard(request):
@@ -121,19 +117,19 @@ class DpBatcher(Batcher):
     def take(self, worker: Worker, now: float) -> Plan | None:
         self._asked[worker.index] = worker
         self._loads.setdefault(worker.index, worker.load)
-        # an idle machine gains nothing by waiting for the interval
+        # idle: no need to wait
         rest = not any(one.requests for one in self._asked.values())
         if not self._ready and self.waiting and (now >= self._due() or rest):
             self._arrange(now)
         if self._ready and not self._fits(self._ready[-1], worker):
-            self._arrange(now)  # again: this executor has less memory than those known
+            self._arrange(now)  # this executor has less memory
         return self._hand_out() if self._ready else None
 
     def _due(self) -> float:
         return -np.inf if self._arranged is None else self._arranged + self._interval()
 
     def _interval(self) -> float:
-        """max(λ · least load, Γ) in seconds, loads as of the last arrangement (equation 12)."""
+        """max(λ · least load, Γ) in seconds (equation 12)."""
         limits = self._kit.limits
         shortest = limits.options.min_interval
         if shortest is None:
@@ -150,7 +146,6 @@ class DpBatcher(Batcher):
         self._recent.extend(plan.estimate for plan in plans)
 
     def _parts(self, ranked: Sequence[Request]) -> tuple[BatchPart, ...]:
-        """Batches that any known executor can take."""
         workers = self._asked.values()
         most_rows = min(worker.info.max_rows for worker in workers)
         if self._capped:

@@ -1,4 +1,4 @@
-"""Whether an executor may be given more rows; pure."""
+"""Memory rules."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from scheduler.worker import Worker
 
 
 def whole_length(request: Request) -> int:
-    """Tokens of a row at its longest."""
+    """In tokens."""
     return request.input_length + request.sampling.max_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Whether an executor may be given rows; an idle one may always have one, as admission checks its size."""
+    """An idle executor may always have one row: admission checked its size."""
 
-    # (worker, new rows, longest in tokens) -> KV tokens then held; None: a batch of its own, bounded by `most`
+    # (worker, new rows, longest) -> KV tokens; None: a batch of its own, see `most`
     cells: Callable[[Worker, int, int], int] | None = None
-    # tokens that a request counts for; default: those it has
+    # of a request
     length: Callable[[Request], int] = operator.attrgetter("tokens")
-    # (capacity, batch length in tokens) -> rows of a batch of its own
+    # (capacity, longest) -> rows of a batch of its own
     most: Callable[[int, int], int] = operator.floordiv
 
     def __call__(self, worker: Worker, rows: int, length: int) -> bool:
-        """Whether `rows` more may be sent, the longest of `length` tokens."""
+        """The longest of `length` tokens."""
         if self.cells is None:
             return rows <= max(1, self.most(worker.capacity_tokens, length))
         return worker.rows + rows == 1 or self.cells(worker, rows, length) <= worker.capacity_tokens
@@ -56,10 +56,7 @@ def _peak(worker: Worker, rows: int, length: int) -> int:
 
 
 def find_peak(running: Iterable[Request], rows: int, length: int) -> int:
-    """Most cells, rows x columns, that running rows ever take beside `rows` new ones of `length` tokens at their end.
-
-    Reached when a running row ends, the others having grown by what it had left.
-    """
+    """Greatest rows x columns, as running rows end, beside `rows` new ones at their full `length`."""
     left = sorted(((ceil(remaining_length(one)), one.tokens) for one in running), reverse=True)
     peak, longest = rows * (length + 1), 0
     for place, (more, tokens) in enumerate(left, start=1):
@@ -78,24 +75,20 @@ def _deepspeed_rows(capacity_tokens: int, length: int) -> int:
 
 
 MEMORIES: Mapping[str, Memory] = {
-    # batch-size scaling (Baton, 4.3): admit what fits now; the worst rows are swapped to host if it outgrows the
-    # device
+    # batch-size scaling (Baton, 4.3): admit what fits now, swap later
     "scale": Memory(_scale),
-    # β = ⌊capacity / (longest prompt plus answer)⌋ rows, so that none runs out of memory (Magnus, II-B, equation 1)
+    # β = ⌊capacity / (longest prompt plus answer)⌋ rows (Magnus, II-B, equation 1)
     "fixed": Memory(_fixed),
-    # room for every row at its longest, as iteration-level schedulers reserve it (SCLS, 3.1)
+    # every row at its longest (SCLS, 3.1)
     "whole": Memory(_whole, length=whole_length),
-    # (L + S)·N tokens for a batch of its own, asked with L + S (SCLS, equation 7); batches run one after another
+    # (L + S)·N tokens, asked with L + S (SCLS, equation 7)
     "slice": Memory(),
-    # DeepSpeed's bound for LLaMA2-13B, A100 80 GB, slices of 128: 12 rows where L + S > 1024, 22 where > 512, else
-    # 28
-    # (SCLS, Algorithm 2)
+    # LLaMA2-13B, A100 80 GB, slices of 128: 12 rows where L + S > 1024, 22 where > 512, else 28 (SCLS, Algorithm 2)
     "deepspeed": Memory(most=_deepspeed_rows),
-    # N·(L(B) + G'(B)) tokens for a batch of its own (Magnus, III-C, equation 5)
+    # N·(L(B) + G'(B)) tokens (Magnus, III-C, equation 5)
     "predicted": Memory(),
-    # room for running rows' predicted future peak (Past-Future scheduler, ASPLOS 2025); new rows count as at their
-    # end
+    # predicted future peak (Past-Future, ASPLOS 2025), new rows at their end
     "peak": Memory(_peak, length=predicted_length),
-    # every running row at its predicted end, unpadded: for backends with paged KV caches
+    # predicted ends, unpadded, as in paged backends
     "paged": Memory(_paged, length=predicted_length),
 }

@@ -1,4 +1,4 @@
-"""When running rows make way; pure. The dispatcher pauses them, and they keep tokens and KV caches."""
+"""When running rows are preempted, keeping tokens and KV caches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.serving_time.machine import MachineModel
 from scheduler.waiting.sorted_requests import Keys
 from scheduler.worker import Worker
 
-# (executor, waiting requests best first, now) -> rows to preempt; asked once no executor takes more
+# (executor, waiting, best first, now) -> rows
 Preemption: TypeAlias = Callable[[Worker, Iterable[Request], float], Sequence[RowId]]
 
 EARLY = 0.8  # C of TRAIL (2410.01035)
@@ -24,12 +24,11 @@ EARLY = 0.8  # C of TRAIL (2410.01035)
 
 @dataclass(frozen=True, slots=True)
 class ByPriority:
-    """Rows of worse priority make way, worst first, for requests that then fit (Baton's preemption)."""
+    """Worse rows, if better requests then fit (Baton)."""
 
     memory: Memory
 
     def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
-        """Rows to preempt for these requests."""
         rows = sorted(worker.requests.values(), key=lambda row: row.priority)
         staying = found = len(rows)
         longest = 0
@@ -51,13 +50,11 @@ class ByPriority:
 
 @dataclass(frozen=True, slots=True)
 class ByOrder:
-    """The best waiting request takes the slot of a running row that ranks behind it and has had its slot for a slice,
-    which keeps copies cheap.
-    """
+    """Takes the slot of a worse row after a slice, so that copies stay cheap."""
 
     key: Keys
     slice_length: int
-    early: float = inf  # share of its predicted length up to which a row may be preempted
+    early: float = inf  # progress up to which rows are preempted
 
     def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
         first, rows = next(iter(waiting), None), [] if worker.pausing else self._served(worker)
@@ -67,7 +64,6 @@ class ByOrder:
         return (last.row_id,)
 
     def _served(self, worker: Worker) -> list[Request]:
-        """Rows that have had a slice and may still lose their slot."""
         return [
             row
             for row_id, row in worker.requests.items()
@@ -82,30 +78,26 @@ PREEMPTIONS: Mapping[str, float | None] = {"none": None, "by-order": inf, "by-or
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """Background rows run beside others while they lengthen a step of these by at most `share`.
-
-    Alone, they have the executor. A row is charged its part of an iteration and, spread over its answer, its prompt:
-    hardly anything on a GPU, a fiftieth and more on a CPU. Neither side's price depends on the other, so none admitted
-    must leave at once.
+    """Background rows run beside others while they lengthen steps by at most `share`, each charged with its part of
+    an iteration and, over its answer, its prompt.
     """
 
     share: float
     machine: MachineModel
 
     def within(self, worker: Worker, ranked: Iterable[Request]) -> Iterator[Request]:
-        """The first of these background requests that may still join."""
+        """The first that may join."""
         held = _background_rows(worker)
         return islice(self._fitting(worker, chain(held, ranked)), len(held), None)
 
     def __call__(self, worker: Worker, waiting: Iterable[Request], now: float) -> Sequence[RowId]:
-        """The latest make way."""
+        """The latest are preempted."""
         if not (held := _background_rows(worker)):
             return ()
         excess = held[len(list(self._fitting(worker, held))) :]
         return tuple(row.row_id for row in excess if row.row_id not in worker.pausing)
 
     def _fitting(self, worker: Worker, rows: Iterable[Request]) -> Iterator[Request]:
-        """The first of these rows that may run beside others: all without others, none while prices are unknown."""
         others, model = worker.others, self.machine.model
         if not others:
             yield from rows
@@ -121,5 +113,4 @@ class Background:
 
 
 def _background_rows(worker: Worker) -> list[Request]:
-    """In the order in which the executor got them."""
     return [row for row in worker.requests.values() if row.priority >= BACKGROUND]

@@ -1,4 +1,4 @@
-"""Requests given to executors in turn, each with its own queue (SCLS, 5.1: baselines)."""
+"""Round robin over executors with own queues (SCLS, 5.1)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from scheduler.worker import Worker
 
 
 class RoundRobinBatcher(Batcher):
-    """A batcher for each executor, fed round-robin.
-
-    An executor is known from its first call on, which gets one request, so that the others get their share.
-    """
+    """A batcher for each executor, known from its first call on."""
 
     def __init__(self, kit: BatcherParts, *, local: BatcherFactory) -> None:
         super().__init__(kit, RankedQueue(Arrived()))
@@ -27,7 +24,7 @@ class RoundRobinBatcher(Batcher):
         self._unassigned: deque[Request] = deque()
         self._queues: dict[int, Batcher] = {}
         self._workers: dict[int, Worker] = {}
-        self._last = -1  # executor of the last request
+        self._last = -1
 
     def add(self, request: Request, now: float) -> None:
         super().add(request, now)
@@ -66,7 +63,6 @@ class RoundRobinBatcher(Batcher):
         return pauses
 
     def _distribute(self, worker: Worker, now: float) -> None:
-        """Distribute new requests, or give one to an executor that asks for the first time."""
         index, count = worker.index, len(self._unassigned)
         if is_new := index not in self._queues:
             self._queues[index], self._workers[index] = self._local(self._kit), worker
@@ -75,7 +71,6 @@ class RoundRobinBatcher(Batcher):
             self._queues[self._last].add(self._unassigned.popleft(), now)
 
     def _reclaim(self) -> None:
-        """Take back requests of executors that take none."""
         for index in [index for index, worker in self._workers.items() if not worker.serves]:
             self._unassigned.extendleft(reversed(list(self._queues.pop(index).waiting)))
             del self._workers[index]

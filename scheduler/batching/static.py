@@ -1,4 +1,4 @@
-"""Static batches from the front of a queue (vanilla scheduling), with dynamic batching by a timeout."""
+"""Static batches, also dynamic by a timeout."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ from scheduler.worker import Worker
 
 
 class StaticBatcher(Batcher):
-    """At most `max_batch_size` of the best-ranked requests, as fit in memory.
-
-    A batch that is not full waits until its oldest has waited for `batch_wait_timeout` (dynamic batching). `rows`
-    overrides `max_batch_size`.
-    """
+    """Up to `max_batch_size` (or `rows`); partial batches wait for `batch_wait_timeout`."""
 
     def __init__(self, kit: BatcherParts, *, rows: int | None = None) -> None:
         super().__init__(kit)
         self._rows = rows or kit.limits.options.max_batch_size
-        self._asked = -inf  # when an executor last asked: older waits were seen then
+        self._asked = -inf  # time
 
     def wake_at(self, now: float) -> float | None:
         moments = map(self._times_out_at, self.waiting)
@@ -42,5 +38,4 @@ class StaticBatcher(Batcher):
         return self._serve(batch)
 
     def _times_out_at(self, request: Request) -> float:
-        """When a request has waited long enough."""
         return request.times.arrival + self._kit.limits.options.batch_wait_timeout

@@ -1,15 +1,11 @@
-"""Batches arranged on arrival so that few memory accesses are wasted (Magnus, III-C and III-E).
-
-A batch may grow to what the smallest executor holds; the one that takes it is asked again. Better priorities go first.
-
-A row in a batch of input length L(B) and generation length G(B) reads L(B) + g KV cells after its g-th token; reads of
-padding, and after its end token, are wasted:
+"""Batches with least wasted memory accesses (Magnus, III-C and III-E). A row reads L(B) + g cells after its g-th
+token:
 
     WMA_gen(p)  = G(p)·(L(B) - L(p))                     equation 2: padding read while it generates
     WMA_wait(p) = Σ_{g=G(p)..G(B)} (g + L(B))            equation 3: reads while it waits for the others
     WMA(B)      = max_p (WMA_gen(p) + WMA_wait(p))       equation 4
 
-As in the paper, equation 3 includes both ends, so the last row is charged one iteration too.
+As in the paper, equation 3 includes both ends.
 """
 
 from __future__ import annotations
@@ -32,14 +28,14 @@ from scheduler.worker import Worker
 
 
 class BatchLengths(NamedTuple):
-    """L(p), G(p), or L(B), G(B), in tokens."""
+    """In tokens."""
 
     input: int
     generation: int
 
     @property
     def columns(self) -> int:
-        """KV tokens at the end."""
+        """At the end."""
         return self.input + self.generation
 
 
@@ -50,39 +46,35 @@ def batch_lengths(rows: Iterable[BatchLengths]) -> BatchLengths:
 
 
 def useful_reads(input_length: int, generation_length: int) -> int:
-    """Σ_{g=0..G(p)-1} (L(p) + g): a row's own tokens up to its end token."""
+    """Σ_{g=0..G(p)-1} (L(p) + g)."""
     return generation_length * input_length + generation_length * (generation_length - 1) // 2
 
 
 def all_reads(input_length: int, generation_length: int) -> int:
-    """Σ_{g=0..G(B)} (L(B) + g): any row of a batch, with equation 3's extra iteration."""
+    """Σ_{g=0..G(B)} (L(B) + g)."""
     return (generation_length + 1) * input_length + generation_length * (generation_length + 1) // 2
 
 
 def wma_from_least(input_length: int, generation_length: int, least_useful_reads: int) -> int:
-    """WMA(B) from L(B), G(B) and the least useful reads of any row.
-
-    All rows read the same, and G(p)·L(B) cancels in equations 2 and 3: WMA_gen(p) + WMA_wait(p) = all_reads(B) -
-    useful_reads(p).
-    """
+    """WMA(B), as WMA_gen(p) + WMA_wait(p) = all_reads(B) - useful_reads(p)."""
     return all_reads(input_length, generation_length) - least_useful_reads
 
 
 def memory_tokens(rows: int, input_length: int, generation_length: int) -> int:
-    """MEM(B) / Δ = N·(L(B) + G(B)), KV tokens at the end (equation 5)."""
+    """MEM(B) / Δ = N·(L(B) + G(B)) (equation 5)."""
     return rows * (input_length + generation_length)
 
 
 def hrrn(waited: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Response ratios (batches,): the oldest request's wait / serving time, in seconds."""
+    """Response ratios (batches,)."""
     return np.asarray(waited / np.maximum(seconds, LEAST_SECONDS))
 
 
 class WaitingBatch:
-    """Requests of one priority to run together, open to others while `insertable`. Never empty."""
+    """One priority, open while `insertable`, never empty."""
 
     def __init__(self, rows: dict[Request, BatchLengths], *, insertable: bool = True) -> None:
-        self.rows = rows  # with their lengths on arrival, which decided this batch
+        self.rows = rows  # with lengths on arrival
         self.insertable = insertable
         self.priority = next(iter(rows)).priority
         self.count()
@@ -93,10 +85,10 @@ class WaitingBatch:
     def count(self) -> None:
         self.lengths = batch_lengths(self.rows.values())  # L(B) and G'(B)
         self.least_useful = min(useful_reads(*lengths) for lengths in self.rows.values())
-        self.oldest = min(request.times.arrival for request in self.rows)  # arrival
+        self.oldest = min(request.times.arrival for request in self.rows)
 
     def halves(self) -> tuple[WaitingBatch, WaitingBatch]:
-        """Two closed halves (Magnus, III-C), of at least two requests."""
+        """Closed (Magnus, III-C)."""
         pairs = list(self.rows.items())
         middle = (len(pairs) + 1) // 2
         first, second = dict(pairs[:middle]), dict(pairs[middle:])
@@ -104,13 +96,13 @@ class WaitingBatch:
 
 
 class WmaBatcher(Batcher):
-    """A request joins the batch that then wastes least, or opens one; an idle executor takes the best batch."""
+    """A request joins the batch that wastes least, or opens one."""
 
     def __init__(self, kit: BatcherParts, *, fixed_size: bool = False) -> None:
         super().__init__(kit, RankedQueue(Arrived()))
         self._limits = kit.limits
         self._fixed_size = fixed_size
-        self._batches: list[WaitingBatch] = []  # in order of opening
+        self._batches: list[WaitingBatch] = []  # by age
         self._home: dict[Request, WaitingBatch] = {}
 
     def add(self, request: Request, now: float) -> None:
@@ -125,14 +117,14 @@ class WmaBatcher(Batcher):
             self._home[request] = batch
 
     def revise(self, request: Request, now: float) -> None:
-        """Place a request again, unless its batch was split."""
+        """Unless split."""
         batch = self._home.get(request)
         if batch is not None and batch.insertable:
             self.discard(request)
             self.add(request, now)
 
     def hand_back(self, requests: Sequence[Request], cause: Cause, now: float) -> None:
-        """Take requests back; a batch that ran out of memory returns as two closed halves (III-C)."""
+        """After out of memory, as two closed halves (III-C)."""
         if cause is not Cause.OVERFLOW:
             return super().hand_back(requests, cause, now)
         context = self._limits.context_length
@@ -166,7 +158,7 @@ class WmaBatcher(Batcher):
         return self._plan(batch)
 
     def _least_wasteful(self, priority: int, lengths: BatchLengths) -> WaitingBatch | None:
-        """The batch that wastes least with the request in, if any may take it (algorithm 1)."""
+        """Algorithm 1; None if none may take it."""
         found, least = None, float(self._limits.options.wma_threshold)
         useful, most_rows, most_tokens = useful_reads(*lengths), self._most_rows, self._limits.capacity_tokens or inf
         for batch in self._batches:
@@ -179,7 +171,7 @@ class WmaBatcher(Batcher):
 
     @property
     def _most_rows(self) -> float:
-        """Most rows of a batch; at most β with a fixed size (equation 1)."""
+        """At most β with a fixed size (equation 1)."""
         limits = self._limits
         bounds = [bound for bound in (limits.slots, limits.options.max_batch_size) if bound is not None]
         if self._fixed_size and limits.capacity_tokens is not None and limits.context_length is not None:
@@ -187,7 +179,6 @@ class WmaBatcher(Batcher):
         return min(bounds, default=inf)
 
     def _first(self, now: float) -> WaitingBatch:
-        """The next batch: best priority, then highest response ratio, or oldest request without estimates."""
         best = min(batch.priority for batch in self._batches)
         batches = [batch for batch in self._batches if batch.priority == best]
         waited = np.array([now - batch.oldest for batch in batches])
@@ -197,7 +188,6 @@ class WmaBatcher(Batcher):
         return batches[int(waited.argmax())]
 
     def _cut(self, batch: WaitingBatch, worker: Worker) -> WaitingBatch:
-        """The part that this executor can hold: halved until it fits."""
         while len(batch) > 1 and not self._fits(batch, worker):
             batch, rest = batch.halves()
             self._open(rest)
@@ -219,7 +209,7 @@ class WmaBatcher(Batcher):
 
 
 def expected_lengths(request: Request, context_length: int | None) -> BatchLengths:
-    """L(p) and G'(p) of what is left, in whole tokens; what a returning request generated counts as input."""
+    """L(p) and G'(p) still to come."""
     left = ceil(remaining_length(request))
     if context_length is not None:
         left = min(left, context_length - request.tokens)

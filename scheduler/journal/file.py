@@ -1,4 +1,4 @@
-"""The journal's SQLite file: tables, migration, writing, reading, pruning, setting aside. No threads."""
+"""The journal's SQLite file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from models.errors import UserError
 
-VERSION = 5  # versions before 5 also had a table of batches, which nothing read
+VERSION = 5  # earlier ones had a table of batches
 
 STATEMENTS = (
     """CREATE TABLE IF NOT EXISTS requests (
@@ -31,13 +31,11 @@ STATEMENTS = (
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create or migrate the table in one transaction. Raises sqlite3.DatabaseError, with nothing touched, for an
-    unknown version.
-    """
+    """In one transaction. Raises sqlite3.DatabaseError for an unknown version."""
     with connection:
         if read_version(connection) == VERSION:
             return
-        connection.execute("BEGIN IMMEDIATE")  # the second of two processes finds it done
+        connection.execute("BEGIN IMMEDIATE")
         version = read_version(connection)
         if not 0 <= version <= VERSION:
             raise sqlite3.DatabaseError(f"its format is {version}, this program writes {VERSION}")
@@ -54,22 +52,22 @@ def read_version(connection: sqlite3.Connection) -> int:
     return version
 
 
-BUSY = 5.0  # seconds to wait for another writer
+BUSY = 5.0  # seconds
 
-BESIDE = ("", "-wal", "-shm")  # endings of SQLite's files
+BESIDE = ("", "-wal", "-shm")  # SQLite's files
 
-DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})  # errors that a retry does not mend
+DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})  # permanent errors
 
 
 class JournalError(UserError):
-    """A journal cannot be read."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class RequestEntry:
-    """One finished request; seconds after arrival, tokens; None where it ended before."""
+    """Seconds after arrival, tokens; None if not reached."""
 
-    finished_at: float  # seconds since 1970
+    finished_at: float  # Unix time
     model: str
     strategy: str
     outcome: str  # stop, length, repetition, error or cancelled
@@ -78,26 +76,26 @@ class RequestEntry:
     max_tokens: int
     generated: int
     predicted: float | None
-    source: str | None  # of the prediction
+    source: str | None
     assigned: float | None
     started: float | None
     first_token: float | None
-    latency: float  # seconds to the end
-    runs: int = 1  # times given to an executor
-    replayed: bool = False  # the length was prescribed
-    features: tuple[float, ...] = ()  # of the prediction
+    latency: float
+    runs: int = 1
+    replayed: bool = False  # prescribed length
+    features: tuple[float, ...] = ()
     instruction: str | None = None
-    user_input: str | None = None  # recorded only with --journal-prompts
-    scope: str = ""  # digest of key and salt; empty without
+    user_input: str | None = None  # --journal-prompts only
+    scope: str = ""  # digest
 
 
-CUT = frozenset({"length", "repetition"})  # answers that would have become longer
+CUT = frozenset({"length", "repetition"})  # truncated
 
-ANSWERED = frozenset({"stop"}) | CUT  # not broken off
+ANSWERED = frozenset({"stop"}) | CUT
 
 
 def own_file(path: Path) -> Path:
-    """`path`, or a file beside it where that is of a newer version, which may still be in use."""
+    """Or one beside a newer version's."""
     if not path.is_file():
         return path
     with suppress(sqlite3.Error), closing(_connect_to_read(path)) as connection:
@@ -107,18 +105,18 @@ def own_file(path: Path) -> Path:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """A file that is no journal, rather than a lock or a full disk."""
+    """Not a lock or full disk."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open to write, created for its owner alone. Raises sqlite3.DatabaseError, OSError."""
+    """Private, for writing. Raises sqlite3.DatabaseError, OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _make_private(path)
     connection = sqlite3.connect(path, timeout=BUSY)
     try:
         prepare(connection)
-        # each commit is on the disk, whatever kills the process
+        # durable commits
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
@@ -128,16 +126,15 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Hide a journal from other users, unless it is another user's."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    for suffix in BESIDE:  # by name: closing a file of an open database would drop its locks
+    for suffix in BESIDE:  # by name: closing drops locks
         with suppress(FileNotFoundError, PermissionError):
             path.with_name(path.name + suffix).chmod(0o600)
 
 
 def append(connection: sqlite3.Connection, entries: Sequence[RequestEntry]) -> None:
-    """One transaction, all or nothing. Raises sqlite3.Error."""
+    """One transaction. Raises sqlite3.Error."""
     names = [field.name for field in dataclasses.fields(RequestEntry)]
     rows = [[_stored(getattr(one, name)) for name in names] for one in entries]
     with connection:
@@ -146,7 +143,7 @@ def append(connection: sqlite3.Connection, entries: Sequence[RequestEntry]) -> N
 
 
 def set_aside(path: Path) -> Path:
-    """Rename an unusable journal with its companions; returns its new name. Raises OSError."""
+    """With companions; returns the new name. Raises OSError."""
     aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     for suffix in BESIDE:
         with suppress(FileNotFoundError):
@@ -157,9 +154,7 @@ def set_aside(path: Path) -> Path:
 def read(
     path: Path, *, since: float = 0.0, last: int | None = None, model: str | None = None
 ) -> Iterator[RequestEntry]:
-    """Entries that ended since `since` (seconds since 1970), oldest first; of one model, and the `last` of them.
-    Raises JournalError.
-    """
+    """Ended since `since`, Unix time, oldest first; the `last` of a model. Raises JournalError."""
     path = _find(path)
     try:
         with closing(_connect_to_read(path)) as connection:
@@ -175,9 +170,7 @@ def read(
 
 
 def prune(path: Path, *, before: float | None = None, keep: int | None = None) -> int:
-    """Delete entries that ended before a time, and all but the newest `keep`; returns how many. Shrinks the file.
-    Raises JournalError.
-    """
+    """Ended before, and all but `keep`; shrinks the file. Raises JournalError."""
     path = _find(path)
     newest = "SELECT id FROM requests ORDER BY id DESC LIMIT ?"
     outside = f"finished_at < ifnull(?, finished_at) OR id NOT IN ({newest})"

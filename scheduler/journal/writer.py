@@ -1,7 +1,4 @@
-"""The journal: every finished request, written by its own thread within bounds.
-
-It never delays serving: entries wait while they cannot be written, and are dropped and counted beyond that.
-"""
+"""Records requests in its own thread; entries that cannot be written are dropped and counted."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ from typing import TypeAlias
 
 from scheduler.journal.file import RequestEntry, append, connect, is_damage, own_file, set_aside
 
-CHUNK = 1000  # entries deleted in one transaction
+CHUNK = 1000  # deleted at once
 
 
 @dataclass(frozen=True, slots=True)
 class JournalBounds:
     """None: unbounded."""
 
-    age: float | None = None  # seconds since an entry ended
-    size: float | None = None  # bytes of the file
+    age: float | None = None  # seconds
+    size: float | None = None  # bytes
 
 
 def trim(connection: sqlite3.Connection, bounds: JournalBounds, now: float) -> None:
-    """Delete the oldest entries beyond the bounds; `now` since 1970. The file does not shrink. Raises sqlite3.Error."""
+    """The file does not shrink. Raises sqlite3.Error."""
     pages = "pragma_page_count, pragma_freelist_count, pragma_page_size"
     used = f"SELECT (page_count - freelist_count) * page_size FROM {pages}"
     oldest = "SELECT id FROM requests WHERE finished_at < ? ORDER BY finished_at LIMIT ?"
@@ -46,31 +43,31 @@ def trim(connection: sqlite3.Connection, bounds: JournalBounds, now: float) -> N
 
 log = logging.getLogger(__name__)
 
-QUEUE = 10_000  # entries waiting to be written; more are dropped
+QUEUE = 10_000  # entries
 
-BATCH = 500  # entries in one transaction
+BATCH = 500  # entries
 
-RETRY = 1.0  # seconds until a failed write is tried again
+RETRY = 1.0  # seconds
 
-INTERVAL = 60.0  # seconds between messages, and between trims where nothing ends
+INTERVAL = 60.0  # seconds
 
 CLOSING_TIME = 5.0  # seconds
 
 
-_Waiting: TypeAlias = tuple[RequestEntry, Future[bool]]  # entry, and whether it was written
+_Waiting: TypeAlias = tuple[RequestEntry, Future[bool]]  # and whether it was written
 
 
 class Journal:
-    """`put` may be called from any thread; what is written survives any end of the process."""
+    """Thread-safe."""
 
     def __init__(self, path: Path, *, limit: int = QUEUE, bounds: JournalBounds = JournalBounds()) -> None:
         self.path = path
         self._bounds = bounds
         self._queue: queue.Queue[_Waiting | None] = queue.Queue(limit)
-        self.written = 0  # entries in the file
-        self._dropped = 0  # no room in the queue; counted by `put`
-        self._failed = 0  # could not be written; counted by the thread
-        self._told = 0  # of both, already logged
+        self.written = 0
+        self._dropped = 0  # by `put`
+        self._failed = 0  # by the thread
+        self._told = 0  # logged
         self._silent_until = 0.0
         self._closing = threading.Event()
         self._connection: sqlite3.Connection | None = None
@@ -78,14 +75,13 @@ class Journal:
 
     @property
     def lost(self) -> int:
-        """Entries dropped."""
         return self._dropped + self._failed
 
     def start(self) -> None:
         self._thread.start()
 
     def put(self, entry: RequestEntry) -> Future[bool]:
-        """Queue an entry; never blocks or raises. The result: whether it is on the disk."""
+        """Never blocks; results in whether it is on disk."""
         stored: Future[bool] = Future()
         try:
             self._queue.put_nowait((entry, stored))
@@ -95,7 +91,7 @@ class Journal:
         return stored
 
     def close(self) -> None:
-        """Write what waits, each entry tried once more, and end the thread."""
+        """After a last try."""
         self._closing.set()
         with suppress(queue.Full):  # a hanging disk; the thread is a daemon
             self._queue.put(None, timeout=CLOSING_TIME)
@@ -116,7 +112,7 @@ class Journal:
                     break
                 self._closing.wait(RETRY)
             for _, stored in taken:
-                if stored.set_running_or_notify_cancel():  # else its reader has gone
+                if stored.set_running_or_notify_cancel():
                     stored.set_result(self.written > before)
             self._trim()
             if self.lost > self._told:
@@ -125,7 +121,6 @@ class Journal:
             self._connection.close()
 
     def _take(self) -> tuple[list[_Waiting], bool]:
-        """Waiting entries, none after a timeout; and whether the last is among them."""
         taken: list[_Waiting | None] = []
         with suppress(queue.Empty):
             taken.append(self._queue.get(timeout=INTERVAL))
@@ -134,14 +129,14 @@ class Journal:
         return [one for one in taken if one is not None], None in taken
 
     def _store(self, entries: Sequence[RequestEntry]) -> bool:
-        """False when the write is to be retried."""
+        """False to retry."""
         try:
             if entries:
                 self._append(entries)
         except (sqlite3.OperationalError, OSError) as error:
             self._complain(str(error), len(entries))
             return False
-        except Exception:  # an entry that the table cannot hold: a bug, but serving goes on
+        except Exception:  # a bug, but serving goes on
             self._failed += len(entries)
             log.exception("the journal refused entries")
         return True
@@ -151,7 +146,7 @@ class Journal:
             append(self._open(), entries)
         except sqlite3.DatabaseError as error:
             self._close()
-            if isinstance(error, sqlite3.OperationalError):  # full disk or lock: the file is sound
+            if isinstance(error, sqlite3.OperationalError):  # full disk or lock
                 raise
             if is_damage(error):
                 aside = set_aside(self.path)
@@ -182,7 +177,6 @@ class Journal:
             self._connection = None
 
     def _complain(self, reason: str, held: int = 0) -> None:
-        """Log waiting and lost entries once a minute, lest a full disk fill the log."""
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until, self._told = now + INTERVAL, self.lost
             said = f"{self._queue.qsize() + held} entries wait, {self._told} are lost"

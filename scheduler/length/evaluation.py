@@ -1,7 +1,4 @@
-"""How well lengths can be predicted on answers that were held out: the strategies of Magnus's Table II, the figures of
-SSJF's Table 2, a contest between a forest that was just grown, the one in use, and the user input length alone; and
-which served answers tell how good a prediction was.
-"""
+"""Accuracy of length predictions on held-out answers (Magnus, Table II; SSJF, Table 2)."""
 
 from __future__ import annotations
 
@@ -23,22 +20,17 @@ TWICE = 2.0
 
 
 def within_twice(predicted: float, generated: float) -> bool:
-    """Whether neither of two lengths is more than twice the other."""
     return max(predicted, generated) <= TWICE * min(predicted, generated)
 
 
 def can_be_judged(request: Request, reason: FinishReason) -> bool:
-    """Whether an answer that ended can be held against its prediction.
-
-    One that max_tokens or the context has cut has no true length, and a prediction of max_tokens only repeats what the
-    client asked for.
-    """
+    """A truncated answer has no true length, and a prediction of max_tokens repeats the client."""
     whole, predicted = reason is FinishReason.STOP or is_replayed(request.sampling), request.predicted_length
     return whole and predicted is not None and round(predicted) < request.sampling.max_tokens
 
 
 def is_inside(request: Request) -> bool | None:
-    """Whether the length of an answer is in the interval that was predicted with 90 %; None where there was none."""
+    """Whether a length is in its predicted 90 % interval."""
     lengths = request.distribution
     if lengths is None:
         return None
@@ -51,29 +43,25 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Errors in tokens, and how well the order is kept: Kendall's tau, NaN if all are predicted equal."""
+    """Errors in tokens; Kendall's tau is NaN if all predictions are equal."""
 
     mae: float
     rmse: float
     tau: float
     within_twice: float
-    """Share of the predictions of which neither the length nor the prediction is more than twice the other."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Examples to learn from and to be tested with, and each one's task."""
-
     train: Examples
     test: Examples
     train_tasks: Sequence[str]
     test_tasks: Sequence[str]
-    held: NDArray[np.bool_]
-    """Which of all examples are for the test, (n,)."""
+    held: NDArray[np.bool_]  # (n,)
 
 
 def split(examples: Examples, tasks: Sequence[str], share: float, seed: int, *, by_task: bool = False) -> Split:
-    """Hold a share of each task's examples out at random, or, `by_task`, all examples of a share of the tasks."""
+    """Hold out a share of each task's examples at random, or, `by_task`, all examples of a share of the tasks."""
     rng = np.random.default_rng(seed)
     names = np.array(tasks)
     held = np.zeros(len(examples), dtype=bool)
@@ -87,10 +75,9 @@ def split(examples: Examples, tasks: Sequence[str], share: float, seed: int, *, 
 
 
 def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Accuracy:
-    """Accuracy of predictions (n,) against true lengths (n,)."""
     errors = predicted.astype(np.float64) - actual
     constant = np.ptp(predicted) == 0 or np.ptp(actual) == 0
-    from scipy.stats import kendalltau  # slow to import, and only wanted where predictors are measured
+    from scipy.stats import kendalltau  # slow to import
 
     tau = float("nan") if constant else float(kendalltau(predicted, actual).statistic)
     twice = np.mean([within_twice(one, length) for one, length in zip(predicted, actual, strict=True)])
@@ -98,18 +85,15 @@ def accuracy(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> Acc
 
 
 def means(predicted: Sequence[LengthDistribution]) -> NDArray[np.float32]:
-    """Expected lengths (n,) of distributions."""
     return np.array([one.mean for one in predicted], dtype=np.float32)
 
 
 def covered(predicted: Sequence[LengthDistribution], actual: NDArray[np.float32]) -> float:
-    """Share of lengths (n,) within the predicted intervals of nine in ten."""
     return float(np.mean([one.coverage(length) for one, length in zip(predicted, actual.tolist(), strict=True)]))
 
 
 def _groups(ablation: Ablation, data: Split) -> list[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-    """The forests of an ablation: which examples each learns from, and which answers it predicts. RAFT has one for each
-    task of which there is both."""
+    """The examples each forest of an ablation learns from and predicts; RAFT grows one for each task."""
     if ablation is Ablation.UILO:
         return []
     if ablation is not Ablation.RAFT:
@@ -119,19 +103,17 @@ def _groups(ablation: Ablation, data: Split) -> list[tuple[NDArray[np.bool_], ND
 
 
 def grown_trees(ablation: Ablation, data: Split, growth: Growth) -> int:
-    """How many trees `predict` grows."""
     return growth.trees * len(_groups(ablation, data))
 
 
 def predict(
     ablation: Ablation, data: Split, growth: Growth, advance: Advance | None = None
 ) -> list[LengthDistribution]:
-    """Learn from one part, and predict the lengths of the other's answers, in order; `advance` is called with the
-    number of new trees."""
+    """Lengths of the test part, in order; `advance` is called with the number of new trees."""
     features = data.test.features
     if ablation is Ablation.UILO:
         return [LengthDistribution.certain(length) for length in features[:, -1].tolist()]
-    predicted = [guess(data.train)] * len(data.test)  # for tasks never seen before
+    predicted = [guess(data.train)] * len(data.test)  # for unseen tasks
     for learned, asked in _groups(ablation, data):
         own = data.train.where(learned)
         forest = grow(Examples(select(own.features, ablation), own.lengths), growth, advance)
@@ -142,18 +124,15 @@ def predict(
 
 
 def guess(examples: Examples) -> LengthDistribution:
-    """The distribution of all lengths, whatever the request: the baseline of every predictor."""
+    """The distribution of all lengths, for any request."""
     return LengthDistribution.of(examples.lengths, np.ones_like(examples.lengths))
 
 
 BINS = 10
-"""Parts of the rows, by predicted length, whose predictions are compared with what came."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Rows of similar predicted length; of a reliable predictor the two means agree."""
-
     rows: int
     predicted: float
     actual: float
@@ -161,21 +140,15 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Quality of predictions on rows held out."""
-
-    accuracy: float
-    """Share of rows that are predicted into their own quantile class; with cuts at 25, 50, 75 and
-    99 % a guess of one class has 0.25."""
+    accuracy: float  # share in their own quantile class; a guess scores 0.25 with cuts at 25, 50, 75 and 99 %
     f1: float
-    """Mean over the classes of the harmonic mean of precision and recall."""
     errors: Accuracy
     reliability: tuple[Bin, ...]
-    """Bins by ascending predicted length."""
 
 
 def quality(predicted: NDArray[np.float32], actual: NDArray[np.float32], edges: Sequence[float]) -> Quality:
-    """Predictions (n,) against true lengths (n,); `edges` are the least lengths of all classes but the first."""
-    from sklearn.metrics import f1_score  # slow to import, and only wanted where predictors are measured
+    """`edges` are the lower bounds of all classes but the first."""
+    from sklearn.metrics import f1_score
 
     true, guessed = _classes(actual, edges), _classes(predicted, edges)
     f1 = float(f1_score(true, guessed, labels=range(len(edges) + 1), average="macro", zero_division=0))
@@ -187,22 +160,19 @@ def _classes(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np
 
 
 def _reliability(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> tuple[Bin, ...]:
-    """Equal predictions are never torn apart, so there may be fewer bins than BINS."""
     cuts = np.unique(np.quantile(predicted, np.arange(1, BINS) / BINS))
     places = np.searchsorted(cuts, predicted, side="left")
     bins = (places == place for place in np.unique(places))
     return tuple(Bin(int(one.sum()), float(predicted[one].mean()), float(actual[one].mean())) for one in bins)
 
 
-FRESH_SHARE = 0.5
-"""Share of the held-out answers that the forest in use must not have learned from, to be judged by those."""
+FRESH_SHARE = 0.5  # share of held-out answers unknown to the forest in use, from which on only these judge
 
-DECIMALS = 3
-"""Decimals of features that are compared: an embedding differs a little with the other texts of the same call."""
+DECIMALS = 3  # an embedding varies slightly with its batch
 
 
 class Contestant(StrEnum):
-    """Ways to predict lengths; of equally good ones, the first is taken."""
+    """In order of preference."""
 
     NEW = "new forest"
     OLD = "old forest"
@@ -211,12 +181,8 @@ class Contestant(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Errors of the contestants."""
-
-    errors: Mapping[Contestant, float]
-    """Mean absolute errors in tokens."""
+    errors: Mapping[Contestant, float]  # mean absolute, in tokens
     rows: int
-    """Answers by which the contestants were judged."""
 
     @property
     def winner(self) -> Contestant:
@@ -224,11 +190,7 @@ class Contest:
 
 
 def judge(held_out: Examples, predicted: NDArray[np.float32], old: Forest | None) -> Contest:
-    """Compare a new forest's predictions of answers that were held out, (n,), with the others'.
-
-    The old forest is judged by those that it has not learned from, and so are the others then; where these are too
-    few, it takes no part.
-    """
+    """Compare a new forest on held-out answers (n,); the old one takes part where enough of them are new to it."""
     judges = np.ones(len(held_out), dtype=bool)
     if old is not None:
         learned = set(_keys(old.examples))
@@ -247,6 +209,5 @@ def judge(held_out: Examples, predicted: NDArray[np.float32], old: Forest | None
 
 
 def _keys(examples: Examples) -> list[tuple[float, ...]]:
-    """What tells whether two answers are the same."""
     rows = np.column_stack((examples.features, examples.lengths)).round(DECIMALS)
     return [tuple(row) for row in rows.tolist()]

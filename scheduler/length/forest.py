@@ -1,11 +1,5 @@
-"""The random forest that predicts generation lengths (Magnus, section III-B), and the distribution in its leaves.
-
-It knows neither texts nor files. Besides the mean, a leaf tells which answers of the training set it holds, as in a
-quantile regression forest (Meinshausen, JMLR 7, 2006), which is what a row's remaining length is estimated from.
-
-Forests on disk: the rows that they grow from and how, and growing them again, which takes seconds.
-
-So a file holds numbers only, and no version of any library matters.
+"""The random forest that predicts generation lengths (Magnus, section III-B), a quantile regression forest
+(Meinshausen, JMLR 7, 2006), kept on disk as the rows that it is grown from.
 """
 
 from __future__ import annotations
@@ -29,33 +23,27 @@ if TYPE_CHECKING:
 
 Regressor: TypeAlias = "RandomForestRegressor | ExtraTreesRegressor"
 
-Tree: TypeAlias = Any
-"""sklearn.tree._tree.Tree, which has no type information."""
+Tree: TypeAlias = Any  # sklearn.tree._tree.Tree, untyped
 
-GROWN_AT_ONCE = 5
-"""Trees between two reports of progress."""
+GROWN_AT_ONCE = 5  # trees between two reports of progress
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How a forest is grown. The paper does not say; these do well on its eight tasks and keep the file small."""
+    """Defaults do well on the eight tasks of the paper, which gives none."""
 
     trees: int = 100
-    min_leaf: int = 5
-    """Least answers in a leaf: a distribution needs a few."""
+    min_leaf: int = 5  # a distribution needs a few answers
     features_share: float = 2 / 3
-    """Part of the features that each split looks at."""
+    # extremely randomised trees (Geurts, Ernst and Wehenkel, Machine Learning 63, 2006): a third of the time
     random_cuts: bool = False
-    """Whether trees are extremely randomised (Geurts, Ernst and Wehenkel, Machine Learning 63, 2006): grown from all
-    answers, each split the best of random ones. That takes a third of the time at the same error."""
     seed: int = 0
-    jobs: int = 1
-    """Threads; only growing uses them."""
+    jobs: int = 1  # threads for growing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """A training set: features (n, f) and the lengths in tokens (n,) that they led to."""
+    """Features (n, f) and lengths in tokens (n,)."""
 
     features: FloatMatrix
     lengths: NDArray[np.float32]
@@ -64,27 +52,23 @@ class Examples:
         return len(self.lengths)
 
     def where(self, chosen: NDArray[np.bool_]) -> Examples:
-        """The examples where `chosen`, (n,), is true."""
         return Examples(np.ascontiguousarray(self.features[chosen]), self.lengths[chosen])
 
     def joined(self, other: Examples, keep: int) -> Examples:
-        """The newest `keep` of these examples and the others."""
+        """The newest `keep` of both."""
         features = np.concatenate((self.features, other.features))[-keep:]
         return Examples(features, np.concatenate((self.lengths, other.lengths))[-keep:])
 
 
 class Forest:
-    """A grown forest. It never changes, so any thread may ask it.
-
-    The nodes of all trees stand in one array, so that all trees are descended at once, a level a step: scikit-learn's
-    own `apply` takes some 15 microseconds a tree, its `predict` 30 milliseconds to start threads.
+    """Immutable, so any thread may use it. All trees descend together in one array: scikit-learn's `apply` takes 15
+    microseconds a tree.
     """
 
     def __init__(self, regressor: Regressor, examples: Examples) -> None:
         self.regressor = regressor
         self.examples = examples
         self.features = int(regressor.n_features_in_)
-        """Number of features of a request."""
         trees: list[Tree] = [grown.tree_ for grown in regressor.estimators_]
         ends = np.cumsum([tree.node_count for tree in trees])
         self._roots = np.concatenate(([0], ends[:-1]))
@@ -98,23 +82,23 @@ class Forest:
         self._answers, self._starts = self._sort_answers()
 
     def __getstate__(self) -> dict[str, object]:
-        """The parts that predict, which another process gets without what they were grown from."""
+        """Without the examples, for another process."""
         return {name: value for name, value in vars(self).items() if name not in ("regressor", "examples")}
 
     def predict(self, features: FloatMatrix) -> NDArray[np.float32]:
-        """Features (n, f) -> expected lengths in tokens (n,)."""
+        """(n, f) -> expected lengths (n,)."""
         return np.asarray(self._means[self._leaves(features)].mean(axis=1), dtype=np.float32)
 
     def distributions(self, features: FloatMatrix) -> list[LengthDistribution]:
-        """Features (n, f) -> how the answers in their leaves are distributed; the means are those of `predict`."""
+        """(n, f) -> the answers in their leaves."""
         return [self._distribution(leaves) for leaves in self._leaves(features)]
 
     def _leaves(self, features: FloatMatrix) -> NDArray[np.intp]:
-        """Features (n, f) -> leaves (n, trees), numbered through all trees."""
+        """(n, f) -> leaves (n, trees), numbered through all trees."""
         if features.ndim != 2 or features.shape[1] != self.features:
             raise ValueError(f"this forest wants {self.features} features a request, not shape {features.shape}")
         values = features.astype(np.float32, copy=False).ravel()
-        first = np.repeat(np.arange(len(features)) * self.features, len(self._roots))  # each request's, for each tree
+        first = np.repeat(np.arange(len(features)) * self.features, len(self._roots))
         nodes = np.tile(self._roots, len(features))
         for _ in range(self._depth):
             right = values[first + self._feature[nodes]] > self._threshold[nodes]
@@ -122,13 +106,12 @@ class Forest:
         return nodes.reshape(len(features), -1)
 
     def _distribution(self, leaves: NDArray[np.intp]) -> LengthDistribution:
-        """Each tree's leaf counts as one, however many answers it holds."""
         sizes = self._starts[leaves + 1] - self._starts[leaves]
         places = np.arange(sizes.sum()) + np.repeat(self._starts[leaves] - np.cumsum(sizes) + sizes, sizes)
         return LengthDistribution.of(self._answers[places], np.repeat(1 / sizes, sizes).astype(np.float32))
 
     def _sort_answers(self) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Lengths that trees were grown from, by leaf, and where each leaf's begin: (trees n,) and (nodes + 1,)."""
+        """Lengths by leaf (trees n,), and where each leaf's begin (nodes + 1,)."""
         drawn = np.array(self.regressor.estimators_samples_)  # (trees, n)
         leaves = np.take_along_axis(self._leaves(self.examples.features).T, drawn, axis=1).ravel()
         order = np.argsort(leaves, kind="stable")
@@ -137,13 +120,13 @@ class Forest:
 
 
 def _children(tree: Tree, root: int) -> NDArray[np.intp]:
-    """Each node's left and right child, (nodes, 2), numbered through all trees; a leaf is its own."""
+    """(nodes, 2), numbered through all trees; a leaf is its own child."""
     children = np.stack((tree.children_left, tree.children_right), axis=1) + root
     return np.where(children < root, np.arange(tree.node_count)[:, np.newaxis] + root, children)
 
 
 def grow(examples: Examples, growth: Growth = Growth(), advance: Callable[[int], None] | None = None) -> Forest:
-    """Fit a forest; `advance` is called with the number of new trees. Raises ValueError without examples."""
+    """`advance` is called with the number of new trees. Raises ValueError without examples."""
     if len(examples) == 0:
         raise ValueError("there are no examples to grow a forest from")
     if not (np.isfinite(examples.features).all() and np.isfinite(examples.lengths).all()):
@@ -171,23 +154,19 @@ FORMAT = 2  # of the file, and the meaning of the features in it
 
 
 class ForestError(Exception):
-    """A forest's file cannot be used; the message says why and what to do."""
+    """The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the rows of a forest were made with, and how it grows from them."""
-
     embedder: str
-    """Name of the sentence embedder whose features it knows."""
-    max_tokens: int
-    """Tokens of a text that this embedder read."""
+    max_tokens: int  # tokens of a text that the embedder read
     growth: Growth = Growth()
     format: int = FORMAT
 
 
 def save(path: Path, examples: Examples, about: Manifest) -> None:
-    """Write the rows of a forest in one step: readers see the old file or the new one. Raises OSError."""
+    """Atomic. Raises OSError."""
     about = replace(about, growth=replace(about.growth, jobs=1))
     with replace_file(path) as file:
         manifest = np.frombuffer(msgspec.json.encode(about), dtype=np.uint8)
@@ -195,7 +174,7 @@ def save(path: Path, examples: Examples, about: Manifest) -> None:
 
 
 def read(path: Path) -> tuple[Examples, Manifest]:
-    """The rows in a file. Raises ForestError with the remedy."""
+    """Raises ForestError with the remedy."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
             about = msgspec.json.decode(content["manifest"].tobytes(), type=Manifest)
@@ -213,7 +192,7 @@ def read(path: Path) -> tuple[Examples, Manifest]:
 
 
 def load(path: Path) -> tuple[Forest, Manifest]:
-    """Grow the forest of a file again. Raises ForestError with the remedy."""
+    """Raises ForestError with the remedy."""
     examples, about = read(path)
     try:
         return grow(examples, about.growth), about

@@ -1,4 +1,4 @@
-"""What is learned for each holder of an API key, within one bound for all: who has most makes room for others."""
+"""What is learned for each holder of an API key, within one bound for all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Rows(Protocol):
-    """Something learned from rows, oldest first."""
+    """Rows, oldest first."""
 
     rows: deque[Any]
 
@@ -17,14 +17,14 @@ T = TypeVar("T", bound=Rows)
 
 
 def holder_of(scope: str) -> str:
-    """The holder part of a length scope, which is HOLDER or HOLDER:SALT."""
+    """Holder of a length scope HOLDER or HOLDER:SALT."""
     return scope.partition(":")[0]
 
 
 class HolderStore(Generic[T]):
-    """Parts by holder and name. A holder has `parts` at most, of which the one used least recently is dropped first.
-    Where rows, and `overhead` for each part, come to more than `most`, the holder who has most loses such a part, or
-    half the rows of its only one."""
+    """Parts by holder and name, at most `parts` a holder, least recently used dropped first. Beyond `most` rows,
+    `overhead` a part included, the holder with the most rows loses a part, or half its only one.
+    """
 
     def __init__(self, make: Callable[[], T], most: int, parts: int, overhead: int = 1) -> None:
         self._make, self._most, self._parts, self._overhead = make, most, parts, overhead
@@ -33,16 +33,13 @@ class HolderStore(Generic[T]):
         self._total = 0
 
     def get(self, holder: str, name: object) -> T | None:
-        """The part of this name, if there is one."""
         parts = self._of.get(holder)
         return None if parts is None else parts.get(name)
 
     def all(self) -> list[T]:
-        """All parts of all holders."""
         return [part for parts in self._of.values() for part in parts.values()]
 
     def add(self, holder: str, name: object, row: object) -> T:
-        """Add a row to a part, which is made if it is new."""
         parts = self._of.setdefault(holder, OrderedDict())
         if (part := parts.get(name)) is None:
             part = parts[name] = self._make()

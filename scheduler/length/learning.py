@@ -1,12 +1,5 @@
-"""Learning while serving (Magnus, section III-B): rows whose length was predicted badly join the training set, and a
-new forest takes the old one's place.
-
-The rule is a pure function. The loop knows when; how a forest is grown and put in place is handed in.
-
-Answers that were cut tell a lower bound of their lengths only. The estimate of all of them together is Kaplan and
-Meier's ("Nonparametric estimation from incomplete observations", JASA 53, 1958): an answer that was cut counts among
-those that may still end for as long as it ran. The recent lengths are the fallback where no forest predicts, or not in
-time.
+"""Learning while serving (Magnus, section III-B): rows whose length was badly predicted join the training set of a
+new forest. Truncated answers are censored (Kaplan and Meier, JASA 53, 1958).
 """
 
 from __future__ import annotations
@@ -34,26 +27,19 @@ Cut = NDArray[np.bool_]
 
 ROUNDING = 1e-9
 
-ORDINARY = 0.95
-"""Share of the answers whose lengths are no outliers."""
+ORDINARY = 0.95  # share of lengths that are no outliers
 
 
 def median(lengths: Lengths, cut: Cut) -> float | None:
-    """The length, from (n,) of which some were cut, that half of all answers do not exceed.
-
-    None when so many were cut that it is not known, or there are none.
-    """
+    """Median of lengths (n,), some truncated; None where too many are."""
     ascending, left = _survival(lengths, cut)
     reached = np.flatnonzero(left <= 0.5 + ROUNDING)
     return float(ascending[reached[0]]) if len(reached) else None
 
 
 def completed(lengths: Lengths, cut: Cut) -> Lengths:
-    """Lengths that answers (n,) would have come to: for each that was cut, the mean of those that became longer.
-
-    Where none that ended by itself became longer, it counts with the tokens that it has, but as no more than the
-    longest of these and ORDINARY of all: an answer without an end should not tell what others are like. Where none
-    ended by itself, all stay as they are.
+    """Lengths (n,) with the mean of longer answers for each truncated one; where there is none, its own, up to the
+    ORDINARY quantile of all.
     """
     if cut.all():
         return lengths
@@ -69,30 +55,26 @@ def completed(lengths: Lengths, cut: Cut) -> Lengths:
 
 
 def _survival(lengths: Lengths, cut: Cut) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lengths in ascending order, and the share of answers that become longer than each."""
-    order = np.lexsort((cut, lengths))  # of equal ones, those that ended by themselves come first
+    """Lengths in ascending order, and the share of answers longer than each."""
+    order = np.lexsort((cut, lengths))  # ties: complete answers first
     at_risk = np.arange(len(lengths), 0, -1)
     factors = np.where(cut[order], 1.0, 1 - 1 / at_risk)
     return lengths[order].astype(np.float64), np.cumprod(factors, dtype=np.float64)
 
 
-WINDOW = 128
-"""Newest answers that count, for each instruction and for each scope."""
+WINDOW = 128  # newest answers of each instruction and scope
 
-INSTRUCTIONS = 1024
-"""Instructions and scopes of one holder that are remembered; the one used least recently is forgotten first."""
+INSTRUCTIONS = 1024  # instructions and scopes of a holder, least recently used dropped first
 
-VALUES = 2**18
-"""Lengths that are remembered of all holders together, 36 bytes each; what they belong to counts as OVERHEAD."""
+VALUES = 2**18  # lengths of all holders, 36 bytes each
 OVERHEAD = 32
 
-HOLDERS = 5
-"""Holders from which a newcomer is told what answers are like: fewer could tell whose they are."""
+HOLDERS = 5  # fewest holders whose answers a newcomer's estimate may use: fewer might be identified
 
 
 @dataclass(slots=True)
 class _Lengths:
-    """The newest lengths, those of answers that were cut below zero, and their median while it is known."""
+    """The newest lengths, negative where truncated, and their median."""
 
     rows: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW))
     median: float | None = None
@@ -100,22 +82,21 @@ class _Lengths:
 
 
 class LengthHistory:
-    """Lengths of finished answers by scope and instruction. Event loop only."""
+    """Lengths of answers by scope and instruction, the fallback where no forest predicts in time. Event loop only."""
 
     def __init__(self, instructions: int = INSTRUCTIONS) -> None:
         self._newest = HolderStore(_Lengths, VALUES, instructions, OVERHEAD)
         self._latest = Recent[str, tuple[int, bool]](WINDOW)  # each holder's: length, and whether cut
 
     def add(self, scope: str, instruction: str, length: int, *, cut: bool = False) -> None:
-        """Add an answer of `length` tokens; one that was cut would have been longer."""
         holder = holder_of(scope)
         for key in ((scope, hash(instruction)), (scope,)):
             self._newest.add(holder, key, -length if cut else length).counted = False
         self._latest[holder] = length, cut
 
     def expect(self, scope: str, instruction: str) -> float | None:
-        """The median of this instruction's answers, else of all that the scope had, else of the latest of each of
-        HOLDERS or more, and of that its power of two: whatever is asked, it is the same. None while nothing is known.
+        """Median of the instruction's answers, else the scope's, else of the latest of HOLDERS or more holders,
+        rounded to a power of two. None while unknown.
         """
         for key in ((scope, hash(instruction)), (scope,)):
             if (known := self._median(scope, key)) is not None:
@@ -137,46 +118,36 @@ def _median_of(answers: Iterable[tuple[int, bool]]) -> float | None:
     return median(lengths, cut > 0)
 
 
-INTERVAL = 180.0
-"""Seconds between two lessons."""
+INTERVAL = 180.0  # seconds between two lessons
 
 SURPRISE_TOKENS = 10.0
-SURPRISE_SHARE = 0.1
-"""Share of the true length. This, the tokens and the interval are those of section III-B."""
+SURPRISE_SHARE = 0.1  # of the true length (section III-B, as are the tokens and the interval)
 
-MOST_EXAMPLES = 20_000
-"""Rows of the training set; the oldest go first, since prompts change with time, and growing takes time."""
+MOST_EXAMPLES = 20_000  # rows of the training set, oldest dropped first
 
-JUDGE_EVERY = 5
-"""One of so many rows is not learned from, so that forests can be judged by it."""
+JUDGE_EVERY = 5  # one row of these is kept for judging
 
-MOST_JUDGES = 256
-"""Newest of these rows that count."""
+MOST_JUDGES = 256  # newest kept
 
-FEWEST_JUDGES = 10
-"""Number of these rows below which every new forest is taken: so few would tell nothing."""
+FEWEST_JUDGES = 10  # fewer judges accept every forest
 
 
 @dataclass(frozen=True, slots=True)
 class ServedRow:
-    """A request whose answer was not broken off: its features, its predicted length and its true one."""
-
     features: Sequence[float] | NDArray[np.float32]
     predicted: float
     generated: int
-    cut: bool = False
-    """Whether the answer would have become longer, but for `max_tokens`, the context, or that it repeated itself."""
+    cut: bool = False  # truncated by `max_tokens`, the context or its repetition
     scope: str = ""
-    """Whose request it was."""
 
     @property
     def error(self) -> float:
-        """Error of the prediction in tokens, positive where it was too long."""
+        """In tokens, positive where the prediction was too long."""
         return self.predicted - self.generated
 
 
 def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
-    """The journal's requests to learn from: those that were not broken off, and whose length was predicted."""
+    """Requests of the journal that ended and had a prediction."""
     return [
         ServedRow(
             entry.features, entry.predicted, entry.generated, entry.outcome in CUT and not entry.replayed, entry.scope
@@ -187,19 +158,17 @@ def served_rows(entries: Iterable[RequestEntry]) -> list[ServedRow]:
 
 
 def surprises(rows: Sequence[ServedRow]) -> tuple[ServedRow, ...]:
-    """The rows to add to the training set: error above 10 tokens, and above 10 % of what came (section III-B)."""
+    """Rows with an error above 10 tokens and 10 % of the true length (section III-B)."""
     return tuple(row for row in rows if abs(row.error) > max(SURPRISE_TOKENS, SURPRISE_SHARE * row.generated))
 
 
 def row_error(rows: Sequence[ServedRow]) -> float:
-    """Root mean squared error of the predictions, in tokens; of one row at least."""
+    """Root mean squared error in tokens."""
     return rmse([(row.predicted, float(row.generated)) for row in rows])
 
 
 def examples(rows: Sequence[ServedRow], known: Examples | None = None) -> Examples:
-    """Training examples made of rows, one at least. Answers that were cut count with the length that they would have
-    come to, judged by the others and by the `known` examples.
-    """
+    """Training examples from rows; truncated lengths are completed from the others and `known`."""
     features = np.array([row.features for row in rows], dtype=np.float32)
     before = np.empty(0, dtype=np.float32) if known is None else known.lengths
     lengths = np.concatenate((before, np.array([row.generated for row in rows], dtype=np.float32)))
@@ -208,8 +177,9 @@ def examples(rows: Sequence[ServedRow], known: Examples | None = None) -> Exampl
 
 
 def is_worse(new: Forest, present: Forest | None, judges: Sequence[ServedRow]) -> bool:
-    """Whether a new forest predicts rows that it has not learned from worse than the present one does, or, where there
-    is none, than they were predicted when they were served; by the mean absolute error."""
+    """Whether a new forest's mean absolute error on held-out rows exceeds the present one's, or else that when
+    served.
+    """
     if len(judges) < FEWEST_JUDGES:
         return False
     features = np.array([row.features for row in judges], dtype=np.float32)
@@ -218,24 +188,23 @@ def is_worse(new: Forest, present: Forest | None, judges: Sequence[ServedRow]) -
 
 
 def _error(predicted: NDArray[np.float32], rows: Sequence[ServedRow]) -> float:
-    """Mean absolute error in tokens. For an answer that was cut, a longer prediction is no error."""
+    """Mean absolute error in tokens; a longer prediction of a truncated answer is none."""
     errors = predicted - np.array([row.generated for row in rows], dtype=np.float32)
     cut = np.array([row.cut for row in rows])
     return float(np.abs(np.where(cut, np.minimum(errors, 0), errors)).mean())
 
 
+# grows a forest and puts it in place in one step, unless it predicts the rows worse (`is_worse`)
 Train: TypeAlias = Callable[[Examples, Sequence[ServedRow]], Awaitable[None]]
-"""Grows a forest of examples, in its own time and place, and puts it where predictions come from in one step, unless it
-predicts the rows worse than the present one (`is_worse`)."""
 
 
 class Learning:
-    """Trains the forest at each interval, on answers that have ended and surprised it. Event loop only."""
+    """Trains the forest at each interval on surprising answers. Event loop only."""
 
     def __init__(
         self, train: Train, clock: Clock, training: Examples | None = None, interval: float = INTERVAL
     ) -> None:
-        """`training` is what the present forest was grown from; None where there is no forest yet."""
+        """`training` is what the present forest was grown from, if any."""
         self.learner = Learner[ServedRow]("lengths", self._choose)
         self._train = train
         self._clock = clock
@@ -245,12 +214,12 @@ class Learning:
         self._served = 0
 
     def add(self, row: ServedRow) -> None:
-        """Note an answer that has ended, for the next lesson; not one of a key or salt, since all share this forest."""
+        """Answers of a key or salt are ignored, since all share this forest."""
         if not row.scope:
             self.learner.rows.append(row)
 
     async def run(self) -> None:
-        """Learn at each interval until cancelled. A lesson that fails is logged, and the old forest stays."""
+        """Until cancelled. A failed lesson is logged, and the old forest stays."""
         never = asyncio.Event()
         while True:
             await self._clock.wait(never, self._clock.now() + self._interval)
@@ -258,7 +227,7 @@ class Learning:
                 await self.learn()
 
     async def learn(self) -> None:
-        """One lesson, where rows have ended since the last. Raises what training raises."""
+        """Raises what training raises."""
         before = self._training
         if self.learner.rows:
             self.learner.begin()
@@ -266,13 +235,13 @@ class Learning:
             await self._train(self._training, tuple(self._judges))
 
     def _choose(self, rows: Sequence[ServedRow]) -> Lesson:
-        """Put the judges among rows aside, and the surprises into the training set, where they stay also when no forest
-        can be grown: the next lesson tries again with all of them."""
+        """Set judges aside and add surprises to the training set, where they stay for the next lesson if this one
+        fails.
+        """
         others: list[ServedRow] = []
         for row in rows:
             self._served += 1
             (others if self._served % JUDGE_EVERY else self._judges).append(row)
-        # Where there is no forest yet, nothing was predicted, so there is something to learn from every row.
         chosen = tuple(others) if self._training is None else surprises(others)
         if chosen:
             new = examples(chosen, self._training)

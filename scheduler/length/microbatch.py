@@ -1,7 +1,5 @@
-"""The way from the event loop to a predictor and back: requests that arrive while it works go to it together.
-
-It owns the time limit and what stands in for a prediction. A request that is not answered in time goes on with the
-fallback, and gets its estimate while it queues or runs. It knows neither embeddings nor processes.
+"""Micro-batches for a length predictor: a request without an answer in time proceeds with the fallback, and gets its
+estimate later.
 """
 
 from __future__ import annotations
@@ -19,37 +17,28 @@ from scheduler.length.prediction import Answer, Estimate, LengthPredictor, Predi
 
 log = logging.getLogger(__name__)
 
-TIME_LIMIT = 0.01
-"""Seconds that a request waits for its prediction before it goes on with the fallback."""
+TIME_LIMIT = 0.01  # seconds that a request waits for its prediction
 
-BATCH = 16
-"""Requests that the predictor is given at a time. When more are still to be predicted, a new one does not wait."""
+BATCH = 16  # a new request does not wait where more are pending
 
-IDLE_BATCH = 4
-"""Requests that the predictor is given at a time when none waits for it, so that one which comes then hardly waits."""
+IDLE_BATCH = 4  # small, so that a request which waits is soon served
 
-IDLE_SHARE = 0.25
-"""Part of its time that the predictor spends on requests that do not wait, where the model computes on the same cores:
-running rows should not stand still while a thousand new requests are predicted."""
+IDLE_SHARE = 0.25  # share of the predictor's time for requests that do not wait, where it shares cores with the model
 
-MOST_ASKED = 4096
-"""Requests that are still to be predicted; more get the fallback."""
+MOST_ASKED = 4096  # pending requests; more get the fallback
 
-MOST_FAILURES = 2
-"""Failures in a row before the predictor pauses: a process that cannot start costs seconds."""
+MOST_FAILURES = 2  # failures in a row before the predictor pauses
 
-LONGEST_PAUSE = 60.0
-"""Seconds of the longest pause; pauses begin with one second and double with each failure."""
+LONGEST_PAUSE = 60.0  # seconds; pauses begin with one and double with each failure
 
 DOUBLINGS = 6
-"""Times that a pause doubles at most."""
 
 
 _Asked: TypeAlias = tuple[LengthQuery, Answer]
 
 
 class MicroBatcher:
-    """Predicts lengths in small batches. Event loop only; `run` must run as long as predictions are wanted."""
+    """Predicts lengths in small batches. Event loop only; requires `run`."""
 
     def __init__(
         self,
@@ -60,29 +49,26 @@ class MicroBatcher:
         idle_share: float = IDLE_SHARE,
         observe: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`idle_share` is the part of its time, 1 at most, that the predictor spends on requests that do not wait;
-        `observe` is called with the seconds that each request waited here.
+        """`idle_share`, 1 at most, is the share of time for requests that do not wait; `observe` gets each request's
+        seconds.
         """
         self.sources: Counter[Source] = Counter()
-        """Number of predictions from each source."""
-        self.timeouts = 0
-        """Requests that went on without a prediction because it took too long, or the predictor keeps failing."""
+        self.timeouts = 0  # requests without a prediction in time
         self.failures = 0
-        """Times that the predictor failed to answer."""
         self._failures_in_row = 0
         self._history = history
         self._observe = observe
         self._predictor = predictor
         self._time_limit = time_limit
         self._idle_share = idle_share
-        self._asked: list[_Asked] = []  # of these the newest are served first: they may be in time yet
-        self._waiting = 0  # requests that have not gone on
-        self._rest_until = 0.0  # requests that do not wait are not predicted before; times are the event loop's,
-        self._paused_until = 0.0  # and none is before that
+        self._asked: list[_Asked] = []  # newest are served first: they may be in time
+        self._waiting = 0
+        self._rest_until = 0.0  # event loop's time
+        self._paused_until = 0.0
         self._arrived = asyncio.Event()
 
     async def predict(self, query: LengthQuery) -> Prediction:
-        """The predicted length, after `time_limit` seconds at most; never raises what the predictor raises."""
+        """After `time_limit` seconds at most; never raises what the predictor raises."""
         loop = asyncio.get_running_loop()
         begun, answer = loop.time(), None
         if begun >= self._paused_until and len(self._asked) < MOST_ASKED:
@@ -100,7 +86,6 @@ class MicroBatcher:
         return prediction
 
     async def run(self) -> None:
-        """Serve the predictor with batches until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             hurries = self._waiting > 0 and len(self._asked) <= BATCH
@@ -127,7 +112,6 @@ class MicroBatcher:
         self.timeouts += not answer.done()
 
     def _take(self, most: int) -> list[_Asked]:
-        """The newest requests, in the order of their arrival, without those that have ended."""
         batch: list[_Asked] = []
         while self._asked and len(batch) < most:
             query, answer = self._asked.pop()
@@ -151,7 +135,6 @@ class MicroBatcher:
                 answer.set_result(estimate)
 
     def _fail(self, error: Exception) -> None:
-        """Count a failure, and pause after some in a row."""
         if self._failures_in_row == 0:
             log.warning("the length predictor failed, requests go on with the fallback", exc_info=error)
         self.failures += 1
@@ -161,7 +144,7 @@ class MicroBatcher:
             self._paused_until = asyncio.get_running_loop().time() + min(LONGEST_PAUSE, 2.0**doublings)
 
     def _conclude(self, query: LengthQuery, estimate: Estimate | None, late: Answer | None) -> Prediction:
-        """The prediction that an estimate means, or else the usual length of answers, or else the longest."""
+        """An estimate's prediction, or else the usual length, or else max_tokens."""
         if estimate is not None and (prediction := prediction_of(query, estimate)) is not None:
             return prediction
         features = () if estimate is None else estimate.features
@@ -171,7 +154,7 @@ class MicroBatcher:
 
 
 def _check(estimates: Sequence[Estimate], asked: int) -> Sequence[Estimate]:
-    """The estimates, if there are as many as were asked for and their lengths can be; raises ValueError."""
+    """Raises ValueError for a wrong number of estimates or impossible lengths."""
     if len(estimates) != asked:
         raise ValueError(f"{len(estimates)} estimates for {asked} requests")
     for one in estimates:

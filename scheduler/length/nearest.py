@@ -1,5 +1,6 @@
-"""Lengths by the answers to similar prompts, for scopes whose answers are too few for a forest (kernel regression;
-Nadaraya, Theory of Probability and Its Applications 9, 1964). It is made of rows in microseconds."""
+"""Lengths from the answers to similar prompts, for scopes with too few for a forest (kernel regression; Nadaraya,
+Theory of Probability and Its Applications 9, 1964).
+"""
 
 from __future__ import annotations
 
@@ -11,22 +12,21 @@ from numpy.typing import NDArray
 from scheduler.length.prediction import LengthDistribution
 from scheduler.length.words import BUCKETS, Prompts
 
-MOST = 20.0  # by which the similarity of two prompts counts at most, as the exponent of e
+MOST = 20.0  # largest exponent of a similarity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nearest:
-    """Answers, and their prompts' sizes and words; a word counts by how much the lengths of its answers agree."""
+    """A word weighs more the more its answers' lengths agree."""
 
     lengths: NDArray[np.float32]
-    words: NDArray[np.intp]  # of all prompts, one after the other
-    prompts: NDArray[np.intp]  # whose each of the words is
+    words: NDArray[np.intp]  # of all prompts, concatenated
+    prompts: NDArray[np.intp]  # prompt of each word
     weights: NDArray[np.float64]  # of each bucket
-    sizes: NDArray[np.float64]  # logarithm of each prompt's number of tokens
+    sizes: NDArray[np.float64]  # logarithm of the tokens
 
     @classmethod
     def of(cls, prompts: Prompts, lengths: NDArray[np.float32]) -> Nearest:
-        """Made of the lengths, (n,), of the answers to prompts; of one at least."""
         words = np.concatenate(prompts.bags).astype(np.intp)
         own = np.repeat(np.arange(len(lengths)), [len(bag) for bag in prompts.bags])
         logs = np.log(np.maximum(lengths, 1.0)).astype(np.float64)
@@ -34,12 +34,11 @@ class Nearest:
             np.bincount(words, values, 2 * BUCKETS) for values in (None, logs[own], logs[own] ** 2)
         )
         usual = logs.var() + 1e-6
-        spread = squares - sums**2 / np.maximum(counts, 1)  # of each word's answers, shrunken by one usual answer
+        spread = squares - sums**2 / np.maximum(counts, 1)  # of each word's answers, shrunk by one average answer
         weights = np.maximum(usual * np.maximum(counts, 1) / (np.maximum(spread, 0) + usual) - 1, 0)
         return cls(lengths, words, own, weights, _sizes(prompts))
 
     def distributions(self, prompts: Prompts) -> list[LengthDistribution]:
-        """How long the answer to each prompt may become."""
         return [self._distribution(*one) for one in zip(prompts.bags, _sizes(prompts).tolist(), strict=True)]
 
     def _distribution(self, bag: NDArray[np.int32], size: float) -> LengthDistribution:

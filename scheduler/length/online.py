@@ -1,8 +1,4 @@
-"""What learns how long answers become from those that end, in the server's own process (design 2.2).
-
-Fitting takes place where it is handed in; everything else belongs to the event loop. The default's forest stands on
-features that cost microseconds, and on what single tokens tell (words.py).
-"""
+"""Learns answer lengths online (design 2.2): features cost microseconds, and forests are fitted elsewhere."""
 
 from __future__ import annotations
 
@@ -31,72 +27,55 @@ log = logging.getLogger(__name__)
 
 GROWTH = Growth(trees=50, min_leaf=3, random_cuts=True)
 
-FEWEST = 64
-"""Answers from which the first forest is grown."""
+FEWEST = 64  # answers for the first forest
 
-MORE = 0.5
-"""Part of the answers that must be new before another forest is grown: so all of them together take a few times as
-long as the last, and where the oldest answers are forgotten, forests follow the workload."""
+MORE = 0.5  # share of new answers before the next forest, so that all together cost a few times the last
 
-PAUSE = 50.0
-"""Seconds from one forest to the next for each that the last one took: growing has a fiftieth of a core at most, also
-where many short answers end."""
+PAUSE = 50.0  # seconds between forests for each that the last one took
 
-FIRST_WAIT = 5.0
-"""Seconds that a server which begins waits for a forest of the answers of before: the first requests should not share
-their cores with what grows it."""
+FIRST_WAIT = 5.0  # seconds to wait at startup for a forest of earlier answers
 
-MOST = 4096
-"""Newest answers that a forest is grown from."""
+MOST = 4096  # newest answers of a forest
 
-ROWS = 2**15
-"""Answers that are remembered of all scopes together, at 3 kB each, its part of a forest included."""
+ROWS = 2**15  # answers remembered of all scopes, 3 kB each with their part of a forest
 
-SCOPES = 32
-"""Scopes of one holder that are remembered."""
+SCOPES = 32  # of one holder
 
-FEW = 4
-"""Answers from which a scope is predicted by those to the most similar prompts, until a forest has grown."""
+FEW = 4  # answers from which on similar prompts predict, until a forest has grown
 
-NEAREST = 256
-"""Newest answers that are looked at for these."""
+NEAREST = 256  # newest answers compared
 
-HELD_OUT = 0.2
-"""Part of the answers, the newest, by which distributions are calibrated."""
+HELD_OUT = 0.2  # share, the newest, by which distributions are calibrated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibratedForest:
-    """A forest, and the ranks among the answers in its leaves between which COVERAGE of the answers to come are."""
+    """A forest, and the ranks in its leaves between which COVERAGE of new answers are."""
 
     words: WordScore
     forest: Forest
     ranks: tuple[float, float]
 
     def distributions(self, prompts: Prompts) -> list[LengthDistribution]:
-        """How long the answer to each prompt may become; the interval covers COVERAGE of the answers to come."""
         features = prompts.scored(self.words.scores(prompts))
         return [one.mapped(self.ranks, TAILS) for one in self.forest.distributions(features)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """Prompts, oldest first, and the lengths that their answers would have come to and whether they were cut, (n,)."""
+    """Prompts, oldest first, and their completed lengths, and whether truncated, (n,)."""
 
     prompts: Prompts
     lengths: NDArray[np.float32]
     cut: NDArray[np.bool_]
 
     def where(self, chosen: NDArray[np.bool_]) -> Answers:
-        """The answers where `chosen`, (n,), is true."""
         return Answers(self.prompts.where(chosen), self.lengths[chosen], self.cut[chosen])
 
 
 def fit(answers: Answers, growth: Growth = GROWTH) -> CalibratedForest:
-    """Grow a forest from answers, three at least.
-
-    Distributional conformal prediction (Chernozhukov, Wüthrich and Zhu, PNAS 118, 2021): a forest of the older answers
-    predicts the newest, and the ranks that these have tell which ranks the ends of an interval must have.
+    """Distributional conformal prediction (Chernozhukov, Wüthrich and Zhu, PNAS 118, 2021) from three answers or more:
+    a forest of the older ones predicts the newest.
     """
     count = len(answers.lengths)
     newest = np.arange(count) >= min(round((1 - HELD_OUT) * count), count - 1)
@@ -113,39 +92,36 @@ def _grow(answers: Answers, growth: Growth, ranks: tuple[float, float]) -> Calib
     return CalibratedForest(WordScore.fit(prompts, lengths), forest, ranks)
 
 
-Fit: TypeAlias = Callable[[Answers], CalibratedForest]
-"""Grows a forest as `fit` does; may raise anything, and CancelledError at the end of the server."""
+Fit: TypeAlias = Callable[[Answers], CalibratedForest]  # may raise anything, and CancelledError at shutdown
 
 
 @dataclass(slots=True)
 class _Scope:
-    """The newest answers of one scope, and the forest grown from them."""
-
     rows: deque[ServedRow] = field(default_factory=lambda: deque(maxlen=MOST))
-    new: int = 0  # answers since a forest was grown last
+    new: int = 0  # since the last forest
     due: int = FEWEST
     forest: CalibratedForest | None = None
 
 
+# scope, rows, and those among them new since the last forest
 _Work: TypeAlias = tuple[_Scope, Sequence[ServedRow], Sequence[ServedRow]]
-"""A scope, the rows to grow its forest from, and those that ended since the last one was grown."""
 
 
 class OnlineForest:
-    """Predicts by forests over the prompts' words and the model's own embeddings of them, each scope's grown from its
-    own newest answers. Event loop only, but for the work that it submits."""
+    """A forest over words and token embeddings for each scope, from its newest answers. Event loop only."""
 
     def __init__(
         self, features: TokenFeatures, submit: Submit, clock: Clock, known: Iterable[ServedRow] = (), fit: Fit = fit
     ) -> None:
-        """`submit` runs work off the event loop, where `fit` is called; `known` are answers of before, oldest first, of
-        which those count that have features of this kind."""
+        """`submit` runs work off the event loop; of the earlier answers `known`, oldest first, those with features of
+        this kind count.
+        """
         self._features = features
         self.learner = Learner[_Work]("lengths", self._regrow, submit)
         self._fit = fit
         self._clock = clock
         self._scopes = HolderStore(_Scope, ROWS, SCOPES)
-        self._idle = threading.Event()  # set while no forest grows
+        self._idle = threading.Event()  # no forest grows
         self._idle.set()
         self._rests_until = 0.0
         for row in known:
@@ -157,12 +133,11 @@ class OnlineForest:
             self._begin(first)
 
     async def wait_for_first(self, seconds: float = FIRST_WAIT) -> None:
-        """Return when the forests of the answers of before have grown, or have taken so many seconds."""
+        """Wait until the forests of earlier answers have grown, or for these seconds."""
         if not await asyncio.to_thread(self._idle.wait, seconds):
             log.info("the first forest still grows after %g s: the first requests are served beside it", seconds)
 
     def add(self, row: ServedRow) -> None:
-        """Learn from an answer that has ended."""
         scope = self._remember(row)
         rested = self._idle.is_set() and self._clock.now() >= self._rests_until
         if scope.new >= scope.due and rested:
@@ -183,7 +158,6 @@ class OnlineForest:
         self.learner.begin()
 
     def _regrow(self, work: Sequence[_Work]) -> Lesson | None:
-        """Grow forests and put each in place in one step. Off the event loop."""
         begun = self._clock.now()
         try:
             for scope, rows, _ in work:
@@ -209,9 +183,8 @@ class OnlineForest:
         return Nearest.of(answers.prompts, answers.lengths)
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
-        """How long answers may become, as a LengthPredictor; without distributions until a few of the scope's have
-        ended."""
-        await asyncio.sleep(0)  # one batch a turn of the loop, however many are asked for
+        """Without distributions until FEW of the scope's answers have ended."""
+        await asyncio.sleep(0)  # one batch a turn of the loop
         features = [(*self._features.read(query.tokens), *bag(query.tokens).tolist()) for query in queries]
         found: list[LengthDistribution | None] = [None] * len(queries)
         for name in {query.scope for query in queries}:

@@ -1,4 +1,4 @@
-"""The oracle: lengths that replayed requests bring along (design 3.1). No other part of the scheduler looks at them."""
+"""The oracle: lengths that replayed requests carry (design 3.1), read nowhere else in the scheduler."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from scheduler.length.prediction import Prediction, Source
 
 
 class NoReplay(ValueError):
-    """The oracle was asked for the length of a request that did not bring it."""
+    """A request without a length of its own."""
 
 
 def oracle(sampling: SamplingParams) -> Prediction:
-    """The length that will be generated; raises NoReplay where the request does not say it."""
+    """Raises NoReplay."""
     if sampling.replay_tokens is None:
         raise NoReplay(
             "this strategy needs to know each answer's length: send replay_tokens, with --allow-replay, "
@@ -21,10 +21,9 @@ def oracle(sampling: SamplingParams) -> Prediction:
 
 
 def is_replayed(sampling: SamplingParams) -> bool:
-    """Whether a request brings its length along."""
     return sampling.replay_tokens is not None
 
 
 def true_length(sampling: SamplingParams) -> float:
-    """The length that will be generated, in tokens; raises as `oracle`."""
+    """In tokens; raises NoReplay."""
     return oracle(sampling).length

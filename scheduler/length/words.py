@@ -1,8 +1,5 @@
-"""The length of an answer by single tokens of its prompt: a ridge regression of its logarithm (Hoerl and Kennard,
-Technometrics 12, 1970) on which tokens a prompt has, by hashes (Weinberger et al., ICML 2009), and on their number.
-
-Means of embeddings tell what a prompt is about; words such as "list" or "why" tell how much there is to say, and drown
-in a mean. The regression's own prediction, its score, is one more feature for the forest.
+"""Ridge regression of log length (Hoerl and Kennard, Technometrics 12, 1970) on hashed tokens (Weinberger et al., ICML
+2009): words such as "list" drown in mean embeddings. Its score is a feature of the forest.
 """
 
 from __future__ import annotations
@@ -15,25 +12,18 @@ from numpy.typing import NDArray
 
 from scheduler.length.features import OPENING, FloatMatrix
 
-BUCKETS = 2**12
-"""Numbers that tokens are hashed to, so that a dozen share each: the journal should not tell which it was. 2^13 are
-better by 1 %, 2^11 worse by 2."""
+BUCKETS = 2**12  # hides tokens from the journal, a dozen each; 2^13 predict 1 % better, 2^11 2 % worse
 
-FIRST, LAST = 64, 192
-"""Tokens of a long prompt that count, from both of its ends."""
+FIRST, LAST = 64, 192  # tokens read at both ends of a long prompt
 
-PENALTY = 1.0
-"""Weight of the squared coefficients in the loss; half and twice as much predict as well."""
+PENALTY = 1.0  # of squared coefficients; half and twice as much predict as well
 
-FOLDS = 5
-"""Parts that answers are dealt into; each is scored by a regression of the others."""
+FOLDS = 5  # cross-fitting
 
-Bag = NDArray[np.int32]
-"""The buckets of a prompt's tokens, and, BUCKETS further, of its OPENING: each once, ascending."""
+Bag = NDArray[np.int32]  # buckets of the tokens, and, BUCKETS further, of the OPENING; distinct, ascending
 
 
 def bag(tokens: Sequence[int]) -> Bag:
-    """The tokens that a prompt has, wherever they stand."""
     ids = np.array(tokens if len(tokens) <= FIRST + LAST else (*tokens[:FIRST], *tokens[-LAST:]), dtype=np.uint64)
     buckets = (ids * np.uint64(2654435761) & np.uint64(0xFFFFFFFF)) * np.uint64(BUCKETS) >> np.uint64(32)
     return np.unique(np.concatenate((buckets, buckets[:OPENING] + np.uint64(BUCKETS)))).astype(np.int32)
@@ -41,47 +31,38 @@ def bag(tokens: Sequence[int]) -> Bag:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompts:
-    """What lengths are predicted from: numbers of each prompt, the last of them that of its tokens, and its tokens."""
-
-    numbers: FloatMatrix
-    """(n, f)"""
+    numbers: FloatMatrix  # (n, f), the number of tokens last
     bags: Sequence[Bag]
 
     @classmethod
     def of(cls, features: Sequence[Sequence[float] | NDArray[np.float32]], width: int) -> Prompts:
-        """Prompts by the features of each: `width` numbers, and behind them its bag."""
+        """From features: `width` numbers, then the bag."""
         numbers = np.array([one[:width] for one in features], dtype=np.float32)
         return cls(numbers, [np.array(one[width:], dtype=np.int32) for one in features])
 
     def where(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Prompts:
-        """The prompts where `chosen`, (n,), is true, or at these places, in their order."""
         places = np.arange(len(self.bags))[chosen]
         return Prompts(self.numbers[places], [self.bags[place] for place in places.tolist()])
 
     def scored(self, scores: NDArray[np.float64]) -> FloatMatrix:
-        """The numbers and a score of each prompt, (n, f + 1)."""
+        """Numbers and score, (n, f + 1)."""
         return np.ascontiguousarray(np.column_stack((self.numbers, scores)), dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordScore:
-    """A fitted regression: it tells the logarithm of a length."""
-
     intercept: float
-    sizes: NDArray[np.float64]
-    """Coefficients of a prompt's number of tokens, as _sizes has it, (2,)."""
-    buckets: NDArray[np.float64]
-    """Coefficients of the buckets, (2 BUCKETS,)."""
+    sizes: NDArray[np.float64]  # (2,), for _sizes
+    buckets: NDArray[np.float64]  # (2 BUCKETS,)
 
     def scores(self, prompts: Prompts) -> NDArray[np.float64]:
-        """The score of each prompt, (n,)."""
+        """(n,)."""
         by_words = [float(self.buckets[one] @ _shares(one)) for one in prompts.bags]
         return np.asarray(self.intercept + _sizes(prompts) @ self.sizes + by_words, dtype=np.float64)
 
     @classmethod
     def fit(cls, prompts: Prompts, lengths: NDArray[np.float32]) -> WordScore:
-        """Fit it to answers of these lengths, (n,), one at least."""
-        from scipy.sparse import csr_matrix, hstack  # these take long to load, and only one process fits
+        from scipy.sparse import csr_matrix, hstack  # slow to import
         from sklearn.linear_model import Ridge
 
         ends = np.cumsum([0, *map(len, prompts.bags)])
@@ -94,8 +75,7 @@ class WordScore:
 
 
 def held_out_scores(prompts: Prompts, lengths: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The score of each prompt by a regression that has not seen its answer, (n,): what a forest must learn from, as it
-    would else trust scores that know the answer (stacking; Wolpert, Neural Networks 5, 1992)."""
+    """Cross-fitted scores (n,), which a forest must learn from (stacking; Wolpert, Neural Networks 5, 1992)."""
     fold, scores = np.arange(len(lengths)) % FOLDS, np.zeros(len(lengths))
     for part in range(min(FOLDS, len(lengths))):
         own = fold == part
@@ -104,13 +84,12 @@ def held_out_scores(prompts: Prompts, lengths: NDArray[np.float32]) -> NDArray[n
 
 
 def _sizes(prompts: Prompts) -> NDArray[np.float64]:
-    """The logarithm of each prompt's number of tokens, and its square, of about the same size, (n, 2)."""
+    """Log number of tokens, and its scaled square, (n, 2)."""
     logs = np.log1p(prompts.numbers[:, -1].astype(np.float64))
     return np.stack((logs, logs**2 / 8), axis=1)
 
 
 def _shares(bag: Bag) -> NDArray[np.float64]:
-    """The value of each bucket of a bag: those of all tokens, and those of the opening, have length 1 as vectors."""
     opening = bag >= BUCKETS
     counts = np.bincount(opening, minlength=2)
     return np.asarray(1 / np.sqrt(counts[opening.astype(np.intp)]), dtype=np.float64)

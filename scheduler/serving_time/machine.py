@@ -1,20 +1,5 @@
-"""The prices of this machine: a bilinear model of its steps, learned from the steps themselves while it serves.
-
-Steps are kept in cells of about equal rows and length, each with its latest timings, of which the median counts: so a
-step that the host interrupted counts for nothing, and what is served all the time does not drown what is rare. The
-model is fitted to the cells as it is to a profile, whose measurements are its first cells.
-
-A machine may become slower or faster as a whole. When the latest decode steps take another multiple of what the cells
-next to them say, all cells are taken to have changed as much: also those that no step has visited since. Prefills tell
-less of a machine than of what was kept of their prompts, and far cells than of the model's slope.
-
-What is not known yet has no price: the model is None until FEWEST decode steps and FEWEST_PREFILLS prefills were seen.
-Who must compare batches all the same takes each for as long as its iterations.
-
-A group of prompts is prefilled in chunks, one a step, until each of its rows has its first token; steps between them
-that decode are not its own. A step that decodes beside a chunk counts for the group, less what the decode is known to
-take. Steps in which rows enter by shape tell nothing, nor do decode steps while a group is read, nor those in which a
-row joins or ends, since they copy K and V.
+"""A bilinear model of this machine, learned from its steps while it serves: medians of cells of similar rows and
+length.
 """
 
 from __future__ import annotations
@@ -36,35 +21,32 @@ Phase: TypeAlias = Literal["prefill", "decode"]
 
 
 class Step(NamedTuple):
-    """The time that a prefill or a decode iteration took."""
-
     phase: Phase
     timing: Timing
 
 
 @dataclass(slots=True)
 class _Group:
-    """Prompts that are being prefilled together."""
+    """Prompts prefilled together."""
 
     rows: int
-    unread: set[RowId]
-    """Rows without a first token."""
-    cells: int = 0
-    """Tokens that were read so far, padding among them."""
+    unread: set[RowId]  # without a first token
+    cells: int = 0  # tokens prefilled so far, padding included
     seconds: float = 0.0
 
 
 class StepTimings:
-    """Reads the reports of one executor, in their order."""
+    """Reads one executor's reports in order. A chunked prefill is one timing; a decode beside it is subtracted; steps
+    in which rows enter by shape, join or end are ignored.
+    """
 
     def __init__(self) -> None:
         self._step = 0
-        self._decoded = inf  # tokens of the latest decode step: rows, where it was one iteration
+        self._decoded = inf  # rows of the latest decode step, if one iteration
         self._group: _Group | None = None
 
     def read(self, report: StepReport, model: Bilinear | None) -> Iterator[Step]:
-        """Timings that this report completes: of a decode step, or of a group whose last prompt has been read. `model`
-        parts a step that did both."""
+        """Timings completed by this report; `model` splits mixed steps."""
         iterations, self._step = report.step - self._step, report.step
         if report.begun:
             self._group = _Group(len(report.begun), set(report.begun))
@@ -94,52 +76,38 @@ class StepTimings:
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 10.0
-"""Seconds between two fits, once there is a model."""
+INTERVAL = 10.0  # seconds between fits
 
-EAGER_INTERVAL = 1.0
-"""Seconds between two fits while there is none."""
+EAGER_INTERVAL = 1.0  # while there is no model
 
-FEWEST = 16
-"""Decode steps below which nothing is known: a slow moment must not stand for a machine."""
+FEWEST = 16  # decode steps for a first model
 
 FEWEST_PREFILLS = 4
 
-FEWEST_CHANGED = 8
-"""Steps below which an interval does not tell that the machine has changed."""
+FEWEST_CHANGED = 8  # steps in an interval to detect a change
 
-LATEST = 15
-"""Timings of a cell that are kept."""
+LATEST = 15  # timings kept in a cell
 
 CELLS_PER_DOUBLING = 2
-"""Cells from rows or a length to twice as many."""
 
-NEAR = 2
-"""Cells, in rows and length together, from which on a cell is too far away to show that the machine has changed."""
+NEAR = 2  # cells apart, beyond which timings do not compare
 
-CHANGE = 1.25
-"""Ratio by which steps must differ from their cells, by the median, for the machine to have changed."""
+CHANGE = 1.25  # ratio of medians that means the machine has changed
 
-UNMEASURED_ITERATION = 0.02
-"""Seconds of an iteration while none was measured, as in SSJF's simulator."""
+UNMEASURED_ITERATION = 0.02  # seconds, as in SSJF's simulator
 
-UNKNOWN = Bilinear(d4=UNMEASURED_ITERATION)
-"""Stands in for a model while nothing is known: a batch costs its iterations, whatever its rows and prompts."""
+UNKNOWN = Bilinear(d4=UNMEASURED_ITERATION)  # a batch costs its iterations
 
-KEEP_INTERVAL = 60.0
-"""Seconds between two times that what was learned is kept."""
+KEEP_INTERVAL = 60.0  # seconds between saves
 
-Keep: TypeAlias = Callable[[Bilinear, Timings], None]
-"""Keeps a fitted model, and the timings that it was fitted to. Called off the event loop."""
+Keep: TypeAlias = Callable[[Bilinear, Timings], None]  # saves a model and its timings, off the event loop
 
 _Place: TypeAlias = tuple[Phase, int, int]
 
 
 class MachineModel(ServingTime):
-    """The bilinear model of this machine, and a ServingTime by it.
-
-    `model` is None while nothing is known, and only ever replaced as a whole, from whatever thread; a reader that needs
-    estimates which belong together reads it once.
+    """`model` is None until FEWEST decode steps and FEWEST_PREFILLS prefills were seen, and replaced as a whole by any
+    thread: read it once.
     """
 
     def __init__(self, model: Bilinear | None = None) -> None:
@@ -147,7 +115,7 @@ class MachineModel(ServingTime):
 
     @property
     def usable(self) -> Bilinear:
-        """The model, or UNKNOWN while nothing is known."""
+        """The model, or UNKNOWN."""
         return UNKNOWN if self.model is None else self.model
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
@@ -155,8 +123,7 @@ class MachineModel(ServingTime):
 
 
 class StepLearning:
-    """Learns a MachineModel from reports. `receive` belongs to the event loop; what it submits touches the cells
-    only."""
+    """`receive` belongs to the event loop; submitted work touches the cells only."""
 
     def __init__(
         self,
@@ -166,7 +133,7 @@ class StepLearning:
         timings: Timings = Timings((), ()),  # noqa: B008 - frozen
         keep: Keep | None = None,
     ) -> None:
-        """`timings` were measured before; those of copies and slices are kept as they are."""
+        """Earlier `timings` of copies and slices are kept as they are."""
         self.machine = machine
         self.learner = Learner[Step]("what steps take", self._learn, submit)
         self.learner.next = 0.0
@@ -177,19 +144,19 @@ class StepLearning:
         self._readers: dict[int, StepTimings] = {}
         self._now = 0.0
         self._next_keep = 0.0
-        self._unkept = False  # whether a fit has changed the model since it was kept last
+        self._unkept = False  # a newer fit than the saved one
         for phase, measured in (("prefill", timings.prefill), ("decode", timings.decode)):
             self._add(Step(phase, timing) for timing in measured)  # type: ignore[arg-type]
 
     def receive(self, report: StepReport, now: float) -> None:
-        """Learn from a report; `now` in seconds of the clock."""
+        """`now` in seconds of the clock."""
         reader = self._readers.setdefault(report.executor, StepTimings())
         self.learner.rows += reader.read(report, self.machine.model)
         self._now = now
         self.learner.learn_at_intervals(now, EAGER_INTERVAL if self.machine.model is None else INTERVAL)
 
     def close(self) -> None:
-        """Learn from the last steps and keep what was learned, once all that was submitted has been done."""
+        """Save, once all submitted work is done."""
         if self.learner.rows or self._unkept:
             self._now = inf
             self.learner.learn(self.learner.take())
@@ -221,9 +188,8 @@ class StepLearning:
             self._counts[step.phase] += 1
 
     def _change(self, fresh: Sequence[Step], model: Bilinear) -> float:
-        """Median factor by which decode steps take longer than cells next to them say; 1 while too little or unsure.
-
-        The model only makes steps comparable with their cells, so its own error does not matter.
+        """Median ratio of the latest decode steps to nearby cells; 1 while uncertain. The model only compares steps
+        with cells.
         """
         usual = {
             place: max(LEAST_SECONDS, median(one.seconds / _seconds(model, Step(place[0], one)) for one in cell))
@@ -241,7 +207,7 @@ class StepLearning:
         return factor if max(factor, 1 / factor) > CHANGE else 1.0
 
     def _scale(self, factor: float) -> None:
-        """Take all that was measured before to have changed by a factor."""
+        """All cells change, even those not visited since."""
         if factor == 1.0:
             return
         log.info(
@@ -255,7 +221,6 @@ class StepLearning:
             cell.extend(slowed)
 
     def _medians(self, phase: Phase) -> tuple[Timing, ...]:
-        """The median timing of each cell."""
         cells = [cell for (own, *_), cell in sorted(self._cells.items()) if own == phase]
         return tuple(
             Timing(
@@ -268,7 +233,7 @@ class StepLearning:
 
 
 def _seconds(model: Bilinear, step: Step) -> float:
-    """Seconds of a step by a model, above 0."""
+    """Above 0."""
     timing = step.timing
     price = model.prefill if step.phase == "prefill" else model.iteration
     return max(LEAST_SECONDS, price(float(timing.rows), float(timing.length)))

@@ -1,9 +1,5 @@
-"""Batches that ran as planned: their predictions, and what they came to.
-
-Serving times by the nearest batches seen: k-nearest-neighbour regression that learns (Magnus, section III-D).
-
-What is regressed is how many times as long as the machine's profile says a batch took. So the profile speaks wherever
-nothing was learned, exactly, and one surprise tells of batches many times as large.
+"""k-nearest-neighbour regression of serving times that learns (Magnus, section III-D), as a factor of the machine's
+profile.
 """
 
 from __future__ import annotations
@@ -22,34 +18,26 @@ from scheduler.serving_time.bilinear import LEAST_SECONDS, FloatArray, ServingTi
 if TYPE_CHECKING:
     from scipy.spatial import KDTree
 
-INTERVAL = 120.0
-"""Seconds between two lessons, as in Magnus, section III-D."""
+INTERVAL = 120.0  # seconds between lessons (section III-D)
 
 NEIGHBOURS = 5
 
 SURPRISE_SECONDS = 2.0
-SURPRISE_SHARE = 0.2
-"""Share of the measured time. Both bounds of a surprise are those of Magnus, section III-D."""
+SURPRISE_SHARE = 0.2  # of the measured time (section III-D)
 
-MOST_BATCHES = 10_000
-"""Batches that are remembered; the latest count, since machines and their load change."""
+MOST_BATCHES = 10_000  # newest count
 
-FOLDS = 8
-"""Parts of the batches, each of which lessons of the others are checked on."""
+FOLDS = 8  # of cross-validation
 
-LEAST_CHECKED = 5
-"""Batches of a part that lessons are checked on; all of the interval where these are more."""
+LEAST_CHECKED = 5  # batches, the newest, that a fold is checked on, or all of the interval
 
-PROFILE_DISTANCE = 1.0
-"""Distance at which the profile counts as one more neighbour: as far as e times as many rows or tokens."""
+PROFILE_DISTANCE = 1.0  # where the profile counts as one more neighbour: a factor of e
 
-EXACT = 1e-3
-"""Distance below which all neighbours count alike."""
+EXACT = 1e-3  # distance below which neighbours weigh alike
 
 
 def served_batch(assignment: Assignment) -> SliceTiming | None:
-    """An assignment as a batch to learn from, known by its true G(B); None when it did not run as planned, or its begin
-    or end is unknown."""
+    """A batch with its true G(B); None when it did not run as planned, or a time is unknown."""
     if assignment.seconds is None:
         return None
     rows = len(assignment.plan.requests)
@@ -63,40 +51,35 @@ def _features(batches: Sequence[SliceTiming]) -> FloatArray:
 
 
 def _logarithms(features: FloatArray) -> FloatArray:
-    """Features (batches, 3) in which a distance is a factor, whatever the feature."""
+    """(batches, 3), in which distances are factors."""
     return np.asarray(np.log(np.maximum(features, 1.0)))
 
 
 class Nearest(ServingTime):
-    """A ServingTime: the profile's estimate times what the batches nearest in (rows, input length, generation length)
-    took of theirs, the nearer the heavier.
-
-    `fit` may run in another thread than the estimates: these use the old regression until the new one is ready.
-    """
+    """The profile's estimate times the distance-weighted ratio of its nearest batches; thread-safe."""
 
     def __init__(self, profile: ServingTime, *, neighbours: int = NEIGHBOURS) -> None:
         self._profile = profile
         self._neighbours = neighbours
-        self._regression: tuple[KDTree, FloatArray] | None = None
-        """Batches by the logarithms of their features, and the logarithm of what each took to what the profile says."""
+        self._regression: tuple[KDTree, FloatArray] | None = None  # log features -> log ratio to the profile
 
     def fitted(self, batches: Sequence[SliceTiming]) -> Nearest:
-        """A new estimator beside the same profile that has learned from these batches alone."""
+        """A new estimator beside the same profile."""
         pupil = Nearest(self._profile, neighbours=self._neighbours)
         pupil.fit(batches)
         return pupil
 
     def fit(self, batches: Sequence[SliceTiming]) -> None:
-        """Learn from these batches alone; with fewer than `neighbours` of them, estimates are the profile's."""
+        """With fewer than `neighbours` batches, estimates are the profile's."""
         if len(batches) < self._neighbours:
             self._regression = None
             return
-        from scipy.spatial import KDTree  # slow to import, and not every strategy learns
+        from scipy.spatial import KDTree  # slow to import
 
         features, took = _features(batches), np.array([one.seconds for one in batches])
         said = self._profile.estimate_all(features)
         ratios = np.log(np.maximum(took, LEAST_SECONDS) / np.maximum(said, LEAST_SECONDS))
-        # Not scikit-learn's regressor, whose checks cost more than the search, and must not in a decision.
+        # scikit-learn's regressor has checks that cost more than the search
         self._regression = KDTree(_logarithms(features)), ratios
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
@@ -111,11 +94,8 @@ class Nearest(ServingTime):
 
 
 class BatchLearning:
-    """A PlanObserver that fits an estimator to surprises. `on_finish` belongs to the event loop; the work that it
-    submits touches the training set only.
-
-    Where times only scatter, surprises are outliers, and an estimator fitted to them is worse than the profile. So it
-    is fitted to them only while that makes estimates better of batches whose surprises it was not fitted to.
+    """Fits an estimator to surprises, while that improves estimates of other batches: where times merely scatter,
+    surprises are outliers. `on_finish` belongs to the event loop.
     """
 
     def __init__(self, estimator: Nearest, submit: Submit) -> None:
@@ -130,10 +110,9 @@ class BatchLearning:
         self.learner.learn_at_intervals(now, INTERVAL)
 
     def _learn(self, served: Sequence[SliceTiming]) -> Lesson:
-        """Add the surprises to the training set, and fit the estimator to it, or to nothing where that is better."""
         error, learned = estimate_error(self._estimator, served), 0
         found = [fold.add(served[place::FOLDS], self._estimator) for place, fold in enumerate(self._folds)]
-        self._folds = [*self._folds[len(served) % FOLDS :], *self._folds[: len(served) % FOLDS]]  # the next is first
+        self._folds = [*self._folds[len(served) % FOLDS :], *self._folds[: len(served) % FOLDS]]
         if any(found):
             better = self._is_better()
             self._estimator.fit(_surprises_of(self._folds) if better else ())
@@ -141,7 +120,6 @@ class BatchLearning:
         return Lesson(len(served), learned, error)
 
     def _is_better(self) -> bool:
-        """Whether the surprises make estimates better of those latest batches that they are not among."""
         taught = profile = 0.0
         for fold in self._folds:
             if count := len(fold.latest):
@@ -153,13 +131,11 @@ class BatchLearning:
 
 @dataclass(slots=True)
 class _Fold:
-    """One of FOLDS parts of all batches: the surprises among them, and the latest of all."""
-
     surprises: Sequence[SliceTiming] = ()
     latest: Sequence[SliceTiming] = ()
 
     def add(self, served: Sequence[SliceTiming], estimator: Nearest) -> int:
-        """Add what was served; returns the number of surprises."""
+        """Returns the number of surprises."""
         found = surprises(served, estimator)
         self.surprises = [*self.surprises, *found][-MOST_BATCHES // FOLDS :]
         self.latest = [*self.latest, *served][-max(LEAST_CHECKED, len(served)) :]
@@ -171,10 +147,8 @@ def _surprises_of(folds: Iterable[_Fold]) -> list[SliceTiming]:
 
 
 def surprises(served: Sequence[SliceTiming], estimator: ServingTime) -> tuple[SliceTiming, ...]:
-    """The batches to add to an estimator's training set (Magnus, section III-D).
-
-    Each is estimated again with its true generation length, so that a wrong length is not held against the estimator;
-    those remain that are wrong by more than SURPRISE_SECONDS and by more than SURPRISE_SHARE of the measured time.
+    """Batches wrong by more than SURPRISE_SECONDS and SURPRISE_SHARE, given their true lengths (Magnus, section
+    III-D).
     """
     estimates = estimator.estimate_all(_features(served)).tolist()
     return tuple(
@@ -185,6 +159,6 @@ def surprises(served: Sequence[SliceTiming], estimator: ServingTime) -> tuple[Sl
 
 
 def estimate_error(estimator: ServingTime, served: Sequence[SliceTiming]) -> float:
-    """Root-mean-square error in seconds over batches, estimated with their true generation lengths."""
+    """RMSE in seconds, given true generation lengths."""
     estimates = estimator.estimate_all(_features(served)).tolist()
     return rmse([(seconds, one.seconds) for seconds, one in zip(estimates, served, strict=True)])

@@ -1,8 +1,4 @@
-"""Profiles on disk: what steps take on a device and the model fitted to it, one JSON file for each set of conditions,
-measured by `lengthwise profile` or learned while serving.
-
-It owns the file format and the files' names; it knows neither how timings are measured nor where the cache folder is.
-"""
+"""Profiles: timings of a device and the fitted model, one JSON file for each set of conditions."""
 
 from __future__ import annotations
 
@@ -20,39 +16,28 @@ from models.errors import UserError
 from models.files import replace_file, require_writable_folder
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 
-VERSION = 2
-"""Raise it when the format, or the meaning of what is in it, changes."""
+VERSION = 2  # of the format and its meaning
 
-FOLDER = "profiles"
-"""The folder of the profiles in the cache."""
+FOLDER = "profiles"  # in the cache folder
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions under which steps were timed: a profile holds under these alone."""
+    """A profile holds under these alone."""
 
-    model: str
-    """A name of the catalog, or the full path of a folder or file."""
+    model: str  # catalog name, or full path
     dtype: str
-    quantization: str
-    """`none` for weights as they are."""
+    quantization: str  # `none` for weights as they are
     device: str
-    """Name of the processor or device."""
-    threads: int
-    """CPU threads of one executor; 0 where another device computes."""
-    max_num_batched_tokens: int
-    """Prompt tokens that are prefilled at a time."""
+    threads: int  # CPU threads of an executor; 0 on another device
+    max_num_batched_tokens: int  # prompt tokens prefilled at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Timings on one device, and the model fitted to them."""
-
     conditions: Conditions
-    measured_at: str
-    """Date and time, ISO 8601."""
-    program: str
-    """The version of Lengthwise whose steps these are."""
+    measured_at: str  # ISO 8601
+    program: str  # version of Lengthwise
     model: Bilinear
     errors: FitErrors
     timings: Timings
@@ -61,27 +46,22 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class _Versioned:
-    """The part of a profile that can be read whatever its version."""
+    """What is readable in any version."""
 
     version: int
 
 
 def digest(conditions: Conditions) -> str:
-    """A short name for conditions, the same for the same ones."""
     return hashlib.sha256(msgspec.json.encode(conditions)).hexdigest()[:16]
 
 
 def profile_path(cache: Path, conditions: Conditions, *, learned: bool = False) -> Path:
-    """Path of the profile of these conditions, measured or learned, whether it exists or not."""
     name = re.sub(r"[^\w.-]", "_", Path(conditions.model).name)
     return cache / FOLDER / f"{name}-{conditions.dtype}-{digest(conditions)}{'-learned' if learned else ''}.json"
 
 
 def write_profile(cache: Path, profile: Profile, *, learned: bool = False) -> Path:
-    """Write a profile over an earlier one of the same kind and conditions, in one step: readers see either, whole.
-
-    Returns the file; raises UserError when it cannot be written.
-    """
+    """Atomic. Returns the file; raises UserError."""
     path = profile_path(cache, profile.conditions, learned=learned)
     with _explain_unwritable(path), replace_file(path) as file:
         file.write(msgspec.json.format(msgspec.json.encode(profile)))
@@ -89,7 +69,7 @@ def write_profile(cache: Path, profile: Profile, *, learned: bool = False) -> Pa
 
 
 def require_writable(cache: Path) -> None:
-    """Make sure that profiles can be kept below a cache folder, before they are measured. Raises UserError."""
+    """Raises UserError before time is spent on measuring."""
     with _explain_unwritable(cache / FOLDER):
         require_writable_folder(cache / FOLDER)
 
@@ -106,7 +86,7 @@ def _explain_unwritable(path: Path) -> Iterator[None]:
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in a file; raises UserError when there is none that this version can use."""
+    """Raises UserError for a missing or unusable file."""
     remedy = "measure it again with `lengthwise profile`"
     try:
         content = path.read_bytes()
@@ -121,10 +101,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def load_profile(cache: Path, conditions: Conditions, *, learned: bool = False) -> Profile | None:
-    """The profile of these conditions, measured or learned; None when there is none yet.
-
-    Raises UserError for a file that is there and cannot be used.
-    """
+    """None when there is none; raises UserError for an unusable file."""
     path = profile_path(cache, conditions, learned=learned)
     if not path.exists():
         return None
@@ -135,7 +112,7 @@ def load_profile(cache: Path, conditions: Conditions, *, learned: bool = False) 
 
 
 def latest_profile(cache: Path, model: str | None = None) -> Path:
-    """The file of the newest profile, of a model that has this name or of any; raises UserError where there is none."""
+    """The newest of this model, or of any; raises UserError where there is none."""
     found = sorted((cache / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found:
         if model is None or Path(read_profile(path).conditions.model).name == model:

@@ -1,7 +1,5 @@
-"""What the order of the queue brings: latencies of the latest answers beside those that first come, first served gives.
-
-The replay runs at each moment as many answers as ran then, those that came first, each for as long as it ran: where
-requests were served in order of arrival, both are the same. While nobody waits, as many may run as ever ran at once.
+"""Latencies of the latest answers beside those under first come, first served, by replaying them with the same
+concurrency.
 """
 
 from __future__ import annotations
@@ -13,36 +11,36 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import NamedTuple
 
-LATEST = 1024  # answers that are replayed
+LATEST = 1024  # answers replayed
 
-FEWEST_WAITED = 30  # answers that waited, below which there is no comparison
+FEWEST_WAITED = 30  # answers that waited, for a comparison
 
 
 class Answer(NamedTuple):
-    """An answer that has ended, with its moments in seconds of the clock."""
+    """Moments in seconds of the clock."""
 
     arrival: float
     assigned: float
     end: float
     tokens: int
-    waited: bool  # whether it came while all slots were taken
+    waited: bool  # all slots were taken
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Means over the latest answers, in seconds."""
+    """Means in seconds."""
 
     answers: int
     waited: int
     latency: float
     latency_by_arrival: float
-    normalized: float  # latency for each generated token
+    normalized: float  # latency a generated token
     normalized_by_arrival: float
-    latest: float  # most seconds that an answer ended later than by order of arrival
+    latest: float  # largest delay against order of arrival
 
 
 def compare(answers: Sequence[Answer]) -> Comparison | None:
-    """Latencies beside those by order of arrival; None while too few answers waited."""
+    """None while too few answers waited."""
     count, waited = len(answers), sum(one.waited for one in answers)
     if waited < FEWEST_WAITED:
         return None
@@ -54,7 +52,6 @@ def compare(answers: Sequence[Answer]) -> Comparison | None:
 
 
 def _replay(answers: Sequence[Answer]) -> Iterator[tuple[Answer, float]]:
-    """Each answer with the moment at which it ends by order of arrival."""
     changes = sorted(
         change
         for one in answers

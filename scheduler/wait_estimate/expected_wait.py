@@ -1,25 +1,9 @@
-"""How long the queue will take: places in the queue, expected waits, and when a refused client should come back.
+"""Estimated waits and places in the queue.
 
-It measures how fast rows make tokens, and looks at the requests that wait and that executors hold, by a given clock.
-It decides nothing, and knows no strategy beyond the order in which its batcher ranks waiting requests.
-
-The formula. Work is counted in tokens, in which a prompt costs what the machine's prices say (prices.py); only the
-tokens count while these are unknown. Let u(R) be the seconds in which a token's worth of work is done while R rows are
-held by executors, as measured (completion.py). Let R be the rows held now, r the mean work that those which generate
-have still to do, and w_j that of each request j ahead in the queue. A request that has the requests 1..k ahead of it is
-expected to start after
-
-    (w_1 + ... + w_k + r)·u(R)   seconds:
-
-by the time it starts those ahead have had theirs, and r·u(R) is when the next of R rows ends, on the average. Its
-prompt is then read in the time that its price says, or, where rows that were read before it wait for a
-slot, in what these have to do. It takes g·v(R) to generate g tokens, v the seconds between two tokens of a row. While
-nothing had to wait at the latest dispatch, those whose place is below the number of free slots start at once, wait for
-the prompts before theirs, and share the executors with so many rows as there will be then.
-
-Tokens still to come are predicted where the request carries a prediction (remaining_length.py), else the running mean
-of generated lengths; while that is unknown, so is the wait. The estimate knows none of the requests that will come and
-overtake. Why a request waits, and the load that a router is told, are by the same figures.
+Work is counted in tokens (prices.py). With u(R) the measured seconds of a token's work with R rows held, r the mean
+work left of those that generate and w_j the work of the requests ahead, a request starts after (w_1 + ... + w_k +
+r)·u(R) seconds: r·u(R) is when the next of R rows ends. Unpredicted lengths count as the running mean; requests that
+may yet overtake are ignored.
 """
 
 from __future__ import annotations
@@ -42,32 +26,25 @@ from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, fi
 from scheduler.waiting.sorted_requests import Ahead
 from scheduler.worker import Worker
 
-SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)
-"""Quantiles of a length that an estimate goes by."""
+SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)  # quantiles of a length
 
-UNKNOWN_FACTOR = 3.0
-"""How many times shorter or longer an answer may be of whose length nothing but a number is known."""
+UNKNOWN_FACTOR = 3.0  # half width, as a factor, where only a number is known
 
 
-COMPARED = 2.0
-"""Seconds for which a comparison with the order of arrival is used, which takes milliseconds to make."""
+COMPARED = 2.0  # seconds that a comparison is reused: it takes milliseconds
 
 
 class _Held(NamedTuple):
-    """Rows that executors hold."""
+    """Rows of executors."""
 
-    rest: float
-    """Mean work that those which generate have still to do."""
-    unread: float
-    """Work of reading what of the others is not read."""
-    staged: float
-    """Work of as many of these as there are too few slots for."""
-    tokens: float
-    """Mean tokens of a row."""
+    rest: float  # mean work left of those that generate
+    unread: float  # work left to prefill
+    staged: float  # prefilled, beyond the free slots
+    tokens: float  # mean of a row
 
 
 class ExpectedWait:
-    """Reads a batcher's queue and what executors hold; changes neither. Event loop only."""
+    """Reads a batcher's queue and what executors hold. Event loop only."""
 
     def __init__(self, parts: SchedulerParts, workers: Collection[Worker], clock: Clock) -> None:
         self._waiting = parts.batcher.waiting
@@ -79,25 +56,23 @@ class ExpectedWait:
         self._speed = Speed(self._iteration_seconds)
         self._calibration = Calibration()
         self._answers = deque[Answer](maxlen=LATEST)
-        self._by_arrival: tuple[float, Comparison | None] = -inf, None  # when it was made
+        self._by_arrival: tuple[float, Comparison | None] = -inf, None  # when made
         self._load = NodeLoad(-inf, 0.0, self._prices())
-        self._stuck = False  # whether anything but what is in the background had to wait at the latest dispatch
-        self._held: _Held | None = None  # until anything changes for the rows that are held
+        self._stuck = False  # anything but background requests had to wait at the latest dispatch
+        self._held: _Held | None = None  # valid until held rows change
 
     def dispatched(self, *, stuck: bool) -> None:
-        """Note that all requests which could go to an executor have gone, and whether any had to stay in line."""
+        """After a dispatch: whether any had to stay in line."""
         self._stuck, self._held = stuck, None
         self._speed.observe(self._rows(), self._decoding(), self._now())
 
     def made(self, tokens: int, decoded: int, read: int, begun: int) -> None:
-        """Note that executors have made tokens, so many of them for rows that had one already, and have read tokens of
-        prompts, of which some were begun."""
+        """Tokens made, of these by rows past their first, and prompt tokens prefilled, some begun."""
         prices, self._held = self._prices(), None
         work = tokens + prices.prompt * read + prices.entry * begun
         self._speed.observe(self._rows(), self._decoding(), self._now(), decoded, work)
 
     def ended(self, request: Request, end: float) -> None:
-        """Note that a request has all its tokens."""
         self._speed.ended(request.generated)
         expected = request.expected
         if expected is None:
@@ -110,29 +85,29 @@ class ExpectedWait:
 
     @property
     def by_arrival(self) -> Comparison | None:
-        """Latencies of the latest answers beside those by order of arrival, as of COMPARED seconds ago at most."""
+        """As of at most COMPARED seconds ago."""
         if self._now() - self._by_arrival[0] >= COMPARED:
             self._by_arrival = self._now(), compare(self._answers)
         return self._by_arrival[1]
 
     @property
     def free_slots(self) -> int:
-        """Slots that the first in the queue can have at once; none while any had to wait at the latest dispatch."""
+        """None are free while any request had to wait at the latest dispatch."""
         live = self._live()
         return 0 if self._stuck else max(0, _slots(live) - sum(len(worker.others) for worker in live))
 
     def place(self, request: Request) -> int | None:
-        """How many requests are ahead in the queue, by the batcher's order; None when this one does not wait."""
+        """Requests ahead; None when this one does not wait."""
         ahead = self._places.ahead(request, self._now())
         return None if ahead is None else ahead.place
 
     def wait(self, request: Request) -> float | None:
-        """Seconds until it starts; None when it does not wait, or when nothing has been measured yet."""
+        """Seconds; None when it does not wait, or before any measurement."""
         ahead = self._places.ahead(request, self._now())
         return None if ahead is None else self._seconds(ahead, self.free_slots)
 
     def expect(self, request: Request) -> Expected:
-        """Estimate of wait and latency for a request that comes now and is not in the queue yet."""
+        """For a request that is not in the queue yet."""
         ahead = self._waiting.ahead(request, now := self._now())
         free = self.free_slots
         wait, seconds = self._seconds(ahead, free), self._token_seconds(ahead, free)
@@ -147,16 +122,15 @@ class ExpectedWait:
         return Expected(now, ahead.place, wait, point, spread, *told, self._calibration.answers, waits)
 
     def retry_after(self) -> float:
-        """Seconds, 1 at least, until all waiting requests have started: when a refused client should come back."""
+        """Seconds, 1 at least, until all waiting requests have started."""
         return max(1.0, self.newcomer_wait() or 0.0)
 
     def newcomer_wait(self) -> float | None:
-        """Seconds until a request that came now, last in the queue, would start; None when nothing has been measured
-        yet."""
+        """Seconds for a request that joins last; None before any measurement."""
         return self._seconds(self._waiting.total(), self.free_slots)
 
     def explain(self, request: Request) -> Explanation | None:
-        """Why a request waits in the queue; None when it does not. Looks at the front of the queue at most."""
+        """None when it does not wait. Looks at the front of the queue only."""
         now = self._now()
         before = self._places.ahead(request, now)
         if before is None:
@@ -170,7 +144,7 @@ class ExpectedWait:
         )
 
     def load(self) -> NodeLoad:
-        """The load of this server for routers: as it is now, or was a moment ago, since many may ask."""
+        """For routers; may be a moment old."""
         now, workers = self._now(), [worker for worker in self._workers if not worker.lost]
         if now - self._load.at >= FRESH:
             prices = self._prices()
@@ -182,22 +156,19 @@ class ExpectedWait:
         return self._load
 
     def _remaining(self, request: Request) -> float:
-        """Tokens that a request is expected to make from now on; without a prediction, as many as recent answers."""
         return remaining_length(request, self._speed.mean_length)
 
     def _lengths(self, request: Request) -> tuple[float, float, float]:
-        """Tokens that an answer is expected to have: the low end, the median and the high end of an interval."""
         middle = self._remaining(request)
         unknown = middle / UNKNOWN_FACTOR, middle, min(request.sampling.max_tokens, middle * UNKNOWN_FACTOR)
         return length_interval(request) or unknown
 
     def _token_seconds(self, ahead: Ahead, free: int) -> float | None:
-        """Seconds that a request needs for a token once it has started; None when nothing has been measured yet."""
+        """None before any measurement."""
         begins_now = ahead.place < free
         return self._speed.seconds_per_token(self._rows() + ahead.place + 1 if begins_now else self._usual_rows())
 
     def _seconds(self, ahead: Ahead, free: int) -> float | None:
-        """Seconds until what is ahead has left and a row has ended."""
         if ahead.place < free:
             return 0.0
         rows, work = self._usual_rows(), self._work_of(ahead)
@@ -205,14 +176,13 @@ class ExpectedWait:
         return None if seconds is None or not rows or work is None else (work + self._find_held().rest) * seconds
 
     def _iteration_seconds(self, rows: float) -> float:
-        """Seconds of an iteration with so many rows on all executors, by the machine's prices; 0 while unknown."""
+        """On all executors, by the machine's prices; 0 while unknown."""
         prices, live = self._prices(), self._live()
         if not prices.iteration or not live:
             return 0.0
         return prices.seconds_per_token(rows / len(live), _slots(live) / len(live), self._find_held().tokens)
 
     def _entry_seconds(self, request: Request, ahead: Ahead, free: int) -> float:
-        """Seconds from a request's start until it generates."""
         held, own = self._find_held(), self._read_work(request.unread)
         if ahead.place < free:
             return self._prices().unit * (own + held.unread + self._read_work(ahead.unread, ahead.place))
@@ -220,19 +190,18 @@ class ExpectedWait:
         return max(until_slot, self._prices().unit * own)
 
     def _read_work(self, tokens: int, prompts: int = 1) -> float:
-        """Work of reading so many tokens of prompts."""
         prices = self._prices()
         return prices.entry * prompts + prices.prompt * tokens if tokens else 0.0
 
     def _work_of(self, ahead: Ahead) -> float | None:
-        """Work of requests; None where some have no prediction, and no answer has ended."""
+        """None without a prediction or any answer."""
         typical = self._speed.mean_length
         if typical is None and ahead.unpredicted:
             return None
         return ahead.tokens + ahead.unpredicted * (typical or 0.0) + self._read_work(ahead.unread, ahead.place)
 
     def _find_held(self) -> _Held:
-        """The rows that executors hold; looking at a thousand takes a millisecond."""
+        """A millisecond for a thousand rows."""
         if self._held is None:
             held = [request for worker in self._live() for request in worker.requests.values()]
             generating = [request for request in held if _generates(request)] or held
@@ -253,7 +222,6 @@ class ExpectedWait:
         return [worker for worker in self._workers if worker.serves]
 
     def _usual_rows(self) -> int:
-        """R: the rows held, or all slots while some are free."""
         return sum(worker.rows for worker in self._live()) if self._stuck else _slots(self._live())
 
     def _rows(self) -> int:
@@ -261,7 +229,7 @@ class ExpectedWait:
 
 
 def length_interval(request: Request) -> tuple[float, float, float] | None:
-    """Tokens of an answer: the low end, the median and the high end of the interval; None without a distribution."""
+    """Low end, median and high end; None without a distribution."""
     known, most = request.distribution, request.sampling.max_tokens
     if known is None:
         return None
@@ -270,7 +238,6 @@ def length_interval(request: Request) -> tuple[float, float, float] | None:
 
 
 def _generates(request: Request) -> bool:
-    """Whether a row has more than the token that its prompt brings, which one that waits for its slot has too."""
     return request.generated > 1
 
 

@@ -1,4 +1,4 @@
-"""Orders by arrival and predicted length: FCFS, SJF, aged SJF (SSJF, 3.2), Gittins, TIE, and vLLM-LTR."""
+"""Orders by arrival and predicted length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scheduler.waiting.sorted_requests import Ahead, Key
 
 @dataclass(frozen=True)
 class Arrived(Order):
-    """By arrival within a `priority`: approximate places where requests are arranged in batches."""
+    """By `priority` and arrival."""
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, request.times.arrival, request.row_id)
@@ -28,33 +28,31 @@ class Arrived(Order):
 
 @dataclass(frozen=True)
 class Fcfs(Arrived):
-    """First come, first served."""
-
     def passed_by(self, before: Ahead) -> float:
         return 0.0
 
 
 def remaining_tokens(request: Request) -> int:
-    """Predicted tokens to come, whole, so that near ties keep their order of arrival."""
+    """Whole, so that near ties keep arrival order."""
     return ceil(remaining_length(request))
 
 
 @dataclass(frozen=True)
 class Sjf(Order):
-    """Fewest predicted tokens to come first; without a prediction, as many as allowed. Long requests may starve."""
+    """Shortest predicted; else as allowed. Long requests may starve."""
 
     def key(self, request: Request, now: float) -> Key:
         return (request.priority, remaining_tokens(request), request.times.arrival, request.row_id)
 
 
-MOST_SECONDS = 100.0  # the oldest request's wait after which all go by arrival
+MOST_SECONDS = 100.0  # wait from which arrival order holds
 
 
 @dataclass(frozen=True, slots=True)
 class Aging:
-    # the oldest waits this many times its predicted time until all go by arrival; 0: never
+    # wait / predicted time for that; 0: never
     factor: float = Scheduling.aging_factor
-    # K of T = C + K·tokens (SSJF, 2), seconds of a decode step; the authors' default, as is the factor
+    # K of T = C + K·tokens (SSJF, 2); the authors' default
     seconds_per_token: float = 0.02
 
     def __post_init__(self) -> None:
@@ -62,20 +60,15 @@ class Aging:
             raise ValueError(f"the aging factor and the seconds of a token must not be negative: {self}")
 
     def seconds(self, request: Request) -> float:
-        """Predicted seconds of what a request still generates."""
         return remaining_tokens(request) * self.seconds_per_token
 
 
 @dataclass(frozen=True)
 class AgedSjf(Sjf):
-    """Shortest predicted job first with aging, as in the SSJF authors' simulator.
+    """SSJF with aging, as in the authors' simulator: once the oldest has waited `factor` times its predicted time P,
+    or MOST_SECONDS, all go by arrival.
 
-    Once the longest-waiting request has waited for `factor` times its own predicted time, or MOST_SECONDS, all go by
-    arrival until the then oldest has not. A factor of 0 disables this.
-
-    Bound: let a request of predicted time P arrive at t on an executor that serves one at a time. From min(factor·P,
-    MOST_SECONDS) after t on it goes next once earlier arrivals have gone; short ones pass it only while none older
-    starves.
+        Bound, on a serial executor: from min(factor·P, MOST_SECONDS) on, it is next after earlier arrivals.
     """
 
     by_key = False
@@ -98,7 +91,6 @@ def _arrival(request: Request) -> Key:
 
 
 def _remaining(request: Request) -> tuple[FloatArray, FloatArray] | None:
-    """Lengths that may still come, ascending, and their weights; None without a distribution."""
     known = request.distribution
     if known is None:
         return None
@@ -112,12 +104,11 @@ def _remaining(request: Request) -> tuple[FloatArray, FloatArray] | None:
 
 @dataclass(frozen=True)
 class Gittins(Order):
-    """Gittins' order (1979; SageSched for LLMs): the best chance of ending soon for the work to find out.
+    """Gittins (1979; SageSched for LLMs), constant while waiting:
 
         rank(a) = min over Δ of E[min(W - a, Δ) | W > a] / P(W - a <= Δ | W > a)
 
-    W is a request's work, a what it has had; the least rank first. Without a distribution this is the work left. Keys
-    are constant while waiting.
+    for work W with a done; without a distribution, the work left.
     """
 
     prices: PricesNow
@@ -138,18 +129,16 @@ class Gittins(Order):
 
 BETA = 0.3
 TAIL = 0.9
-DECAY = log(1 / 0.9) / 30  # 1/s at which a waiting request's score decays
+DECAY = log(1 / 0.9) / 30  # 1/s
 
 
 @dataclass(frozen=True)
 class TailInflated(Order):
-    """Shortest mean length first, with its tail added (TIE, "Scheduling LLM Inference with Uncertainty-Aware Output
-    Length Predictions", ICML 2026).
+    """TIE ("Scheduling LLM Inference with Uncertainty-Aware Output Length Predictions", ICML 2026):
 
         score = (E[G] + β·E[G | G >= q]) · 0.9^(waited / 30 s),    q: the quantile 0.9 of G, G at most `max_tokens`
 
-    The paper takes a log-t G and β from 0.1 to 0.5 with the queue; here G is the predictor's and β fixed, which costs
-    some percent by its ablation. Scores decay at one rate, so keys are constant while waiting.
+    with the predictor's G and a fixed β, unlike the paper; order is constant while waiting.
     """
 
     def key(self, request: Request, now: float) -> Key:
@@ -158,7 +147,7 @@ class TailInflated(Order):
 
 
 def inflated_length(request: Request) -> float:
-    """Tokens; without a distribution both terms are the remaining length."""
+    """Without a distribution both terms are the remaining length."""
     known = _remaining(request)
     if known is None:
         return (1 + BETA) * remaining_length(request)
@@ -167,20 +156,16 @@ def inflated_length(request: Request) -> float:
     return max(1.0, float(np.average(left, weights=weights) + BETA * np.average(left[tail], weights=weights[tail])))
 
 
-IDLE_STEPS = 200  # starvation threshold of the authors' experiments (`starv200`), in scheduler steps
+IDLE_STEPS = 200  # `starv200`: the authors' starvation threshold in steps
 
 
 @dataclass(frozen=True)
 class ByRank(Order):
-    """Least predicted rank first, running rows included, with a turn for what starves (vLLM-LTR, NeurIPS 2024,
-    2408.15792, algorithm 1 and "Starvation Prevention").
-
-    The rank is a proxy's, trained with a ranking loss (`lengthwise train --predictor proxy --task ranking`), and
-    constant as tokens come. The paper promotes a request after idle steps for a quantum; here after IDLE_STEPS
-    iterations in the system for each time it got a slot, plus one, and the quantum is a slice.
+    """vLLM-LTR (NeurIPS 2024, 2408.15792, algorithm 1): a ranking proxy's order, with a slice's promotion after
+    IDLE_STEPS for each slot got, plus one.
     """
 
-    aging: Aging  # seconds of a step
+    aging: Aging
 
     def key(self, request: Request, now: float) -> Key:
         length = inf if request.predicted_length is None else request.predicted_length

@@ -1,4 +1,4 @@
-"""Published orders by work: boost, multi-level feedback, fair sojourn, highest response ratio."""
+"""Orders by work."""
 
 from __future__ import annotations
 
@@ -13,38 +13,36 @@ from scheduler.waiting.order import Order
 from scheduler.waiting.prices import Prices, PricesNow
 from scheduler.waiting.sorted_requests import Key
 
-LEAST_WORK = 1e-9  # keeps boosts finite and ratios defined
+LEAST_WORK = 1e-9  # keeps results finite
 
 
 def boost(work: float, gamma: float) -> float:
-    """b(w) in seconds, for w seconds of work and γ in 1/s."""
+    """b(w), seconds, of w seconds, γ in 1/s."""
     return -log(-expm1(-gamma * max(work, LEAST_WORK))) / gamma
 
 
 def predicted_work(request: Request, prices: Prices) -> float:
-    """Work still to do, in units of the prices."""
+    """In the prices' unit."""
     return prices.work(request)
 
 
 def attained_work(request: Request, prices: Prices) -> float:
-    """Work done, at least the prompt's, rounded up to a power of two, so that keys change at geometric levels only."""
+    """At least the prompt's, as a power of two."""
     fraction, exponent = frexp(prices.attained(request))
     return ldexp(1.0, exponent - (fraction == 0.5))
 
 
 @dataclass(frozen=True)
 class Boost(Order):
-    """Boost: by arrival, cheap requests as if they had come earlier (UniBoost; Yu and Scully 2024).
+    """Boost (UniBoost; Yu and Scully 2024), constant while waiting:
 
         key = arrival - b(w),    b(w) = (1/γ)·ln(1 / (1 - e^(-γ·w)))
 
-    γ to infinity is FCFS, γ to 0 SJF; with γ the decay rate of the tail of waits, no order has a lighter tail (one
-    server, known times). w is predicted or attained work; with the latter running rows make way by the same order.
-    Keys are constant while waiting.
+    γ to infinity is FCFS, to 0 SJF; at the tail's decay rate no order has a lighter tail.
     """
 
     prices: PricesNow
-    gamma: float  # 1/s of the device's time
+    gamma: float  # 1/s
     work: Callable[[Request, Prices], float] = predicted_work
 
     def __post_init__(self) -> None:
@@ -59,11 +57,8 @@ class Boost(Order):
 
 @dataclass(frozen=True)
 class Feedback(Order):
-    """Multi-level feedback without predictions (FastServe's skip-join MLFQ): 2^i work at level i, then a level down;
-    FCFS within a level.
-
-    A prompt of work p joins at j = ceil(log2 p), else it would be demoted before its first token: at the first i >= j
-    with 2^(i+1) - 2^j > attained work. FastServe promotes old requests; here only deadlines do.
+    """Skip-join MLFQ (FastServe): 2^i work at level i, FCFS within. A prompt joins at ceil(log2 p); only deadlines
+    promote.
     """
 
     prices: PricesNow
@@ -73,7 +68,7 @@ class Feedback(Order):
 
 
 def find_level(request: Request, prices: Prices) -> int:
-    """0 is the highest; its quantum is the work of one token of a usual row."""
+    """0 is highest, with a token's work."""
     prompt = prices.entry + prices.prompt * request.input_length
     joins = ceil(log2(max(1.0, prompt)))
     attained = prices.attained(request) if request.generated else 0.0
@@ -81,11 +76,8 @@ def find_level(request: Request, prices: Prices) -> int:
 
 
 class FairSojourn(Order):
-    """Fair sojourn protocol: in the order in which requests would end under processor sharing, by predicted work
-    (Friedman and Henderson, SIGMETRICS 2003).
-
-    V, each request's share so far, grows by w / n as work w is taken while n share; a request of work w that comes at
-    V gets the key V + w for good.
+    """FSP: ends under processor sharing (Friedman and Henderson, SIGMETRICS 2003): V grows by w / n; a newcomer's key
+    is V + w.
     """
 
     by_entry = True
@@ -93,7 +85,7 @@ class FairSojourn(Order):
     def __init__(self) -> None:
         self._level = 0.0  # V
         self._ends: dict[Request, float] = {}
-        self._sharing: list[float] = []  # heap of ends that V has not reached
+        self._sharing: list[float] = []  # heap of ends after V
 
     def key(self, request: Request, now: float) -> Key:
         end = self._ends[request] if request in self._ends else self._level + work_left(request)
@@ -117,12 +109,12 @@ class FairSojourn(Order):
 
 @dataclass(frozen=True)
 class ResponseRatio(Order):
-    """Highest response ratio next, (waited + work) / work (Brinch Hansen 1971), by predicted work or unread prompt
-    (SGLang's `hrrn`). Nothing starves. Ratios change all the time, so requests are sorted when asked for.
+    """HRRN, (waited + work) / work (Brinch Hansen 1971), by predicted work or prompt (SGLang's `hrrn`); sorted on
+    demand.
     """
 
     by_key = False
-    work: Callable[[Request], float]  # in any unit
+    work: Callable[[Request], float]  # any unit
 
     def key(self, request: Request, now: float) -> Key:
         ratio = (now - request.times.arrival) / max(LEAST_WORK, self.work(request))

@@ -1,5 +1,3 @@
-"""Deadlines: which requests go first lest they miss theirs, and which have missed."""
-
 from __future__ import annotations
 
 import heapq
@@ -9,33 +7,33 @@ from engine.messages import RowId
 from scheduler.request import Request, State
 from scheduler.waiting.by_length import Aging
 
-SLACK = 2.0  # due when this many times its predicted time is left: once to answer, once to wait for a slot
+SLACK = 2.0  # due at twice its predicted time left
 
 
 def due_at(request: Request, aging: Aging) -> float:
-    """Seconds of the clock; infinity without a deadline."""
+    """Infinity without."""
     return inf if request.deadline is None else request.deadline - SLACK * aging.seconds(request)
 
 
 class Deadlines:
-    """Only the wait for the first token counts: an answer that has begun goes on."""
+    """Only for the first token."""
 
     def __init__(self) -> None:
-        self._moments: list[tuple[float, RowId, Request]] = []  # heap with stale entries
-        self._overdue: list[Request] = []  # missed on an executor, which may hand them back untouched
+        self._moments: list[tuple[float, RowId, Request]] = []  # lazy heap
+        self._overdue: list[Request] = []  # on an executor, may return
 
     def add(self, request: Request) -> None:
         if request.deadline is not None:
             heapq.heappush(self._moments, (request.deadline, request.row_id, request))
 
     def next(self) -> float | None:
-        """Seconds of the clock; None for never."""
+        """None for never."""
         while self._moments and not _is_open(self._moments[0][2]):
             heapq.heappop(self._moments)
         return self._moments[0][0] if self._moments else None
 
     def passed(self, now: float) -> list[Request]:
-        """Waiting requests that missed their deadlines; each is returned once."""
+        """Waiting, once each."""
         while (moment := self.next()) is not None and moment <= now:
             self._overdue.append(heapq.heappop(self._moments)[2])
         late = [request for request in self._overdue if request.state is State.WAITING and _is_open(request)]

@@ -1,12 +1,9 @@
-"""Fair shares between clients by virtual token counters (VTC; Sheng et al., OSDI'24, algorithm 2).
+"""VTC: virtual token counters (Sheng et al., OSDI'24, algorithm 2), in any order within a client. Counters add
+w_p·prompt + w_q·generated tokens over the weight; returning clients are lifted to the least. A `priority` above 0
+comes behind other clients.
 
-A client's counter is its service, w_p·prompt + w_q·generated tokens, over its weight; the least is served next. A
-client that returns is lifted to the least counter in the queue. Another order ranks requests within a client. A
-`priority` above 0 comes behind all other clients; below 0 it counts within its client only. Predicted lengths are
-charged when taken and corrected later (their variant with prediction).
-
-Bound (theorem 4.4): with L the longest prompt, M the most tokens that an executor's rows may generate and U = w_p·L +
-w_q·M, the weighted services of two clients that both wait differ by at most 2U, with predictions 2U + 4·w_q·M.
+Bound (theorem 4.4): with U = w_p·L + w_q·M (L longest prompt, M an executor's generated tokens), services of two
+waiting clients differ by 2U at most, with predictions 2U + 4·w_q·M.
 """
 
 from __future__ import annotations
@@ -23,17 +20,17 @@ from scheduler.waiting.order import Order
 from scheduler.waiting.queue import RankedQueue
 from scheduler.waiting.sorted_requests import Ahead, Key
 
-PROMPT_WEIGHT = 1.0  # w_p, for each prompt token that is not cached; the paper's
+PROMPT_WEIGHT = 1.0  # w_p, of uncached tokens; the paper's
 
-OUTPUT_WEIGHT = 2.0  # w_q, for each generated token; the paper's
+OUTPUT_WEIGHT = 2.0  # w_q; the paper's
 
-MOST_CLIENTS = 4096  # remembered; beyond that, absent clients with the least service are forgotten
+MOST_CLIENTS = 4096  # remembered, least served dropped first
 
-Shares: TypeAlias = Mapping[str, float]  # by client; 1 for others
+Shares: TypeAlias = Mapping[str, float]  # default 1
 
 
 def service(request: Request, generated: float) -> float:
-    """Weighted tokens of a request after `generated` tokens."""
+    """Weighted."""
     return PROMPT_WEIGHT * (request.input_length - request.cached_prompt) + OUTPUT_WEIGHT * generated
 
 
@@ -42,7 +39,6 @@ def service_had(request: Request) -> float:
 
 
 def _expected_service(request: Request) -> float:
-    """Service charged while running: predicted, or had if that is more."""
     return service(request, max(request.predicted_length or 0.0, request.generated))
 
 
@@ -50,15 +46,15 @@ def _expected_service(request: Request) -> float:
 class _FairClient:
     queue: RankedQueue
     weight: float
-    counter: float = 0.0  # by weight
-    charged: dict[Request, float] = field(default_factory=dict)  # taken from the queue and not ended
+    counter: float = 0.0
+    charged: dict[Request, float] = field(default_factory=dict)  # running
 
     def owed(self, request: Request) -> float:
-        """Service that a waiting request will be charged, by weight."""
+        """When taken."""
         return (_expected_service(request) - self.charged.get(request, 0.0)) / self.weight
 
     def turns(self, now: float) -> Iterator[tuple[int, float, bool, float, int, Request]]:
-        """Its requests in order, each with (priority, counter, runs, arrival) as if all before it were taken."""
+        """In order, as if all before were taken."""
         counter = self.counter
         for request in self.queue.ranked(now):
             yield max(0, request.priority), counter, bool(self.charged), request.times.arrival, request.row_id, request
@@ -69,7 +65,6 @@ class _FairClient:
         self.charged[request] = service
 
     def settle(self) -> None:
-        """Charge each request as of now."""
         for request in list(self.charged):
             runs = request.state is State.ASSIGNED or request.state is State.RUNNING
             self.charge(request, _expected_service(request) if runs else service_had(request))
@@ -78,8 +73,6 @@ class _FairClient:
 
 
 class Fair(Order):
-    """Clients take turns by their counters; each has its own queue."""
-
     by_key = False
 
     def __init__(
@@ -89,14 +82,14 @@ class Fair(Order):
         aging: Aging,
         name: Callable[[Request], str] = attrgetter("client"),
     ) -> None:
-        """`new_order` makes the order of one client's requests, which `name` names."""
+        """For one client's requests."""
         self._new_queue: Callable[[], RankedQueue] = lambda: RankedQueue(new_order(), aging)
         self._name = name
         self._shares = shares
         self._clients: dict[str, _FairClient] = {}
-        self._active: dict[str, _FairClient] = {}  # with waiting requests
-        self._served: dict[str, _FairClient] = {}  # charged for requests that have not ended
-        self._last: _FairClient | None = None  # whose request left the queue last
+        self._active: dict[str, _FairClient] = {}  # waiting
+        self._served: dict[str, _FairClient] = {}  # running
+        self._last: _FairClient | None = None  # latest to leave
 
     def key(self, request: Request, now: float) -> Key:
         return (max(0, request.priority), request.times.arrival, request.row_id)
@@ -107,7 +100,7 @@ class Fair(Order):
             self._forget_some()
             self._clients[name] = client
         if name not in self._active:
-            self._settle()  # no credit for time away
+            self._settle()  # no credit for absence
             client.counter = max(client.counter, self._least())
             self._active[name] = client
         client.queue.add(request)
@@ -129,11 +122,11 @@ class Fair(Order):
 
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
         self._settle()
-        turns = merge(*(client.turns(now) for client in self._active.values()))  # no two compare equal
+        turns = merge(*(client.turns(now) for client in self._active.values()))
         return (request for *_, request in turns)
 
     def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
-        """As if clients took turns request by request, those served least first."""
+        """As if clients took turns."""
         self._settle()
         own = self._client(request)
         before = own.queue.ahead(request, now)
@@ -149,7 +142,6 @@ class Fair(Order):
         return known or _FairClient(self._new_queue(), self._shares.get(self._name(request), 1.0))
 
     def _least(self) -> float:
-        """The least counter in the queue, or of the last client to leave it."""
         if self._active:
             return min(client.counter for client in self._active.values())
         return 0.0 if self._last is None else self._last.counter
@@ -170,7 +162,5 @@ class Fair(Order):
 
 
 def share_out(new_order: Callable[[], Order], shares: Shares, aging: Aging) -> Fair:
-    """Fair shares between clients, and first between addresses where clients name themselves (`address/own name`), so
-    that a new name in each call gains nothing.
-    """
+    """First between addresses (`address/own name`), so that new names gain nothing."""
     return Fair(lambda: Fair(new_order, {}, aging), shares, aging, lambda request: request.client.partition("/")[0])

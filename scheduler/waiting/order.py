@@ -1,8 +1,4 @@
-"""The order of a waiting queue.
-
-`priority` first, lower is earlier; then due requests, earliest deadline first (deadlines.py); then by strategy.
-Keys end with the row's number, so none tie. Only predicted lengths are known here.
-"""
+"""Orders: `priority`, then due requests (deadlines.py), then the strategy's; keys end with the row, so none tie."""
 
 from __future__ import annotations
 
@@ -15,47 +11,41 @@ from scheduler.waiting.sorted_requests import Ahead, Key
 
 
 class Order(Protocol):
-    """Ranks the requests of one queue. Only `key` is required."""
+    """Only `key` is required."""
 
-    by_key: ClassVar[bool] = True  # served least key first, else as `rank` says
-    by_entry: ClassVar[bool] = False  # keys hold only after `enter`
+    by_key: ClassVar[bool] = True  # else by `rank`
+    by_entry: ClassVar[bool] = False
 
     @abstractmethod
     def key(self, request: Request, now: float) -> Key:
-        """At a time in seconds of the clock."""
+        """In the clock's seconds."""
         ...
 
     def changes_at(self, request: Request) -> tuple[float, ...]:
-        """When a waiting request's key changes."""
         return ()
 
     def enter(self, request: Request) -> None:
-        """A request begins to wait."""
         return
 
     def revise(self, request: Request) -> None:
-        """A waiting request has another prediction."""
         self.leave(request)
         self.enter(request)
 
     def leave(self, request: Request) -> None:
-        """A request waits no more."""
         return
 
     def serve(self, request: Request, in_turn: bool) -> None:
-        """A request goes to an executor, before `leave`; `in_turn`: it had the least key."""
+        """Before `leave`; `in_turn`: least key."""
         return
 
     def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterable[Request]:
-        """Requests as served, from those by key. A key's second number is 0 for due or background requests, which keep
-        their places.
-        """
+        """From key order; due and background requests (second number 0) stay."""
         return in_turn
 
     def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
-        """Estimate of what is ahead of a newcomer, given what is ahead by key."""
+        """By what is ahead by key."""
         return by_key
 
     def passed_by(self, before: Ahead) -> float | None:
-        """Tokens of later requests that may still pass a waiting one with `ahead` before it; None if unbounded."""
+        """Later tokens that may pass; None if unbounded."""
         return None

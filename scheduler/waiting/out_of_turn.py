@@ -1,19 +1,14 @@
-"""The default's order: by arrival, but a share x of the work may jump the queue, cheapest first.
+"""The default order: by arrival, but a share x of the work may jump, cheapest first.
 
-A credit c in [0, C] bounds the work that may still jump. Work w taken in turn adds w·x/(1 - x); out of turn it costs
-w. The cheapest request goes before the oldest while the credit pays for it and it costs at most half as much. C is the
-mean request's work times the slots: a mean answer's time on the device.
+A credit c in [0, C] grows by w·x/(1 - x) with work w in turn, and pays for jumps that cost at most half of the oldest
+request. C is the mean request's work times the slots.
 
-Bound: let work B of its `priority` wait when a request comes, and w* be the most work of one plan. Before it at most
+Bound: behind work B of its `priority`, with w* the most work of a plan, at most
 
     B / (1 - x) + C + w*
 
-is taken, requests of better priority or with a due deadline (deadlines.py) apart, for any predictions; FCFS takes
-B + w*. Proof: what is taken in turn before it waited when it came, at most B; that adds at most B·x/(1 - x) to a
-credit of at most C, all that can jump; the last plan is w*. With x = 0 this is FCFS.
-
-Work is settled as rows exceed their predictions and when they end, so the bound is of true work, but for what rows
-that jumped and still run will have beyond their predictions.
+is taken first, better priorities and due deadlines apart, for any predictions; FCFS takes B + w*. Proof: B in turn
+adds B·x/(1 - x) to at most C; the last plan is w*. Work is settled as rows exceed predictions.
 """
 
 from __future__ import annotations
@@ -26,33 +21,29 @@ from scheduler.request import Request, State
 from scheduler.waiting.order import Order
 from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
 
-RECENT = 1024  # newcomers whose mean work counts
+RECENT = 1024  # newcomers in the mean
 
 
 @dataclass(eq=False, slots=True)
 class _Taken:
-    """A request on its way to or on an executor."""
-
     in_turn: bool
-    booked: float  # work charged so far
-    read: float  # work of its prompt
-    before: int  # tokens generated before it was taken
+    booked: float  # charged
+    read: float  # prompt
+    before: int  # tokens
 
 
 class OutOfTurn(Order):
-    """By arrival, with a share of the work cheapest first."""
-
     by_key = False
 
     def __init__(self, share: float, slots: float) -> None:
-        """`share` is x, from 0 to less than 1; `slots` the rows that run at a time."""
+        """`share` is x in [0, 1)."""
         if not 0 <= share < 1:
             raise ValueError(f"the share out of turn must be from 0 to less than 1: {share}")
-        self._earned = share / (1 - share)  # credit for each unit of work in turn
+        self._earned = share / (1 - share)  # of work in turn
         self._slots = slots
         self._credit = self._mean = 0.0
         self._came = 0
-        self._cheapest = SortedRequests()  # by priority and work
+        self._cheapest = SortedRequests()
         self._taken: dict[Request, _Taken] = {}
 
     def key(self, request: Request, now: float) -> Key:
@@ -61,7 +52,7 @@ class OutOfTurn(Order):
     def enter(self, request: Request) -> None:
         self._settle(request)
         work = work_left(request)
-        if not request.runs:  # else it was counted when it first came
+        if not request.runs:  # counted before
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
         self._cheapest.insert(_by_work(request, work), request)
@@ -78,7 +69,7 @@ class OutOfTurn(Order):
         for request in list(self._taken):
             self._settle(request)
         gone, credit, priority = set[Request](), self._credit, None
-        works, earned, most = self._cheapest.keys, self._earned, self._most  # thousands may wait
+        works, earned, most = self._cheapest.keys, self._earned, self._most
         for oldest in in_turn:
             if priority != oldest.priority:
                 priority = oldest.priority
@@ -99,7 +90,7 @@ class OutOfTurn(Order):
                 yield oldest
 
     def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
-        """The cheaper requests, and what must go in turn to pay for them and itself."""
+        """Cheaper ones, and what must pay for them."""
         work = work_left(request)
         if work > self._most or not self._earned:
             return by_key
@@ -124,7 +115,6 @@ class OutOfTurn(Order):
         self._credit = min(self._credit + (self._earned * work if in_turn else -work), self._most)
 
     def _settle(self, request: Request) -> None:
-        """Charge work beyond what is charged; all of it once the request has ended."""
         one = self._taken.get(request)
         if one is None:
             return

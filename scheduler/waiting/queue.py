@@ -1,4 +1,4 @@
-"""A waiting queue in one order; requests due by their deadlines go first."""
+"""A sorted waiting queue, due requests first."""
 
 from __future__ import annotations
 
@@ -15,20 +15,16 @@ from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
 
 
 class RankedQueue(Collection[Request]):
-    """Requests sorted by an order's keys, due ones first within their priority, earliest deadline first.
-
-    Background requests keep their order of arrival. Before it is due, a deadline has no effect. Only requests whose
-    key changes move, so thousands may wait.
-    """
+    """By key, earliest due first within a priority, background by arrival; only changed keys move."""
 
     def __init__(self, order: Order, aging: Aging = Aging()) -> None:  # noqa: B008 - frozen
-        """`aging` tells the seconds of a token, by which requests are due for their deadlines."""
+        """`aging`: seconds of a token."""
         self.order = order
         self._aging = aging
-        self._now = -inf  # time of the present sorting
+        self._now = -inf
         self._sorted = SortedRequests()
-        self._changes: list[tuple[float, int, Request]] = []  # heap with stale entries
-        self._count = itertools.count()  # tie-breaker
+        self._changes: list[tuple[float, int, Request]] = []  # lazy heap
+        self._count = itertools.count()  # ties
 
     def __len__(self) -> int:
         return len(self._sorted)
@@ -41,7 +37,7 @@ class RankedQueue(Collection[Request]):
 
     @property
     def best_priority(self) -> float:
-        """Lowest `priority` waiting; the queue must not be empty."""
+        """Not empty."""
         return self._sorted.keys[next(iter(self._sorted))][0]
 
     def key(self, request: Request, now: float) -> Key:
@@ -53,7 +49,7 @@ class RankedQueue(Collection[Request]):
         return (priority, 1, *rest)
 
     def add(self, request: Request) -> None:
-        self._sort(max(self._now, request.times.arrival))  # else a late decision moves thousands
+        self._sort(max(self._now, request.times.arrival))
         self.order.enter(request)
         self._put(request)
 
@@ -64,14 +60,14 @@ class RankedQueue(Collection[Request]):
                 heapq.heappush(self._changes, (moment, next(self._count), request))
 
     def discard(self, request: Request) -> bool:
-        """False when it is not here."""
+        """False if absent."""
         if not self._sorted.remove(request):
             return False
         self.order.leave(request)
         return True
 
     def revise(self, request: Request) -> None:
-        """Rank again after a new prediction; ignores absent requests."""
+        """Ignores absent ones."""
         if self._sorted.remove(request):
             self.order.revise(request)
             self._put(request)
@@ -81,24 +77,22 @@ class RankedQueue(Collection[Request]):
         self.discard(request)
 
     def ranked(self, now: float) -> Iterable[Request]:
-        """Best first. Time never goes back."""
+        """Time never goes back."""
         self._sort(now)
         return self.order.rank(self._sorted, self._sorted.keys, now)
 
     def ahead(self, request: Request, now: float) -> Ahead:
-        """Requests ahead of one that waits here, or would if it came now."""
+        """Also for newcomers."""
         self._sort(now)
         by_key = self._sorted.ahead(self._sorted.keys.get(request) or self.key(request, now))
         return self.order.ahead_of_newcomer(request, by_key, now)
 
     def total(self) -> Ahead:
-        """All but background requests."""
+        """Without background."""
         return self._sorted.ahead((BACKGROUND,))
 
     def passed_by(self, before: Ahead) -> float | None:
-        """Work, in generated tokens, of later requests that may pass one with `ahead` before it, better priorities and
-        due ones apart; None if unbounded.
-        """
+        """Later work that may pass, except better priorities and due ones; None if unbounded."""
         return self.order.passed_by(before)
 
     def _sort(self, now: float) -> None:

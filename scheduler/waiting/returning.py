@@ -1,8 +1,5 @@
-"""Slots reserved for clients that come back at once, as agents do (anticipatory scheduling; Iyer and Druschel, SOSP
-2001).
-
-A client with one call at a time, beside one that always queues, would wait for a row's end before each answer. So its
-slot is kept, if it was back in time last time, for at most a tenth of its answer's time: the bound on the cost.
+"""Anticipatory slots for clients that return at once (Iyer and Druschel, SOSP 2001), for a tenth of the answer's time,
+if the last return was in time.
 """
 
 from __future__ import annotations
@@ -13,25 +10,25 @@ from math import inf
 
 from scheduler.request import Request
 
-PATIENCE = 0.1  # seconds a slot is kept for each second of the answer
+PATIENCE = 0.1  # of the answer's seconds
 
 
 @dataclass(eq=False, slots=True)
 class _Client:
-    requests: set[Request] = field(default_factory=set)  # waiting or running
-    executor: int = 0  # of the last one
-    returns: bool = False  # was back in time last time
-    until: float = -inf  # seconds of the clock
+    requests: set[Request] = field(default_factory=set)
+    executor: int = 0  # last
+    returns: bool = False  # in time last
+    until: float = -inf  # time
 
 
 class SlotReservations:
     def __init__(self) -> None:
-        self._clients: dict[str, _Client] = {}  # with a request, or not too late yet
-        self._away: set[str] = set()  # of these, without a request
+        self._clients: dict[str, _Client] = {}
+        self._away: set[str] = set()  # without a request
         self._running: set[Request] = set()
 
     def come(self, request: Request) -> None:
-        """A request waits; may be repeated."""
+        """Idempotent."""
         self._settle()
         client = self._clients.setdefault(request.client, _Client())
         if not client.requests:
@@ -45,7 +42,6 @@ class SlotReservations:
             self._running.add(request)
 
     def leave(self, request: Request) -> None:
-        """A request neither waits nor runs."""
         client = self._clients.get(request.client)
         if client is None or request not in client.requests:
             return
@@ -57,7 +53,6 @@ class SlotReservations:
             self._away.add(request.client)
 
     def kept(self, executor: int, now: float) -> int:
-        """Slots kept on an executor."""
         self._settle()
         for name in [name for name in self._away if self._clients[name].until <= now]:
             self._away.remove(name)
@@ -65,7 +60,7 @@ class SlotReservations:
         return sum(client.executor == executor for client in self._awaited())
 
     def next_end(self, now: float) -> float | None:
-        """When the next slot is given up; None for never."""
+        """None for never."""
         return min((client.until for client in self._awaited() if client.until > now), default=None)
 
     def _awaited(self) -> Iterator[_Client]:

@@ -1,4 +1,4 @@
-"""Requests sorted by key, with sums over those ahead of a request."""
+"""Requests by key, with prefix sums."""
 
 from __future__ import annotations
 
@@ -13,29 +13,26 @@ import numpy as np
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 
-Key: TypeAlias = tuple[float, ...]  # least first; begins with the priority
+Key: TypeAlias = tuple[float, ...]  # least first, after priority
 
 
-Keys: TypeAlias = Callable[[Request, float], Key]  # (request, now in seconds) -> key
+Keys: TypeAlias = Callable[[Request, float], Key]  # (request, now)
 
 
 class Ahead(NamedTuple):
-    """The requests before another one."""
-
     place: int = 0
-    tokens: float = 0.0  # expected to be generated, by those with a prediction
-    unpredicted: int = 0  # requests
-    unread: int = 0  # tokens to read
+    tokens: float = 0.0  # predicted
+    unpredicted: int = 0
+    unread: int = 0  # to prefill
 
     def and_share(self, others: Ahead, number: int) -> Ahead:
-        """With `count` of others, and their share of tokens."""
+        """Plus `count`, sharing tokens."""
         part = number / max(1, others.place)
         unpredicted = self.unpredicted + round(others.unpredicted * part)
         unread = self.unread + round(others.unread * part)
         return Ahead(self.place + number, self.tokens + others.tokens * part, unpredicted, unread)
 
     def without(self, others: Ahead) -> Ahead:
-        """Without others, which are among them."""
         return Ahead(*map(sub, self, others))
 
     def and_one(self, request: Request) -> Ahead:
@@ -43,23 +40,19 @@ class Ahead(NamedTuple):
 
 
 def _amounts(request: Request) -> tuple[float, int, int]:
-    """Predicted tokens to generate, 1 without a prediction, and tokens to read."""
     unpredicted = request.predicted_length is None and request.distribution is None
     tokens = 0.0 if unpredicted else remaining_length(request)
     return tokens, int(unpredicted), request.unread
 
 
 class SortedRequests:
-    """Iterates by key, least first; no two keys are equal.
-
-    Tokens are as of insertion, in arrays, so that thousands may wait.
-    """
+    """Distinct keys, tokens as of insertion."""
 
     def __init__(self) -> None:
-        self.keys: dict[Request, Key] = {}  # read only
+        self.keys: dict[Request, Key] = {}
         self._sorted: list[Key] = []
         self._requests: list[Request] = []
-        self._amounts = np.zeros((3, 16))  # a column for each request, some spare
+        self._amounts = np.zeros((3, 16))  # by request
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -68,7 +61,6 @@ class SortedRequests:
         return iter(self._requests)
 
     def iterate_from(self, key: Key) -> Iterator[Request]:
-        """From this key on."""
         return islice(self._requests, bisect_left(self._sorted, key), None)
 
     def insert(self, key: Key, request: Request) -> None:
@@ -82,7 +74,7 @@ class SortedRequests:
         self._requests.insert(place, request)
 
     def remove(self, request: Request) -> bool:
-        """False when it is not here."""
+        """False if absent."""
         if request not in self.keys:
             return False
         place, left = bisect_left(self._sorted, self.keys.pop(request)), len(self) - 1
@@ -91,7 +83,6 @@ class SortedRequests:
         return True
 
     def ahead(self, key: Key) -> Ahead:
-        """Sums over requests with lesser keys."""
         count = bisect_left(self._sorted, key)
         tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
         return Ahead(count, tokens, int(unpredicted), int(unread))

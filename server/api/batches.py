@@ -1,4 +1,4 @@
-"""/v1/batches, requests from a file that are answered when there is room for them, and /v1/files, in OpenAI's words."""
+"""OpenAI's /v1/batches, answered while there is room, and /v1/files."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ from server.batches.batches import BATCHES, Batches, TooManyBatches
 from server.batches.files import FileObject, NoSuchFile, StoredFile
 from server.http.access import holder_of
 
-RETRY_AFTER = 60.0
-"""Seconds after which one who has too many batches under way may try again."""
+RETRY_AFTER = 60.0  # seconds, where there are too many batches
 
 MetadataKey: TypeAlias = Annotated[str, Meta(max_length=64)]
 MetadataValue: TypeAlias = Annotated[str, Meta(max_length=512)]
 
 
 SAME = ("id", "endpoint", "input_file_id", "status", "created_at", "expires_at")  # as in the record
+# statuses with a timestamp in the reply
 TIMED = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
-"""Statuses whose times a batch tells."""
 
 
 class BatchBody(msgspec.Struct, frozen=True):
@@ -105,19 +104,18 @@ class FileList(ListPage[FileObject], frozen=True):
 
 
 def batches_of(request: web.Request) -> Batches:
-    """The server's batches; raises ApiError 404 where it keeps none."""
+    """Raises ApiError 404 where the server keeps none."""
     if BATCHES not in request.app:
         message = "this server keeps no files; its log tells why, unless it was started with --files-size 0"
         raise ApiError(404, message, code="no_files")
     return request.app[BATCHES]
 
 
-MOST = 10_000
-"""Entries of a page at most."""
+MOST = 10_000  # entries of a page
 
 
 def _send_page(request: web.Request, entries: Sequence[Entry], shape: type[ListPage[Entry]]) -> web.Response:
-    """Send the entries after the query's `after`, its `limit` at most, as `shape`; raises ApiError 400."""
+    """Entries after the query's `after`, its `limit` at most; raises ApiError 400."""
     after, limit, begin = request.query.get("after"), read_number(request, "limit", 1, MOST, 20), 0
     if after is not None:
         places = [place for place, entry in enumerate(entries) if entry.id == after]
@@ -163,7 +161,7 @@ async def cancel_batch(request: web.Request) -> web.Response:
 
 
 def _open_batches(request: web.Request) -> Batches:
-    """The server's batches, to change one; raises ApiError 404, and 503 while the server ends."""
+    """Raises ApiError 404, and 503 during shutdown."""
     if request.app[LIFE].draining:
         raise shutting_down()
     return batches_of(request)
@@ -195,8 +193,7 @@ T = TypeVar("T")
 
 PURPOSES = ("batch",)
 
-MOST_PARTS = 16
-"""Fields of a form: each takes the event loop as much time as many bytes of a file."""
+MOST_PARTS = 16  # form fields: each costs the event loop as much as many bytes of a file
 
 
 class DeletedFile(msgspec.Struct, frozen=True):
@@ -278,7 +275,7 @@ def _file_object(file: StoredFile) -> FileObject:
 
 
 async def _parts(request: web.Request, limits: Limits) -> AsyncIterator[BodyPartReader]:
-    """The fields of a form as they come; raises ApiError 400 and 408."""
+    """Raises ApiError 400 and 408."""
     form = await _soon(request.multipart(), limits)
     for _ in range(MOST_PARTS):
         part = await _soon(form.next(), limits)
@@ -292,7 +289,7 @@ async def _parts(request: web.Request, limits: Limits) -> AsyncIterator[BodyPart
 
 
 async def _chunk(part: BodyPartReader, limits: Limits) -> bytes:
-    """The next bytes of a field; raises ApiError 400 and 408."""
+    """Raises ApiError 400 and 408."""
     return bytes(await _soon(part.read_chunk(64 * 1024), limits))
 
 
@@ -302,7 +299,7 @@ async def _soon(coming: Awaitable[T], limits: Limits) -> T:
             return await coming
     except TimeoutError:
         raise ApiError(408, f"nothing of the file came for {limits.body_timeout:g} s", close=True) from None
-    except (ValueError, AssertionError, RuntimeError) as error:  # as aiohttp has it
+    except (ValueError, AssertionError, RuntimeError) as error:  # from aiohttp
         raise bad_request(f"the form cannot be read: {error}", code="invalid_form") from None
 
 

@@ -1,7 +1,4 @@
-"""What a call would cost, without making it: POST /v1/estimate, and POST /tokenize and /detokenize in vLLM's shapes.
-
-Texts are read off the event loop; nothing gets in line.
-"""
+"""Dry runs: POST /v1/estimate, and vLLM's POST /tokenize and /detokenize."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from server.http.access import client_of, holder_of
 
 
 class AnyBody(msgspec.Struct, frozen=True):
-    """The body of any generating call; which one, the field with its prompt tells."""
+    """The body of any generating call; the field with the prompt says which."""
 
     messages: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
@@ -57,7 +54,7 @@ KINDS: Mapping[str, type[schema.GenerationBody]] = {
 
 
 async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_prompts.Prompt]]:
-    """The body, and its prompts; raises ApiError 400."""
+    """Raises ApiError 400."""
     app, model = request.app, request.app[MODEL]
     async with hold_body(request) as raw:
         given = await decode(raw, AnyBody, app)
@@ -149,8 +146,8 @@ def _tokenize(body: TokenizeBody, model: ServedModel) -> Tokens:
     return Tokens(len(ids), model.context_length, ids, names)
 
 
+# fields that decide how a template is filled
 TEMPLATE_FIELDS = ("chat_template_kwargs", "add_generation_prompt", "continue_final_message")
-"""Fields of a chat's body that decide how its template is filled."""
 
 
 def _conversation_ids(body: TokenizeBody, model: ServedModel) -> list[int]:

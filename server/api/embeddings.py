@@ -1,4 +1,4 @@
-"""POST /v1/embeddings: texts in, their embeddings out, as OpenAI's API."""
+"""POST /v1/embeddings, as OpenAI's API."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ from server.process.worker_process import ProcessFailed
 
 log = logging.getLogger(__name__)
 
-MOST_INPUTS = 2048
-"""Inputs of a request, as OpenAI has it."""
+MOST_INPUTS = 2048  # OpenAI's
 
-MOST_TOKENS = 300_000
-"""Tokens of all inputs of a request, as OpenAI has it."""
+MOST_TOKENS = 300_000  # of all inputs, OpenAI's
 
 
 class EmbeddingBody(msgspec.Struct, frozen=True):
@@ -42,8 +40,7 @@ class EmbeddingBody(msgspec.Struct, frozen=True):
     ]
     model: ModelName | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
-    """How many numbers of each embedding are wanted; the first of them come, at length 1."""
+    dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None  # truncated to these, at length 1
     user: Annotated[str, Meta(max_length=65536)] | None = None
 
 
@@ -73,8 +70,7 @@ class EmbeddingList(msgspec.Struct, frozen=True):
 
 EMBEDDER = web.AppKey("embedder", TextEmbedder)
 
-NUMBERS = 32
-"""Numbers of an embedding that take about as long to encode as one log-probability."""
+NUMBERS = 32  # take about as long to encode as one log-probability
 
 
 async def embeddings(request: web.Request) -> web.StreamResponse:
@@ -84,10 +80,7 @@ async def embeddings(request: web.Request) -> web.StreamResponse:
 
 
 async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -> tuple[EmbeddingList, int]:
-    """The answer to a body of a key's holder, and its weight when it is encoded.
-
-    Raises ApiError 400, 404, 429 or 503.
-    """
+    """The reply and its encoding weight. Raises ApiError 400, 404, 429 or 503."""
     embedder = app.get(EMBEDDER)
     if embedder is None:
         message = "this server embeds nothing: it was started with --embedding-model none"

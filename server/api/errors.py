@@ -1,7 +1,5 @@
-"""Failures as the API tells them: ApiError, its JSON body, and the middleware that gives every failure that body.
-
-It knows no endpoint. A message for the client is written where the error is raised; anything unforeseen is logged under
-the request's id and told as an internal error.
+"""ApiError, its JSON body, and the middleware that answers every failure with one; unforeseen errors are only
+logged.
 """
 
 from __future__ import annotations
@@ -50,16 +48,12 @@ STATUSES: Mapping[int, tuple[str, str]] = {
 }
 """Status -> an error's `type` and its usual `code`."""
 
-LONGEST_MESSAGE = 1000
-"""Characters that a client is told of a failure, which may name what the client has sent."""
+LONGEST_MESSAGE = 1000  # characters, since a message may quote the request
 
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """A failure that the client shall read: `message` says what to change, `param` names the field.
-
-    `close` ends the connection after the answer, for when the rest of the request is not worth reading.
-    """
+    """An error for the client: `message` says what to change, `param` names the field; `close` ends the connection."""
 
     status: int
     message: str
@@ -93,21 +87,17 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Status 400: the request itself has to change."""
+    """Status 400."""
     return ApiError(400, message, param=param, code=code)
 
 
 def invalid(path: str, fault: str, code: str | None = None, *, status: int = 400) -> ApiError:
-    """What is wrong with the value at a path of the request, such as `messages[0].content`; the error's `param` is the
-    path's first name."""
+    """Status 400 for the value at a path such as `messages[0].content`, whose first name is the `param`."""
     return ApiError(status, f"{path}: {fault}", param=re.split(r"[.\[]", path)[0], code=code)
 
 
 def busy(message: str, code: str, retry_after: float, *, close: bool = False) -> ApiError:
-    """Status 429: the same request can be served later, `retry_after` seconds from now.
-
-    Told in whole seconds, 1 at least, as HTTP has it, and in milliseconds, which OpenAI's clients prefer.
-    """
+    """Status 429: retry after whole seconds, 1 at least, as in HTTP, and milliseconds, as OpenAI's clients prefer."""
     headers = {"Retry-After": str(max(1, ceil(retry_after))), "retry-after-ms": str(max(1, ceil(retry_after * 1000)))}
     return ApiError(429, message, code=code, close=close, headers=headers)
 
@@ -116,32 +106,31 @@ _FAILURES: Mapping[Failure | None, tuple[int, str]] = {
     Failure.SHUTDOWN: (503, "server_shutting_down"),
     Failure.EXECUTOR: (503, "executor_failed"),
     Failure.SCHEDULER: (500, "scheduler_failed"),
-    # Not 408: the request was fine and came whole, but nothing came of it in the time that was given.
+    # Not 408: the request itself was complete.
     Failure.DEADLINE: (504, "deadline_exceeded"),
     None: (500, "generation_failed"),
 }
 
 
 def failure_error(failure: Failure | None, message: str) -> ApiError:
-    """The error of a request that the scheduler gave up or refused; None where its own row failed."""
+    """None where the request's own row failed."""
     status, code = _FAILURES[failure]
     return ApiError(status, message, code=code, close=failure is Failure.SHUTDOWN)
 
 
 def shutting_down() -> ApiError:
-    """Status 503 for a call that comes while the server drains; its connection ends: the next one goes elsewhere."""
+    """Status 503 while the server drains; closes the connection."""
     return failure_error(Failure.SHUTDOWN, "the server is shutting down")
 
 
 def error_body(error: ApiError) -> ErrorBody:
-    """The error as the client gets it, in a response or in a stream."""
     kind, code = STATUSES.get(error.status, STATUSES[500 if error.status >= 500 else 400])
     return ErrorBody(ErrorDetail(error.message, kind, error.param, error.code or code))
 
 
 @contextmanager
 def reword_errors(names: Mapping[str, str], words: Mapping[str, str]) -> Iterator[None]:
-    """Word an ApiError about a chat as one about what stands for it: its fields by `names`, and other `words`."""
+    """Rename a chat's fields by `names`, and other `words`, in an ApiError."""
     try:
         yield
     except ApiError as error:
@@ -149,7 +138,7 @@ def reword_errors(names: Mapping[str, str], words: Mapping[str, str]) -> Iterato
         for word, own in words.items():
             message = message.replace(word, own)
         if param is not None and param in names:
-            # The name leads; further on, it may be a word of a sentence unless it could be nothing else.
+            # The name leads; elsewhere it may be an ordinary word.
             message, param = message.replace(param, names[param], -1 if "_" in param else 1), names[param]
         raise replace(error, message=message, param=param) from None
 
@@ -157,7 +146,7 @@ def reword_errors(names: Mapping[str, str], words: Mapping[str, str]) -> Iterato
 def error_response(
     error: ApiError, headers: Mapping[str, str] | None = None, body: msgspec.Struct | None = None
 ) -> web.Response:
-    """The error as a whole HTTP response, in OpenAI's form unless it has a `body` of another."""
+    """In OpenAI's form unless it has a `body`."""
     response = web.Response(
         body=encode(body or error_body(error)),
         status=error.status,
@@ -171,7 +160,7 @@ def error_response(
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every failure of a handler with an error object of its API: OpenAI's, unless the operation has another."""
+    """Middleware: every failure becomes an error object of the operation's dialect."""
     try:
         return await handler(request)
     except ApiError as failure:
@@ -182,7 +171,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except (web.RequestPayloadError, HttpProcessingError):
         error = ApiError(400, "the request's body cannot be read: its encoding is broken", close=True)
     except ConnectionError:
-        # The client is gone, so this goes nowhere; to raise would make aiohttp log a traceback for each.
+        # The client is gone; raising would log a traceback.
         error = ApiError(400, "the client closed the connection", close=True)
     except Exception as failure:
         if is_disk_full(failure):
@@ -196,12 +185,12 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def error_code(request: web.Request) -> str | None:
-    """The code of the error that a request was answered with, for who logs and counts."""
+    """For logs and metrics."""
     return request.get(_CODE)
 
 
 def internal_error(request: web.Request) -> ApiError:
-    """Status 500 with nothing of the cause in it: exception texts can hold addresses and paths."""
+    """Status 500 without the cause, which may hold addresses and paths."""
     return ApiError(500, f"internal error; the server's log tells more under the request id {request_id(request)}")
 
 
@@ -218,7 +207,6 @@ OTHERS: Mapping[str, str] = {
 
 
 def _find_elsewhere(request: web.Request) -> str:
-    """Where what is wanted at an unknown path may be, as the end of a message."""
     path = request.path.rstrip("/")
     wanted = OTHERS.get(path, "/v1" + re.sub("^(/v1)+(?=/)", "", path))
     known = [resource.canonical for resource in request.app.router.resources()]

@@ -26,11 +26,10 @@ from server.api.ticket import TICKET
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """How the calls of a path are read, and their answers worded."""
+    """How a path's calls are read and worded."""
 
     schema: type[ChatBody] | type[CompletionBody]
-    prefix: str
-    """Beginning of its answers' ids."""
+    prefix: str  # of the answers' ids
     prompts: Callable[[Any, ServedModel], Awaitable[Sequence[prompts.Prompt]]]
     words: Callable[[Call, Any, ServedModel], Words]
 

@@ -1,10 +1,4 @@
-"""GET /health/live, /health/ready, /health: whether the process answers, and whether it takes requests.
-
-Probes never wait in the request queue, so a busy server is not taken for a dead one.
-
-GET /load: what a router shall know of this server to rank it beside others (scheduler/placement.py). GET /v1/models:
-the model under each of its names.
-"""
+"""Health probes, which never queue, GET /load for routers (scheduler/placement.py), and GET /v1/models."""
 
 from __future__ import annotations
 
@@ -23,12 +17,10 @@ from server.api.served_model import DISPATCHER, MODEL, model_name
 
 @dataclass(slots=True)
 class Life:
-    """Where the process is in its life."""
+    """State of the process."""
 
-    responsive: Callable[[], bool]
-    """Whether executors that have work go on with it."""
-    draining: bool = False
-    """Whether it is about to end; server/process/life.py sets it."""
+    responsive: Callable[[], bool]  # whether busy executors progress
+    draining: bool = False  # set by server/process/life.py
 
 
 LIFE = web.AppKey("life", Life)
@@ -66,7 +58,7 @@ async def health(request: web.Request) -> web.Response:
 
 
 def _require_ready(request: web.Request) -> Dispatcher:
-    """The dispatcher; raises ApiError 503 when the server is going, or no executor works."""
+    """Raises ApiError 503 while draining or without a working executor."""
     life, dispatcher = request.app[LIFE], request.app[DISPATCHER]
     if life.draining:
         raise shutting_down()
@@ -98,8 +90,7 @@ async def load(request: web.Request) -> web.Response:
     return json_response(Load(age, told.work, told.prices, told.requests, told.slots, told.length))
 
 
-CREATED = web.AppKey("created", int)
-"""When the model came up, in seconds since 1970."""
+CREATED = web.AppKey("created", int)  # when the model came up, Unix seconds
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

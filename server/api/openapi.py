@@ -1,4 +1,4 @@
-"""The API as an OpenAPI 3.1 document, made of the types that bodies are checked with; and GET /openapi.json."""
+"""The OpenAPI 3.1 document, from the types that validate bodies, and GET /openapi.json."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ PROGRESS = Parameter(
     "header",
     {"enum": ["0", "1"], "default": "0"},
     "1: while a stream waits, comments tell its place in line, as with stream_options.include_progress",
-)
-"""Parameter of operations that end in the queue."""
+)  # of queued operations
 
 REF = "#/components/schemas/{name}"
 
@@ -34,8 +33,7 @@ FORM = {
         },
         "required": ["purpose", "file"],
     }
-}
-"""The form that a file comes in."""
+}  # file upload
 
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait, with 429", "schema": {"type": "integer", "minimum": 1}}}
 _HEADERS = {HEADER: {"$ref": "#/components/headers/RequestId"}}
@@ -49,7 +47,6 @@ _REQUEST_ID = {
 
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
-    """The whole document, as JSON has it."""
     described = [operation for operation in operations if operation.name]
     paths: dict[str, Any] = {}
     for operation in described:
@@ -78,7 +75,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
 
 
 def encode_document(operations: Iterable[Operation]) -> bytes:
-    """The document as it is served and kept in docs/."""
+    """As served and kept in docs/."""
     return orjson.dumps(document(operations), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
@@ -91,7 +88,6 @@ async def openapi(request: web.Request) -> web.Response:
 
 
 def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
-    """Schemas of every body, reply and event, with what is checked of several fields of a body together."""
     types: set[type[msgspec.Struct]] = {ErrorBody}
     for operation in operations:
         errors = () if operation.dialect is None else (operation.dialect.error,)
@@ -128,7 +124,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         events = [_ref(event) for event in operation.events]
         success["text/event-stream"] = {"schema": _EVENT, "x-events": events}
     success |= {media: {} for media in operation.other}
-    # Any status but 200. Its `type` and `code` tell what is wrong; 429 says when to come again.
+    # Any status but 200. Its `type` and `code` say what is wrong; 429 says when to come again.
     error = _json(ErrorBody if operation.dialect is None else operation.dialect.error)
     described["responses"] = {
         "200": {"description": "Success", "headers": _HEADERS, "content": success},
@@ -148,7 +144,6 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
 
 
 def _json(struct: type[msgspec.Struct] | None) -> dict[str, Any]:
-    """A body in JSON; nothing for none."""
     return {} if struct is None else {"application/json": {"schema": _ref(struct)}}
 
 

@@ -1,4 +1,4 @@
-"""The API: every path and method, from which routes, the OpenAPI document, admission and access are made."""
+"""All operations of the API, from which routes, document, admission and access follow."""
 
 from __future__ import annotations
 

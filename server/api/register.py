@@ -1,8 +1,5 @@
-"""Which calls are under way, by their ids, and how the latest ones ended; the way to break one off; and the operations
-of /v1/requests.
-
-It knows no format of answers. Event loop only. Calls under way are as many as there are connections; of those that
-have ended it keeps a bounded number, without their prompts.
+"""Calls under way and, bounded and without prompts, recently ended ones; cancellation; /v1/requests. Event loop
+only.
 """
 
 from __future__ import annotations
@@ -40,18 +37,17 @@ from server.api.served_model import DISPATCHER
 from server.http.access import client_of, holder_of
 from server.http.request_id import request_id
 
-HISTORY = 1000
-"""Calls that are remembered after their end."""
+HISTORY = 1000  # ended calls remembered
 
-RETURN_TIME = 60.0  # seconds in which a call that was broken off, and comes back, has its old place
-REPEATS = ("idempotency-key", "x-client-request-id")  # headers by which clients name a call and its repetitions
+RETURN_TIME = 60.0  # seconds in which a returning call keeps its place
+REPEATS = ("idempotency-key", "x-client-request-id")  # headers that name repeated calls
 
 CANCELLED = "the request was cancelled by its id"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a call: `holder` names the API key, None without keys; `request_id` is the client's name for it."""
+    """`holder` names the API key, None without; `request_id` is the client's."""
 
     holder: str | None
     request_id: str
@@ -59,7 +55,7 @@ class Caller:
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """A call under way. Only the register changes it, but for `requests`: the handler says what it has submitted."""
+    """Changed by the register only, but for `requests`."""
 
     id: str
     caller: Caller
@@ -70,13 +66,11 @@ class Record:
     requests: tuple[Request, ...] = ()
     cancelled: bool = False
     created: int = field(default_factory=lambda: int(time.time()))
-    client: str = ""
-    """The one among whom service is shared out; where keys are set, the holder of its key."""
-    asks: frozenset[str] = frozenset()
-    """Headers by which its client asks to be told more."""
-    repeats: str = ""  # the client's name for the call and its repetitions
-    since: float | None = None  # from when its place counts, where it was broken off and came back
-    broken_off: bool = False  # whether its client left before its end
+    client: str = ""  # for fair sharing; the holder with keys
+    asks: frozenset[str] = frozenset()  # request headers that ask for more
+    repeats: str = ""  # the client's name for repeats
+    since: float | None = None  # original arrival after a return
+    broken_off: bool = False  # client left before the end
 
     @classmethod
     def of(
@@ -100,19 +94,17 @@ class Record:
         return CallState.CANCELLED if self.cancelled else call_state(self.requests)
 
     def leave(self) -> None:
-        """The call is given up, or over: note whether that is before its end."""
+        """Note whether it left early."""
         self.broken_off = any(not request.state.is_final for request in self.requests)
 
     def check(self) -> None:
-        """Raise ApiError 499 when the call was broken off by its id."""
+        """Raises ApiError 499 when cancelled by its id."""
         if self.cancelled:
             raise ApiError(499, CANCELLED)
 
 
 class Register:
-    """Every method that takes an id takes a call's own, or the request id that its client gave it: then the latest
-    call of that name is meant. A holder sees only its own calls.
-    """
+    """An id is a call's own or the client's request id, the latest then; a holder sees only its own calls."""
 
     def __init__(self, dispatcher: Dispatcher, history: int = HISTORY) -> None:
         self._dispatcher = dispatcher
@@ -121,12 +113,12 @@ class Register:
         self._left = Recent[tuple[str, str], tuple[float, float]](history)  # place, and when broken off
 
     def __len__(self) -> int:
-        """Calls under way."""
+        """Under way."""
         return len(self._open)
 
     @contextmanager
     def enter(self, record: Record) -> Iterator[Record]:
-        """Keep a call for as long as it is under way, and a while longer what became of it."""
+        """Inside the context, and remembered afterwards."""
         self._open[record.id] = record
         name = (record.client, record.repeats)
         since, left = self._left.pop(name, (0.0, -inf))
@@ -137,48 +129,45 @@ class Register:
             del self._open[record.id]
             if record.broken_off and record.repeats:
                 self._left[name] = (record.arrival if record.since is None else record.since, self._dispatcher.now())
-            if record.requests or record.cancelled:  # what was refused before it was in line is not worth it
+            if record.requests or record.cancelled:  # ignore calls refused before the queue
                 self._ended[record.id] = self._status(record)
 
     def status(self, name: str, holder: str | None, *, explained: bool = False) -> RequestStatus | None:
-        """How a call stands, and if it shall be `explained` why it waits; None for one that is unknown, forgotten or
-        another's."""
+        """`explained` adds why it waits; None for an unknown or foreign call."""
         found = self._find(name, holder)
         if isinstance(found, Record):
             return self._status(found, explained=explained)
         return msgspec.structs.replace(found, waits_for=None) if found is not None and explained else found
 
     def _own(self, holder: str | None) -> list[Record]:
-        """A holder's calls under way, the latest first."""
         return [one for one in reversed(self._open.values()) if one.caller.holder == holder]
 
     def explain_row(self, row: RowId, holder: str | None) -> RequestStatus | None:
-        """How the holder's call under way that has a row stands, and why it waits; None where none has it."""
+        """The call with this row, or None."""
         found = (one for one in self._own(holder) if any(request.row_id == row for request in one.requests))
         return next((self._status(one, explained=True) for one in found), None)
 
     def cancel(self, name: str, holder: str | None) -> RequestStatus | None:
-        """Break a call off, and tell how it stands then; what has ended stays as it is. None as for `status`."""
+        """What has ended stays. None as for `status`."""
         found = self._find(name, holder)
         if isinstance(found, Record):
             open_requests = [request for request in found.requests if not request.state.is_final]
-            # Where every answer is complete, they are on their way.
+            # Complete answers are on their way.
             found.cancelled = found.cancelled or not found.requests or bool(open_requests)
             for request in open_requests:
                 self._dispatcher.cancel(request)
-                # For the scheduler a cancelled request has no reader any more; but the client still reads.
+                # The scheduler drops the reader, but the client still reads.
                 request.stream.put(RowUpdate(request.row_id, finish_reason=FinishReason.ERROR, error=CANCELLED))
         return self.status(name, holder)
 
     def iter_latest(self, holder: str | None, limit: int) -> Iterator[RequestStatus]:
-        """A holder's calls, the latest first: those under way by now, then those that have ended; how each stands is
-        found out when it is asked for."""
+        """Under way, then ended, latest first; statuses are computed on demand."""
         own = self._own(holder)[:limit]
         past = (ended for ended in reversed(self._ended.values()) if ended.caller == holder)
         return chain(map(self._status, own), [*islice(past, limit - len(own))])
 
     def _find(self, name: str, holder: str | None) -> Record | RequestStatus | None:
-        """The holder's call of an id, or else the latest that has this request id, under way before ended."""
+        """By id, or the latest with this request id, under way before ended."""
         found: Record | RequestStatus | None = self._open.get(name) or self._ended.get(name)
         if found is not None:
             return found if _caller(found).holder == holder else None
@@ -221,20 +210,15 @@ def _caller(call: Record | RequestStatus) -> Caller:
 
 
 REGISTER = web.AppKey("register", Register)
-"""Where an application keeps its register."""
 
-CALL = web.RequestKey("call", str)
-"""Where a request keeps its call's own id, once it has a call. Others may have the same X-Request-Id."""
+CALL = web.RequestKey("call", str)  # own id; X-Request-Ids may repeat
 
 
-LISTED = 100
-"""Calls in a list whose request does not say how many."""
+LISTED = 100  # default limit
 
 MOST_ROW = 999_999_999
-"""Largest number of a row that may be asked for."""
 
-PIECE = 20
-"""Answers that are looked up in one turn of the event loop, in some milliseconds; the last call may have more."""
+PIECE = 20  # answers looked up in one turn of the event loop, some milliseconds
 
 
 async def list_requests(request: web.Request) -> web.Response:
@@ -280,7 +264,7 @@ def _respond(name: str, status: RequestStatus | None) -> web.Response:
 
 
 def read_number(request: web.Request, name: str, least: int, most: int, default: int = 0) -> int:
-    """A number of the query; raises ApiError 400."""
+    """Of the query; raises ApiError 400."""
     text = request.query.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
         raise invalid(name, f"must be a whole number from {least} to {most}", "invalid_value")

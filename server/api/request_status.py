@@ -1,7 +1,4 @@
-"""Status of a call, as GET /v1/requests has it: state, place in line, expected wait, tokens, times.
-
-No prompt and no answer is in it.
-"""
+"""Status of a call for GET /v1/requests, without prompt or answer."""
 
 from __future__ import annotations
 
@@ -17,21 +14,17 @@ from scheduler.request import Request, State
 from scheduler.wait_estimate.places import Reason
 from server.api.output.reply import Expectation, Metrics, predicted_tokens
 
-OWN_NAMED = 5
-"""Calls of the caller's own that an explanation names."""
+OWN_NAMED = 5  # named in an explanation
 
 
 class CallState(StrEnum):
     """Where a call, or one of its answers, is in its life."""
 
-    ARRIVED = "arrived"
-    """The prompt is read and the length predicted; the call is not in line yet."""
-    WAITING = "waiting"
-    """The call is in line, or with an executor that has not begun it."""
+    ARRIVED = "arrived"  # not in line yet
+    WAITING = "waiting"  # or with an executor that has not begun it
     RUNNING = "running"
     FINISHED = "finished"
-    CANCELLED = "cancelled"
-    """The call was cancelled by its id, or because its client left."""
+    CANCELLED = "cancelled"  # by id, or the client left
     FAILED = "failed"
 
 
@@ -104,8 +97,7 @@ class RequestList(msgspec.Struct, frozen=True):
 
 
 def find_place(requests: Iterable[Request], dispatcher: Dispatcher) -> tuple[int | None, float | None]:
-    """The place of the request that is to start first, and its expected wait in seconds; None for requests that have
-    started."""
+    """The earliest place, and its expected wait in seconds; None once all have started."""
     place, first = _first(requests, dispatcher)
     if place is None or first is None:
         return None, None
@@ -114,17 +106,14 @@ def find_place(requests: Iterable[Request], dispatcher: Dispatcher) -> tuple[int
 
 
 def _first(requests: Iterable[Request], dispatcher: Dispatcher) -> tuple[int | None, Request | None]:
-    """The request that is to start first, behind its place from 0 on; None where all have started."""
+    """With its place from 0; None once all have started."""
     places = [(place, request) for request in requests if (place := dispatcher.waits.place(request)) is not None]
     return min(places, key=itemgetter(0), default=(None, None))
 
 
 def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispatcher: Dispatcher) -> WaitReason | None:
-    """Why a call waits, by its request that is to start first; None for one that does not wait.
-
-    own   ids of the caller's calls, by their requests
-    """
-    # Only one is explained: that takes as long as it has requests ahead, and a call may have hundreds.
+    """None for one that does not wait; `own` maps the caller's requests to call ids."""
+    # Explain one only: a call may have hundreds.
     _, next_ = _first(requests, dispatcher)
     first = None if next_ is None else dispatcher.waits.explain(next_)
     if first is None:
@@ -137,15 +126,14 @@ def explain_wait(requests: Iterable[Request], own: Mapping[Request, str], dispat
 
 
 def choice_of(index: int, request: Request, dispatcher: Dispatcher) -> ChoiceStatus:
-    """One of the answers of a call."""
     place, wait = find_place((request,), dispatcher)
-    # One that was handed back between two slices waits again.
+    # handed back between slices
     state = CallState.WAITING if request.state is State.ASSIGNED else CallState(request.state)
     return ChoiceStatus(index, state, place, wait, request.predicted_length, request.generated)
 
 
 def call_state(requests: Sequence[Request]) -> CallState:
-    """State of a call, which runs from the start of its first answer to the end of its last."""
+    """RUNNING from the first answer's start to the last one's end."""
     if not requests:
         return CallState.ARRIVED
     states = {request.state for request in requests}
@@ -157,8 +145,7 @@ def call_state(requests: Sequence[Request]) -> CallState:
 
 
 def measure(requests: Sequence[Request]) -> Metrics:
-    """Milliseconds from the arrival of a call, at least one request, to its first start, and to its first token; and
-    from there to its end."""
+    """Milliseconds from arrival to start and to first token, and from there to the end, for one request at least."""
     times = [request.times for request in requests]
     arrival = min(each.came for each in times)
     started = min((each.started for each in times if each.started is not None), default=None)

@@ -1,6 +1,4 @@
-"""POST /v1/responses: a conversation in, text and calls of functions out, as OpenAI's responses; and those that are
-kept.
-"""
+"""OpenAI's POST /v1/responses, and stored responses."""
 
 from __future__ import annotations
 
@@ -38,10 +36,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
 
 
 async def read_chat(request: web.Request, body: bodies.ResponsesBody) -> tuple[ChatBody, tuple[Message, ...]]:
-    """The chat that a body asks for, and its conversation, the turns before `previous_response_id` included.
-
-    Raises ApiError 400, 404.
-    """
+    """With the turns before `previous_response_id`. Raises ApiError 400, 404."""
     earlier: tuple[Message, ...] = ()
     store, holder = request.app[STORE], holder_of(request)
     if (name := body.previous_response_id) is not None:
@@ -72,29 +67,26 @@ async def delete_response(request: web.Request) -> web.Response:
 
 
 def _said_in(items: Sequence[replies.OutputItem]) -> Message:
-    """An answer as a turn of a chat."""
     texts = [part.text for item in items if isinstance(item, replies.OutputMessage) for part in item.content]
     called = [item for item in items if not isinstance(item, replies.OutputMessage)]
     calls = [PastCall(PastFunction(item.name, Raw(encode(item.arguments))), item.call_id) for item in called]
     return Message("assistant", "".join(texts) if texts else None, tool_calls=calls or None)
 
 
-EACH = 1000
-"""Bytes of a response besides what is in it, and of a token's log-probabilities, about."""
+EACH = 1000  # bytes, about, of a response's envelope, and of a token's log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response, and the conversation up to its end."""
+    """With the conversation up to its end."""
 
     messages: tuple[Message, ...]
     reply: replies.ResponseObject
-    size: int
-    """Bytes that it counts for, about."""
+    size: int  # bytes, about
 
 
 class ResponseStore:
-    """The responses of each holder that were used last. A holder sees only its own. Event loop only."""
+    """Recently used ones, seen only by their holder. Event loop only."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -102,8 +94,7 @@ class ResponseStore:
         self._stored: defaultdict[str | None, OrderedDict[str, StoredResponse]] = defaultdict(OrderedDict)
 
     def add(self, holder: str | None, spoken: tuple[Message, ...], reply: replies.ResponseObject) -> None:
-        """Keep a response and the conversation that led to it. When the bound is passed, the holder who has most loses
-        those used least recently."""
+        """Beyond the bound, the largest holder loses its least recently used."""
         messages = (*spoken, _said_in(reply.output))
         told = (part for item in reply.output if isinstance(item, replies.OutputMessage) for part in item.content)
         size = EACH + sum(len(part.text) + EACH * len(part.logprobs) for part in told)
@@ -120,7 +111,7 @@ class ResponseStore:
             self._sizes[fullest] -= oldest.size
 
     def find(self, name: str, holder: str | None, param: str) -> StoredResponse:
-        """The response of an id; raises ApiError 404 for one that is unknown, forgotten or another's."""
+        """Raises ApiError 404."""
         found = self._stored[holder].get(name)
         if found is None:
             fault = f"no response {name[:200]!r} is kept here: it was not stored, or is too long ago"
@@ -129,7 +120,7 @@ class ResponseStore:
         return found
 
     def find_item(self, name: str, holder: str | None, param: str) -> Message:
-        """An item of a stored response as a turn; raises ApiError 404. Its id has the response's own digits."""
+        """As a turn; raises ApiError 404. Its id has the response's digits."""
         response = re.sub(r"^[a-z]+_([0-9a-f]{32}).*", r"resp_\1", name)
         found = self.find(response, holder, param).reply.output if response in self._stored[holder] else ()
         items = [item for item in found if item.id == name]
@@ -139,7 +130,7 @@ class ResponseStore:
         return _said_in(items)
 
     def remove(self, name: str, holder: str | None) -> None:
-        """Forget a response; raises ApiError 404 for one that is unknown, forgotten or another's."""
+        """Raises ApiError 404."""
         self._sizes[holder] -= self.find(name, holder, "id").size
         del self._stored[holder][name]
 

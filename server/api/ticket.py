@@ -1,8 +1,4 @@
-"""A call's ticket: its room in the queue and its part of a key's quota, from when it comes until it is over.
-
-Whether there is room is decided before anything is read, parsed or tokenized, and its prompt is counted when it is
-known. Nothing here waits for what is under way, so a refusal costs microseconds; it says when to come again.
-"""
+"""A call's room in the queue and its key's quota, decided before anything is read."""
 
 from __future__ import annotations
 
@@ -26,25 +22,25 @@ from server.http.access import ACCESS, ALL, HOLDER
 
 
 class Ticket:
-    """The answers that a call asks for, as they count in the queue until they are in it, and in its key's quota."""
+    """A call's share until it is queued, and in its key's quota."""
 
     def __init__(self, request: web.Request, operation: Operation) -> None:
-        """Raises ApiError 429 where there is no room in the queue, or in the quota."""
+        """Raises ApiError 429."""
         app = request.app
         self._limits, self._pending, self._dispatcher = app[LIMITS], app[PENDING], app[DISPATCHER]
         self._quota = app[ACCESS].quota
-        self._counted = 0  # answers that wait on their way to the queue
+        self._counted = 0  # waiting for the queue
         if operation.generates and (request.content_length or 0) <= self._limits.max_body_bytes:
-            self.count_answers(1, arrived=False)  # what is larger is never welcome, and told so
-        # Who counts the tokens of each prompt before sending it has as many calls for that as for answers.
+            self.count_answers(1, arrived=False)  # more never fits, and gets an error
+        # Counting calls have a quota of their own.
         holder = request.get(HOLDER, ALL)
         self._account = f"{holder} counting" if operation.counts else holder
         self._share = self._quota.enter(self._account, self._dispatcher.now())
 
     def count_answers(self, answers: int, *, arrived: bool = True) -> None:
-        """From now on count the call as the answers that it asks for, if its body has `arrived` whole. Raises ApiError
-        400, and 429 where they do not fit behind what waits, those included that have arrived and are not in the queue
-        yet; a call by itself always does."""
+        """Recount with these answers, `arrived` once the body is read. Raises ApiError 400, and 429 where they do not
+        fit; a single call always fits.
+        """
         dispatcher, limits = self._dispatcher, self._limits
         if answers > 1:
             self._quota.count_answers(self._share, answers)
@@ -63,16 +59,14 @@ class Ticket:
             self._counted = answers
 
     def spend(self, tokens: int) -> None:
-        """Count tokens that a call was told of."""
         self._quota.spend(self._account, tokens, self._dispatcher.now())
 
     def settle(self) -> None:
-        """Count the call no longer as one on its way: it is in the queue, or over."""
+        """Queued, or over."""
         self._pending.arrived -= self._counted
         self._counted = 0
 
     def close(self) -> None:
-        """The call is over."""
         self.settle()
         self._quota.leave(self._share)
 
@@ -82,8 +76,7 @@ TICKET = web.RequestKey("ticket", Ticket)
 
 @web.middleware
 async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn calls away that could not be served soon, or not at all. The others go on a few at a time: all that come in
-    one instant would be read, encoded and queued before anything else runs."""
+    """Middleware: refuse early, and let the rest pass a few at a time."""
     operation, app = request[OPERATION], request.app
     if not (operation.generates or operation.rationed or operation.counts):
         return await handler(request)
@@ -121,7 +114,7 @@ def submit(
 
 
 def check_tokens(tokens: int, limits: Limits, dispatcher: Dispatcher) -> None:
-    """Raise ApiError 429 when a call of this many tokens, prompt and answer, does not fit behind what waits."""
+    """Raises ApiError 429 when they do not fit behind waiting ones."""
     most, waiting = limits.max_num_queued_tokens, dispatcher.table.tokens_waiting
     if most is not None and waiting and waiting + tokens > most:
         message = f"{waiting} tokens wait already, with these {tokens} it would be more than {most}"

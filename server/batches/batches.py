@@ -1,6 +1,4 @@
-"""Runs a server's batches: lines become requests of the lowest priority, and each answer is stored at once, so that
-a restart asks only for missing ones.
-"""
+"""Runs batches at the lowest priority; each answer is stored at once, so that a restart asks only for missing ones."""
 
 from __future__ import annotations
 
@@ -138,7 +136,6 @@ class Batches:
         batch.task = asyncio.create_task(self._run(batch), name=record.id)
 
     async def _forget_oldest(self) -> None:
-        """Forget the oldest ended batch of the key with most."""
         if len(self._batches) <= MOST_BATCHES:
             return
         ended = [one.record for one in self._batches.values() if not one.record.under_way]
@@ -200,14 +197,12 @@ class Batches:
         return "completed"
 
     async def _find_unanswered(self, record: stored.BatchRecord, places: Sequence[stored.Place]) -> list[stored.Place]:
-        """Missing lines; counts the others."""
         paths = map(self.files.path, record.result_ids)
         output, error = [await self._on_disk(stored.read_answered, path) for path in paths]
         record.completed, record.failed = len(output), len(error)
         return [place for place in places if place.custom_id not in output | error]
 
     async def _take_slot(self, holder: str | None) -> Share:
-        """Wait for quota and room first, then for a slot."""
         while True:
             await self._free.acquire()
             share = self._asker.enter(holder) if self.files.may_answer(holder) else None
@@ -228,7 +223,6 @@ class Batches:
         await self._append(record, [stored.ResultLine(name, place.custom_id, reply, None)], fine=fine)
 
     async def _append(self, record: stored.BatchRecord, lines: Sequence[stored.ResultLine], *, fine: bool) -> None:
-        """On the disk and counted on return."""
         name = record.result_ids[not fine]
         written = escape_line_ends(msgspec.json.Encoder().encode_lines(lines))
         await self._write(self._append_now, name, record.holder, written)
@@ -240,7 +234,6 @@ class Batches:
         self.files.note_answers(name, holder, len(written))
 
     async def _finish(self, record: stored.BatchRecord, last: stored.BatchStatus) -> None:
-        """Make files, and end."""
         if last == "completed":
             record.enter("finalizing")
         await self._find_unanswered(record, ())
@@ -261,7 +254,7 @@ class Batches:
         told = False
         while True:
             try:
-                # an answer that exists counts, even if the batch is cancelled meanwhile
+                # an answer counts, even if the batch is cancelled meanwhile
                 return await asyncio.shield(self._on_disk(work, *arguments))
             except OSError as error:
                 if not is_disk_full(error):

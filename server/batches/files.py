@@ -1,6 +1,4 @@
-"""Files that clients sent or batches made, each with its owner's key, up to a bound. Changes block, so run in
-threads; look-ups are thread-safe.
-"""
+"""Clients' and batches' files by owner's key, within a bound. Changes block; look-ups are thread-safe."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ class RecordFolder(Generic[R]):
 
 
 class FileStore:
-    """Content is written before its record, so that a crash leaves only remains, removed at the next start."""
+    """Content is written before its record; a crash leaves only remains, removed at the next start."""
 
     def __init__(self, folder: Path, capacity: int) -> None:
         """`capacity` in bytes. Raises OSError."""

@@ -1,5 +1,5 @@
-"""Settings of `lengthwise serve` and `lengthwise gateway`: the fields make the flags, the LENGTHWISE_ variables and the
-TOML keys. The docstring below a field is its help, the first line of a class the title of its group in --help.
+"""Settings as flags, LENGTHWISE_ variables and TOML keys; the docstring below a field is its help, the first line of a
+class its group's title.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Size:
 
     @property
     def expected_slots(self) -> int:
-        """Sequences that run at a time on one executor, where the machine was not measured: 32 unless given."""
+        """On one executor, before measuring."""
         return self.max_num_seqs or 32
 
 
@@ -118,7 +118,6 @@ class Execution:
     """how long an executor that has work may report nothing before it counts as lost; 0: for ever"""
 
     def chunk_tokens(self, device: str) -> int:
-        """Prompt tokens that are read between two decode steps on a device."""
         return self.max_num_batched_tokens or (2048 if device.startswith("cuda") else 512)
 
 
@@ -201,7 +200,7 @@ class Answers:
     stored_response_bytes: Natural = option(64 * 1024 * 1024)
     """responses that are kept, in memory, for previous_response_id; 0: none"""
     prefix_cache_shared: bool = option(False)
-    """let prompts kept for one key serve other keys, which can tell so by their answers' times"""
+    """let prompts kept for one key serve other keys, which can notice by their answers' times"""
     allow_replay: bool = option(False)
     """let requests bring the length of their answer, replay_tokens: for benchmarks, not for users"""
     no_structured_outputs: bool = option(False)
@@ -221,7 +220,7 @@ class Access:
     """Access: keys, and pages in browsers."""
 
     api_key: tuple[str, ...] = option((), secret=True)
-    """API keys, of which each call must have one; others can read flags, so better use a file"""
+    """API keys, one of which each call must have; others can read flags, so better use a file"""
     api_key_file: Path | None = option(None)
     """file with API keys, one a line, each followed by its weight if it has one"""
     allowed_origins: tuple[str, ...] = option(())
@@ -278,7 +277,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class FrontConfig(Observation, Listening, Access, Admission, Recording, StrategyChoice):
-    """Settings of every server, whatever answers. Durations are seconds, sizes bytes."""
+    """Settings of every server and gateway. Durations are seconds, sizes bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +298,7 @@ class Backends:
     pass_unknown: bool = option(False)
     """pass on calls to any path below /v1, not only to known ones"""
     slots: Count | None = option(None)
-    """calls that a backend answers at a time; default: what is seen, or llama.cpp tells"""
+    """calls that a backend answers at a time; default: what is seen, or llama.cpp reports"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,15 +307,15 @@ class GatewayConfig(FrontConfig, Backends):
 
     @property
     def name(self) -> str:
-        """The backends' addresses, by which the journal knows their answers."""
+        """For the journal."""
         return ",".join(url.partition("://")[2] for url in self.urls)
 
     @property
     def urls(self) -> list[str]:
-        """The backends' URLs, without the files of their keys."""
+        """Without key files."""
         return [one.partition("=")[0] for one in self.backend]
 
 
 def load_config(given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> ServeConfig:
-    """The settings of `lengthwise serve`, as `load_settings` has them. Raises ConfigError."""
+    """See `load_settings`. Raises ConfigError."""
     return load_settings(ServeConfig, given, environ, file)

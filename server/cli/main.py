@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     args = parser.parse_args(given_words, argparse.Namespace(words=given_words[1:]))
-    if getattr(args, "computes", False):  # torch in this process, for commands that may not import the server
+    if getattr(args, "computes", False):  # torch in this process
         tune_libraries(os.environ)
     return run_command(args)
 
@@ -104,7 +104,6 @@ def _print_completion(args: argparse.Namespace) -> int:
 
 
 def _name_values(parser: argparse.ArgumentParser, places: Mapping[str, object]) -> None:
-    """Tell shtab the values and file types of flags."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
@@ -138,7 +137,7 @@ def _experiments() -> ModuleType | None:
 
 
 def validate(asked: ValidateFlags) -> int:
-    """`simulate --validate`; returns the exit code."""
+    """torch"""
     tune_libraries(os.environ)
     from loadgen.experiments.validation.validate import validate  # torch, which other commands do without
 

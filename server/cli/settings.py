@@ -38,7 +38,7 @@ def add_settings(parser: argparse.ArgumentParser, *parts: type) -> None:
 
 
 def load_settings(kind: type[T], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> T:
-    """Command line over environment over file over defaults. Raises one ConfigError with a line for each mistake."""
+    """Command line, environment, file, defaults. Raises one ConfigError for all mistakes."""
     known = {setting.name: setting for setting in options_of(kind)}
     values: dict[str, object] = {}
     mistakes: list[str] = []
@@ -91,7 +91,7 @@ def _variable(name: str) -> str:
 
 
 def find_strangers(kind: type, environ: Mapping[str, str], others: Iterable[str] = ()) -> list[str]:
-    """Warnings for unknown variables with our prefix; `others` are read elsewhere. No errors: Kubernetes sets some."""
+    """Warnings for unknown variables with our prefix, no errors: Kubernetes sets some. `others` are read elsewhere."""
     names = [*(setting.name.upper() for setting in options_of(kind)), *others]
     found = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
     return [f"{PREFIX}{name} is no setting{_suggest(name, names, PREFIX)}" for name in found if name not in names]
@@ -123,7 +123,7 @@ class CommandLine(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Refuse unknown flags here: the parent knows none of this command's."""
+        """Unknown flags are errors here: the parent does not know the command's."""
         known, strange = super().parse_known_args(args, namespace)
         if strange:
             self.error(self._about(strange, sys.argv[1:] if args is None else args))

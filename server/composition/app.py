@@ -1,7 +1,4 @@
-"""The composition root: from a configuration to a service whose model is loaded and whose threads run.
-
-The only place that knows all the parts; their work is their own.
-"""
+"""The composition root: from a configuration to a running service."""
 
 from __future__ import annotations
 
@@ -49,19 +46,15 @@ from server.process.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
 
-STOP_TIMEOUT = 10.0
-"""Seconds an executor has to end its last step."""
+STOP_TIMEOUT = 10.0  # seconds for an executor's last step
 
 
 @asynccontextmanager
 async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
-    """Load the model, start what predicts, the executors and the dispatcher; on leaving, stop and join them.
-
-    Raises UserError with the remedy.
-    """
-    threading.stack_size(2 * STACK)  # of threads that are started from now on
+    """Leaving stops and joins everything. Raises UserError with the remedy."""
+    threading.stack_size(2 * STACK)  # of threads started from now on
     if find_virtual(config.device) is not None:
-        config = replace(config, no_journal=True)  # no model has filler's lengths
+        config = replace(config, no_journal=True)  # no model's answers have filler's lengths
     relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
     metrics, feed = Metrics(_model_names(config)[0]), Feed()
     async with AsyncExitStack() as stack:
@@ -104,12 +97,11 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
 async def _load_beside_predictor(
     stack: AsyncExitStack, config: ServeConfig, relay: Relay, clock: Clock, metrics: Metrics
 ) -> tuple[Loaded, Lengths]:
-    """Load the model while the predictor's process starts; returns it, and the predictor as it works beside it."""
     predictor = await stack.enter_async_context(open_predictor(config))
     niced = stack.enter_context(closing(NicedProcess()))
     machine = find_virtual(config.device)
     load = load_engine if machine is None else partial(load_virtual, machine)
-    with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start: models/threads.py tells why
+    with ThreadPoolExecutor(1, "loader") as loader:  # gone before executors start, see models/threads.py
         loaded = await asyncio.get_running_loop().run_in_executor(loader, load, config, relay.deliver)
     context = PredictorContext(
         held=metrics.prediction.observe,
@@ -125,9 +117,8 @@ async def _load_beside_predictor(
 def _build_parts(
     stack: AsyncExitStack, config: ServeConfig, loaded: Loaded, metrics: Metrics
 ) -> tuple[SchedulerParts, StepLearning]:
-    """The strategy's parts, whose batches are counted besides being learned from; and what steps take."""
     learner = ThreadPoolExecutor(1, "learner")
-    learner.submit(int)  # its thread starts now: while answers are made, the system may have none to give
+    learner.submit(int)  # start its thread now: later the system may have none
     steps = stack.enter_context(closing(learn_steps(loaded.conditions, learner.submit)))
     stack.enter_context(learner)  # ends before the last steps are learned from
     infos = [executor.info for executor in loaded.executors]
@@ -136,7 +127,7 @@ def _build_parts(
 
 
 def _embedder(config: ServeConfig) -> TextEmbedder | None:
-    """The embedder of clients' texts, whose process starts when it is first asked; None where there is none."""
+    """Its process starts on first use; None where there is none."""
     if config.embedding_model == NO_EMBEDDINGS:
         return None
     model = config.embedding_model or DEFAULT_EMBEDDER
@@ -148,8 +139,7 @@ def _embedder(config: ServeConfig) -> TextEmbedder | None:
 
 @contextmanager
 def _files(config: ServeConfig) -> Iterator[FilesPlace | None]:
-    """Where files and batches are kept; None for nowhere."""
-    virtual = find_virtual(config.device) is not None  # which must not answer what was sent for a model
+    virtual = find_virtual(config.device) is not None  # must not answer a model's batches
     folder = batches_path(default_cache(), config.device if virtual else config.model)
     if not config.files_size:
         yield None
@@ -161,7 +151,7 @@ def _files(config: ServeConfig) -> Iterator[FilesPlace | None]:
 
 
 def fetch(config: ServeConfig) -> None:
-    """Bring what is not there into the cache. In the main thread, where a signal can stop it cleanly."""
+    """In the main thread, where a signal can interrupt it."""
     fetch_model(config)
     if config.embedding_model is not None and config.embedding_model != NO_EMBEDDINGS:
         Catalog().resolve(config.embedding_model)
@@ -175,7 +165,7 @@ def _run_executors(executors: Sequence[Executor]) -> Iterator[None]:
     try:
         yield
     finally:
-        for executor in executors:  # all are told before the first is waited for
+        for executor in executors:  # stop all before joining any
             executor.post(Stop())
         for executor in executors:
             executor.stop(STOP_TIMEOUT)
@@ -209,7 +199,6 @@ def _describe_model(config: ServeConfig, loaded: Loaded, pool: ThreadPoolExecuto
 
 
 def _model_names(config: ServeConfig) -> tuple[str, ...]:
-    """Names that the API knows the model by: those given, or a path's last part; a virtual device has its own."""
     path = Path(config.model).expanduser()
     own = path.resolve().name.removesuffix(".gguf") if path.exists() else config.model
     own = own if find_virtual(config.device) is None else config.device
@@ -217,20 +206,20 @@ def _model_names(config: ServeConfig) -> tuple[str, ...]:
 
 
 class Relay:
-    """Brings reports to the listeners that there are at the time; before and after them they are dropped."""
+    """Dropped without listeners."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._listeners: tuple[Callable[[Report], None], ...] = ()
 
     def deliver(self, report: Report) -> None:
-        """Pass a report on, from any thread, also after the loop was closed."""
-        with suppress(RuntimeError):  # the loop is closed: an executor has outlasted it
+        """From any thread, even after the loop was closed."""
+        with suppress(RuntimeError):  # the loop is closed: an executor outlasted it
             self._loop.call_soon_threadsafe(self._receive, report)
 
     @contextmanager
     def send_to(self, *listeners: Callable[[Report], None]) -> Iterator[None]:
-        """Let each listener get each report, in this order, until the context is left."""
+        """In this order, inside the context."""
         self._listeners = listeners
         try:
             yield

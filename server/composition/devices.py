@@ -1,8 +1,4 @@
-"""The settings on this machine: which devices, how many threads, how much memory for K and V, and the conditions under
-which its timings hold.
-
-It knows torch and the flags that bear on it; it starts nothing and loads nothing.
-"""
+"""Settings on this machine: devices, threads, memory, and the conditions of timings."""
 
 from __future__ import annotations
 
@@ -28,27 +24,21 @@ log = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
 
-CPU_MEMORY_SHARE = 0.25
-"""Part of the free memory that K and V may take on a CPU, over all executors, unless --kv-cache-memory says."""
+CPU_MEMORY_SHARE = 0.25  # of free memory for the KV cache on a CPU, without --kv-cache-memory
 
-SWAP_GIB = 4.0
-"""Most host memory for rows that wait, as vLLM's --swap-space has it, unless --swap-space says."""
+SWAP_GIB = 4.0  # host memory for swapped rows, as vLLM's --swap-space
 
-SWAP_MEMORY_SHARE = 0.25
-"""Part of the free memory that rows which wait may take at most."""
+SWAP_MEMORY_SHARE = 0.25  # of free memory, at most
 
-PREFIX_MEMORY_SHARE = 0.125
-"""Part of the free memory that K and V of prompts may take, unless --prefix-cache-memory says."""
+PREFIX_MEMORY_SHARE = 0.125  # of free memory for the prefix cache, without --prefix-cache-memory
 
-PREDICTOR_THREADS = 4
-"""Threads of a predictor at most: a short text's products are too small for more."""
+PREDICTOR_THREADS = 4  # texts are too short for more
 
-PREDICTOR_NICENESS = 10
-"""Niceness of a predictor, as in nice(1): a tenth of a core where an executor computes too, all of a free one."""
+PREDICTOR_NICENESS = 10  # nice(1): a tenth of a core beside an executor, all of a free one
 
 
 def hush_transformers() -> None:
-    """Keep transformers quiet: its reports of a load end in our own errors, its progress bars are for terminals."""
+    """Its load reports end in our errors, and its progress bars suit terminals only."""
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     if not sys.stderr.isatty():
         transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -65,33 +55,28 @@ def cuda_devices(config: ServeConfig) -> list[str]:
 
 
 def first_device(config: ServeConfig) -> torch.device:
-    """The device of the first executor. Raises LoadError."""
+    """Raises LoadError."""
     return torch.device(next(iter(cuda_devices(config)), "cpu"))
 
 
 def quantization(config: ServeConfig) -> str:
-    """How weights are kept: as asked for, else as the strategy has it, else `auto`."""
+    """As asked, else the strategy's, else `auto`."""
     given = config.quantization
     return given if given != "auto" else STRATEGIES[config.strategy].quantization or "auto"
 
 
 def threads(config: ServeConfig) -> int:
-    """CPU threads of one executor: an equal share of the cores that this process may use."""
+    """Of one executor: an equal share of the cores."""
     return max(1, usable_cores() // max(1, config.executors))
 
 
 def torch_threads(config: ServeConfig, model: LoadedModel) -> int:
-    """Threads of torch in an executor on a CPU: one beside compiled kernels, which have threads of their own. Two pools
-    that wait by spinning take the cores from each other."""
+    """One beside compiled kernels: two spinning pools compete for cores."""
     return 1 if model.reads_exactly else threads(config)
 
 
 def run_beside_executors(device: str) -> None:
-    """Set this process, which predicts lengths, to the threads and the niceness that executors on a --device leave it.
-
-    Beside GPUs it has a quarter of the cores. Where executors compute on the same cores it has one thread, and gives
-    way to theirs: what is predicted late is of use still, but a step waits for the slowest of its threads.
-    """
+    """A quarter of the cores beside GPUs; else one thread and a niceness, since a step waits for its slowest thread."""
     if device != "cpu" and torch.cuda.is_available():
         torch.set_num_threads(max(1, min(PREDICTOR_THREADS, usable_cores() // 4)))
         return
@@ -100,29 +85,28 @@ def run_beside_executors(device: str) -> None:
 
 
 def context_length(config: ServeConfig, longest: int) -> int:
-    """Tokens of the longest request; `longest`: the model's context. Raises LoadError."""
+    """`longest`: the model's context. Raises LoadError."""
     if config.max_model_len is not None and config.max_model_len > longest:
         raise LoadError(f"--max-model-len {config.max_model_len} exceeds the model's context of {longest}")
     return config.max_model_len or longest
 
 
 def swap_bytes(config: ServeConfig) -> int:
-    """Host memory for K and V of rows that wait, over all executors."""
+    """Over all executors."""
     return _bytes(config.swap_space, min(SWAP_GIB, free_gib(CPU) * SWAP_MEMORY_SHARE))
 
 
 def prefix_cache_bytes(config: ServeConfig) -> int:
-    """Host memory for K and V of prompts that may come again, over all executors."""
+    """Over all executors."""
     return _bytes(config.prefix_cache_memory, free_gib(CPU) * PREFIX_MEMORY_SHARE)
 
 
 def _bytes(given: float | None, default: float) -> int:
-    """GiB in bytes."""
     return int((default if given is None else given) * 2**30)
 
 
 def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
-    """Tokens of K and V that the device's memory is to hold, as the flags say."""
+    """KV cache, by the flags."""
     if config.kv_cache_memory is not None:
         room = config.kv_cache_memory * 2**30
     elif model.device.type == "cuda":
@@ -137,13 +121,13 @@ def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
 
 
 def free_gib(device: torch.device) -> float:
-    """GiB of memory that are free on a device; on a CPU, of the machine."""
+    """GiB, on a CPU of the machine."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     return float(free / 2**30)
 
 
 def require_memory(config: ServeConfig, weights: int, device: torch.device) -> None:
-    """Raise LoadError, before anything is read, where a device has not the memory for a model of so many numbers."""
+    """Raises LoadError before anything is read."""
     dtype = choose_dtype(config.dtype, device)
     needed, free = weights * dtype.itemsize / 2**30, free_gib(device)
     if needed > free:
@@ -154,9 +138,8 @@ def require_memory(config: ServeConfig, weights: int, device: torch.device) -> N
 
 
 def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None:
-    """Raise LoadError where the device cannot hold what --kv-cache-memory asks for; log where less than that is of use.
-
-    capacity  tokens that an executor can use: those of --max-num-seqs rows of the longest context, at most
+    """Raises LoadError where --kv-cache-memory does not fit; logs where less is usable: `capacity`, --max-num-seqs
+    of the longest rows.
     """
     given = config.kv_cache_memory
     if given is None:
@@ -174,7 +157,7 @@ def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None
 
 
 def conditions_of(config: ServeConfig, model: LoadedModel) -> Conditions:
-    """The conditions that the timings of one executor with this model depend on: the key of its profile."""
+    """The key of an executor's profile."""
     path = Path(config.model).expanduser()
     return Conditions(
         model=str(path.resolve()) if path.exists() else config.model,
@@ -193,6 +176,6 @@ def device_name(device: torch.device) -> str:
 def open_profiler(
     config: ServeConfig, model: LoadedModel, text: Text, rows: int, capacity: int, clock: Callable[[], float]
 ) -> Profiler:
-    """Measures a model as an executor would run it, with this many rows and tokens of K and V at most."""
+    """With as many rows and tokens of KV cache as an executor."""
     chunk = config.chunk_tokens(model.device.type)
     return Profiler(model, text, capacity_tokens=capacity, max_rows=rows, chunk_tokens=chunk, clock=clock)

@@ -1,4 +1,4 @@
-"""The composition root of a gateway: the queue, the predictor and the API of a server, before the engines of others."""
+"""The composition root of a gateway: queue, predictor and API before other engines."""
 
 from __future__ import annotations
 
@@ -40,19 +40,16 @@ from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, log_throughput, measure_lag
 from server.observe.metrics import Metrics
 
-CONNECTING = 10.0
-"""Seconds that a backend may take to accept a connection."""
+CONNECTING = 10.0  # seconds to connect to a backend
 
-IDLE = 2.0
-"""Seconds that an idle connection to a backend is kept: common ones close theirs after five."""
+IDLE = 2.0  # seconds of idle connections: common backends close theirs after five
 
-FIRST_SLOTS = 8
-"""Slots that orders reckon with before any were counted."""
+FIRST_SLOTS = 8  # assumed before any were counted
 
 
 @asynccontextmanager
 async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
-    """Start the queue before the backends; on leaving, end all connections to them. Raises UserError."""
+    """Leaving ends all connections. Raises UserError."""
     clock, passages = MonotonicClock(), Passages()
     metrics, feed = Metrics(config.name), Feed()
     async with AsyncExitStack() as stack:
@@ -96,7 +93,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
 
 
 def check_backends(config: GatewayConfig) -> None:
-    """Raise UserError for settings that no gateway can work with."""
+    """Raises UserError."""
     if not config.backend:
         raise UserError("name a server: --backend http://127.0.0.1:8001/v1")
     if any(keys_of(config)) and config.pass_client_keys:
@@ -112,7 +109,7 @@ def check_backends(config: GatewayConfig) -> None:
 
 
 def keys_of(config: GatewayConfig) -> list[str | None]:
-    """The key of each backend, None for what clients bring. Raises ConfigError."""
+    """None for the client's own. Raises ConfigError."""
     keys: list[str | None] = []
     for url, _, file in (one.partition("=") for one in config.backend):
         found = [*read_key_file(Path(file), f"--backend {url}={file}")] if file else [config.backend_api_key]
@@ -123,9 +120,8 @@ def keys_of(config: GatewayConfig) -> list[str | None]:
 
 
 def _parts_for(config: GatewayConfig, metrics: Metrics) -> SchedulerParts:
-    """The strategy's parts, whose batches are counted, without what learns from steps: backends do not tell theirs."""
     limits = Batching(group_tokens=ROOM, prefill_ahead=0, options=config, max_padding=1.0, shares=shares_of(config))
-    strategy = replace(STRATEGIES[config.strategy], memory="paged")  # a backend's rows take no more than they have
+    strategy = replace(STRATEGIES[config.strategy], memory="paged")  # bounded by the backend
     parts = assemble(strategy, limits.within(ROOM, ROOM, config.slots or FIRST_SLOTS))
     return replace(parts, estimates=replace(parts.estimates, steps=None), observers=(*parts.observers, metrics))
 
@@ -147,6 +143,5 @@ async def _open_session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
-    """Note for who asked with a list that the connection has been used before."""
     if context.trace_request_ctx is not None:
         context.trace_request_ctx.append(True)

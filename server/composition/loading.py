@@ -1,6 +1,4 @@
-"""From a configuration to models (one an executor), text, and executors. `--device virtual:PRESET` loads only the
-tokenizer.
-"""
+"""From a configuration to models (one an executor), text, and executors."""
 
 from __future__ import annotations
 
@@ -56,8 +54,6 @@ WARM_ROWS = 32  # for which the head is compiled before the first request
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What executors and the API have of the model."""
-
     text: Text
     vocab_size: int  # ids known to both tokenizer and network
     sampling_defaults: SamplingDefaults
@@ -98,7 +94,6 @@ def load_engine(config: ServeConfig, deliver: Deliver) -> Loaded:
 
 
 def _open_grammars(grammars: Grammars, text: Text, model: LoadedModel) -> GrammarCompiler:
-    """Its trial process starts meanwhile."""
     process = TrialProcess(run_trials, text.to_json(), text.vocab_size, tuple(model.end_token_ids))
     process.start()
     grammars.prepare()
@@ -184,7 +179,6 @@ def build_executor(
     grammars: Grammars | None = None,
     prefixes: PrefixCache[RowKv] | None = None,
 ) -> Executor:
-    """Memory taken, graphs captured, thread not started. Raises LoadError."""
     context = devices.context_length(config, model.context_length)
     capacity = min(devices.capacity_tokens(config, model), config.expected_slots * context)
     devices.require_room(config, model, capacity)
@@ -216,7 +210,6 @@ def _graphs(config: ServeConfig, model: LoadedModel, arena: KvArena) -> DecodeGr
 
 
 def load_virtual(machine: Machine, config: ServeConfig, deliver: Deliver) -> Loaded:
-    """Threads are not started. Raises UserError."""
     text = Text.load(fetch_model(config), chat_template=chat_template(config))
     text.warm_up()
     context = devices.context_length(config, machine.longest)

@@ -1,4 +1,4 @@
-"""Makes a profile: load, survey, fit, check on real slices; and prints it. Nothing else may compute meanwhile."""
+"""Measures a profile: load, survey, fit, check on slices. Nothing else may compute meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler's part of the composition root: from flags, executors and a profile to a strategy that works."""
+"""The scheduler's part of the composition root."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 def parts_for(
     config: ServeConfig, executors: Iterable[ExecutorInfo], machine: Bilinear | StepLearning | None, submit: Submit
 ) -> SchedulerParts:
-    """The parts of the strategy that the flags name; raises UserError where something of it is missing here."""
+    """Raises UserError where something is missing for the strategy."""
     infos = tuple(executors)
     chunk = min(config.chunk_tokens(info.device) for info in infos)
     limits = BatchLimits.of(config, chunk, min(info.max_rows for info in infos))
@@ -41,7 +41,7 @@ def parts_for(
 
 
 def shares_of(config: FrontConfig) -> Mapping[str, float] | None:
-    """The weights of clients; None where service is not shared out to them."""
+    """None without sharing."""
     keys = read_keys(config.api_key, config.api_key_file, os.environ)
     shares = Keyring(keys, keys).shares
     by_default = len(shares) > 1 and can_share(STRATEGIES[config.strategy])
@@ -49,8 +49,7 @@ def shares_of(config: FrontConfig) -> Mapping[str, float] | None:
 
 
 def learn_steps(conditions: Conditions, submit: Submit) -> StepLearning:
-    """Learn what steps take under these conditions: from the newer of what was measured and what was learned on, and
-    keep it in the cache, beside what was measured."""
+    """Starts from the newer of the measured and the learned profile; saved beside the former."""
     found = [one for one in (_load(conditions, learned=learned) for learned in (False, True)) if one is not None]
     keep = partial(_keep, conditions)
     if not found:
@@ -60,7 +59,6 @@ def learn_steps(conditions: Conditions, submit: Submit) -> StepLearning:
 
 
 def make_profile(conditions: Conditions, model: Bilinear, timings: Timings) -> Profile:
-    """What was measured until now, and the model that was fitted to it."""
     measured_at = datetime.now(UTC).isoformat(timespec="seconds")
     return Profile(conditions, measured_at, VERSION, model, fit_errors(model, timings), timings)
 
@@ -75,7 +73,6 @@ def _load(conditions: Conditions, *, learned: bool) -> Profile | None:
 
 
 def _keep(conditions: Conditions, model: Bilinear, timings: Timings) -> None:
-    """Keep what was learned in the cache; serving goes on where that fails."""
     try:
         write_profile(default_cache(), make_profile(conditions, model, timings), learned=True)
     except UserError as error:

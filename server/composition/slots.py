@@ -1,5 +1,5 @@
-"""How many sequences an executor runs at a time: where no flag says, that is measured at the first start and kept, and
-measured again where other work ran beside, or where what was learned while serving disagrees.
+"""Sequences at a time: without a flag, measured at the first start, and again after noisy measurements or where serving
+disagrees.
 """
 
 from __future__ import annotations
@@ -30,33 +30,28 @@ from server.composition.devices import capacity_tokens, conditions_of, open_prof
 
 log = logging.getLogger(__name__)
 
-CUDA_SLOTS = 256
-"""Sequences at a time on a CUDA device, where throughput rises beyond what a quick measurement reaches."""
+CUDA_SLOTS = 256  # on CUDA, where throughput rises beyond a quick measurement
 
-TIME_LIMIT = 3.0
-"""Seconds that the measurement may take, about."""
+TIME_LIMIT = 3.0  # seconds, about
 
 
+# share of the cores for other work beyond which a measurement is noisy: two niced loops on two cores took half and made
+# 8 slots of 32
 OTHERS = 0.1
-"""Part of the cores' time that other work may have had, for a measurement to stand. Two niced loops on two cores took
-half, and made 8 slots of 32, while repeated steps differed no more than on a quiet machine."""
 
-TICK = 0.01
-"""Seconds in which the system counts CPU time."""
+TICK = 0.01  # seconds, resolution of the system's CPU time
 
 
 class MeasuredSlots(msgspec.Struct, frozen=True):
-    """A number of sequences as it is kept."""
-
     slots: Annotated[int, msgspec.Meta(ge=1)]
     measured_at: str  # ISO 8601
-    others: float  # part of the cores' time that other work had meanwhile
+    others: float  # share of the cores that other work had
 
 
 def choose_slots(
     config: ServeConfig, model: LoadedModel, text: Text, cache: Path, clock: Callable[[], float] = time.perf_counter
 ) -> int:
-    """The sequences that an executor shall run at a time: those of --max-num-seqs, else what the machine gains by."""
+    """--max-num-seqs, else by measurement."""
     if config.max_num_seqs is not None:
         return config.max_num_seqs
     held = max(1, capacity_tokens(config, model) // COLUMNS)
@@ -79,7 +74,7 @@ def choose_slots(
             kept, busy = measured, f"{measured.others:.0%} of the cores had other work: the next start measures again"
             how = busy if measured.others > OTHERS else path
             log.info("%d sequences run at a time, as measured (%s); --max-num-seqs sets another", kept.slots, how)
-            if held >= ROWS[-1]:  # else memory decides, of which there may be more another time
+            if held >= ROWS[-1]:  # else limited by memory, which may grow
                 _keep(path, measured)
         kept = kept or measured
     return min(held, kept.slots)
@@ -88,7 +83,6 @@ def choose_slots(
 def _measure(
     config: ServeConfig, model: LoadedModel, text: Text, most: int, clock: Callable[[], float]
 ) -> tuple[MeasuredSlots, bool]:
-    """What was found, and whether there was time for all of it."""
     profiler = open_profiler(config, model, text, most, most * COLUMNS, clock)
     threads = torch.get_num_threads()
     torch.set_num_threads(torch_threads(config, model))
@@ -102,17 +96,16 @@ def _measure(
 
 
 def others_seconds() -> float:
-    """CPU seconds on our cores that were not ours, since the machine's start."""
+    """CPU seconds of other processes on our cores since boot."""
     times = psutil.cpu_times(percpu=True)
     mine = [times[core] for core in os.sched_getaffinity(0) if core < len(times)]
     return sum(one.user + one.nice + one.system + one.steal for one in mine) - time.process_time()
 
 
 def _disagrees(slots: int, cache: Path, conditions: Conditions) -> bool:
-    """Whether what was learned while serving says that another number of rows is the one that brings most."""
     try:
         profile = load_profile(cache, conditions, learned=True)
-    except UserError:  # said where prices are read
+    except UserError:  # reported where prices are read
         return False
     if profile is None or not profile.model.gains_by_rows:
         return False

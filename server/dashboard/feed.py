@@ -1,6 +1,5 @@
-"""GET /dashboard/events: snapshots of the scene, the same bytes for all viewers.
-
-Without viewers it only follows rows. Slow readers miss snapshots; the next is complete. Hanging ones are cut off.
+"""GET /dashboard/events: snapshots, the same bytes for all viewers; slow readers miss some, stalled ones are cut
+off.
 """
 
 from __future__ import annotations
@@ -97,7 +96,6 @@ class Feed:
                 self._end()
 
     def close(self) -> None:
-        """The server is going."""
         self._scene = None
         self._end()
 
@@ -117,15 +115,14 @@ class Feed:
                 self._wake()
 
     def _end(self) -> None:
-        """Disconnect all viewers; they may come back."""
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
             self._wake()
 
     def _wake(self) -> None:
-        self._ticked.set()  # wakes all that wait
-        self._ticked.clear()  # and none that comes later
+        self._ticked.set()
+        self._ticked.clear()
 
 
 def _event(name: str, body: msgspec.Struct) -> bytes:
@@ -156,7 +153,6 @@ async def send_feed(request: web.Request) -> web.StreamResponse:
 
 
 async def close_feed(app: web.Application) -> None:
-    """Dashboards must not delay the server's end."""
     feed = app.get(FEED)
     if feed is not None:
         feed.close()
@@ -172,7 +168,7 @@ HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # revalidated each time, by 304 if unchanged
+    "Cache-Control": "no-cache",  # revalidated: 304
 }
 
 
@@ -184,7 +180,7 @@ def _file(name: str) -> web.FileResponse:
     return web.FileResponse(path, headers={**HEADERS, "Content-Type": f"{TYPES[path.suffix]}; charset=utf-8"})
 
 
-NAME = web.AppKey("name", str)  # of what is served
+NAME = web.AppKey("name", str)
 
 
 class Index(msgspec.Struct, frozen=True):

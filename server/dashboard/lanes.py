@@ -1,8 +1,4 @@
-"""One executor's rows on the dashboard's lanes, and their stages, learned from its reports; changes of five minutes
-are kept.
-
-A lane is a place on the screen, not in the arena.
-"""
+"""One executor's rows on the dashboard's lanes, places on the screen, from its reports."""
 
 from __future__ import annotations
 
@@ -23,8 +19,6 @@ MOST_KEPT = 20_000  # changes
 
 @dataclass(slots=True)
 class Occupant:
-    """A row on its lane."""
-
     lane: int
     request: Request
     # GONE before its first stage, and from its last token until the next step shows whether it keeps its slot
@@ -32,7 +26,7 @@ class Occupant:
 
     @property
     def lengths(self) -> tuple[int, int, int | None]:
-        """Tokens of the prompt, generated, and predicted."""
+        """Prompt, generated, predicted tokens."""
         request = self.request
         return request.input_length, request.generated, rounded(request.predicted_length)
 
@@ -61,7 +55,7 @@ class Lanes:
         return [ShownRow(row.lane, row.request.row_id, row.stage, *row.lengths) for row in shown]
 
     def history(self, now: float) -> list[Change]:
-        """Changes of five minutes, after the latest earlier one of each lane."""
+        """Five minutes, after the latest earlier change of each lane."""
         begin = now - KEPT
         before = {change.lane: change for change in self._past if change.at <= begin}
         return [*before.values(), *(change for change in self._past if change.at > begin)]
@@ -87,18 +81,15 @@ class Lanes:
             self._drop_ended(now)
 
     def prune(self, held: Collection[RowId], now: float) -> None:
-        """Drop rows of cancelled requests."""
         for row_id, row in list(self._occupants.items()):
             if row.stage not in ENDED and row_id not in held:
                 self._leave(row_id, now)
 
     def clear(self, now: float) -> None:
-        """The executor is gone."""
         for row_id in list(self._occupants):
             self._leave(row_id, now)
 
     def _settle_ended(self, report: StepReport, start: float) -> None:
-        """A decode step shows whether ended rows were in it."""
         if report.tally.invalid:
             for row in self._occupants.values():
                 if row.stage is Stage.GONE:
@@ -131,7 +122,6 @@ class Lanes:
             self._change(self._occupants[row_id], Stage.DECODE, start)
 
     def _move(self, row_id: RowId, request: Request | None, stage: Stage, at: float) -> None:
-        """Unknown rows were cancelled during the turn."""
         row = self._occupants.get(row_id)
         if row is None and request is not None:
             row = self._occupants[row_id] = Occupant(heappop(self._free) if self._free else next(self._lanes), request)

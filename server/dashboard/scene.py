@@ -1,7 +1,4 @@
-"""The server as a dashboard shows it, from the dispatcher's requests, executors' reports and ended requests.
-
-It knows no viewer and sends nothing. It always follows the rows, so that a page that is opened sees what has been.
-"""
+"""The dashboard's view, from requests and reports; rows are followed even without viewers."""
 
 from __future__ import annotations
 
@@ -22,17 +19,17 @@ from server.dashboard.lanes import Lanes
 from server.dashboard.snapshot import rounded
 from server.version import VERSION
 
-MOST_WAITERS = 40  # requests of the queue that are shown; the rest is a number
-MOST_CLIENTS = 12  # clients that are shown
-MOST_SERVED = 4096  # clients whose service is remembered
-MOST_NEWS = 4000  # changes of stages, answers and first tokens that wait for a snapshot; older ones are dropped
-REMEMBERED = 200  # answers, and first tokens, that a new dashboard gets
-MINUTE = 60.0  # seconds of totals that a new dashboard gets
-SECOND = 1.0  # seconds between two of them
+MOST_WAITERS = 40  # of the queue
+MOST_CLIENTS = 12
+MOST_SERVED = 4096  # remembered
+MOST_NEWS = 4000  # changes waiting for a snapshot
+REMEMBERED = 200  # answers, and first tokens, for new dashboards
+MINUTE = 60.0  # seconds of totals for new dashboards
+SECOND = 1.0  # between two totals
 
 
 class Scene:
-    """The server as a dashboard shows it, snapshot by snapshot. Event loop only."""
+    """Event loop only."""
 
     def __init__(self, dispatcher: Dispatcher, model: str, strategy: str, context_length: int) -> None:
         self._dispatcher = dispatcher
@@ -52,25 +49,23 @@ class Scene:
         self.forget()
 
     def begin(self) -> None:
-        """Follow the rows from now on, whatever was known of them before."""
         self._lanes = {
             worker.index: Lanes(worker.index, self._changes, worker.requests.values(), self._now())
             for worker in self._dispatcher.workers
         }
 
     def forget(self) -> None:
-        """Leave out of the next snapshot what has happened."""
+        """Drop pending events."""
         for news in (self._changes, self._fresh, self._firsts):
             news.clear()
         self._stirred = True
 
     @property
     def stirred(self) -> bool:
-        """Whether there is something new to tell."""
         return self._stirred or bool(self._dispatcher.waiting)
 
     def receive(self, report: Report) -> None:
-        """An executor has reported, and the dispatcher has not seen it yet."""
+        """Before the dispatcher sees it."""
         self._stirred = True
         now, lanes = self._now(), self._lanes[report.executor]
         match report:
@@ -86,13 +81,11 @@ class Scene:
             self._moments.append(self._moment(now))
 
     def on_first_token(self, request: Request, now: float) -> None:
-        """An answer has begun."""
         self._stirred = True
         self._latest_firsts.append(snapshot.FirstToken(self._since(now), round(now - request.times.came, 3)))
         self._firsts.append(self._latest_firsts[-1])
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        """A request has ended."""
         self._stirred = True
         if request.client in self._service or len(self._service) < MOST_SERVED:
             self._service[request.client] += round(service_had(request))
@@ -104,7 +97,7 @@ class Scene:
             self._fresh.append(self._latest[-1])
 
     def hello(self) -> snapshot.Hello:
-        """The first message to a dashboard."""
+        """First message."""
         now = self._now()
         devices = [worker.info for worker in self._dispatcher.workers]
         self._prune(now)
@@ -114,7 +107,7 @@ class Scene:
         return snapshot.Hello(*facts, list(self._latest), list(self._latest_firsts), round(now, 3), changes, moments)
 
     def tick(self) -> snapshot.Tick:
-        """Everything as it is now, and what happened since the last call."""
+        """The present, and events since the last call."""
         now = self._now()
         self._prune(now)
         tick = snapshot.Tick(
@@ -168,7 +161,6 @@ class Scene:
         )
 
     def _queue(self) -> list[snapshot.Waiter]:
-        """Requests that executors have and have not begun, then the first in line, as far as there is room."""
         sent = [*self._dispatcher.table.not_begun][:MOST_WAITERS]
         waiting = self._dispatcher.table.first_in_line(MOST_WAITERS - len(sent))
         return [self._waiter(request) for request in (*sent, *waiting)]
@@ -204,7 +196,6 @@ class Scene:
         )
 
     def _now(self) -> float:
-        """Seconds since the server was ready."""
         return self._dispatcher.now() - self._epoch
 
     def _since(self, moment: float) -> float:

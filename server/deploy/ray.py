@@ -1,9 +1,8 @@
-"""Several nodes behind Ray Serve's proxy: `lengthwise ray`. The only module that imports ray.
+"""Nodes behind Ray Serve's proxy (`lengthwise ray`); the only module that imports ray.
 
     client -> Ray's proxy -> Front -> (router: least seconds of work) -> Replica -> `lengthwise serve`, a process
 
-The front reads a call, asks a node for its cost, and gives both to the router (scheduler/placement.py). Loads are
-Ray's routing statistics. What is lost with a node is a 503, or an error event in a stream.
+Loads are Ray's routing statistics. A lost node means a 503, or an error event in a stream.
 """
 
 from __future__ import annotations

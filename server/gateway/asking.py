@@ -1,4 +1,4 @@
-"""What of a call reaches a backend: one reading of its path, its headers, whose key, and a salt for each key."""
+"""What reaches a backend: an unambiguous path, headers, key and salt."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from server.gateway.meta import salted
 from server.http.access import ACCESS, holder_of
 from server.http.proxy import is_broken, passed_headers
 
-SALTED = PATHS | {"/v1/responses"}  # paths whose bodies may have a `cache_salt`
+SALTED = PATHS | {"/v1/responses"}  # bodies may have a `cache_salt`
 
-# a path that every server reads alike
+# paths with one reading
 PLAIN = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@=-]+)+")
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 BACKENDS = web.AppKey("backends", Backends)
@@ -33,23 +33,23 @@ T = TypeVar("T")
 
 
 async def read_aside(work: Callable[..., T], body: bytes, *args: object) -> T:
-    """The result of work on a body, which is done in a thread where it may take long."""
+    """Large bodies in a thread."""
     return await asyncio.to_thread(work, body, *args) if len(body) >= LARGE else work(body, *args)
 
 
 def are_one(app: web.Application) -> bool:
-    """Whether the backends take several keys for one client."""
+    """Whether backends take several keys for one client."""
     return len(app[ACCESS].keys) > 1 and not app[BACKENDS].pass_client_keys
 
 
 def refuse_kept(what: str) -> ApiError:
-    """Status 403 for a path or field by which a key could reach what another has left at a backend."""
+    """Status 403 for what could reach another key's data at a backend."""
     message = "backends keep this for all keys of this gateway together; send the whole conversation with each call"
     return ApiError(403, f"{what}: {message} (or --pass-client-keys)", param=what, code="not_kept_apart")
 
 
 async def ask(request: web.Request, body: bytes, backend: Backend) -> aiohttp.ClientResponse:
-    """The beginning of a backend's answer. Raises aiohttp.ClientError, and ApiError 400 or 502."""
+    """Returns the headers. Raises aiohttp.ClientError, and ApiError 400 or 502."""
     app, path, query = request.app, plain_path(request), request.rel_url.raw_query_string
     if is_broken(request.headers):
         raise ApiError(400, "headers may hold no control characters, and nothing but UTF-8")
@@ -72,10 +72,10 @@ async def ask(request: web.Request, body: bytes, backend: Backend) -> aiohttp.Cl
 
 
 def plain_path(request: web.Request) -> str:
-    """The path that was matched, decoded. Raises ApiError 400 unless it has one reading only."""
+    """Decoded; raises ApiError 400 if ambiguous."""
     path, matched = request.rel_url.path, request.rel_url.path_safe
     if matched.startswith("/v1/models/"):
-        matched = matched.replace("%2F", "/")  # as hub ids have one
+        matched = matched.replace("%2F", "/")  # hub ids contain one
     if path != matched or not PLAIN.fullmatch(path) or not request.rel_url.raw_query_string.isascii():
         message = "write it without empty, . or .. segments, and without escapes, backslashes or semicolons"
         raise ApiError(400, f"the path {request.rel_url.raw_path!r} has several readings: {message}")
@@ -83,10 +83,9 @@ def plain_path(request: web.Request) -> str:
 
 
 async def _send(send: Callable[..., Awaitable[aiohttp.ClientResponse]], body: bytes) -> aiohttp.ClientResponse:
-    """Send a body, and once more where the backend had closed an idle connection and did not read it."""
     while True:
         reused: list[bool] = []
-        data = BytesIO(body) if len(body) >= LARGE else body or None  # large ones are sent in pieces
+        data = BytesIO(body) if len(body) >= LARGE else body or None  # in pieces
         try:
             return await send(data=data, trace_request_ctx=reused)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):

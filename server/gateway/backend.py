@@ -1,4 +1,4 @@
-"""A server of others as the scheduler sees it: an executor that takes calls, and reports how their answers go on."""
+"""A backend as an executor for the scheduler."""
 
 from __future__ import annotations
 
@@ -28,59 +28,45 @@ from server.gateway.slots import Slots
 
 log = logging.getLogger(__name__)
 
-ROOM = 10**9
-"""Tokens of one call, and of K and V where the backend does not tell: it knows its own bounds."""
+ROOM = 10**9  # tokens of a call, or KV cache of an unknown backend
 
-PERIOD = 0.25
-"""Seconds between two reports of tokens; first tokens and ends are reported at once."""
+PERIOD = 0.25  # seconds between token reports; first tokens and ends are immediate
 
 
 class Waiting(Protocol):
-    """A call that waits until a backend has room for it."""
+    """A call that waits for a backend."""
 
     @property
     def streams(self) -> bool:
-        """Whether the first byte of its answer comes long before the last."""
+        """Starts long before it ends."""
 
     @property
     def client(self) -> str:
-        """Who is served by it."""
+        """For fair sharing."""
 
-    def go(self, backend: Backend) -> None:
-        """Send it to this backend."""
+    def go(self, backend: Backend) -> None: ...
 
-    def leave(self) -> None:
-        """Break it off wherever it is."""
+    def leave(self) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
 class Backend:
-    """A port of the dispatcher. Event loop only; no method waits or raises."""
+    """A port of the dispatcher. Event loop only; nothing blocks or raises."""
 
     index: int
-    url: str
-    """Of its API, as http://127.0.0.1:8001/v1."""
+    url: str  # API base, as http://127.0.0.1:8001/v1
     deliver: Deliver
     slots: Slots
-    calls: dict[RowId, Waiting]
-    """All calls of the gateway that are under way, by their rows."""
-    key: str | None = None
-    """What it is sent as a bearer token; None for what the client sends."""
+    calls: dict[RowId, Waiting]  # of the whole gateway
+    key: str | None = None  # bearer token; None for the client's
     alive: bool = True
-    fault: str | None = None
-    """Why it does not answer; None while it does."""
-    salts: bool = False
-    """Whether it is an engine that keeps prompts apart by the `cache_salt` of a body."""
-    merges: bool = True
-    """Whether whole answers can be made of its streams; false once one could not."""
-    merges_tools: bool = True
-    """Whether those that call tools can."""
-    tells: bool = False
-    """Whether its metrics say how many calls wait there."""
-    room: int = ROOM
-    """Tokens of K and V that it holds."""
-    _coming: dict[RowId, Callable[[], int]] = field(default_factory=dict)
-    """Rows whose answers have begun, and what counts their tokens since it was asked last."""
+    fault: str | None = None  # why it fails; None while it answers
+    salts: bool = False  # takes `cache_salt`
+    merges: bool = True  # whole answers from streams; false after a failure
+    merges_tools: bool = True  # with tool calls
+    tells: bool = False  # metrics report its queue
+    room: int = ROOM  # tokens of KV cache
+    _coming: dict[RowId, Callable[[], int]] = field(default_factory=dict)  # counts of new tokens of answers under way
     _cut: bool = False
     _finishes: bool = False
     _step: int = 0
@@ -91,7 +77,7 @@ class Backend:
         return ExecutorInfo(self.index, self.url, self.room, self.slots.most, ROOM)
 
     def post(self, command: Command) -> None:
-        """Let admitted calls go, and break cancelled ones off; nothing here can be paused."""
+        """Pausing is impossible, hence ignored."""
         match command:
             case Admit(rows):
                 for spec in rows:
@@ -105,11 +91,11 @@ class Backend:
                         call.leave()
 
     def withdraw(self) -> tuple[Command, ...]:
-        """Take back nothing: what was posted was done at once."""
+        """Nothing: posts take effect at once."""
         return ()
 
     def begin(self, row: RowId, count: Callable[[], int]) -> None:
-        """The first bytes of an answer have come; `count` counts its tokens since it was called last."""
+        """First bytes; `count` returns tokens since its last call."""
         self.slots.begin(row)
         self._coming[row] = count
         self._report((RowUpdate(row, unnamed=count()),), (row,))
@@ -117,20 +103,19 @@ class Backend:
             self._due = asyncio.get_running_loop().call_later(PERIOD, self._flush)
 
     def end(self, row: RowId, tokens: int, error: str | None = None) -> None:
-        """An answer is over, with so many tokens that have not been counted."""
+        """With the tokens not yet counted."""
         reason = FinishReason.STOP if error is None else FinishReason.ERROR
         self._leave(row)
         self._report((RowUpdate(row, unnamed=tokens, finish_reason=reason, error=error),))
 
     def hear(self, waiting: int, running: int) -> None:
-        """The backend tells how many of its calls wait and run."""
+        """Metrics of its queue."""
         self.slots.hear(waiting, running)
         self._report()
 
     def note_end(self, row: RowId, *, finished: bool) -> None:
-        """A stream ends in order; one that is not `finished` may have made way for the next call.
-
-        That is certain where other streams say how they ended, and several were never seen at once.
+        """An unfinished stream may have been preempted, which is certain only where others state their ends and none
+        overlapped.
         """
         self._finishes |= finished
         self._cut |= not finished and self.slots.is_cut(row)
@@ -139,13 +124,13 @@ class Backend:
             self.slots.learn(1)
 
     def hand_back(self, row: RowId, fault: str) -> None:
-        """The backend fails, and a call of which nothing was sent to its client shall go elsewhere."""
+        """A failure before the first byte: retry elsewhere."""
         self._leave(row)
         self.set_fault(fault)
         self._report(handed_back=(HandedBack((row,), Cause.FAULT),))
 
     def set_fault(self, fault: str | None) -> None:
-        """The backend does not answer, for this reason, or with None does so again; logged once a spell."""
+        """None for recovery; logged once a spell."""
         if (self.fault is None) is not (fault is None):
             log.warning("backend %s %s", self.url, "answers again" if fault is None else f"fails: {fault}")
         self.fault = fault

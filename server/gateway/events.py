@@ -1,6 +1,5 @@
-"""Events of streams of OpenAI's and Anthropic's APIs: whether one brings anything of an answer.
-
-Some backends send events before a call has a slot, which say no more than that it has come.
+"""Whether an event of OpenAI's or Anthropic's streams carries content: some backends send others before a call has a
+slot.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ EMPTY = frozenset(
 
 
 def brings(line: bytes) -> bool:
-    """Whether a line of a stream brings text, reasoning, arguments or an end; data of no known form does."""
+    """Text, reasoning, arguments or an end."""
     if not line.startswith(b"data:"):
         return False
     try:
         event = orjson.loads(line[5:])
-    except ValueError:  # as [DONE] is
+    except ValueError:  # such as [DONE]
         return True
     match event:
         case {"type": str(kind)}:

@@ -1,4 +1,4 @@
-"""The whole answer of OpenAI's chat and text completions, from the events of a stream of it."""
+"""A whole chat or text completion from its stream."""
 
 from __future__ import annotations
 
@@ -28,21 +28,19 @@ HARMLESS = frozenset(
             "skip_special_tokens",
         ),
     }
-)
-"""Fields of a call whose answer has the same in a stream as when it comes whole; any other may ask for more."""
+)  # fields with the same effect in streams; others may matter
 
+# concatenated; for others the last value counts
 GROWING = frozenset({"content", "reasoning_content", "reasoning", "refusal", "text", "arguments"})
-"""Texts that come in pieces; of others that come again the last counts."""
 
-MOST = 2**25  # bytes of a stream that one answer is made of
-LINE = 2**20  # bytes of one of its lines
+MOST = 2**25  # bytes of a stream
+LINE = 2**20  # bytes of a line
 
-FOREIGN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What is raised for events that are none of OpenAI's."""
+FOREIGN = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # raised by malformed events
 
 
 def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
-    """The body that asks for a whole answer as a stream; None where one is asked for, or something could be lost."""
+    """None for a stream, or where something could be lost."""
     if path not in PATHS or meta.stream not in (None, False):
         return None
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
@@ -53,22 +51,20 @@ def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
 
 
 class Text(list[str]):
-    """A text in pieces, which are joined once: each grown text would be copied with each event."""
+    """Pieces, joined once."""
 
 
 class Merged:
-    """A whole answer that grows with each piece of its stream."""
-
     def __init__(self) -> None:
         self._size = 0
         self._rest = bytearray()
         self._answer: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._foreign = False
-        self.doubtful = False  # whether calls of tools cannot be told apart for certain
+        self.doubtful = False  # tool calls are ambiguous
 
     def add(self, piece: bytes) -> None:
-        """Take in more bytes; beyond MOST, or in a line beyond LINE, they are dropped, and there is no whole answer."""
+        """Beyond MOST, or in a line beyond LINE, nothing is kept."""
         self._size += len(piece)
         *lines, rest = piece.split(b"\n")
         if lines:
@@ -91,11 +87,10 @@ class Merged:
 
     @property
     def failed(self) -> bool:
-        """Whether an event told of an error."""
         return "error" in self._answer
 
     def whole(self) -> bytes | None:
-        """The answer as JSON; None where its end or its usage did not come, or its events are none of OpenAI's."""
+        """None without an end or usage, or for malformed events."""
         choices = [self._choices[index] for index in sorted(self._choices)]
         ended = bool(choices) and all(one.get("finish_reason") is not None for one in choices)
         if self._foreign or not ended or "usage" not in self._answer:
@@ -123,7 +118,7 @@ def _message(delta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_call(call: dict[str, Any], *, cut: bool) -> bool:
-    """Whether a call of a tool has an id, and arguments in JSON unless they may have been cut off."""
+    """Has an id, and JSON arguments unless truncated."""
     with suppress(*FOREIGN):
         if not cut and "function" in call:
             orjson.loads("".join(call["function"]["arguments"]))
@@ -132,7 +127,6 @@ def _is_call(call: dict[str, Any], *, cut: bool) -> bool:
 
 
 def _grow(own: dict[str, Any], more: dict[str, Any]) -> None:
-    """Add what an event has more of a choice, or of a part of one."""
     for name, value in more.items():
         old = own.get(name)
         if old is None or old == "":
@@ -155,7 +149,6 @@ def _grow(own: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def _in_parts(name: str, value: Any) -> bool:
-    """Whether a list's members come in pieces, as calls of tools do."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -165,7 +158,6 @@ def _in_parts(name: str, value: Any) -> bool:
 
 
 def _add_parts(own: list[dict[str, Any]], more: list[dict[str, Any]]) -> None:
-    """Add pieces to the members that they go on with; another id is another member, whatever its index."""
     for part in more:
         index, name = part.get("index"), part.get("id")
         fits = (

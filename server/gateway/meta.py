@@ -1,4 +1,4 @@
-"""The few fields of a call that scheduling needs; the rest of its body stays bytes, whatever it is."""
+"""Fields of a call that scheduling needs; the body stays bytes."""
 
 from __future__ import annotations
 
@@ -15,44 +15,36 @@ from msgspec import Raw
 
 from server.api.errors import ApiError, bad_request
 
-TABLE = 2**13
-"""Numbers that words are hashed to."""
+TABLE = 2**13  # word hashes
 
-MOST_WORDS = 4096
-"""Words of a prompt that its answer's length is predicted from."""
+MOST_WORDS = 4096  # words used for length prediction
 
-MOST_TEXTS = 4096  # texts that words are looked for in
+MOST_TEXTS = 4096  # texts searched for words
 
-LONGEST = 2**16
-"""Characters of a text that words are looked for in: longer ones are pictures or sound."""
+LONGEST = 2**16  # characters; longer texts are images or sound
 
-BYTES_PER_TOKEN = 4
-"""Bytes of a text that count as a token, as no tokenizer is known."""
+BYTES_PER_TOKEN = 4  # no tokenizer is known
 
-MOST_PROMPT = 2**15
-"""Tokens that a prompt counts as at most: what is larger has pictures or sound in it."""
+MOST_PROMPT = 2**15  # tokens; larger prompts contain images or sound
 
-TEXTS = ("system", "instructions", "messages", "prompt", "input")
-"""Fields with what the model reads, in the order in which it does."""
+TEXTS = ("system", "instructions", "messages", "prompt", "input")  # in reading order
 
-INNER = ("content", "text")
-"""Names of the fields of messages, and of their parts, that hold texts."""
+INNER = ("content", "text")  # of messages and parts
 
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")
 
-LATEST = 2**53  # milliseconds of a deadline
+LATEST = 2**53  # milliseconds
 
-KEPT = ("file_id", "file_ids", "vector_store_ids", "container")  # fields of parts and tools that name what is kept
-REFERENCE = frozenset({"id", "type", "version", "variables"})  # fields of an item or prompt that only names one
+KEPT = ("file_id", "file_ids", "vector_store_ids", "container")  # fields that reference stored objects
+REFERENCE = frozenset({"id", "type", "version", "variables"})  # fields of a pure reference
 
-_UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff"
-"""Characters of Chinese, Japanese and Korean, each of which counts as a word."""
+_UNSPACED = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff"  # CJK characters, words of their own
 
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 class CallMeta(msgspec.Struct, frozen=True):
-    """What is read of a body. Values that are not as the API has them are the backend's to refuse."""
+    """Malformed values are left to the backend."""
 
     model: Any = None
     max_tokens: Any = None
@@ -75,23 +67,23 @@ class CallMeta(msgspec.Struct, frozen=True):
 
     @property
     def most(self) -> int | None:
-        """Tokens that an answer may have; None where the call does not say."""
+        """None if not stated."""
         given = (self.max_completion_tokens, self.max_tokens, self.max_output_tokens)
         return next((one for one in given if _is_count(one) and one > 0), None)
 
     @property
     def choices(self) -> int:
-        """Answers to each prompt."""
+        """For each prompt."""
         return self.n if _is_count(self.n) and 1 <= self.n <= 64 else 1
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompts, by their bytes."""
+        """From bytes."""
         size = sum(len(memoryview(getattr(self, name))) for name in TEXTS)
         return min(max(1, size // BYTES_PER_TOKEN), MOST_PROMPT)
 
     def words(self) -> tuple[int, ...]:
-        """Hashes, below TABLE, of the words that the model reads, in their order."""
+        """Hashes below TABLE, in order."""
         found: list[int] = []
         parts = (_texts(msgspec.json.decode(raw)) for name in TEXTS if memoryview(raw := getattr(self, name)))
         for text in islice(chain.from_iterable(parts), MOST_TEXTS):
@@ -101,7 +93,7 @@ class CallMeta(msgspec.Struct, frozen=True):
         return tuple(found[:MOST_WORDS])
 
     def kept(self) -> str:
-        """The field by which the call asks for what a backend keeps; empty for none."""
+        """Field that references stored objects, or empty."""
         for name in ("previous_response_id", "conversation"):
             if getattr(self, name) is not None:
                 return name
@@ -110,7 +102,7 @@ class CallMeta(msgspec.Struct, frozen=True):
 
 
 def read_meta(body: bytes) -> CallMeta:
-    """The fields of a JSON body; raises ApiError 400 where it is none."""
+    """Raises ApiError 400 for invalid JSON."""
     with refuse_unreadable():
         meta = msgspec.json.decode(body, type=CallMeta)
     for name in LIMITS:
@@ -121,7 +113,7 @@ def read_meta(body: bytes) -> CallMeta:
 
 @contextmanager
 def refuse_unreadable() -> Iterator[None]:
-    """Raise ApiError 400 for a body, or a field of one, that is no JSON."""
+    """Raises ApiError 400 for invalid JSON."""
     try:
         yield
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -129,7 +121,7 @@ def refuse_unreadable() -> Iterator[None]:
 
 
 def read_deadline(meta: CallMeta, arrival: float) -> float | None:
-    """When the answer is wanted, in seconds of the clock by which it arrived; raises ApiError 400."""
+    """Seconds of the clock; raises ApiError 400."""
     if meta.deadline_ms is None:
         return None
     if not _is_count(meta.deadline_ms) or not 1 <= meta.deadline_ms <= LATEST:
@@ -138,7 +130,7 @@ def read_deadline(meta: CallMeta, arrival: float) -> float | None:
 
 
 def read_priority(meta: CallMeta) -> int:
-    """Lower is earlier, as in vLLM; 0 where the call has none. Raises ApiError 400."""
+    """Lower is earlier, as in vLLM; default 0. Raises ApiError 400."""
     if meta.priority is None:
         return 0
     if type(meta.priority) is not int or abs(meta.priority) >= 2**31:
@@ -147,7 +139,7 @@ def read_priority(meta: CallMeta) -> int:
 
 
 def read_cache_key(meta: CallMeta, client: str) -> str:
-    """A short name of the conversation that a client says the call belongs to; empty where it does not say."""
+    """The client's name of the conversation, shortened, or empty."""
     key = meta.prompt_cache_key
     if not isinstance(key, str) or not key:
         return ""
@@ -159,7 +151,6 @@ def _is_count(value: Any) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts of a prompt: one, a list of them, or messages with parts."""
     match value:
         case str():
             yield value
@@ -173,7 +164,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _refers(value: Any) -> bool:
-    """Whether a prompt, or a list of tools, names what a backend keeps; arguments of calls are no names."""
     match value:
         case list():
             return any(map(_refers, value))
@@ -185,7 +175,7 @@ def _refers(value: Any) -> bool:
 
 
 def salted(body: bytes, holder: str) -> bytes:
-    """The body with a `cache_salt` of its key, made with the client's own where it has one."""
+    """With a `cache_salt` from the key and the client's own."""
     fields = msgspec.json.decode(body, type=dict[str, Raw])
     salt = sha256(f"{holder}/".encode() + bytes(fields.get("cache_salt", b""))).hexdigest()
     return msgspec.json.encode(fields | {"cache_salt": Raw(f'"{salt}"'.encode())})

@@ -1,4 +1,4 @@
-"""The paths of a gateway: calls that generate take their turn, it tells what it knows, known paths are passed on."""
+"""The gateway's paths: generating calls are queued, others passed on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from server.gateway.passing import pass_call, pass_other, pass_through
 OWN = (
     *("/v1/requests", "/v1/requests/{id}", "/v1/requests/{id}/cancel", "/metrics", "/load", "/health", "/health/ready"),
     *("/health/live", "/openapi.json", "/", "/chat", "/dashboard/events", "/dashboard/{name}"),
-)
-"""Paths that mean the same as those of `lengthwise serve`."""
+)  # as in `lengthwise serve`
 
-# paths below /v1 of calls that take no turn; they count in their key's quota
+# not queued, but within the key's quota
 AT_ONCE = (
     *("embeddings", "rerank", "score", "classify", "pooling", "moderations", "estimate"),
     *("audio/speech", "audio/transcriptions", "audio/translations"),
@@ -60,5 +59,4 @@ OPERATIONS = (
         Operation(method, "/v1/{path:.+}", pass_other, f"{method}Rest", other=JSON, parameters=(REST,), rationed=True)
         for method in ("get", "post", "delete")
     ),
-)
-"""The first that matches a call is taken."""
+)  # first match counts

@@ -1,4 +1,4 @@
-"""A client's call under way, between the dispatcher that admits or ends it and its connection to a backend."""
+"""A call between dispatcher, client and backend."""
 
 from __future__ import annotations
 
@@ -18,30 +18,24 @@ from server.gateway.backend import Backend, Waiting
 
 @dataclass(eq=False, slots=True)
 class Passage:
-    """A call under way: where it may go, and its connection to there."""
-
     admitted: asyncio.Future[Backend]
     request: Request
     record: Record
-    asking: asyncio.Future[aiohttp.ClientResponse] | None = None
-    """The backend's answer, whose headers may not have come yet."""
-    over: bool = False
-    """Whether the dispatcher has ended it."""
-    as_stream: bytes | None = None
-    """The body that asks for its whole answer as a stream; None where it is asked for as it came."""
+    asking: asyncio.Future[aiohttp.ClientResponse] | None = None  # pending response
+    over: bool = False  # ended by the dispatcher
+    as_stream: bytes | None = None  # body that streams a whole answer, or None
 
     @property
     def streams(self) -> bool:
-        """Whether the first byte of its answer comes long before the last."""
+        """Starts long before it ends."""
         return self.record.stream or self.as_stream is not None
 
     @property
     def client(self) -> str:
-        """Who is served by it."""
+        """For fair sharing."""
         return self.request.client
 
     def go(self, backend: Backend) -> None:
-        """Send it to this backend."""
         tools = self.as_stream is not None and b'"tools"' in self.as_stream
         if not backend.merges or (tools and not backend.merges_tools):
             self.as_stream = None
@@ -49,7 +43,7 @@ class Passage:
             self.admitted.set_result(backend)
 
     def leave(self) -> None:
-        """Break it off: the backend sees its connection close."""
+        """The backend sees its connection close."""
         if self.asking is None:
             return
         if self.asking.done():
@@ -59,14 +53,14 @@ class Passage:
             self.asking.cancel()
 
     def end(self) -> None:
-        """The dispatcher is done with it; if nothing was sent, its client gets the reason."""
+        """The client gets the reason if nothing was sent."""
         self.over = True
         if not self.admitted.done():
             self.admitted.set_exception(self.failure())
         self.leave()
 
     def failure(self) -> ApiError:
-        """The error of a call that was ended from this side."""
+        """Of a call ended from this side."""
         with suppress(ApiError):
             self.record.check()
             return failure_error(self.request.failure, "the request was given up, or its backend is gone")
@@ -75,7 +69,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """All calls under way, by their rows; an observer of the scheduler's requests. Event loop only."""
+    """By row; observes the scheduler's requests. Event loop only."""
 
     open: dict[RowId, Waiting] = field(default_factory=dict)
 
@@ -83,7 +77,6 @@ class Passages:
         return
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        """Break off what has not come to its own end."""
         passage = self.open.get(request.row_id)
         if isinstance(passage, Passage) and reason in (None, FinishReason.ERROR):
             passage.end()

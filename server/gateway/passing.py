@@ -1,7 +1,5 @@
-"""A client's call on its way through the gateway: read, queued, sent to a backend, and its answer passed back.
-
-Bytes are passed on as they came, both ways. Nothing is sent to the client before the backend answers, so a call whose
-backend fails goes to another as long as no byte of its answer has come.
+"""Reads, queues and forwards a call, bytes unchanged both ways; it may be retried elsewhere until its answer's first
+byte.
 """
 
 from __future__ import annotations
@@ -43,24 +41,22 @@ from server.gateway.relay import NotWhole, relay
 from server.http.access import spend_tokens
 from server.http.proxy import replied_headers
 
-MOST_LOST = 5
-"""Times that a call may meet a backend that breaks off before its answer: it could be what kills them."""
+MOST_LOST = 5  # failures before an answer, which the call may cause
 
-UNSTATED = 4096
-"""Tokens that an answer may have where its call does not say."""
+UNSTATED = 4096  # tokens of an answer without max_tokens
 
-# beginnings of paths below /v1 that show or change what a backend keeps for who called before
+# paths below /v1 to data stored at backends
 KEEPING = frozenset(
     {
         *("files", "uploads", "batches", "responses", "conversations", "threads", "assistants", "vector_stores"),
         *("containers", "fine_tuning", "videos"),
     }
 )
-MINGLED = frozenset({"chat", "messages", "requests"})  # beginnings of paths of which some do so
+MINGLED = frozenset({"chat", "messages", "requests"})  # partly so
 
 
 async def pass_call(request: web.Request) -> web.StreamResponse:
-    """Answer a call by a backend, once its turn has come; raises ApiError 400, 408, 413, 429, 499, 502, 503 or 504."""
+    """Raises ApiError 400, 408, 413, 429, 499, 502, 503 or 504."""
     async with hold_body(request) as body:
         return await _queue(request, body)
 
@@ -104,8 +100,7 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
 
 
 def _read(body: bytes, path: str, apart: bool) -> tuple[CallMeta, tuple[int, ...], bytes | None]:
-    """What scheduling needs of a body, its words, and the body that asks for its answer as a stream. Raises ApiError
-    400, and 403 for what is not kept `apart` by key."""
+    """Fields, words, and the streaming body. Raises ApiError 400, and 403 for what keys are not kept `apart` in."""
     if len(body) >= LARGE:
         check_parts(body)
     meta = read_meta(body)
@@ -132,7 +127,6 @@ def _open_passage(app: web.Application, record: Record, queued: Request) -> Iter
 
 
 async def _serve(request: web.Request, body: bytes, passage: Passage) -> web.StreamResponse:
-    """Wait for the call's turn and pass it on, again where a backend fails before the answer's first byte."""
     lost = 0
     while True:
         backend = await passage.admitted
@@ -162,8 +156,7 @@ async def _serve(request: web.Request, body: bytes, passage: Passage) -> web.Str
 
 
 async def pass_other(request: web.Request) -> web.StreamResponse:
-    """Pass on a call to a path that shows what a backend keeps, or that is not known; raises ApiError 400, 403, 404
-    or 503."""
+    """For stored objects and unknown paths; raises ApiError 400, 403, 404 or 503."""
     path, settings = plain_path(request), request.app[BACKENDS]
     first = path.split("/")[2]
     if first in KEEPING | MINGLED and are_one(request.app):
@@ -174,8 +167,7 @@ async def pass_other(request: web.Request) -> web.StreamResponse:
 
 
 async def pass_through(request: web.Request) -> web.StreamResponse:
-    """Pass on a call that takes no turn, such as the list of models, to a backend that answers; raises ApiError 400,
-    502 or 503."""
+    """Not queued; raises ApiError 400, 502 or 503."""
     async with hold_body(request) as body:
         if TICKET in request:
             request[TICKET].spend(min(len(body) // BYTES_PER_TOKEN, MOST_PROMPT))

@@ -1,4 +1,4 @@
-"""Questions to backends: whether one that failed is there again, and how much room it has where it tells."""
+"""Probes backends for recovery and capacity."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from scheduler.dispatcher import Dispatcher
 from server.gateway.backend import ROOM, Backend
 from server.http.proxy import passed_headers
 
-PERIOD = 0.5
-"""Seconds between two questions to a backend that failed, or to one at work that tells how many wait."""
+PERIOD = 0.5  # seconds between probes
 
 PATIENCE = aiohttp.ClientTimeout(5.0)
 
-LARGEST = 2**20  # bytes of an answer that are read
-MOST_ENGINES = 64  # engines of a backend whose pages are counted
+LARGEST = 2**20  # bytes read of an answer
+MOST_ENGINES = 64  # counted at a backend
 MOST_SLOTS = 65536
 
 log = logging.getLogger(__name__)
 
+# vLLM's GET /metrics: pages of each engine's KV cache
 PAGES = re.compile(rb"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
-"""The labels in which vLLM's GET /metrics tells of the pages for K and V of each of its engines."""
 
 
-SALTING = re.compile(rb"^vllm:", re.MULTILINE)  # metrics of vLLM, and of `lengthwise serve`
+SALTING = re.compile(rb"^vllm:", re.MULTILINE)  # vLLM, and `lengthwise serve`
 NUMBER = rb"(?:\{.*\})? ([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e\+?[0-9]{1,3})?)$"
 WAITING = re.compile(rb"^(?:vllm:num_requests_waiting|sglang:num_queue_reqs|llamacpp:requests_deferred)" + NUMBER, re.M)
 RUNNING = re.compile(
@@ -41,13 +40,13 @@ RUNNING = re.compile(
 
 
 class _Props(msgspec.Struct, frozen=True):
-    """The part of llama.cpp's answer to GET /props that is read."""
+    """Of llama.cpp's GET /props."""
 
     total_slots: Any = None
 
 
 async def watch_backends(backends: Sequence[Backend], dispatcher: Dispatcher, session: aiohttp.ClientSession) -> None:
-    """Ask those that fail again and again until they answer; never returns."""
+    """Never returns."""
     while True:
         await asyncio.sleep(PERIOD)
         failed = {worker.index for worker in dispatcher.workers if worker.fault is not None}
@@ -64,10 +63,10 @@ async def _try_again(backend: Backend, session: aiohttp.ClientSession) -> None:
 
 
 async def learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:
-    """Ask for the backend's room, and whether it takes salts, before it is sent a call."""
+    """Capacity and salts, before the first call."""
     root = backend.url.removesuffix("/v1")
     if (told := await _ask(f"{root}/props", backend, session)) is not None:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # it is no llama.cpp
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # not llama.cpp
             slots = msgspec.json.decode(told, type=_Props).total_slots
             if type(slots) is int and 1 <= slots <= MOST_SLOTS:
                 backend.slots.learn(slots)
@@ -86,7 +85,6 @@ async def _ask_queue(backend: Backend, session: aiohttp.ClientSession) -> None:
 
 
 def _tell_queue(backend: Backend, metrics: bytes) -> bool:
-    """Tell the slots how many calls wait and run, and whether the backend says so."""
     waiting, running = (_sum(one, metrics) for one in (WAITING, RUNNING))
     if waiting is None or running is None:
         return False
@@ -95,25 +93,24 @@ def _tell_queue(backend: Backend, metrics: bytes) -> bool:
 
 
 def _sum(name: re.Pattern[bytes], metrics: bytes) -> int | None:
-    """The sum over all engines; None where none tells."""
+    """Over all engines, or None."""
     found = [float(one) for one in name.findall(metrics)]
     return int(sum(found)) if found and 0 <= sum(found) < ROOM else None
 
 
 def _tokens(labels: bytes) -> int:
-    """Tokens in an engine's pages: a product is too much where some layers keep a window only."""
     told = _label(b"kv_cache_size_tokens", labels)
     return told or _label(b"num_gpu_blocks", labels) * _label(b"block_size", labels)
 
 
 def _label(name: bytes, labels: bytes) -> int:
-    """The number that a label has; 0 where it has none."""
+    """0 if absent."""
     found = re.search(rb'\b%b="(\d{1,15})"' % name, labels)
     return int(found[1]) if found else 0
 
 
 async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> bytes | None:
-    """The body of a good answer; None for any other."""
+    """Body of a 2xx response, or None."""
     headers = [*passed_headers({}, backend.key), ("Connection", "close")]
     try:
         async with session.get(url, headers=headers, timeout=PATIENCE, allow_redirects=False) as answer:
@@ -126,6 +123,6 @@ async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> by
             return bytes(body) if answer.status < 500 and (answer.status == 200 or url.endswith("/models")) else None
     except (aiohttp.ClientError, TimeoutError):
         return None
-    except Exception:  # no answer may end the watch over the other backends
+    except Exception:  # no answer may stop the watch
         log.exception("%s cannot be read", url)
         return None

@@ -1,8 +1,5 @@
-"""A backend's answer on its way to the client: the bytes as they came, or one whole answer that is made of a stream.
-
-A piece that comes while its task waits for one is passed on by the connection that received it: a task that wakes for
-each token would cost as much as the token's way through both connections. Nothing else happens for a piece than that
-its events are counted.
+"""Forwards a backend's answer as bytes, or as one body made from a stream. The receiving connection forwards pieces
+directly: waking a task for each token would double the cost.
 """
 
 from __future__ import annotations
@@ -25,36 +22,33 @@ from server.gateway.passage import Passage
 from server.gateway.usage import read_tokens
 from server.http.proxy import replied_headers, without
 
-PIECES = 64  # last pieces of an answer, in which its usage is looked for
+PIECES = 64  # last pieces searched for usage
 EVENT = b"data: "
 DONE = b"data: [DONE]"
-EMPTY = 3
-"""Last events of a stream that may bring no token: the end, the usage, and DONE."""
+EMPTY = 3  # last events without tokens: end, usage, [DONE]
 FINISHED = re.compile(
     rb'"(?:finish_reason|stop_reason)"\s*:\s*"|"type"\s*:\s*"(?:response\.(?:completed|incomplete|failed)|message_stop)"'
 )
-LONGEST = 2**16  # bytes of an event that is looked into
-OF_STREAMS = frozenset({"content-type", "cache-control", "x-accel-buffering"})
-"""Headers of a stream that its whole answer does not have."""
+LONGEST = 2**16  # bytes examined of an event
+OF_STREAMS = frozenset({"content-type", "cache-control", "x-accel-buffering"})  # headers of streams only
 
 
-DOUBTFUL = frozenset({200, 400, 422})
-"""Statuses by which a backend may say that it has no such streams."""
+DOUBTFUL = frozenset({200, 400, 422})  # statuses that may mean that streams are unsupported
 
 
 class NotWhole(Exception):
-    """An answer that was asked for as a stream is none from which the whole answer can be made."""
+    """The stream does not make a whole answer."""
 
 
 async def relay(
     request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: Passage
 ) -> web.StreamResponse:
-    """Send the client what the backend answers. Raises NotWhole and aiohttp.ClientError before the first byte only."""
+    """Raises NotWhole and aiohttp.ClientError before the first byte only."""
     streams = "event-stream" in answer.headers.get("Content-Type", "")
     if passage.as_stream is not None and (answer.status != 200 or not streams):
         if answer.status in DOUBTFUL:
             raise NotWhole
-        passage.as_stream = None  # any other error is the call's own
+        passage.as_stream = None  # other errors are the call's own
     piece = await answer.content.readany()  # until here another backend may answer
     way = _Relay(request, answer, backend, passage, streams, request.protocol)
     way.take(piece)
@@ -64,7 +58,7 @@ async def relay(
 
 
 class _Shortcut(aiohttp.StreamReader):
-    """Gives its relay what comes while the relay's task waits for more, which the task need not wake for."""
+    """Forwards what comes without waking the relay's task."""
 
     __slots__ = ()
 
@@ -78,32 +72,23 @@ class _Shortcut(aiohttp.StreamReader):
 
 @dataclass(eq=False, slots=True)
 class _Relay:
-    """One answer on its way."""
-
     request: web.Request
     answer: aiohttp.ClientResponse
     backend: Backend
     passage: Passage
-    streams: bool
-    """Whether the backend sends it as a stream."""
+    streams: bool  # sent as a stream
     client: web.RequestHandler
     size: int = 0
-    begun: bool = False
-    """Whether anything but events without content has come."""
-    line: bytes = b""
-    """The beginning of an event, until one brings something."""
-    events: int = 0
-    """Those that have come since then."""
-    told: int = 0
-    """Tokens that the backend's port was told of."""
+    begun: bool = False  # first content has come
+    line: bytes = b""  # events without content so far
+    events: int = 0  # since then
+    told: int = 0  # tokens reported
     tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=PIECES))
-    put: Callable[[bytes], object] = bytes
-    """Passes a piece on; the first one is only counted."""
-    chunked: bool = False
-    """Whether pieces are passed on in HTTP's chunks."""
+    put: Callable[[bytes], object] = bytes  # forwards pieces after the first
+    chunked: bool = False  # HTTP chunks
 
     async def pass_on(self, piece: bytes) -> web.StreamResponse:
-        """Send the first piece at once, headers included, and those behind it as they come."""
+        """Headers with the first piece."""
         response = web.StreamResponse(status=self.answer.status, headers=replied_headers(self.answer.headers))
         if not self.streams:
             response.content_length = self.answer.content_length
@@ -124,7 +109,7 @@ class _Relay:
         return response
 
     async def merge(self, piece: bytes) -> web.StreamResponse:
-        """Make the whole answer of its stream; nothing is sent before. Raises NotWhole and aiohttp.ClientError."""
+        """Raises NotWhole and aiohttp.ClientError before anything is sent."""
         merged = Merged()
         self.put = merged.add
         merged.add(piece)
@@ -140,7 +125,6 @@ class _Relay:
         return response
 
     def take(self, piece: bytes) -> None:
-        """Count the events of a piece and pass it on."""
         self.tail.append(piece)
         self.size += len(piece)
         if self.begun:
@@ -150,7 +134,6 @@ class _Relay:
         self.put(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
 
     def _look(self, piece: bytes) -> None:
-        """Begin the answer with the first event that brings something."""
         lines = (self.line + piece).split(b"\n")
         first = next((place for place, line in enumerate(lines[:-1]) if brings(line)), None)
         self.line = lines[-1]
@@ -160,9 +143,9 @@ class _Relay:
             self.backend.begin(self.passage.request.row_id, self.count)
 
     async def _read_on(self) -> None:
-        """Take all that still comes, as fast as the client reads. Raises aiohttp.ClientError."""
+        """With backpressure. Raises aiohttp.ClientError."""
         content = self.answer.content
-        if self.answer.connection is not None:  # else all has come
+        if self.answer.connection is not None:  # otherwise complete
             vars(self.answer.connection.protocol)["relay"] = self
             content.__class__ = _Shortcut
         while piece := await content.readany():
@@ -170,14 +153,13 @@ class _Relay:
             await self.request.writer.drain()
 
     def count(self) -> int:
-        """Tokens since the last call: the first event counts at once, those that may bring none only at the end."""
+        """Since the last call; possibly empty last events count at the end only."""
         more = max(0, self.events - self.told - EMPTY if self.told else min(1, self.events)) if self.streams else 0
         self.told += more
         return more
 
     def _end(self, error: str | None) -> None:
-        """Tell the port that the answer is over, and of the rest of its tokens, by its usage where that came: they are
-        at most as many as the call allows, or as the answer has bytes."""
+        """Report the remaining tokens, by usage if known, bounded by the call's limit and the bytes."""
         tail, request = b"".join(self.tail), self.passage.request
         stated = read_tokens(tail, streams=self.streams) if self.answer.status == 200 else None
         counted = self.streams * max(0, self.events - tail.count(DONE))
@@ -188,9 +170,6 @@ class _Relay:
 
 
 async def _break_off(response: web.StreamResponse, error: ApiError, *, streams: bool, done: bool) -> None:
-    """End an answer of which a part was sent: a stream by an event with the error unless it was `done`, any other by
-    closing.
-    """
     if streams:
         with suppress(ConnectionError):
             if not done:

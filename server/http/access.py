@@ -1,7 +1,4 @@
-"""Access to the API: a key on every operation that is not open, where keys are set, and the quota of each key.
-
-The holder of a key is noted on the request, for all who keep clients apart.
-"""
+"""API keys, where set, and their quotas; the holder is noted on the request."""
 
 from __future__ import annotations
 
@@ -20,23 +17,19 @@ from server.http.keys import Keyring
 
 HOLDER = web.RequestKey("holder", str)
 
-ALL = "everybody"
-"""Holder of all requests where no keys are set."""
+ALL = "everybody"  # without keys
 
 
-LIMITED = ("requests_per_minute", "max_concurrent_requests", "tokens_per_minute")
-"""Settings that limit what a key may ask for."""
+LIMITED = ("requests_per_minute", "max_concurrent_requests", "tokens_per_minute")  # settings of quotas
 
-WINDOW = 60.0
-"""Seconds in which arrivals are counted."""
+WINDOW = 60.0  # seconds
 
-RETRY_AFTER = 1.0
-"""Seconds after which one who has too many requests under way may try again: when one of them ends is unknown."""
+RETRY_AFTER = 1.0  # seconds, for concurrency limits
 
 
 @dataclass(slots=True)
 class _Window:
-    """What was counted in the last WINDOW seconds."""
+    """Counts of the last WINDOW seconds."""
 
     counted: deque[tuple[float, int]] = field(default_factory=deque)
     total: int = 0
@@ -46,7 +39,7 @@ class _Window:
         self.total += amount
 
     def wait(self, most: int, now: float) -> float:
-        """Seconds until less than `most` is counted; 0 where it is."""
+        """Seconds until below `most`."""
         while self.counted and self.counted[0][0] <= now - WINDOW:
             self.total -= self.counted.popleft()[1]
         left = self.total
@@ -66,7 +59,7 @@ class _Use:
 
 @dataclass(slots=True)
 class Share:
-    """The part of a holder's quota that one request has."""
+    """Of a quota, of one request."""
 
     holder: str
     limits: Admission
@@ -74,24 +67,21 @@ class Share:
 
 
 class Quota:
-    """Counts exactly, so its memory is bounded by what it lets through in a minute."""
+    """Exact, so memory is bounded by a minute's admissions."""
 
     def __init__(self, limits: Admission) -> None:
-        """`limits` are those of requests that a client waits for."""
+        """Interactive `limits`."""
         self.interactive = limits
         halves = {name: max(1, limit // 2) for name in LIMITED if (limit := getattr(limits, name))}
-        self.background = replace(limits, **halves)
-        """Limits of lines of batches, which so leave half to their holder's other requests."""
+        self.background = replace(limits, **halves)  # of batch lines: half
         self._uses: defaultdict[str, _Use] = defaultdict(_Use)
 
     def enter(self, holder: str, now: float, limits: Admission | None = None) -> Share:
-        """A request begins, within `interactive` unless other limits are given. Raises ApiError 429; one that is
-        refused counts for nothing.
-        """
+        """Within `interactive` unless others are given. Raises ApiError 429; refusals do not count."""
         use, limits = self._uses[holder], limits or self.interactive
         if limits.max_concurrent_requests is not None:
             self._check_concurrent(use, limits, 1)
-        # Tokens are known when they are spent, so the request that goes beyond the quota is the last for a while.
+        # Tokens are counted afterwards, so one request may exceed the quota.
         if (most := limits.tokens_per_minute) is not None and (wait := use.tokens.wait(most, now)):
             raise _exceeded(f"this key has used {use.tokens.total} tokens in a minute, and may use {most}", wait)
         if (most := limits.requests_per_minute) is not None:
@@ -102,9 +92,7 @@ class Quota:
         return Share(holder, limits, 1)
 
     def count_answers(self, share: Share, answers: int) -> None:
-        """Count all answers that a call asks for, one at least. Raises ApiError 429, after which it has none, or
-        400 where its key may have so many at no time.
-        """
+        """One at least. Raises ApiError 429, releasing all, or 400 beyond the key's limit."""
         most = self.interactive.max_concurrent_requests
         if most is not None and answers > most:
             message = f"{answers} answers are more than the {most} that this key may have at a time"
@@ -118,17 +106,15 @@ class Quota:
         share.answers = answers
 
     def spend(self, holder: str, tokens: int, now: float) -> None:
-        """Count tokens that a request has read or made."""
+        """Prompt and generated."""
         if self.interactive.tokens_per_minute is not None and tokens:
             self._uses[holder].tokens.add(tokens, now)
 
     def leave(self, share: Share) -> None:
-        """A request that was let in is over."""
         self._uses[share.holder].under_way -= share.answers
         share.answers = 0
 
     def _check_concurrent(self, use: _Use, limits: Admission, answers: int) -> None:
-        """A request with nothing beside it has the whole quota, whatever its own limits."""
         most = (limits if use.under_way else self.interactive).max_concurrent_requests
         if most is not None and use.under_way + answers > most:
             message = f"{use.under_way} answers of this key are under way, and {most} may be at a time"
@@ -141,8 +127,6 @@ def _exceeded(message: str, retry_after: float) -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The keys, and the quota of each."""
-
     keys: Keyring = field(default_factory=Keyring)
     quota: Quota = field(default_factory=lambda: Quota(Admission()))
 
@@ -151,14 +135,13 @@ ACCESS = web.AppKey("access", Access)
 
 
 def holder_of(request: web.Request) -> str | None:
-    """The name of the API key that a request came with; None where no keys are set, or before one was checked."""
+    """None without keys, or before the check."""
     return request.get(HOLDER)
 
 
 def client_of(request: web.Request, user: str | None) -> str:
-    """The client between whom and others service is shared out: its API key, else its address, and behind a slash who
-    it says that it is in the body's `user`. Names are those of keys, or hashes, since metrics and the dashboard show
-    them; empty where nothing tells clients apart.
+    """For fair sharing: API key, else address, then slash and the body's `user`; hashed, since metrics show them. Empty
+    if unknown.
     """
     if HOLDER in request:
         return request[HOLDER]
@@ -170,12 +153,12 @@ def client_of(request: web.Request, user: str | None) -> str:
 
 
 def spend_tokens(app: web.Application, holder: str | None, tokens: int) -> None:
-    """Count tokens that were read or made for a holder of a key; None where no keys are set."""
+    """None without keys."""
     app[ACCESS].quota.spend(holder or ALL, tokens, app[DISPATCHER].now())
 
 
 def check_key(keys: Keyring, headers: Mapping[str, str]) -> str:
-    """The holder of the key that a request brings; raises ApiError 401 where it is none of these."""
+    """Raises ApiError 401."""
     holder = keys.holder(_read_key(headers))
     if holder is None:
         raise _unauthorized(headers)
@@ -183,11 +166,7 @@ def check_key(keys: Keyring, headers: Mapping[str, str]) -> str:
 
 
 def _read_key(headers: Mapping[str, str]) -> str:
-    """The key that a request brings; empty for none.
-
-    As a bearer token, as the password of the basic scheme, which is what browsers ask their users for, or in
-    x-api-key, where Anthropic's clients put it.
-    """
+    """From a bearer token, basic password (browsers) or x-api-key (Anthropic's clients); empty if absent."""
     scheme, _, rest = headers.get("Authorization", "").partition(" ")
     match scheme.lower():
         case "bearer":
@@ -205,7 +184,6 @@ def _password(encoded: str) -> str:
 
 
 def _unauthorized(headers: Mapping[str, str]) -> ApiError:
-    """Browsers that ask for a page are told that they may ask their user; programs get no such question."""
     message = "this server wants a key of its own: send it as `Authorization: Bearer KEY`"
     if "Authorization" in headers:
         message = "the API key is not one of this server's"

@@ -1,4 +1,4 @@
-"""The parts between the network and the endpoints, from the configuration: keys, origins, certificate, connections."""
+"""The HTTP front: keys, origins, certificate, connections."""
 
 from __future__ import annotations
 
@@ -29,16 +29,13 @@ if TYPE_CHECKING:
 
 ANY = "*"
 HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
-FOREIGN = frozenset({"cross-site", "same-site"})
-"""Values of Sec-Fetch-Site, which only a browser can set, for pages of other origins."""
-EXPOSED = "x-request-id, Retry-After, retry-after-ms"
-"""Headers of answers that pages may read, beside the usual ones."""
-REMEMBERED = "600"
-"""Seconds for which a browser may remember what it was allowed."""
+FOREIGN = frozenset({"cross-site", "same-site"})  # Sec-Fetch-Site, set by browsers only
+EXPOSED = "x-request-id, Retry-After, retry-after-ms"  # readable by pages
+REMEMBERED = "600"  # seconds of preflight caching
 
 
 def _foreign(request: web.Request, origin: str) -> bool:
-    """Whether a page of another origin calls. Browsers tell so only over https and on localhost: else compare names."""
+    """Browsers send Sec-Fetch-Site over https and on localhost only: else compare names."""
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site in FOREIGN
@@ -46,7 +43,7 @@ def _foreign(request: web.Request, origin: str) -> bool:
 
 
 async def add_origin_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Say on each response which page may read it."""
+    """CORS."""
     settings, origin = request.app[FRONT].settings, request.headers.get("Origin")
     if not settings.allowed_origins:
         return
@@ -66,7 +63,7 @@ def _preflight(request: web.Request, settings: FrontConfig) -> web.Response:
     wanted_method = request.headers["Access-Control-Request-Method"]
     wanted_headers = request.headers.get("Access-Control-Request-Headers", "")
     headers = {"Access-Control-Max-Age": REMEMBERED}
-    # * is spelled out: to browsers it means neither Authorization nor anything of a request with credentials.
+    # Spelled out: * excludes Authorization and credentials.
     methods, names = settings.allowed_methods, settings.allowed_headers
     headers["Access-Control-Allow-Methods"] = wanted_method if ANY in methods else ", ".join(methods)
     headers["Access-Control-Allow-Headers"] = wanted_headers if ANY in names else ", ".join(names)
@@ -76,24 +73,23 @@ def _preflight(request: web.Request, settings: FrontConfig) -> web.Response:
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-Hosts: TypeAlias = frozenset[str]
-"""Host names that may be asked for, without ports and in lower case."""
+Hosts: TypeAlias = frozenset[str]  # lower case, no ports
 
 
 def local_hosts(bound: str, more: Iterable[str]) -> Hosts:
-    """The names of this machine alone, the address that is listened on, and those that the user adds."""
+    """Of this machine, the listening address and the user's."""
     host = bound if ":" not in bound or bound.startswith("[") else f"[{bound}]"
     return LOCAL | {name_of(name) for name in (host, *more)}
 
 
 def name_of(host: str) -> str:
-    """A Host header without its port."""
+    """Of a Host header."""
     name, colon, port = host.strip().lower().rpartition(":")
     return (name if colon and (port.isdigit() or not port) else host.strip().lower()).removesuffix(".")
 
 
 def check_host(hosts: Hosts, host: str) -> None:
-    """Raise ApiError 421 for a Host header that names none of these hosts. A call without one comes from no browser."""
+    """Raises ApiError 421 for a foreign Host; calls without one are no browser's."""
     if host and (name := name_of(host)) not in hosts:
         message = f"this server does not answer as {name[:256]!r}; --allowed-hosts names the hosts that it answers as"
         raise ApiError(421, message, code="host_not_allowed")
@@ -104,15 +100,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """By default open to all that can connect, but to no page of another origin."""
+    """Open by default, except to foreign origins."""
 
     access: Access = field(default_factory=Access)
     settings: FrontConfig = field(default_factory=FrontConfig)
-    hosts: Hosts | None = None
-    """Names under which it answers; None for any."""
+    hosts: Hosts | None = None  # None for any
     tls: ssl.SSLContext | None = None
-    tracing: TracerProvider | None = None
-    """Where spans of calls go; None for nowhere."""
+    tracing: TracerProvider | None = None  # None without tracing
 
 
 OPEN = Front()
@@ -122,8 +116,7 @@ FRONT = web.AppKey("front", Front)
 
 @web.middleware
 async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse calls by foreign names, where names are checked, by pages that may not call, and without a key of ours,
-    where keys are set; answer a browser's question whether a page may."""
+    """Middleware: hosts, origins, keys, preflights."""
     front, origin = request.app[FRONT], request.headers.get("Origin")
     if front.hosts is not None:
         check_host(front.hosts, request.headers.get("Host", ""))
@@ -141,14 +134,14 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
-    """The front of a server with these settings; raises ConfigError."""
+    """Raises ConfigError."""
     if config.allow_credentials and ANY in config.allowed_origins:
         raise ConfigError("--allow-credentials needs --allowed-origins that are named one by one, not *")
     keys = load_keys(config.api_key, config.api_key_file, environ)
     return Front(
         access=Access(keys, Quota(config)),
         settings=config,
-        # None where other machines can reach the server, or no browser can.
+        # Unless other machines, or no browser, can reach the server.
         hosts=local_hosts(config.host, config.allowed_hosts)
         if not len(keys) and config.uds is None and is_loopback(config.host)
         else None,
@@ -158,7 +151,7 @@ def build_front(config: FrontConfig, environ: Mapping[str, str]) -> Front:
 
 
 def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """The context of a server for TLS 1.2 and later; None without a certificate. Raises ConfigError."""
+    """TLS 1.2 or later; None without a certificate. Raises ConfigError."""
     if certificate is None:
         if key is not None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile")
@@ -167,13 +160,12 @@ def tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(certificate, key, password=_refuse)
-    except OSError as error:  # ssl.SSLError among them
+    except OSError as error:  # including ssl.SSLError
         raise ConfigError(_explain(error, certificate, key)) from None
     return context
 
 
 def _refuse() -> str:
-    """Give no password, as a service has no terminal to ask for one."""
     return ""
 
 
@@ -186,9 +178,8 @@ def _explain(error: OSError, certificate: Path, key: Path | None) -> str:
 
 @contextmanager
 def reload_on_hangup(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> Iterator[None]:
-    """Read keys and certificate anew at each SIGHUP; where they cannot be used, those from before stay.
-
-    On a terminal SIGHUP ends the process, as ever: it means that the terminal is gone. Event loop's thread only.
+    """On SIGHUP, keeping the old ones on errors; on a terminal SIGHUP ends the process as usual. Event loop's thread
+    only.
     """
     if os.isatty(0):
         yield
@@ -202,13 +193,9 @@ def reload_on_hangup(front: Front, config: FrontConfig, environ: Mapping[str, st
 
 
 def _reload(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> None:
-    """Take keys and certificate anew from where they came from, both or neither.
-
-    Quotas stay, and so do the weights by which service is shared out. Connections that are open keep their certificate.
-    """
     try:
         keys = load_keys(config.api_key, config.api_key_file, environ)
-        tls_context(config.ssl_certfile, config.ssl_keyfile)  # tried apart: a chain without its key is half taken
+        tls_context(config.ssl_certfile, config.ssl_keyfile)  # separately: a chain without its key is half loaded
     except ConfigError as error:
         log.error("SIGHUP: keys and certificate stay as they were: %s", error)
         return

@@ -1,4 +1,4 @@
-"""API keys: where they come from, and whose a presented one is. Only digests are kept, and no message shows a key."""
+"""API keys, kept as digests and never shown."""
 
 from __future__ import annotations
 
@@ -15,32 +15,28 @@ from server.cli.settings import ConfigError
 
 log = logging.getLogger(__name__)
 
-CREDENTIAL = "api-keys"
-"""Name of the systemd credential (LoadCredential=api-keys:FILE) that holds keys like --api-key-file."""
+CREDENTIAL = "api-keys"  # systemd credential (LoadCredential=api-keys:FILE), like --api-key-file
 
-SHORT = 16
-"""Characters below which a key can be guessed."""
+SHORT = 16  # shorter keys can be guessed
 
 
 class Keyring:
-    """Keys that open the API; none: it is open to all."""
+    """None: open to all."""
 
     def __init__(self, keys: Iterable[str] = (), weights: Mapping[str, float] = MappingProxyType({})) -> None:
-        """`weights` are those of keys; 1 for all others."""
+        """`weights` default to 1."""
         given = {_digest(key): weights.get(key, 1.0) for key in keys}
         self._digests = tuple(given)
-        self.shares = {_holder(digest): weight for digest, weight in given.items()}
-        """Each holder's weight, where service is shared out."""
+        self.shares = {_holder(digest): weight for digest, weight in given.items()}  # by holder, for fair sharing
 
     def replace(self, other: Keyring) -> None:
-        """Take the keys of another keyring in place of these."""
         self._digests, self.shares = other._digests, other.shares
 
     def __len__(self) -> int:
         return len(self._digests)
 
     def holder(self, presented: str) -> str | None:
-        """The first digits of a key's digest, which name its holder; None for no key of ours. Takes as long for any."""
+        """First digits of the digest, or None; constant time."""
         digest = _digest(presented)
         found = [known for known in self._digests if compare_digest(digest, known)]
         return _holder(found[0]) if found else None
@@ -55,7 +51,7 @@ def _holder(digest: bytes) -> str:
 
 
 def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> Keyring:
-    """The keys of all sources together. Raises ConfigError, also where a source holds none."""
+    """Raises ConfigError, also for an empty source."""
     keys = read_keys(given, file, environ)
     if file is not None and file.stat().st_mode & stat.S_IROTH:
         log.warning("%s can be read by everybody on this machine: chmod 600 it", file)
@@ -65,7 +61,7 @@ def load_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str
 
 
 def read_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str]) -> dict[str, float]:
-    """The keys of all sources, with their weights."""
+    """With weights."""
     keys = {_check(key, "--api-key"): 1.0 for key in given}
     if file is not None:
         keys |= read_key_file(file, f"--api-key-file {file}")
@@ -76,11 +72,11 @@ def read_keys(given: Sequence[str], file: Path | None, environ: Mapping[str, str
 
 
 def read_key_file(file: Path, source: str) -> dict[str, float]:
-    """A key a line, and behind it its weight if it has one; blank lines and those that begin with # are none."""
+    """One a line with optional weight; # comments."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        # Not what was read, which may be a key.
+        # What was read may be a key.
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"{source} cannot be read: {reason}") from None
     stripped = [(number, line.strip()) for number, line in enumerate(lines, 1)]
@@ -91,7 +87,6 @@ def read_key_file(file: Path, source: str) -> dict[str, float]:
 
 
 def _read_line(line: str, source: str) -> tuple[str, float]:
-    """A key and its weight."""
     key, *rest = line.split()
     try:
         weight = float(*rest) if rest else 1.0

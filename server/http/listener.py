@@ -1,8 +1,5 @@
-"""Connections: how many there may be, how long one may idle or leave what it is sent unread, and errors as the API has
-them where aiohttp would speak plain text.
-
-What aiohttp leaves open by default is closed here: an idle connection lives for an hour, half a header or an unread
-answer for ever, and connections are not counted.
+"""Bounds connections, idle times and unread data, all unlimited in aiohttp, and words its plain-text errors as the
+API's.
 """
 
 from __future__ import annotations
@@ -24,20 +21,16 @@ from server.http.request_id import HEADER, request_id
 
 log = logging.getLogger(__name__)
 
-IDLE_TIMEOUT = 30.0
-"""Seconds from one request to the whole header of the next; for the first, from the connection's beginning."""
-LINGER = 2.0
-"""Seconds for which the rest of a refused request is read, so that its sender gets to see the refusal."""
+IDLE_TIMEOUT = 30.0  # seconds until a request's whole header
+LINGER = 2.0  # seconds that a refused request is still read, so that its sender sees the refusal
 HANDSHAKE_TIMEOUT = 10.0
-BACKLOG = 1024
-"""Connections that the system keeps until they are accepted."""
+BACKLOG = 1024  # accept queue
 
-OWN_FILES = 256
-"""Files that are no connections: weights, libraries, the journal, devices."""
+OWN_FILES = 256  # other than connections
 
 
 def require_c_parser() -> None:
-    """Raise UserError for aiohttp's Python parser, which took malformed requests apart unlike proxies do."""
+    """Raises UserError for aiohttp's Python parser, lax about malformed requests."""
     if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
         raise UserError(
             "aiohttp runs without its C parser, which is not safe: unset AIOHTTP_NO_EXTENSIONS, "
@@ -46,7 +39,7 @@ def require_c_parser() -> None:
 
 
 def raise_file_limit(connections: int) -> None:
-    """Let each connection have its file; shells allow 1024 by default, and more may be asked for."""
+    """One a connection; shells default to 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OWN_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -62,8 +55,6 @@ def raise_file_limit(connections: int) -> None:
 
 
 class Connection(web.RequestHandler):
-    """One connection."""
-
     __slots__ = ("_listener", "_send_timeout", "_stalled")
 
     def __init__(self, server: web.Server, listener: Listener, send_timeout: float) -> None:
@@ -73,7 +64,7 @@ class Connection(web.RequestHandler):
             keepalive_timeout=IDLE_TIMEOUT,
             lingering_time=LINGER,
             access_log=None,  # type: ignore[arg-type]  # which is how to have none
-            # aiohttp would unpack on the loop, also the rest of a refused body (server/api/input/body.py unpacks).
+            # aiohttp would unpack on the loop, even refused bodies (see server/api/input/body.py)
             auto_decompress=False,
         )
         self._listener = listener
@@ -91,7 +82,7 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Give the client, whose unread bytes fill the system's buffers and ours, a while to read on."""
+        """Time out a client that does not read."""
         if self.transport is not None:
             self._stalled = asyncio.get_running_loop().call_later(self._send_timeout, self.transport.abort)
         super().pause_writing()
@@ -108,21 +99,20 @@ class Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """Answer what no handler got to see: above all bytes that are no HTTP."""
-        super().handle_error(request, status, exc, message)  # logs it; raises where an answer has begun
+        """Mostly bytes that are not HTTP."""
+        super().handle_error(request, status, exc, message)  # logs; raises after an answer's begin
         text = "this is no valid HTTP request" if status == 400 else "the request could not be served"
         return error_response(ApiError(status, text, close=True), {"Server": "Lengthwise", HEADER: request_id(request)})
 
 
 def _bound_silence(transport: asyncio.BaseTransport, seconds: float) -> None:
-    """Let the system close a connection whose peer takes nothing, also when everything has been handed to it."""
     connection = transport.get_extra_info("socket")
     if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
 
 class Overflow(asyncio.Protocol):
-    """A connection too many: told so, and closed."""
+    """Refused with an error."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connection = cast(asyncio.Transport, transport)
@@ -133,12 +123,12 @@ class Overflow(asyncio.Protocol):
             f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
         )
         connection.write(head.encode() + body)
-        # Not closed at once: what it has sent would make the system take back what it was told.
+        # Closing with unread data would reset the connection before the error is read.
         asyncio.get_running_loop().call_later(LINGER, connection.abort)
 
 
 class Listener(web.BaseSite):
-    """A socket that is bound, and from `start` on listens."""
+    """Bound, and listening after `start`."""
 
     def __init__(
         self, runner: web.AppRunner, sock: socket.socket, settings: Listening, ssl_context: SSLContext | None = None

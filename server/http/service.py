@@ -1,8 +1,5 @@
-"""The parts of a server, put together by the composition root, and the HTTP application that is made of them: its
-routes, its middlewares, and the headers and log line of every response.
-
-Refused calls are answered one after another while rows run: a sender whose calls are refused sends the next at once,
-thousands a second; executors, which ask for the interpreter at each product, would wait for it as often as calls come.
+"""The HTTP application: routes, middlewares, headers and log lines. Rapid refusals are delayed while rows run, since
+each takes the interpreter from executors.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ from server.observe.tracing import TRACING, close_tracing, trace_calls
 
 @dataclass(frozen=True, slots=True)
 class FilesPlace:
-    """A folder for files and batches, which no other server has; its capacity in bytes."""
+    """For files and batches, used by one server; capacity in bytes."""
 
     folder: Path
     capacity: int
@@ -62,7 +59,7 @@ class FilesPlace:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The conditions under which executors run, and the prices known for them at the start; None where none are."""
+    """Conditions and known prices, if any."""
 
     conditions: Conditions
     prices: Bilinear | None
@@ -70,60 +67,43 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server whose parts are loaded, ready to answer."""
-
     dispatcher: Dispatcher
-    served_model: ServedModel | None
-    """The model that this process computes; None where others do."""
+    served_model: ServedModel | None  # computed by this process
     lengths: Lengths
-    title: str = ""
-    """The name of what is served, where that is no model of this process."""
+    title: str = ""  # without a model
     operations: Sequence[Operation] = OPERATIONS
-    """Its paths."""
-    parts: Mapping[web.AppKey[Any], Any] = field(default_factory=dict)
-    """What handlers need besides, under their keys."""
+    parts: Mapping[web.AppKey[Any], Any] = field(default_factory=dict)  # further state of handlers
     limits: Limits = field(default_factory=Limits)
-    responsive: Callable[[], bool] = field(default=lambda: True)
-    """Whether executors that have work go on with it."""
+    responsive: Callable[[], bool] = field(default=lambda: True)  # busy executors progress
     metrics: Metrics | None = None
-    """Counts for /metrics."""
-    feed: Feed | None = None
-    """Events for the dashboard."""
-    embedder: TextEmbedder | None = None
-    """Embeds texts for clients; None where nothing does."""
+    feed: Feed | None = None  # for the dashboard
+    embedder: TextEmbedder | None = None  # for /v1/embeddings
     files: FilesPlace | None = None
-    """Where files and batches are kept; None for nowhere."""
-    machine: Machine | None = None
-    """The machine that computes, which the server describes at its start."""
+    machine: Machine | None = None  # described at startup
 
     @property
     def name(self) -> str:
-        """The name of what is served."""
         return self.title if self.served_model is None else self.served_model.id
 
     @property
     def model(self) -> ServedModel:
-        """The model, of a service that computes one."""
+        """Of a service that computes one."""
         assert self.served_model is not None
         return self.served_model
 
     def slots(self) -> int:
-        """Rows that the executors can hold."""
+        """Of all executors."""
         return sum(worker.info.max_rows for worker in self.dispatcher.workers if worker.serves)
 
 
 log = logging.getLogger(__name__)
 
-QUIET = ("/health", "/metrics", "/dashboard/")
-"""Beginnings of the paths that monitoring asks every few seconds, and browsers by the dozen: a line each would be most
-of the log."""
+QUIET = ("/health", "/metrics", "/dashboard/")  # polled every few seconds, hence not logged
 
-REFUSALS = ("429", "503")
-"""Statuses of calls that could have been served at another time."""
+REFUSALS = ("429", "503")  # worth a retry
 
 
 def build_app(service: Service, front: Front = OPEN) -> web.Application:
-    """The whole HTTP surface of one service, each part below the key by which handlers know it."""
     middlewares = [one for one in MIDDLEWARES if one is not trace_calls or front.tracing is not None]
     app = web.Application(middlewares=middlewares, client_max_size=service.limits.max_body_bytes)
     parts: dict[web.AppKey[Any], Any] = {
@@ -160,7 +140,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
     app.add_routes(
         [
             getattr(web, operation.method)(operation.path, operation.handler, expect_handler=meet_expectation)
-            for operation in service.operations  # `web.get` answers HEAD too
+            for operation in service.operations  # `web.get` adds HEAD
         ]
     )
     app.on_startup.append(start_batches)
@@ -170,12 +150,12 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
 
 
 async def meet_expectation(request: web.Request) -> web.Response | None:
-    """Tell a client that waits for it to go on with its body; answer 417 where it expects anything else."""
+    """100-continue, or status 417."""
     if request.headers.get("Expect", "").lower() != "100-continue":
         return error_response(ApiError(417, "Expect: only 100-continue is met; leave it out", close=True))
     if request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # or no error could be answered any more
+        request.writer.output_size = 0  # allows an error response
     return None
 
 
@@ -191,7 +171,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 @web.middleware
 async def log_requests(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Note whose id is served and which operation, and log each request when it ends."""
+    """Sets id and operation."""
     start = time.monotonic()
     status = "client gone"
     CURRENT_ID.set(request_id(request))
@@ -208,7 +188,7 @@ async def log_requests(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 def _log_end(request: web.Request, status: str, seconds: float) -> None:
-    path = request.rel_url.raw_path  # still percent-encoded: it could hold line breaks
+    path = request.rel_url.raw_path  # percent-encoded, so without line breaks
     level = logging.DEBUG if path.startswith(QUIET) else logging.INFO
     milliseconds = round(seconds * 1000)
     caller, code = holder_of(request), error_code(request)
@@ -224,30 +204,25 @@ def _log_end(request: web.Request, status: str, seconds: float) -> None:
         metrics.count_response(request.method, route, status, refusal)
 
 
-INTERVAL = 0.02
-"""Seconds between two refusals of one sender."""
+INTERVAL = 0.02  # seconds between refusals of a sender
 
-BURST = 10
-"""Refusals of one sender that need not wait."""
+BURST = 10  # refusals without delay
 
-LONGEST = 1.0
-"""Seconds that a refusal waits at most."""
+LONGEST = 1.0  # seconds
 
-SENDERS = 1024
-"""Senders that are remembered: those refused last."""
+SENDERS = 1024  # least recent dropped
 
-UNPACED = (429, 499)
-"""Statuses that are told at once: the call may come again later, or is over."""
+UNPACED = (429, 499)  # immediate: the call may return, or is over
 
 
 class Pace:
-    """When the next refusal of each sender is due, at a constant rate with bursts (a leaky bucket). Event loop only."""
+    """A leaky bucket for each sender. Event loop only."""
 
     def __init__(self) -> None:
         self._due = Recent[str, float](SENDERS)
 
     def wait(self, sender: str, now: float) -> float:
-        """Seconds that a refusal of this sender waits; it is counted."""
+        """Seconds; counts the refusal."""
         due = max(self._due.pop(sender, now), now) + INTERVAL
         seconds = min(max(0.0, due - now - BURST * INTERVAL), LONGEST)
         self._due[sender] = now + seconds + BURST * INTERVAL if seconds else due
@@ -258,11 +233,9 @@ PACE = web.AppKey("pace", Pace)
 
 
 async def _pace(request: web.Request) -> None:
-    """Let refusals that follow one another fast wait, where rows run that they would disturb."""
     dispatcher, sender = request.app[DISPATCHER], request.get(HOLDER) or request.remote or ""
     if dispatcher.table.requests_running:
         await sleep(request.app[PACE].wait(sender, dispatcher.now()))
 
 
-MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard, admit)
-"""Middlewares from the outside inwards: those that turn a call away come before those that read it."""
+MIDDLEWARES = (log_requests, trace_calls, errors_as_json, guard, admit)  # outermost first: refusals before reading

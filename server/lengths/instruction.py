@@ -1,7 +1,4 @@
-"""The split of a conversation into the application's instruction and the user's own input (Magnus, section III-B).
-
-It decides nothing else: the model gets the conversation as it is.
-"""
+"""Splits a conversation into instruction and user input (Magnus, section III-B), for prediction only."""
 
 from __future__ import annotations
 
@@ -11,29 +8,23 @@ from enum import StrEnum
 
 
 class InstructionSplit(StrEnum):
-    """The place of the instruction when there is no system message; with one, it is always that."""
+    """Where the instruction is without a system message."""
 
-    SYSTEM = "system"
-    """No instruction: everything is user input."""
-    FIRST_LINE = "first-line"
-    """The first user message's first line."""
-    BLANK_LINE = "blank-line"
-    """The first user message up to its first blank line."""
+    SYSTEM = "system"  # none
+    FIRST_LINE = "first-line"  # of the first user message
+    BLANK_LINE = "blank-line"  # up to the first user message's first blank line
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPrompt:
-    """Instruction and user input without white space around them; either may be empty."""
+    """Stripped; either may be empty."""
 
     instruction: str
     user_input: str
 
 
 def split_messages(messages: Sequence[Mapping[str, str]], how: InstructionSplit) -> SplitPrompt:
-    """Messages with `role` and `content`, as chat templates take them -> instruction and user input.
-
-    Several system messages make one instruction; all other messages, answers included, make the user input.
-    """
+    """System messages make the instruction, all others the user input."""
     system = [message["content"] for message in messages if message["role"] == "system"]
     others = [message["content"] for message in messages if message["role"] != "system"]
     if system or how is InstructionSplit.SYSTEM:
@@ -47,7 +38,7 @@ def split_messages(messages: Sequence[Mapping[str, str]], how: InstructionSplit)
 
 
 def split_text(text: str, how: InstructionSplit) -> SplitPrompt:
-    """One prompt -> instruction and user input. A text in one piece is all user input."""
+    """All user input if not split."""
     if how is InstructionSplit.SYSTEM:
         return SplitPrompt("", text.strip())
     lines = text.strip().splitlines()
@@ -58,7 +49,7 @@ def split_text(text: str, how: InstructionSplit) -> SplitPrompt:
 
 
 def split_by(instruction: str, contents: Sequence[str]) -> SplitPrompt:
-    """Split off the instruction that the client names; all else, before and after it, is user input."""
+    """By the client's instruction, wherever it is."""
     given, whole = instruction.strip(), "\n".join(contents)
     before, _, after = whole.partition(given) if given else (whole, "", "")
     return SplitPrompt(given, f"{before}{after}".strip())

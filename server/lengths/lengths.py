@@ -1,8 +1,4 @@
-"""Predicted lengths of answers, and what is recorded and learned when they end: one object for handlers and dispatcher.
-
-It joins what the handlers knew of a request with what became of it. The default's forest, which predicts in this
-process, is put together here, without a tensor library; predictors.py does so for those that need one.
-"""
+"""Predicts lengths, records and learns from finished requests; without a tensor library, unlike predictors.py."""
 
 from __future__ import annotations
 
@@ -39,45 +35,36 @@ from server.composition.cache_paths import journal_path
 # takes a better prediction of a request's length, as the dispatcher does
 Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]
 
-CANCELLED = "cancelled"
-"""Outcome of a request whose client has left; those of others are their finish reasons, and REPETITION."""
+CANCELLED = "cancelled"  # outcome beside finish reasons and REPETITION
 
 
 @dataclass(eq=False, slots=True)
 class Lengths:
-    """Predicts for the handlers, and follows requests for the dispatcher. Event loop only; recording takes
-    no time and raises nothing."""
+    """For handlers and dispatcher. Event loop only; recording neither blocks nor raises."""
 
     config: FrontConfig
-    model: str
-    """The name that answers are recorded by."""
+    model: str  # as recorded
     journal: Journal | None = None
-    """Where requests are recorded; None for nowhere."""
     front: MicroBatcher | None = None
-    """Predicts lengths; None where nothing does."""
     learning: Learning | OnlineForest | None = None
     cached: CachedPredictor | None = None
     history: LengthHistory = field(default_factory=LengthHistory)
-    observe_late: Callable[[float], None] = lambda seconds: None
-    """Called with the seconds that a request went without its prediction, if that was of use."""
-    knows: bool = False
-    """Whether requests say how long they become."""
+    observe_late: Callable[[float], None] = lambda seconds: None  # seconds without a late but useful prediction
+    knows: bool = False  # oracle
     _open: dict[Request, tuple[LengthQuery, Prediction | None]] = field(default_factory=dict)
-    _expecting: Counter[Answer] = field(default_factory=Counter)  # requests that expect each, as those of one prompt do
+    _expecting: Counter[Answer] = field(default_factory=Counter)  # requests waiting for each
 
     @property
     def lesson(self) -> Lesson | None:
-        """The latest lesson on lengths; None before the first."""
         return None if self.learning is None else self.learning.learner.latest
 
     async def predict(self, query: LengthQuery, sampling: SamplingParams) -> Prediction | None:
-        """The predicted length; None where none is wanted. Raises NoReplay."""
+        """None where not wanted. Raises NoReplay."""
         if self.front is not None:
             return await self.front.predict(query)
         return oracle(sampling) if self.knows else None
 
     def note(self, request: Request, query: LengthQuery, prediction: Prediction | None, revise: Revise) -> None:
-        """Note a request that was submitted, with what is known of it."""
         self._open[request] = query, prediction
         if prediction is not None and prediction.late is not None and not request.state.is_final:
             self._expecting[prediction.late] += 1
@@ -87,8 +74,7 @@ class Lengths:
     def _take_over(
         self, request: Request, query: LengthQuery, guess: Prediction, revise: Revise, since: float, late: Answer
     ) -> None:
-        """Take over an estimate that came after its request had gone on with a guess; one that tells no length is still
-        good to learn from."""
+        """A late estimate; even one without a length is good to learn from."""
         self._expecting.pop(late, None)
         if request not in self._open or late.cancelled() or (estimate := late.result()) is None:
             return
@@ -103,7 +89,7 @@ class Lengths:
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         noted = self._open.pop(request, None)
-        if noted is None:  # it ended while it was being submitted
+        if noted is None:  # ended while being submitted
             return
         query, prediction = noted
         late = None if prediction is None else prediction.late
@@ -121,7 +107,7 @@ class Lengths:
             request.recorded = recorded if self.config.journal_sync else None
 
     def _learn(self, query: LengthQuery, prediction: Prediction | None, length: int, *, cut: bool) -> None:
-        """Learn from an answer, which was `cut` off at `max_tokens`, or because it repeated itself, or is whole."""
+        """`cut` by `max_tokens` or repetition."""
         self.history.add(query.scope, query.instruction, length, cut=cut)
         if self.cached is not None and not cut:
             self.cached.ended(query, length)
@@ -129,7 +115,6 @@ class Lengths:
             self.learning.add(ServedRow(features, prediction.length, length, cut, query.scope))
 
     def _entry(self, request: Request, query: LengthQuery, prediction: Prediction | None, outcome: str) -> RequestEntry:
-        """A request that has ended, as the journal has it."""
         times = request.times
         since = times.came
         return RequestEntry(
@@ -157,8 +142,7 @@ class Lengths:
 
 
 def _outcome(request: Request, reason: FinishReason | None) -> str:
-    """How a request ended: its finish reason, or CANCELLED, or REPETITION where the server ended its answer; a client's
-    own stop string of that name is another matter."""
+    """CANCELLED, REPETITION, or a finish reason; a client's stop string of that name is not."""
     if reason is None:
         return CANCELLED
     ended_here = request.stop_reason == REPETITION and REPETITION not in request.sampling.stop
@@ -167,20 +151,14 @@ def _outcome(request: Request, reason: FinishReason | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PredictorContext:
-    """The rest of the server, as far as the predictor needs it."""
+    """What the predictor needs of the server."""
 
-    held: Callable[[float], None]
-    """Called with the seconds that a request waited for its prediction."""
-    late: Callable[[float], None]
-    """Called with the seconds that a request which had gone on was without it."""
-    shared_cores: bool = True
-    """Whether the model computes where the predictor does."""
-    token_features: TokenFeatures | None = None
-    """Features by the served model's own embeddings, where lengths are predicted from these."""
-    submit: Submit = inline
-    """Runs work off the event loop."""
-    fit: Fit = fit
-    """Grows the forests of the default."""
+    held: Callable[[float], None]  # seconds waited for predictions
+    late: Callable[[float], None]  # seconds that requests went without
+    shared_cores: bool = True  # model and predictor
+    token_features: TokenFeatures | None = None  # of the served model
+    submit: Submit = inline  # off the event loop
+    fit: Fit = fit  # grows forests
 
 
 async def open_recorded_lengths(
@@ -191,8 +169,7 @@ async def open_recorded_lengths(
     clock: Clock,
     context: PredictorContext,
 ) -> Lengths:
-    """Lengths of a model's answers, predicted from features of its prompts, and recorded by its name, until the stack
-    is left."""
+    """Until the stack is left."""
     journal = open_journal(stack, config)
     known = [] if journal is None else await asyncio.to_thread(_served_before, journal.path, model)
     forest = OnlineForest(features, context.submit, clock, known, context.fit)
@@ -202,10 +179,9 @@ async def open_recorded_lengths(
 
 
 def _served_before(path: Path, model: str) -> list[ServedRow]:
-    """The model's newest answers in the journal. One that cannot be read is its writer's to set aside."""
     with suppress(JournalError):
         entries = read(path, last=ROWS, model=model)
-        # Arrays take a tenth of the room of the journal's tuples.
+        # Arrays take a tenth of tuples' memory.
         return [
             replace(row, features=np.array(row.features, dtype=np.float32))
             for entry in entries
@@ -217,7 +193,7 @@ def _served_before(path: Path, model: str) -> list[ServedRow]:
 async def connect(
     stack: AsyncExitStack, lengths: Lengths, predictor: LengthPredictor, context: PredictorContext
 ) -> Lengths:
-    """Let a predictor predict the lengths, until the stack is left."""
+    """Until the stack is left."""
     lengths.observe_late = context.late
     lengths.front = MicroBatcher(
         predictor,
@@ -231,7 +207,7 @@ async def connect(
 
 
 def open_journal(stack: AsyncExitStack, config: FrontConfig) -> Journal | None:
-    """The journal, which is closed when the stack is left; None where nothing is recorded."""
+    """Closed with the stack; None without recording."""
     if config.no_journal:
         return None
     age = None if config.journal_max_age is None else config.journal_max_age * 86400

@@ -1,7 +1,5 @@
-"""The length predictor's part of the composition root: from flags to what predicts, records and learns.
-
-A seed's predictor works in a process of its own, which starts while the model is loaded. The loops that feed and train
-it are started here, and all is ended here. The default works in this process.
+"""The predictor's part of the composition root; seeds' predictors run in a process that starts while the model
+loads.
 """
 
 from __future__ import annotations
@@ -32,16 +30,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PredictorKind:
-    """A kind of predictor that works in a process."""
+    """In a process."""
 
-    path: Callable[[Path, str], Path]
-    """(cache folder, served model) -> the file or folder of what was trained."""
-    make: Make
-    """Makes the worker of the process."""
-    learns: bool
-    """Whether it is trained while it serves."""
-    cache_size: int
-    """Prompts in the length cache by default. A look-up embeds texts, which is what the forest does anyway."""
+    path: Callable[[Path, str], Path]  # from cache folder and served model
+    make: Make  # in the process
+    learns: bool  # while serving
+    cache_size: int  # prompts; lookups need embeddings, which the forest has anyway
 
 
 KINDS: Mapping[Length, PredictorKind] = {
@@ -51,7 +45,7 @@ KINDS: Mapping[Length, PredictorKind] = {
 
 
 def choose_predictor(config: ServeConfig) -> Length:
-    """The kind of prediction that the settings ask for. Raises UserError where it cannot work with them."""
+    """Raises UserError."""
     length = Length(config.length_predictor or STRATEGIES[config.strategy].length)
     if length is Length.ORACLE and not config.allow_replay:
         raise UserError("an oracle needs requests that say how long their answers become: add --allow-replay")
@@ -61,7 +55,7 @@ def choose_predictor(config: ServeConfig) -> Length:
 
 
 def fetch_predictor(config: ServeConfig) -> None:
-    """Bring what predicts lengths into the cache, if it is not there. Raises CatalogError and UserError."""
+    """Raises CatalogError and UserError."""
     length = choose_predictor(config)
     if length not in KINDS:
         return
@@ -74,7 +68,7 @@ def fetch_predictor(config: ServeConfig) -> None:
 
 
 def cache_size(config: ServeConfig, kind: PredictorKind) -> int:
-    """Prompts that the length cache holds; 0 where there is none."""
+    """Prompts; 0 for none."""
     return kind.cache_size if config.length_cache_size is None else config.length_cache_size
 
 
@@ -82,10 +76,8 @@ def cache_size(config: ServeConfig, kind: PredictorKind) -> int:
 async def open_predictor(
     config: ServeConfig, make: Make | None = None, niceness: int = NICENESS
 ) -> AsyncIterator[PredictorProcess | None]:
-    """Start the process that predicts, and do not wait for it; None where none is wanted.
-
-    `make` makes its worker in place of its own, for tests; `niceness` is that of the one that grows forests. Raises
-    CatalogError and UserError.
+    """Starts without waiting; None where not wanted. `make` replaces the worker in tests, `niceness` is the trainer's.
+    Raises CatalogError and UserError.
     """
     kind = KINDS.get(choose_predictor(config))
     if kind is None:
@@ -111,8 +103,7 @@ async def open_lengths(
     clock: Clock,
     context: PredictorContext,
 ) -> Lengths:
-    """Lengths that are predicted, recorded and learned from until the stack is left, once the predictor is ready or has
-    failed to be."""
+    """Waits until the predictor is ready or failed; runs until the stack is left."""
     model, length = model_key(config.model), choose_predictor(config)
     if process is None and context.token_features is not None:
         return await open_recorded_lengths(stack, config, model, context.token_features, clock, context)

@@ -1,7 +1,4 @@
-"""One run of `lengthwise train`: rows -> Magnus's forest or SSJF's proxy, measured on rows held out, kept on disk.
-
-For the forest, the predictors of Magnus's Table II are measured beside it.
-"""
+"""`lengthwise train`: Magnus's forest, with the predictors of Table II, or SSJF's proxy, measured on held-out rows."""
 
 from __future__ import annotations
 
@@ -34,20 +31,17 @@ from server.composition.cache_paths import forest_path, proxy_path
 from server.lengths.process import load_forest
 from server.lengths.training_data import TrainingData, read_data, read_files
 
-FEWEST = 20
-"""Rows below which nothing useful can be learned or measured."""
+FEWEST = 20  # rows
 
-WATCHED = 0.1
-"""Share of the rows to learn from that early stopping watches instead."""
+WATCHED = 0.1  # share of training rows for early stopping
 
 MEAN, OWN, PROXY = "mean", "own-embeddings", "proxy"
 
 Figures = dict[str, Any]
-"""Numbers by what they measure."""
 
 
 def train(args: argparse.Namespace, cores: int) -> str:
-    """Do what the arguments say; returns the report. Raises CatalogError, JournalError, UserError."""
+    """Returns the report. Raises CatalogError, JournalError, UserError."""
     with Bars(threaded=True, lines=False) as bars:
         return (_train_proxy if args.predictor == "proxy" else _train_forest)(args, cores, bars)
 
@@ -100,7 +94,6 @@ def _write(path: Path, save: Callable[[], object]) -> None:
 def _measure(
     data: TrainingData, args: argparse.Namespace, growth: Growth, bars: Bars, old: Forest | None
 ) -> tuple[dict[str, Figures], Contest]:
-    """Hold rows out, and tell how well each predictor does on them, and which forest should be kept."""
     parts = evaluation.split(data.examples, data.tasks, args.holdout, args.seed, by_task=args.held_out == "tasks")
     if len(parts.test) < 2 or len(parts.train) == 0:
         raise UserError("too few rows of each instruction to hold some out: use more rows, or another --holdout")
@@ -122,7 +115,6 @@ def _measure(
 
 
 def _predict_own(features: TokenFeatures, data: TrainingData, parts: Split, seed: int) -> list[LengthDistribution]:
-    """Predictions by the served model's own embeddings, as the server makes them from answers in a random order."""
     tokens = [query.tokens for query in data.queries]
     prompts = Prompts(np.array([*map(features.read, tokens)], dtype=np.float32), [*map(bag, tokens)])
     known = np.random.default_rng(seed).permutation(np.flatnonzero(~parts.held))
@@ -153,7 +145,7 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
         del figures["errors"]
         return proxy, figures | (
             {"accuracy": None, "f1": None} if task is ProxyTask.BINARY else {}
-        )  # it knows two classes
+        )  # it distinguishes two classes
 
     outcomes = {task: tuned(task) for task in (kept, *(one for one in ProxyTask if one != kept and args.compare_tasks))}
     path = args.output or proxy_path(default_cache(), args.tokenizer)
@@ -174,7 +166,6 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
 def _tune(
     folder: Path, task: ProxyTask, learn: TextRows, watched: TextRows, args: argparse.Namespace, bars: Bars
 ) -> tuple[Proxy, Figures]:
-    """A proxy made of the encoder in a folder, and its losses."""
     try:
         scale = Scale.of(task, learn.lengths)
     except ValueError as error:
@@ -195,7 +186,6 @@ def _json(**content: object) -> str:
 
 
 def _lines(held_out: Mapping[str, Figures], *notes: str) -> str:
-    """Errors in tokens on rows held out, a line for each predictor, then notes, a line each."""
     lines = [f"{name}: {', '.join(map(_figure, figures.items()))}" for name, figures in held_out.items()]
     return "\n".join((*lines, *notes, ""))
 

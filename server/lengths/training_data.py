@@ -1,4 +1,4 @@
-"""What a length predictor is trained from: rows of JSONL files or of the journal, and their features."""
+"""Training data from JSONL files or the journal, and its features."""
 
 from __future__ import annotations
 
@@ -29,24 +29,22 @@ from scheduler.length.learning import examples as learnable
 from server.composition.cache_paths import journal_path, model_key, proxy_path
 from server.lengths.process import embed, load_embedder
 
-CHUNK = 64
-"""Rows that are embedded between two strokes of the progress bar."""
+CHUNK = 64  # rows embedded between progress updates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
-    """Examples, and the task that each belongs to: rows with the same instruction are of one task."""
+    """Rows with the same instruction are one task."""
 
     examples: Examples
     tasks: Sequence[str]
-    queries: Sequence[LengthQuery] = ()
-    """The requests, where their texts are known."""
+    queries: Sequence[LengthQuery] = ()  # if texts are known
     own: TokenFeatures | None = None
     proxy: Proxy | None = None
 
 
 def read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
-    """The rows to train on, and the tokens of a text that the embedder reads. Raises UserError."""
+    """With the embedder's token limit. Raises UserError."""
     max_tokens = args.embedder_max_tokens
     if not args.files:
         return _from_journal(journal_path(default_cache(), args.journal), model_key(args.tokenizer)), max_tokens
@@ -62,7 +60,7 @@ def read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
         Examples(np.concatenate(features), lengths),
         [query.instruction for query in queries],
         queries,
-        # A folder may hold a tokenizer alone.
+        # maybe only a tokenizer
         TokenFeatures.of(read_token_embeddings(folder)) if weight_files(folder) else None,
         load_proxy(proxy) if proxy.exists() else None,
     )
@@ -70,8 +68,7 @@ def read_data(args: argparse.Namespace, bars: Bars) -> tuple[TrainingData, int]:
 
 
 def read_files(args: argparse.Namespace, catalog: Catalog) -> tuple[list[LengthQuery], NDArray[np.float32]]:
-    """The requests of the files that the arguments name, and the lengths (n,) of their answers in tokens, end tokens
-    included; of answers that were cut, those that they would have come to. Raises UserError."""
+    """Requests and lengths (n,) in tokens, end token included, completed where truncated. Raises UserError."""
     try:
         text = Text.load(_tokenizer_folder(args.tokenizer, catalog))
     except TextError as error:
@@ -83,15 +80,14 @@ def read_files(args: argparse.Namespace, catalog: Catalog) -> tuple[list[LengthQ
 
 
 def _tokenizer_folder(name: str, catalog: Catalog) -> Path:
-    """The folder of the model that is to be served; one that is given need not hold more than the tokenizer."""
     folder = Path(name).expanduser()
     return folder if folder.is_dir() else catalog.resolve(name)
 
 
 def _from_journal(path: Path, model: str) -> TrainingData:
-    """The journal keeps features, and only where it may texts: equal instructions are known by equal features."""
+    """Tasks by equal features, since texts may be absent."""
     served = served_rows(read(path, model=model))
-    rows = [row for row in served if len(row.features) == FEATURES]  # those of the default are of another kind
+    rows = [row for row in served if len(row.features) == FEATURES]  # others are the default's
     if not rows:
         raise UserError(
             f"{path} has no answer of {model} that was predicted and not broken off: serve some with "
@@ -101,28 +97,25 @@ def _from_journal(path: Path, model: str) -> TrainingData:
 
 
 class _Line(msgspec.Struct):
-    """One line of a file: a request, and the length of its answer, or an answer whose tokens are counted."""
+    """Of a file."""
 
     instruction: str
     input: str
     length: Annotated[int, msgspec.Meta(ge=1)] | None = None
     reference: str | None = None
-    cut: bool = False
-    """Whether the answer would have become longer."""
+    cut: bool = False  # truncated
 
     def count(self, text: Text) -> int:
-        """Tokens of the answer, the end token included."""
+        """Tokens, end token included."""
         return self.length if self.length is not None else len(text.encode(self.reference or "")) + 1
 
     def query(self, text: Text, length: int) -> LengthQuery:
-        """The request as predictors are asked about it."""
         user_input = text.encode(self.input)
         tokens = (*(text.encode(self.instruction) if self.instruction else ()), *user_input)
         return LengthQuery(self.instruction, self.input, len(user_input), length, tokens)
 
 
 def _sample(lines: list[_Line], count: int | None, seed: int) -> list[_Line]:
-    """All lines, or this many of them at random."""
     return lines if count is None or count >= len(lines) else random.Random(seed).sample(lines, count)
 
 

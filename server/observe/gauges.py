@@ -1,8 +1,4 @@
-"""Gauges of /metrics, read at the moment of a scrape: queues, executors, memory, predictors. They keep nothing, so
-between two scrapes they cost nothing.
-
-Beside them what the server looks at by itself: by how much its event loop is late, and a line of throughput in the log.
-"""
+"""Gauges read at scrapes, the event loop's lag, and the log's throughput line."""
 
 from __future__ import annotations
 
@@ -47,23 +43,21 @@ STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 
 @dataclass(eq=False, slots=True)
 class Gauges(Collector):
-    """Numbers and where they come from; it registers itself beside what the metrics count."""
+    """Registers itself."""
 
     metrics: Metrics
     dispatcher: Dispatcher
     lengths: Lengths
     feed: Feed
     store: HostStore[Any] | None = None
-    prefixes: PrefixCache[Any] | None = None
-    """None, as the store, where other servers hold keys and values."""
-    serving_times: Learner[Any] | None = None
-    """None where serving times are not learned."""
+    prefixes: PrefixCache[Any] | None = None  # None, as the store, in a gateway
+    serving_times: Learner[Any] | None = None  # None if not learned
 
     def __post_init__(self) -> None:
         registry = self.metrics.registry
         registry.register(self)
         self.metrics.expect(worker.index for worker in self.dispatcher.workers)
-        ProcessCollector(registry=registry)  # memory, CPU time and open files, under the usual names
+        ProcessCollector(registry=registry)
 
     def collect(self) -> Iterator[Metric]:
         yield from self._queue()
@@ -85,7 +79,6 @@ class Gauges(Collector):
         yield Gauge("lengthwise:dashboard_viewers", "Open dashboards.", self.feed.viewers)
 
     def _order(self) -> Iterator[Metric]:
-        """What the order of the queue brings; nothing while too few answers waited."""
         if (means := self.dispatcher.waits.by_arrival) is None:
             return
         latency = "Mean seconds from arrival to the last token"
@@ -100,7 +93,6 @@ class Gauges(Collector):
         yield Gauge("lengthwise:order_latest_seconds", text, means.latest)
 
     def _predictions(self) -> Iterator[Metric]:
-        """How lengths and times are predicted, and what was learned of them."""
         if (front := self.lengths.front) is not None:
             sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
             yield _family(Counter, "lengthwise:predictions", "Length predictions, by what made them.", sources)
@@ -126,7 +118,6 @@ class Gauges(Collector):
                 yield Gauge("lengthwise:serving_time_rmse_seconds", text, times.latest.rmse)
 
     def _kept(self) -> Iterator[Metric]:
-        """What is kept in memory, in the journal and in the log, and what is lost."""
         if (store := self.store) is not None:
             text = "Bytes of host memory with keys and values of sequences that are paused."
             yield Gauge("lengthwise:host_memory_bytes", text, store.bytes)
@@ -160,7 +151,7 @@ class Gauges(Collector):
             yield _family(Gauge, f"lengthwise:{name}", text, values)
 
     def _age(self, worker: Worker) -> float:
-        """Seconds since an executor with work last reported, or was given it: an idle one does not report."""
+        """Seconds since a busy executor's last report."""
         if worker.lost or not worker.requests:
             return 0.0
         given = min(assignment.sent for assignment in worker.assignments.values())
@@ -171,19 +162,17 @@ class Gauges(Collector):
 def _family(
     kind: type[Gauge] | type[Counter], name: str, text: str, values: Sequence[tuple[Mapping[str, str], float]]
 ) -> Metric:
-    """One metric, as labels and a number each; all of them have the same labels."""
     family = kind(name, text, labels=list(values[0][0]) if values else ())
     for labels, value in values:
         family.add_metric(list(labels.values()), value)
     return family
 
 
-LAG_INTERVAL = 0.25
-"""Seconds between two looks."""
+LAG_INTERVAL = 0.25  # seconds
 
 
 async def measure_lag(observe: Callable[[float], object]) -> None:
-    """Observe by how many seconds each look came too late, until cancelled."""
+    """Until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + LAG_INTERVAL
@@ -191,12 +180,11 @@ async def measure_lag(observe: Callable[[float], object]) -> None:
         observe(max(0.0, loop.time() - due))
 
 
-INTERVAL = 10.0
-"""Seconds between two lines, as in vLLM."""
+INTERVAL = 10.0  # seconds, as in vLLM
 
 
 async def log_throughput(metrics: Metrics, load: RequestTable) -> None:
-    """Log at each interval what runs and what was computed, until cancelled."""
+    """Until cancelled."""
     loop, before = asyncio.get_running_loop(), metrics.tokens
     begin = loop.time()
     while True:
@@ -208,7 +196,7 @@ async def log_throughput(metrics: Metrics, load: RequestTable) -> None:
 
 
 def log_load(load: RequestTable, read: float, generated: float) -> None:
-    """Log what runs and waits, and the tokens a second that were read and generated; nothing where all of it is 0."""
+    """Nothing when idle."""
     running, waiting, usage = load.requests_running, load.requests_waiting, load.kv_usage
     if not (running or waiting or read or generated):
         return

@@ -142,7 +142,6 @@ def quiet_broken_requests(record: logging.LogRecord) -> bool:
 
 
 def _severity(level: int) -> int:
-    """syslog's."""
     known = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
     return next((number for least, number in known if level >= least), 7)
 

@@ -1,7 +1,5 @@
-"""GET /metrics: what the server counts, in the Prometheus text format; vLLM's names where the meaning is the same.
-
-It watches reports, requests, batches and responses go by, and changes nothing. What is only read at a scrape
-is in gauges.py; docs/observability.md explains every name.
+"""GET /metrics in Prometheus format, with vLLM's names where meanings agree (docs/observability.md); gauges.py reads
+the rest.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
 GOOD = (FinishReason.STOP, FinishReason.LENGTH)
 FAILURES = (*Failure, FinishReason.ERROR, "cancelled")
 
-MOST_CLIENTS = 64  # clients that have a label of their own
-FORGOTTEN = 600.0  # seconds after which a row without a new token is taken to be gone
+MOST_CLIENTS = 64  # with own labels
+FORGOTTEN = 600.0  # seconds without a token after which a row is gone
 
 REASONS = (
     "deadline_unreachable",
@@ -49,7 +47,6 @@ REASONS = (
     "server_shutting_down",
     "too_many_large_bodies",
 )
-"""Codes of the errors that turn a call away which another time could have been served."""
 
 LABELS: Mapping[str, Mapping[str, Iterable[str]]] = {
     "vllm:request_success": {"finished_reason": GOOD},
@@ -147,7 +144,7 @@ TALLIED: tuple[tuple[str, str, Mapping[str, str]], ...] = (
 
 
 class Registry(CollectorRegistry):
-    """All metrics: ours with the model's name, and none with the moment when it was made, a fifth of all samples."""
+    """Adds the model's name, and drops creation times, a fifth of all samples."""
 
     def __init__(self, model: str) -> None:
         super().__init__()
@@ -165,7 +162,7 @@ class Registry(CollectorRegistry):
 
 
 class WeightedHistogram(Collector):
-    """Counts in buckets; the last one takes whatever is above the others."""
+    """The last bucket is open."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
         self._name = name
@@ -186,14 +183,13 @@ class WeightedHistogram(Collector):
 
 
 class Metrics:
-    """An observer of the scheduler's requests and batches, and a reader of the executors' reports. Event loop only."""
+    """Observes requests, batches and reports. Event loop only."""
 
     def __init__(self, model: str, now: Callable[[], float] = time.monotonic) -> None:
         self.registry = Registry(model)
         self.tokens = Tally()
-        """Of all steps."""
         self._now = now
-        self._latest_tokens: dict[RowId, float] = {}  # when each row's latest token came
+        self._latest_tokens: dict[RowId, float] = {}
         self._swept = now()
         self.reported: dict[int, float] = {}  # when each executor reported last
         self._clients: set[str] = set()
@@ -216,12 +212,11 @@ class Metrics:
         self.late = self._histograms["lengthwise:late_prediction_seconds"]
 
     def expect(self, executors: Iterable[int]) -> None:
-        """Begin the counters of executors, which have computed nothing yet."""
+        """Start counters at 0."""
         for executor in executors:
             self._add("lengthwise:executor_busy_seconds", 0.0, executor=str(executor))
 
     def receive(self, report: Report) -> None:
-        """An executor has reported."""
         now = self.reported[report.executor] = self._now()
         match report:
             case StepReport():
@@ -231,11 +226,10 @@ class Metrics:
                 self._add("lengthwise:executor_deaths")
 
     def on_first_token(self, request: Request, now: float) -> None:
-        """An answer has begun."""
         self._observe("vllm:time_to_first_token_seconds", now - request.times.came)
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
-        """A request has ended; without a reason its client had left."""
+        """No reason: the client left."""
         self._latest_tokens.pop(request.row_id, None)
         self._add("lengthwise:client_service_tokens", service_had(request), client=self._label(request.client))
         if reason is None or reason is FinishReason.ERROR:
@@ -255,15 +249,14 @@ class Metrics:
             self._judge_end(request.expected, now)
 
     def on_finish(self, assignment: Assignment, now: float) -> None:
-        """A batch is over; its time counts where it ran as planned."""
+        """Times count for batches that ran as planned."""
         if assignment.intact and assignment.plan.estimate and assignment.began is not None:
             seconds = now - assignment.began
             self._observe("lengthwise:serving_time_seconds", seconds)
             self._observe("lengthwise:serving_time_error_seconds", abs(assignment.plan.estimate - seconds))
 
     def count_response(self, method: str, route: str, status: str, refusal: str | None) -> None:
-        """A response, or its attempt, is over; `refusal` is why a call was turned away that another time could have
-        been served."""
+        """`refusal`: why a retryable call was refused."""
         self._add("lengthwise:http_responses", method=method, route=route, status=status)
         if refusal is not None:
             self._add("vllm:admission_rejections", reason=refusal)
@@ -296,7 +289,7 @@ class Metrics:
         for gap, times in gaps.items():
             self._gap.observe(gap, times)
         self._latest_tokens.update(dict.fromkeys(rows, now))
-        if now - self._swept > FORGOTTEN:  # a row that was cancelled in the middle of a step is reported once more
+        if now - self._swept > FORGOTTEN:  # a row cancelled within a step is reported once more
             self._latest_tokens = {row_id: at for row_id, at in self._latest_tokens.items() if now - at < FORGOTTEN}
             self._swept = now
 
@@ -322,14 +315,13 @@ class Metrics:
             self._add("lengthwise:predicted_intervals", inside=str(inside).lower())
 
     def _judge_end(self, expected: Expected, now: float) -> None:
-        """Compare when an answer was complete with when it was expected to be as its request came."""
         seconds = max(now - expected.at, LEAST_SECONDS)
         self._observe("lengthwise:eta_relative_error", abs(expected.median - seconds) / seconds)
         place = "below" if seconds < expected.low else "above" if seconds > expected.high else "inside"
         self._add("lengthwise:eta_answers", interval=place)
 
     def _label(self, client: str) -> str:
-        """The name of one of the first MOST_CLIENTS; the others share a label, since labels are never forgotten."""
+        """Clients beyond MOST_CLIENTS share a label."""
         if len(self._clients) < MOST_CLIENTS:
             self._clients.add(client)
         return (client or "all") if client in self._clients else "other"

@@ -1,4 +1,4 @@
-"""A serving process: take the port, load, listen, report what is served, wait for a signal, drain, leave."""
+"""A serving process: take the port, load, listen, wait for a signal, drain, leave."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ LAST_SECONDS = 2.0  # seconds from a second signal to the end
 
 GOODBYE = 2.0  # seconds for handlers' last writes
 
-# new objects before a collection: a step of 1,000 rows makes as many for a moment; after Python's 700 they count as
-# old, and all streams were scanned every hundred steps, for 0.1 s
+# new objects before a collection: a step of 1,000 rows makes as many for a moment, and after Python's 700 they count as
+# old: full scans took 0.1 s every hundred steps
 COLLECT_AFTER = 10_000
 
-# seconds a thread may hold the interpreter; the event loop would wait Python's 5 ms for executors again and again
+# seconds a thread may hold the interpreter; with Python's 5 ms the event loop waits for executors
 SWITCH_INTERVAL = 0.001
 
 C = TypeVar("C", bound=FrontConfig)
@@ -66,7 +66,7 @@ def serve(config: C, fetch: Callable[[C], None], open_service: Opener[C]) -> int
     raise_file_limit(config.max_connections)
     front = build_front(config, os.environ)
     require_c_parser()
-    # first, lest a minute of loading end in "already in use"; SIGINT too, which background shells ignore
+    # first, lest a minute of loading end in "already in use"
     with exit_on(*SIGNALS), taken(config.host, config.port, config.uds) as port:
         if is_public(port) and not len(front.access.keys):
             log.warning("other machines can reach this server, and anyone there may use it: set --api-key-file")
@@ -98,9 +98,9 @@ async def _serve(config: C, port: socket.socket, open_service: Opener[C], front:
 
 
 def shorten_pauses() -> None:
-    """Shorten the loop's waits for the collector and for other threads."""
+    """Waits for the collector and for other threads."""
     gc.collect()
-    gc.freeze()  # loaded objects stay, and need no scan while streams wait
+    gc.freeze()  # loaded objects need no scan
     gc.set_threshold(COLLECT_AFTER)
     sys.setswitchinterval(SWITCH_INTERVAL)
 
@@ -108,7 +108,6 @@ def shorten_pauses() -> None:
 async def _until_end(
     app: web.Application, service: Service, timeout: float, signals: Signals, notifier: Notifier
 ) -> int:
-    """The exit code, when the process shall end."""
     await _wait_for_any(signals.first.wait(), service.dispatcher.death())
     if not signals.first.is_set():
         log.critical("nothing is left that could serve a request: the process ends with code %d", FAILED)
@@ -122,14 +121,12 @@ async def _until_end(
 
 
 def _leave_loading(config: FrontConfig) -> None:
-    """Nothing is lost, and the thread that reads weights cannot be interrupted."""
     if config.uds is not None:
         withdraw(config.uds)
     _leave_at_once(0)
 
 
 def _end_standstill() -> None:
-    """End with FAILED and all stacks, from another thread than the loop's."""
     signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)  # kills, should the log hang too
     if sys.stderr is not None:
         faulthandler.dump_traceback(all_threads=True)
@@ -138,7 +135,6 @@ def _end_standstill() -> None:
 
 
 def _end_soon() -> None:
-    """Whatever threads and child processes do."""
     signal.setitimer(signal.ITIMER_REAL, LAST_SECONDS)  # kills, should a thread not release the interpreter
     timer = threading.Timer(LAST_SECONDS - 0.5, _leave_at_once, (0,))
     timer.daemon = True
@@ -146,7 +142,6 @@ def _end_soon() -> None:
 
 
 def _leave_at_once(code: int) -> None:
-    """The interpreter's own end would wait for hanging threads."""
     for child in multiprocessing.active_children():
         child.kill()
     logging.shutdown()

@@ -1,7 +1,4 @@
-"""A thread that ends the process when its event loop hangs.
-
-Silence is counted in looks, as in watchdog.py. Code that holds the interpreter is left to the service manager.
-"""
+"""Ends the process when its event loop hangs; code that holds the interpreter is left to the service manager."""
 
 from __future__ import annotations
 

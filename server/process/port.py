@@ -66,7 +66,6 @@ def withdraw(path: Path) -> None:
 
 
 def _provisional(path: Path) -> Path:
-    """A name that no client takes for a stale socket."""
     return path.with_name(f"{path.name}.{os.getpid()}")
 
 

@@ -64,16 +64,14 @@ class Signals:
             signal.signal(each, signal.SIG_DFL)
 
 
-# compiled products kept by torch and by oneDNN instead of 1,024: half a MiB for each bfloat16 shape; a tiny model had
-# 829 MiB after 700 requests, now 721, for 4 % more CPU
+# compiled products kept by torch and by oneDNN, half a MiB for each bfloat16 shape; 1,024 cost a tiny model 108 MiB
+# more after 700 requests
 KEPT_PRODUCTS = "256"
 
 
 def tune_libraries(environ: MutableMapping[str, str]) -> None:
-    """Let waiting OpenMP threads yield soon, and bound oneDNN's cache.
-
-    With one other busy process on 2 cores, spinning made decode steps of 70 ms up to 3 s, now 0.2 s; undisturbed
-    equal.
+    """Waiting OpenMP threads yield soon, as with another busy process on 2 cores spinning made decode steps of 70 ms up
+    to 3 s; bounds oneDNN's cache.
     """
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -1,8 +1,5 @@
-"""Gives up executors that hang.
-
-Silence is counted in looks, not by the clock, which goes on while the process is stopped. An executor's beat changes
-around every turn; one that holds requests and is silent for longer than `--stall-timeout` and ALLOWED_TURNS times its
-slowest recent turn is given up.
+"""Gives up executors that hang: silent, with requests, for longer than `--stall-timeout` and ALLOWED_TURNS times their
+slowest recent turn. Silence is counted in looks, as the clock goes on while the process is stopped.
 """
 
 from __future__ import annotations
@@ -58,14 +55,12 @@ class Watchdog:
             watched.slowest = max(report.seconds, watched.slowest * FADE)
 
     def responsive(self) -> bool:
-        """Whether an executor works: silent for less than half of what is allowed."""
+        """Whether an executor is silent for less than half of what is allowed."""
         left = [watched for watched in self._watched.values() if not watched.given_up]
         return not self._timeout or any(2 * watched.silence < self._allowed(watched) for watched in left)
 
     def look(self, passed: float) -> None:
-        """`passed` seconds after the last look, give up hanging executors, and all if none has recovered for
-        too long.
-        """
+        """`passed` seconds after the last look; gives up all if none recovers."""
         self._dead = 0.0 if self._holders.alive else self._dead + passed
         for index, watched in self._watched.items():
             if watched.given_up:

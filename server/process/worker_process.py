@@ -1,7 +1,5 @@
-"""A process beside the server's that answers messages, started on first use and again when gone.
-
-What computes for milliseconds runs here, away from the executors' interpreter lock and OpenMP threads. It ends with
-the server, even a killed one.
+"""A process that answers messages, restarted when gone: keeps computation from the executors' interpreter lock and
+OpenMP threads.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ def spawn(work: Callable[..., object], *arguments: object, name: str = "") -> tu
     context = multiprocessing.get_context("spawn")  # forking threads is unsafe
     ours, theirs = context.Pipe()
     process = context.Process(target=work, args=(theirs, *arguments), name=name or work.__name__, daemon=True)
-    # Ctrl-C reaches the group; a starting process would print a traceback
+    # Ctrl-C reaches the group
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -45,11 +43,11 @@ def spawn(work: Callable[..., object], *arguments: object, name: str = "") -> tu
 
 START_TIMEOUT, TIMEOUT = 120.0, 20.0  # seconds without a reply until a process hangs, the first with loading
 
-END_TIMEOUT = 5.0  # seconds to end once told
+END_TIMEOUT = 5.0  # seconds to end when asked
 
 
 class ProcessFailed(RuntimeError):
-    """The next call starts another process if this one is gone."""
+    """The next call starts another process."""
 
 
 class Refusal(Exception):
@@ -82,7 +80,7 @@ class WorkerProcess:
 
     @property
     def told_to_end(self) -> bool:
-        """The server ends; its signal may have reached all processes."""
+        """The signal may have reached all processes."""
         return self._closed or (self._process is not None and self._process.exitcode == -signal.SIGTERM)
 
     async def ask(self, method: str, *arguments: object) -> Any:
@@ -144,13 +142,13 @@ class WorkerProcess:
 
 
 def end(process: BaseProcess) -> None:
-    """Wait briefly for a process that was told to end, then kill it."""
+    """Wait briefly for a process that was asked to end, then kill it."""
     process.join(END_TIMEOUT)
     kill(process)
 
 
 def answer_all(connection: Connection[Any, Any], make: Callable[[], object]) -> None:
-    """Serve messages until the server is gone; if no worker can be made, the first reply says why."""
+    """Until the server is gone; if no worker can be made, the first reply says why."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides when to end
     with suppress(EOFError, OSError):
         try:

@@ -315,7 +315,6 @@ def _draw(seed: int, vocab: int, shapes: Sequence[Shape], number: int) -> list[R
 
 
 def _plan_parts(asked: EngineBench) -> list[tuple[str, int, list[Shape]]]:
-    """Each part's name, rows at a time, and shapes."""
     parts = [
         (f"{rows} rows", rows, [(asked.input_len, asked.output_len)] * rows)
         for rows in asked.rows or (() if asked.ragged else ROWS)

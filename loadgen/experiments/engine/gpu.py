@@ -1,7 +1,5 @@
-"""`lengthwise bench gpu`: correctness and speed on a bare GPU machine, part by part; a part's error is a result,
-too.
-
-On a CPU gathering attention and uncaptured steps stand in.
+"""`lengthwise bench gpu`: correctness and speed by parts; errors are results. On a CPU gathering attention and
+uncaptured steps stand in.
 """
 
 from __future__ import annotations
@@ -118,8 +116,8 @@ class GpuParts:
         return {"count": len(graphs), "capture_s": seconds, "MiB": (torch.cuda.memory_reserved() - before) / 2**20}
 
     def step(self, rows: int, length: int) -> Json:
-        """Milliseconds of a decode step of rows of `length` / 2 to `length`, and its share of the floor; `turn` adds
-        sampling, `host_share` is what the device waits for.
+        """Milliseconds of a decode step of rows of `length` / 2 to `length`, and share of the floor; `turn` adds
+        sampling, `host_share` is waiting.
         """
         lengths, floor = _ragged(rows, length), self.subject.floor
         least = (floor.weight_bytes + sum(lengths) * floor.kv_bytes_per_token) / floor.bandwidth
@@ -202,7 +200,6 @@ class GpuParts:
         return RunningBatch(self.model, arena, headroom=0, graphs=graphs)
 
     def _fill(self, lengths: Sequence[int], way: Way) -> RunningBatch:
-        """With random KV caches."""
         kv = self.model.kv
         batch = self._make_batch(len(lengths), max(lengths) + SPARE, way)
         shape = (2, kv.layers, kv.kv_heads, max(lengths), kv.head_dim)

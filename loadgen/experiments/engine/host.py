@@ -1,7 +1,5 @@
-"""The host's cost: `python -P -m loadgen.experiments.engine.host [STREAMS [TOKENS]]`.
-
-Reads many streams of a virtual H100 with a client that only counts events, from when all run to when the first ends.
-Prints tokens/s, a step's time over the device's, CPU of server and client a token, and events a read (1: one write).
+"""The host's cost: `python -P -m loadgen.experiments.engine.host [STREAMS [TOKENS]]` reads streams of a virtual H100,
+and prints tokens/s, relative step time, CPU a token, and events a read.
 """
 
 from __future__ import annotations

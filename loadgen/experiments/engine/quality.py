@@ -45,7 +45,6 @@ def run_quality(asked: QualityBench) -> None:
 
 
 def _encode_texts(asked: QualityBench, text: Text) -> list[list[int]]:
-    """Request and answer of each sample, cut."""
     whole = ("\n".join(filter(None, (one.instruction, one.input, one.reference))) for one in _find_samples(asked))
     found = [tokens for one in whole if len(tokens := text.encode(one)[: asked.max_len]) >= SHORTEST]
     if not found:

@@ -1,6 +1,4 @@
-"""Loads of the grid and the arena, at most LONGEST tokens a side, repeatable by seed; and cells: machine, load,
-prediction.
-"""
+"""Repeatable loads of grid and arena, and cells: machine, load, prediction."""
 
 from __future__ import annotations
 
@@ -31,7 +29,6 @@ Counts: TypeAlias = NDArray[np.int64]
 
 
 def _log_normal(random: Generator, count: int) -> tuple[Counts, Counts]:
-    """Heavy tails: the longest tenth of answers has half of all tokens."""
     prompts, answers = random.lognormal(math.log(150), 1.0, count), random.lognormal(math.log(80), 1.4, count)
     return _clip(prompts), _clip(answers)
 
@@ -44,9 +41,7 @@ def _bimodal(random: Generator, count: int) -> tuple[Counts, Counts]:
 
 
 def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
-    """As in ServeGen: a few of 30 clients send most; log-normal prompts, exponential answers of means that differ
-    threefold.
-    """
+    """ServeGen: a few of 30 clients send most; log-normal prompts, exponential answers."""
     shares = np.arange(1, 31) ** -1.2
     client = random.choice(30, count, p=shares / shares.sum())
     prompts, answers = random.lognormal(math.log(250), 0.8, 30), random.lognormal(math.log(120), 1.1, 30)
@@ -58,7 +53,7 @@ def _serve_gen(random: Generator, count: int) -> tuple[Counts, Counts]:
 
 
 def _mooncake(random: Generator, count: int) -> tuple[Counts, Counts]:
-    """As in Mooncake's conversations, cut at LONGEST: most prompts are longer, answers have some 340 tokens."""
+    """Mooncake's conversations, cut at LONGEST: answers have some 340 tokens."""
     return _clip(random.lognormal(math.log(7000), 1.2, count)), _clip(random.lognormal(math.log(290), 0.6, count))
 
 
@@ -217,14 +212,12 @@ LOADS: Mapping[str, Cell] = {
 
 
 def list_players(cell: Cell) -> Sequence[str]:
-    """The rows that play a load of the arena: where predictions mislead, or there are slots for nearly all, those that
-    differ in who is next."""
+    """Where predictions mislead or slots abound, only orders that differ."""
     return ORDERS if cell.prediction in MISLEADING or cell.machine == WIDE else ALL
 
 
 def find_loads(traces: Sequence[str], requests: int = REQUESTS, seed: int = 0) -> Mapping[str, Cell]:
-    """The loads of the arena, and for each trace one in which as many come as are served, and one of too many; with
-    this many requests where they have REQUESTS."""
+    """Of the arena and traces, with REQUESTS replaced."""
     further = {
         f"{trace}, {name}": replace(LOADS[name], load=trace)
         for trace in traces

@@ -1,6 +1,4 @@
-"""Plays cells: a simulation for each cell and contender, a line of a file each, so that a run can be resumed;
-differences to FCFS; tables, and the arena's page.
-"""
+"""Simulates cells into a resumable file, and tabulates differences to FCFS."""
 
 from __future__ import annotations
 
@@ -99,10 +97,7 @@ def estimate_seconds(results: Results, runs: Runs) -> float:
 
 
 def play_all(file: Path, runs: Runs, console: Console) -> tuple[Results, bool]:
-    """Play missing runs, appending to the file, below a bar. Returns the results, and False after Ctrl-C.
-
-    Raises UserError for a file that cannot be written.
-    """
+    """Missing runs, appended to the file. Returns the results, and False after Ctrl-C. Raises UserError."""
     require_writable(file)
     results = read_results(file)
     console.print(tell_duration(estimate_seconds(results, runs)), highlight=False)
@@ -133,9 +128,7 @@ def read_results(file: Path) -> dict[Cell, dict[str, Figures]]:
 
 
 def play(cell: Cell, strategy: Strategy) -> Figures:
-    """Latencies, longest wait, Jain's index of slowdowns, and how much later than under BASE the last request ended,
-    over BASE's p99.
-    """
+    """Latencies, longest wait, Jain's index of slowdowns, and the relative delay of the last request."""
     base, done = _play_cell(cell, STRATEGIES[BASE]), _play_cell(cell, strategy)
     cost = MACHINES[cell.machine].cost
     later = max(one.end - other.end for one, other in zip(done, base, strict=True))
@@ -203,9 +196,7 @@ def tell_differences(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple
 
 
 def compare(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[Figures, Figures, Figures]:
-    """Differences to BASE in percent over some cells: geometric mean, most and least. None for figures that are 0 under
-    BASE.
-    """
+    """Percent, geometric mean, least and most; None for zeros."""
     ratios = {
         figure: [one[name][figure] / one[BASE][figure] for one in cells if one[BASE][figure] > 0 < one[name][figure]]
         for figure in cells[0][BASE]

@@ -89,10 +89,8 @@ def table(stage: TrialStage, target: BatonTarget) -> Experiment:
 
 
 def _point(target: BatonTarget, count: int, size: int, seed: int) -> TrialPoint:
-    """A batch size on the tables' machine.
-
-    Prefill costs p1 a token and p4, an iteration d1 a cell and d4 = p4, since both read all layers once. p1 is 2
-    operations for each of 6.74e9 parameters and token, at half the tensor cores' rate.
+    """On the tables' machine: prefill costs p1 a token and p4, an iteration d1 a cell and d4 = p4; p1 is 2 operations a
+    parameter (6.74e9) at half the tensor cores' rate.
     """
     factor = 2 if size == target.doubled else 1
     lengths = tuple(Lengths(0.0, factor * ins, factor * outs) for ins, outs in draw_lengths(target, count, seed))

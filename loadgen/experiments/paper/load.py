@@ -154,7 +154,6 @@ def sigma_for_accuracy(lengths: Sequence[int], cuts: Sequence[float], accuracy: 
 
 
 def _draw_errors(count: int) -> Floats:
-    """Evenly spaced normal quantiles, shuffled."""
     normal = NormalDist()
     errors = np.array([normal.inv_cdf((place + 0.5) / count) for place in range(count)])
     np.random.default_rng(0).shuffle(errors)

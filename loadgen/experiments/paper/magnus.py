@@ -115,7 +115,6 @@ def lesson_errors(
 
 
 def _lesson_rows(name: str, errors: Sequence[tuple[float, float, float]]) -> list[ReportRow]:
-    """Errors before the first lesson, and after."""
     falls, where = f"{name}: the estimator's error falls", "IV-C, Fig. 14"
     own, profile = ({f"{one[0] / 60:.0f} min": one[place] for one in errors} for place in (1, 2))
     if len(errors) < 2:
@@ -201,7 +200,6 @@ def ablation_rows(runs: PaperRuns) -> list[ReportRow]:
 
 
 def _claim_same(runs: PaperRuns, new: str, old: str, what: str, figure: str, within: float, where: str) -> ReportRow:
-    """Figures within this many percent of each other."""
     differences = runs.gain(new, old, figure)
     same = all(abs(value) < within for value in differences.values())
     return ReportRow.claim(f"{what} ({within:g} %)", same, f"{chain(differences)} % more", where)

@@ -55,13 +55,11 @@ def make_page(title: str, seeds: Sequence[Mapping[str, Experiment]]) -> str:
 
 
 def _by_name(same: Sequence[Experiment]) -> dict[str, list[ReportRow]]:
-    """One experiment's runs, one a seed."""
     names = dict.fromkeys(row.what for one in same for row in one.rows)
     return {name: [row for one in same for row in one.rows if row.what == name] for name in names}
 
 
 def _draw(same: Sequence[Experiment], rows: Sequence[ReportRow]) -> Iterator[Plot]:
-    """Over a sweep's numeric points; rows by seed."""
     labels = [[point.label for point in one.points] for one in same]  # a rate may depend on the seed
     found: list[tuple[float, list[float]]] = []
     for place, label in enumerate(labels[0]):

@@ -78,9 +78,7 @@ class ReportRow:
 
     @property
     def verdict(self) -> str:
-        """As published: some figure within NEAR of the range. The opposite: no gain at any point. Empty for skipped
-        rows and findings.
-        """
+        """As published: within NEAR of the range. The opposite: no gain. Empty for findings and skips."""
         measured, published, holds = (self.document.get(name) for name in ("measured", "published", "holds"))
         if isinstance(measured, dict) and isinstance(published, list):
             low, high = published

@@ -76,7 +76,6 @@ def _set_up(asked: Experiments, paper: Paper) -> TrialStage:
 
 
 def _estimate(asked: Experiments, chosen: Sequence[str]) -> float:
-    """Seconds, by those on one core at full size."""
     seconds = {(paper, name): took for paper, name, took in PUBLISHED["seconds"]}
     known = sum(seconds.get((asked.paper, name.removesuffix("-authors").removesuffix("-ds")), 1.0) for name in chosen)
     arrivals = 1.0 if asked.duration is None or asked.paper == "ssjf" else asked.duration / MINUTES_10
@@ -84,7 +83,6 @@ def _estimate(asked: Experiments, chosen: Sequence[str]) -> float:
 
 
 def _write_result(asked: Experiments, stage: TrialStage, done: Mapping[str, Experiment], interrupted: bool) -> bytes:
-    """A line a run and a row."""
     names = ("paper", "scale", "seed", "duration", "input_scale", "rates")
     document = {
         **{name: getattr(asked, name) for name in names},

@@ -105,7 +105,6 @@ class TrialStage:
         return pool_trials([self._trials[name, run] for run in runs])
 
     def _run(self, name: str, point: TrialPoint, watch: Watch) -> Figures:
-        """The load's seed is that of prediction errors, too."""
         strategy, pool, slices = at_point(STRATEGIES[name], point), point.pool or self.pool, SliceCount()
         parts = fit_parts(strategy, point.limits, point.machine, prices_of(point.machine))
         parts = replace(parts, observers=(*parts.observers, slices))

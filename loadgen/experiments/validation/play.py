@@ -1,8 +1,4 @@
-"""A trace on the real engine, recorded as its simulation; and the run's speed over time, by its own steps.
-
-Not by the executors' total time, as full batches would look like a slow machine. A step lasts from the report before
-it to its own, so that work between steps counts.
-"""
+"""A trace on the real engine, and the run's speed over time, from report to report."""
 
 from __future__ import annotations
 
@@ -115,7 +111,6 @@ class Speedometer:
         return SpeedCurve(np.array([*moments, moments[-1] + FOR_EVER]), np.array([*work, work[-1] + FOR_EVER]))
 
     def _fit(self) -> Bilinear:
-        """Exact in the sums of each phase."""
         prefills, decodes = ([step for _, _, step in self._steps if step.phase == phase] for phase in PHASES)
         found = fit_surfaces([step.timing for step in prefills], [step.timing for step in decodes])
         read, decoded = (
@@ -127,7 +122,6 @@ class Speedometer:
 
 
 def _seconds(step: Step) -> float:
-    """Of a decode step: one iteration."""
     return step.timing.seconds
 
 

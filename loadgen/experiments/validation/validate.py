@@ -191,14 +191,12 @@ def validate(asked: ValidateFlags) -> int:
 
 
 def _config(asked: ValidateFlags) -> ServeConfig:
-    """Flags of the simulation win over the environment."""
     given = {name: getattr(asked, name) for name in SHARED}
     given |= {"model": asked.validate or None, "executors": asked.workers, "recompute": asked.recompute or None}
     return load_config({name: value for name, value in given.items() if value is not None}, os.environ, None)
 
 
 def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[ValidationVerdict]:
-    """As they come."""
     twin = _twin(engine)
     with Bars() as bars:
         for name in asked.chosen:
@@ -240,7 +238,6 @@ def _traces(
 
 
 def _twin(engine: Engine) -> Machine:
-    """All like the smallest executor."""
     infos, model = engine.infos, engine.models[0]
     return Machine(
         cost=engine.profile,

@@ -1,7 +1,5 @@
-"""The forward pass of Llama-shaped networks, fused and eager: half of transformers' operations.
-
-Takes weights over from transformers' network layer by layer. One pass serves prefill, decode, entry by shape and CUDA
-graphs: it never reads from the device, no shape depends on data, and it keeps no state, so threads may share it.
+"""The fused forward pass of Llama-shaped networks, taken over from transformers'. It never reads from the device, has
+no data-dependent shapes, and no state.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from models.network.linear import InferenceLinear, PackedLinear, pad_tokens, rou
 
 log = logging.getLogger(__name__)
 
-WARM_UP = 10**11  # products of two numbers to compile at most: a second or two, twice SmolLM2-135M's
+WARM_UP = 10**11  # products compiled at most: a second or two
 
 
 class Decoder(nn.Module):
@@ -32,7 +30,7 @@ class Decoder(nn.Module):
     norm_weight: Tensor
 
     def __init__(self, network: PreTrainedModel, spec: DecoderSpec, context_length: int) -> None:
-        """The network is unusable afterwards. Raises NotOfFamily, and then leaves it intact."""
+        """Makes the network unusable, or raises NotOfFamily."""
         super().__init__()
         self.spec = spec
         body = network.get_submodule("model")
@@ -56,7 +54,7 @@ class Decoder(nn.Module):
         return weight
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Mask, store: KvStore, select: Select = None) -> Tensor:
-        """Float32 logits, as `LoadedModel.forward`."""
+        """See `LoadedModel.forward`."""
         hidden = self.embed.forward(tokens)
         if self.spec.embedding_scale != 1:
             hidden = hidden * self.spec.embedding_scale
@@ -75,25 +73,23 @@ class Decoder(nn.Module):
         return logits if self.spec.logits_divisor == 1 else logits / self.spec.logits_divisor
 
     def _read_out(self, hidden: Tensor) -> Tensor:
-        """Float32 logits (..., vocab) of the last norm's output (..., width)."""
+        """(..., width) -> float32 (..., vocab)."""
         head: nn.Module = self.head
         rounded: Tensor = head.forward(hidden)
         logits = rounded.float()
         if rounded.dtype is torch.float32 or not (self._tied and isinstance(head, PackedLinear)):
-            return logits  # a packed head's weight remains if it is the embeddings'
+            return logits  # else embeddings' weight remains
         return sharpen(logits.flatten(0, -2), hidden.flatten(0, -2), self.embed.weight).view(logits.shape)
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Logits (rows, new, vocab) in one pass, without a cache."""
+        """(rows, new, vocab), without a cache."""
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         return self.forward(tokens, positions, None, PassingStore())
 
     @torch.inference_mode()
     def warm_up(self, tokens: int, rows: int) -> None:
-        """Compile a CPU's products for passes of up to `tokens` tokens, and the head's for up to `rows`.
-
-        Otherwise the first request of each length would wait, and memory grow. Of a large network only shorter passes,
-        in one layer.
+        """Compile a CPU's products for passes of up to `tokens`, and the head's up to `rows`, so that requests need not
+        wait; of large networks less.
         """
         weight, layer = self.embeddings, self.layers[0]
         if weight.device.type != "cpu":
@@ -112,15 +108,13 @@ class Decoder(nn.Module):
 
     @torch.inference_mode()
     def compile_parts(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Fuse rotation and gated product into a kernel each, if torch compiles them correctly. For CUDA, once weights
-        are there.
-        """
+        """Rotation and gated product, if torch compiles them correctly; on CUDA."""
         tokens = sample_text(self.rotary.positions, len(self.embeddings)).to(self.embeddings.device)
         expected, layers = self.read(tokens), [one for one in self.layers if isinstance(one, DecoderLayer)]
-        torch.compiler.reset()  # it keeps eight variants of a function, other networks' included
+        torch.compiler.reset()  # it keeps eight variants, of all networks
         turns = torch.compile(turn, backend=backend, dynamic=True)
         multiplies = torch.compile(multiply_gate, backend=backend, dynamic=True)
-        activate = {type(layer.activate): layer.activate for layer in layers}  # one module for all layers
+        activate = {type(layer.activate): layer.activate for layer in layers}
         for layer in layers:
             layer.turn, layer.multiply_gate, layer.activate = turns, multiplies, activate[type(layer.activate)]
         try:
@@ -131,23 +125,23 @@ class Decoder(nn.Module):
                 layer.turn, layer.multiply_gate = turn, multiply_gate
 
     def twin(self) -> Decoder:
-        """For another thread, sharing weights."""
+        """Shares weights."""
         return self
 
 
-TOKENS = 32  # of the text that both read
+TOKENS = 32  # of the text
 
 EXACT = 1e-3
-ROUNDING = 8  # a logit vector may differ by EXACT of its length, or by this many roundings of the dtype
+ROUNDING = 8  # or logits differ by EXACT of their length, or this many roundings
 
 
 class OtherLogits(ValueError):
-    """A decoder differs from the network whose weights it has taken."""
+    """The network's weights were taken."""
 
 
 @torch.no_grad()
 def take_over(network: PreTrainedModel, context_length: int) -> Decoder:
-    """A decoder with a network's weights. Raises NotOfFamily (the network is intact) and OtherLogits (it is not)."""
+    """Raises NotOfFamily (network intact) and OtherLogits (not)."""
     spec = read_spec(network)
     tokens = sample_text(context_length, network.config.vocab_size).to(network.device)
     expected: Tensor = network(input_ids=tokens, use_cache=False).logits.float()
@@ -157,15 +151,13 @@ def take_over(network: PreTrainedModel, context_length: int) -> Decoder:
 
 
 def sample_text(context_length: int, vocabulary: int) -> Tensor:
-    """A text (1, tokens) to compare two passes."""
+    """(1, tokens)."""
     return torch.arange(10, 10 + min(TOKENS, context_length))[None] % vocabulary
 
 
 def require_alike(found: Tensor, expected: Tensor, dtype: torch.dtype, rounded: float = 0.0) -> None:
-    """Raises OtherLogits unless logits (1, tokens, vocab) are equal but for rounding in `dtype` and a relative
-    `rounded`.
-
-    In 16 bits a text's first places are off by a tenth in any pass.
+    """Raises OtherLogits unless logits (1, tokens, vocab) are equal up to `dtype`'s rounding and a relative `rounded`;
+    in 16 bits first places are off by a tenth.
     """
     errors = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
     error = float(errors[:, found.shape[1] // 2 :].median())

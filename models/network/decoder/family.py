@@ -1,5 +1,5 @@
-"""Which networks the decoder runs, by modules and config, never by name: Llama's family, with RMSNorm, gated MLP,
-rotary positions, grouped queries; optional biases, head norms, multipliers, and layers without rotation.
+"""Networks of Llama's family, by modules and config: RMSNorm, gated MLP, rotary positions, grouped queries, optional
+biases, head norms, multipliers, and layers without rotation.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ SOFT_CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
 
 
 class NotOfFamily(ValueError):
-    """The message says how the network departs."""
+    """The message says how."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
-    """Facts of a network besides its weights."""
+    """Besides its weights."""
 
     heads: int
     kv_heads: int
     head_dim: int
-    eps: float  # added to the mean square in RMSNorm
+    eps: float  # of RMSNorm
     attention_scale: float
-    embedding_scale: float  # Granite's; 1 elsewhere
-    logits_divisor: float  # Granite's; 1 elsewhere
+    embedding_scale: float  # Granite's
+    logits_divisor: float  # Granite's
 
 
 def read_spec(network: PreTrainedModel) -> DecoderSpec:
@@ -82,12 +82,11 @@ def _read_layer(layer: nn.Module, body: nn.Module, network: PreTrainedModel) -> 
 
 
 def _children(module: nn.Module) -> set[str]:
-    """Names of children with weights, and of the rotary one."""
     return {name for name, child in module.named_children() if child.state_dict() or name == "rotary_emb"}
 
 
 def _epsilon(norm: nn.Module) -> float:
-    """Of an RMSNorm. Raises NotOfFamily for another norm."""
+    """Raises NotOfFamily."""
     epsilon = getattr(norm, "variance_epsilon", None)
     _require(epsilon is not None and set(norm._parameters) == {"weight"}, "its norms are of another kind")
     return float(epsilon)  # type: ignore[arg-type]

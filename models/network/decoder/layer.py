@@ -1,10 +1,9 @@
-"""One decoder layer: fused weights taken over from transformers' modules, and its pass.
+"""A decoder layer with fused weights.
 
     qkv      (heads + 2 kv_heads) x head_dim outputs, queries first
     gate_up  2 x intermediate outputs, gate first
 
-Rotary positions (RoFormer, 3.2.2) come from a table by the network's own rotary module, so scaled kinds are
-transformers', as far as they do not depend on a batch's length (`models.network.loader` bounds the context).
+Rotary positions (RoFormer, 3.2.2) come from a table by the network's own rotary module.
 
     line of the table    cos of half a head | sin of half a head
     rotated head         [a b] -> [a b] * [cos cos] + [b a] * [-sin sin]
@@ -26,14 +25,14 @@ from models.network.linear import InferenceLinear, PackedLinear, pad_tokens
 
 
 class Rotation(NamedTuple):
-    """Factors for a pass, each (rows, 1, new, head_dim)."""
+    """Each (rows, 1, new, head_dim)."""
 
     cos: Tensor
     sin: Tensor
 
 
 def turn(heads: Tensor, rotation: Rotation) -> Tensor:
-    """`heads` (rows, heads, new, head_dim), rotated."""
+    """`heads` (rows, heads, new, head_dim)."""
     return torch.addcmul(heads * rotation.cos, heads.roll(heads.shape[-1] // 2, dims=-1), rotation.sin)
 
 
@@ -47,11 +46,11 @@ class Rotary(nn.Module):
     table: Tensor
 
     def __init__(self, rotary: nn.Module, embeddings: Tensor, positions: int, head_dim: int) -> None:
-        """Raises NotOfFamily where pairs are not half a head apart.
-
-        rotary      transformers' module: (embeddings, positions) -> cos and sin, each (1, positions, turned)
+        """rotary      (embeddings, positions) -> cos and sin, each (1, positions, turned)
         embeddings  of the network's dtype and device
         positions   how many there may be
+
+        Raises NotOfFamily where pairs are not half a head apart.
         """
         super().__init__()
         cos, sin = rotary(embeddings, torch.arange(positions, device=embeddings.device)[None])
@@ -66,15 +65,13 @@ class Rotary(nn.Module):
         self._turned, self.positions = turned, positions
 
     def pair_order(self, head_dim: int) -> list[int] | None:
-        """A head's order with pairs half a head apart; None if it has that. Partial rotation turns the first
-        `turned` numbers; queries and keys reordered alike have the same product.
-        """
+        """With pairs half a head apart; None if so already. Partial rotation turns the first `turned` numbers."""
         half, end = self._turned // 2, (head_dim + self._turned) // 2
         order = [*range(half), *range(self._turned, end), *range(half, self._turned), *range(end, head_dim)]
         return None if self._turned == head_dim else order
 
     def gather(self, positions: Tensor) -> Rotation:
-        """For positions (rows, new)."""
+        """Positions (rows, new)."""
         cos, sin = self.table[positions].unsqueeze(1).chunk(2, dim=-1)
         return Rotation(torch.cat((cos, cos), dim=-1), torch.cat((sin.neg(), sin), dim=-1))
 
@@ -89,11 +86,11 @@ class DecoderLayer(nn.Module):
     head_weight: Tensor | None
 
     def __init__(self, layer: nn.Module, spec: DecoderSpec, rotary: Rotary) -> None:
-        """Takes over a transformers layer's weights."""
+        """Takes weights over."""
         super().__init__()
         self._spec = spec
         attention, mlp = layer.get_submodule("self_attn"), layer.get_submodule("mlp")
-        self.turns = bool(getattr(attention, "use_rope", True))  # SmolLM3 has layers without positions
+        self.turns = bool(getattr(attention, "use_rope", True))  # SmolLM3
         order = rotary.pair_order(spec.head_dim) if self.turns else None
         self.register_buffer("before", norm_weight(layer.get_submodule("input_layernorm")))
         self.register_buffer("between", norm_weight(layer.get_submodule("post_attention_layernorm")))
@@ -107,7 +104,7 @@ class DecoderLayer(nn.Module):
         self._take_head_norms(attention, order)
 
     def _take_head_norms(self, attention: nn.Module, order: Sequence[int] | None) -> None:
-        """Norms of query and key heads (Qwen3) as one weight, (heads + kv_heads, 1, head_dim)."""
+        """Qwen3's, of query and key heads, (heads + kv_heads, 1, head_dim)."""
         spec = self._spec
         self.register_buffer("head_weight", None)
         if not hasattr(attention, "q_norm"):
@@ -120,7 +117,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self, hidden: Tensor, shape: tuple[int, int], rotation: Rotation, mask: Mask, kv: KvPass, layer: int
     ) -> Tensor:
-        """(tokens, width) -> (tokens, width), those of `shape` (rows, new) first; `mask` as in `attend`."""
+        """(tokens, width), those of `shape` (rows, new) first; `mask` as in `attend`."""
         rows, new = shape
         spec = self._spec
         products = self.qkv.forward(F.rms_norm(hidden, self.before.shape, self.before, spec.eps))
@@ -139,7 +136,7 @@ class DecoderLayer(nn.Module):
 
 
 def add_product(linear: nn.Linear | InferenceLinear, inputs: Tensor, residual: Tensor) -> Tensor:
-    """residual + linear(inputs), fused where kernels have it."""
+    """Fused if possible."""
     if isinstance(linear, PackedLinear):
         return linear.add_to(residual, inputs)
     return residual + linear.forward(inputs)
@@ -153,7 +150,6 @@ def norm_weight(norm: nn.Module) -> Tensor:
 
 
 def _fuse(parent: nn.Module, names: Sequence[str], fused: str) -> nn.Linear:
-    """One layer for several with the same input, or one fused already."""
     parts = [_take(parent, name) for name in ((fused,) if hasattr(parent, fused) else names)]
     whole = torch.cat([part.weight.detach() for part in parts])
     biases: list[Tensor | None] = [part.bias for part in parts]
@@ -176,7 +172,6 @@ def _reorder_heads(qkv: nn.Linear, spec: DecoderSpec, order: Sequence[int] | Non
 
 
 def _scale(parent: nn.Module, name: str, factor: float) -> nn.Linear:
-    """Granite's residual multiplier."""
     linear = _take(parent, name)
     if factor != 1.0:
         for tensor in linear.parameters():
@@ -185,7 +180,6 @@ def _scale(parent: nn.Module, name: str, factor: float) -> nn.Linear:
 
 
 def _take(parent: nn.Module, name: str) -> nn.Linear:
-    """Remove a module's layer from it."""
     linear = parent.get_submodule(name)
     assert isinstance(linear, nn.Linear)
     delattr(parent, name)
@@ -193,7 +187,6 @@ def _take(parent: nn.Module, name: str) -> nn.Linear:
 
 
 def _linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """Shares the weights."""
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype)
     linear.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:

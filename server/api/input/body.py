@@ -1,7 +1,4 @@
-"""A request's body: bytes that come in time and in size, as JSON that is what the schema says.
-
-The bounds of fields are the schema's.
-"""
+"""A request's body: in time, bounded, and JSON of the schema."""
 
 from __future__ import annotations
 
@@ -30,37 +27,28 @@ from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
 from server.http.access import HOLDER
 
-LARGE = 64 * 1024
-"""Bytes from which a body is parsed off the event loop, since that takes longer than a token may wait."""
+LARGE = 64 * 1024  # bytes from which on a body is parsed off the event loop
 
-MAX_NESTED = 2**16
-"""Objects, lists and names in a large body: what is made of them is made at once, while everything else waits."""
+MAX_NESTED = 2**16  # objects, lists and names of a large body: building them blocks everything else
 
 MAX_STRINGS = 2**18
 MAX_VALUES = 2**20
 
-BODIES = 64
-"""Bodies of the greatest size whose bytes are held at a time until they are parsed."""
+BODIES = 64  # bodies of the greatest size held until parsed
 
-BODIES_OF_ONE = 16
-"""Bodies of the greatest size of which one sender may have the bytes held."""
+BODIES_OF_ONE = 16  # of one sender
 
 PACKED = ("gzip", "x-gzip", "deflate")
 UNPACKED = ("", "identity")
-"""Encodings of bodies that are read."""
 
 T = TypeVar("T")
 G = TypeVar("G", bound=GenerationBody | MessagesBody)
 
-ESTIMATE = "x-lengthwise-estimate"
-"""Request header by which a client asks that `metrics` tell what was expected of its call, with the value 1."""
+ESTIMATE = "x-lengthwise-estimate"  # request header that asks for an estimate in `metrics`, with the value 1
 
 
 async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple[G, Record]:
-    """The body of a call that generates, and the call's record, whose id begins with `prefix`.
-
-    Raises ApiError 400, 404, 408, 413 or 429.
-    """
+    """The body and its call's record, whose id begins with `prefix`. Raises ApiError 400, 404, 408, 413 or 429."""
     app = request.app
     async with hold_body(request) as raw:
         request[TICKET].count_answers(1)
@@ -75,17 +63,14 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:
-    """The body as `schema`; raises ApiError 400, 408, 413, 415 or 429."""
+    """Raises ApiError 400, 408, 413, 415 or 429."""
     async with hold_body(request) as raw:
         return await decode(raw, schema, request.app)
 
 
 @asynccontextmanager
 async def hold_body(request: web.Request) -> AsyncIterator[bytes]:
-    """The body's bytes, unpacked, which take their room until the context is left: what is only announced takes none.
-
-    Raises ApiError 400, 408, 413, 415 or 429.
-    """
+    """The unpacked bytes, which count as held inside the context. Raises ApiError 400, 408, 413, 415 or 429."""
     held, body = request.app[PENDING].body_bytes, bytearray()
     sender = request.get(HOLDER) or request.remote or ""
     try:
@@ -98,17 +83,13 @@ async def hold_body(request: web.Request) -> AsyncIterator[bytes]:
 
 
 async def decode(raw: bytes, schema: type[T], app: web.Application) -> T:
-    """A JSON text as `schema`: in a thread where it is large, and only where it has not too many parts.
-
-    Raises ApiError 400.
-    """
+    """Large texts are parsed in a thread, after check_parts. Raises ApiError 400."""
     if len(raw) < LARGE:
         return parse(raw, schema)
     return await app[MODEL].run_in_thread(parse, raw, schema)
 
 
 async def _receive(request: web.Request, body: bytearray, held: Counter[str], sender: str) -> None:
-    """Add what comes to `body`, and to the bytes that are held for its sender."""
     limits, received = request.app[LIMITS], 0
     most = limits.max_body_bytes
     if (request.content_length or 0) > most:
@@ -145,7 +126,7 @@ def _too_large(limits: Limits) -> ApiError:
 
 
 def check_parts(raw: bytes) -> None:
-    """Raise ApiError 400 for JSON text with so many parts that to build them takes long."""
+    """Raise ApiError 400 for too many objects, lists and names."""
     bare = raw.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in raw else raw
     strings, nested, values = bare.count(b'"') // 2, 0, 0
     if strings <= MAX_STRINGS:
@@ -157,11 +138,7 @@ def check_parts(raw: bytes) -> None:
 
 
 def parse(raw: bytes, schema: type[T]) -> T:
-    """JSON text as `schema`; raises ApiError 400 that names the field.
-
-    What the schema does not name is passed over without being built: a body full of empty lists would otherwise
-    hold the interpreter, and with it every stream, for half a second.
-    """
+    """Raises ApiError 400 that names the field. Unknown fields are skipped without building their values."""
     if len(raw) >= LARGE:
         check_parts(raw)
     try:
@@ -190,7 +167,6 @@ _inspect = cache(inspect.type_info)  # takes milliseconds
 
 
 def _find_values(kind: inspect.Type, path: list[str]) -> Iterator[str]:
-    """The values that the field at a path of a schema may have."""
     match kind:
         case inspect.UnionType(types=kinds):
             for one in kinds:
@@ -208,7 +184,6 @@ def _find_values(kind: inspect.Type, path: list[str]) -> Iterator[str]:
 
 
 def _diagnosis(raw: bytes, error: Exception) -> str:
-    """The fault and its place; orjson words it better, of lone surrogates above all, but builds everything."""
     if len(raw) < LARGE:
         try:
             orjson.loads(raw)
@@ -217,13 +192,12 @@ def _diagnosis(raw: bytes, error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
+# numbers and strings, possessive (`*+`) so that unterminated quotes take linear time
 _NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?', re.DOTALL)
-"""Numbers of a JSON text, and its strings, which may look like some. A string that does not end is one all the same,
-and nothing is tried twice (`*+`), or a body of quotes would take time by the square of its length."""
 
 
 def _spell_integer(found: re.Match[bytes]) -> bytes:
-    """A number without fraction as an integer: JSON and its schemas know no difference between 1.0 and 1."""
+    """JSON does not distinguish 1.0 from 1."""
     text = found[0]
     if text.startswith(b'"') or not set(text) & set(b".eE"):
         return text
@@ -234,5 +208,5 @@ def _spell_integer(found: re.Match[bytes]) -> bytes:
 
 _MISSING = re.compile("^Object missing required field (`.+`)$")
 
+# msgspec's message, ending with the field
 _AT_PATH = re.compile(r"^(?P<fault>.*?) - at `\$\.?(?P<path>.*)`$", re.DOTALL)
-"""msgspec's message, which the field's name ends."""

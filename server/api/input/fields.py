@@ -1,8 +1,5 @@
-"""Fields of a body that no schema takes apart: refused where they ask for something, or kept as raw JSON.
-
-Fields of OpenAI's API and of other servers' that would change an answer, and that this server cannot honour, are
-refused where they ask for anything: passed over in silence, the client would take another answer for its own. JSON that
-is data, such as schemas and arguments, is bounded in size and depth, since what is made of it is walked more than once.
+"""Fields kept as raw JSON, bounded in size and depth, and unsupported fields, which are refused rather than ignored
+where they would change an answer.
 """
 
 from __future__ import annotations
@@ -17,19 +14,15 @@ from msgspec import Meta, Raw
 
 from server.api.errors import invalid
 
-NOTHING: tuple[object, ...] = ("", [], False, None, {})
-"""Values that ask for nothing in most of these fields."""
+NOTHING: tuple[object, ...] = ("", [], False, None, {})  # values that ask for nothing
 
-LONGEST = 1024
-"""Bytes of the longest value that may ask for nothing, white space included; longer ones are not looked through."""
+LONGEST = 1024  # bytes of a value that may ask for nothing
 
-ABSENT: Any = msgspec.field(default_factory=Raw)
-"""The default of a field whose value is not read."""
+ABSENT: Any = msgspec.field(default_factory=Raw)  # default of unread fields
 
 
 def refused(reason: str, *harmless: object) -> Meta:
-    """Describes a field that is refused for this reason unless it has one of the `harmless` values, or asks for nothing
-    where none are given."""
+    """A field refused for this reason unless its value is `harmless`, or asks for nothing."""
     return Meta(description=reason, extra_json_schema={"enum": list(harmless or NOTHING)})
 
 
@@ -42,7 +35,7 @@ UseLogprobs: TypeAlias = Annotated[Raw, refused("is not supported; use logprobs,
 
 
 class Foreign(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that are known and refused, each with the reason; their values are not even read."""
+    """Known unsupported fields with reasons; values stay undecoded."""
 
     allowed_token_ids: UseLogitBias = ABSENT
     audio: Annotated[Raw, refused("only text comes out of this server")] = ABSENT
@@ -77,7 +70,7 @@ _REFUSED: Mapping[str, tuple[str, frozenset[bytes]]] = {
 
 
 def refuse_foreign(body: Foreign) -> None:
-    """Raise ApiError 400 for the first of these fields that asks for something."""
+    """Raises ApiError 400 for the first field that asks for something."""
     for name, (reason, harmless) in _REFUSED.items():
         value: Raw = getattr(body, name)
         long = len(memoryview(value)) > LONGEST
@@ -86,7 +79,7 @@ def refuse_foreign(body: Foreign) -> None:
 
 
 def refuse_asked(*fields: tuple[str, object, str]) -> None:
-    """Raise ApiError 400 for the first field (name, whether it asks for anything, why that is not there)."""
+    """Raises ApiError 400 for the first (name, whether asked for, reason)."""
     for name, asks, reason in fields:
         if asks:
             raise invalid(name, reason, "unsupported")
@@ -96,7 +89,7 @@ T = TypeVar("T")
 
 
 def required(value: T | None, path: str, why: str = "") -> T:
-    """A value that must be there; raises ApiError 400."""
+    """Raises ApiError 400 where it is missing."""
     if value is None:
         raise invalid(path, f"is missing{why}")
     return value
@@ -112,11 +105,11 @@ def is_given(value: object) -> bool:
 
 
 def read_json(raw: bytes, path: str) -> Any:
-    """The value at `path` of a body; raises ApiError 400 where it is not JSON, too large or too deep."""
+    """The value at `path`; raises ApiError 400 unless it is JSON of bounded size and depth."""
     if len(raw) > MAX_BYTES:
         raise invalid(path, f"has {len(raw)} bytes, which is more than {MAX_BYTES}; shorten it")
     try:
-        value = orjson.loads(raw)  # whole numbers beyond 64 bits become floats, else they could not be written again
+        value = orjson.loads(raw)  # integers beyond 64 bits become floats
     except orjson.JSONDecodeError as error:
         raise invalid(path, f"is not valid JSON: {error}") from None
     if is_deep(value):
@@ -125,16 +118,16 @@ def read_json(raw: bytes, path: str) -> Any:
 
 
 def is_deep(value: Any) -> bool:
-    """Whether a JSON value is nested more than MAX_DEPTH deep."""
+    """Nested more than MAX_DEPTH deep."""
     level: list[Any] = [value]
-    for _ in range(MAX_DEPTH + 1):  # level by level, so that depth costs no recursion
+    for _ in range(MAX_DEPTH + 1):  # without recursion
         inside = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
         level = [*chain.from_iterable(inside)]
     return bool(level)
 
 
 def read_object(raw: bytes, path: str) -> dict[str, Any]:
-    """A JSON text of the client that must be an object; raises ApiError 400."""
+    """Raises ApiError 400 unless it is an object."""
     value = read_json(raw, path)
     if not isinstance(value, dict):
         raise invalid(path, "must be a JSON object")

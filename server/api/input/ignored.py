@@ -1,4 +1,4 @@
-"""What of a body is ignored, and named in a header of the answer; kept for each request, in its threads too."""
+"""Ignored parts of a body, named in a response header."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Container
 from contextvars import ContextVar
 
 HEADER = "x-lengthwise-ignored"
-MOST = 32  # names that fit into the header
+MOST = 32  # that fit into the header
 
-# the names for the request that the running task serves; None elsewhere, as for lines of a batch
+# of the running request; None for lines of a batch
 IGNORED: ContextVar[list[str] | None] = ContextVar("ignored", default=None)
 
 
 def ignore(path: str, kind: str) -> None:
-    """Name what stands at a path of the body, of a kind that the client gave it, as ignored."""
+    """Name the path, of the client's kind, as ignored."""
     names, name = IGNORED.get(), re.sub(r"[^\w.\[\]-]", "", f"{path}.{kind[:64]}", flags=re.ASCII)
     if names is not None and name not in names and len(names) < MOST:
         names.append(name)

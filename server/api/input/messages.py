@@ -1,7 +1,4 @@
-"""The bodies of POST /v1/messages and /v1/messages/count_tokens, and the chat that they stand for.
-
-Anthropic's words; text and tools only, whatever else those messages know is refused by name.
-"""
+"""The bodies of Anthropic's POST /v1/messages and /v1/messages/count_tokens, and the chats that they stand for."""
 
 from __future__ import annotations
 
@@ -112,18 +109,16 @@ CHAT_WORDS: Mapping[str, str] = {
     ".function.name": ".name",
     "response_format.json_schema": "output_config",
 }
-"""A chat's words in messages about errors -> those of this API."""
 
 SAMPLING = ("max_tokens", "stream", "temperature", "top_p", "top_k", "priority", "deadline_ms")
 FORMS = ("structured_outputs", *chat.OtherWords.__struct_fields__)
 """Fields that mean the same in a chat."""
 
-OWN_TOOLS = (None, "custom")
-"""Types of tools that the client runs."""
+OWN_TOOLS = (None, "custom")  # types run by the client
 
 
 def as_chat(body: CountBody) -> chat.ChatBody:
-    """The chat that a body asks for; raises ApiError 400 for what a chat cannot say."""
+    """Raises ApiError 400 for what a chat cannot express."""
     refuse_asked(
         ("mcp_servers", body.mcp_servers, "this server calls no others; leave it out"),
         ("response_format", is_given(body.response_format), "is not supported; use output_config.format"),
@@ -141,7 +136,7 @@ def as_chat(body: CountBody) -> chat.ChatBody:
         **{name: getattr(body, name) for name in FORMS},
         model=body.model,
         messages=[*told, *turns],
-        # A last turn of the assistant's is the beginning of the answer.
+        # A trailing assistant turn is continued.
         continue_final_message=bool(turns) and turns[-1].role == "assistant",
         tools=[_tool(one) for at, one in enumerate(body.tools or []) if is_own(one.type, OWN_TOOLS, f"tools[{at}]")],
         tool_choice=None if choice is None else _tool_choice(choice),
@@ -151,8 +146,7 @@ def as_chat(body: CountBody) -> chat.ChatBody:
 
 
 def _turns(role: chat.Role, messages: Iterable[tuple[int, InputMessage]]) -> Iterator[chat.Message]:
-    """Consecutive messages of one role as a turn of a chat, which has a turn for each result of a tool, behind those.
-    Raises ApiError 400."""
+    """Consecutive messages of one role as one turn, tool results as turns before it. Raises ApiError 400."""
     texts, thoughts, calls, results = list[str](), list[str](), list[chat.PastCall](), False
     for place, message in messages:
         blocks = [Block("text", message.content)] if isinstance(message.content, str) else message.content

@@ -1,8 +1,5 @@
-"""Messages or prompts of a request -> token ids that fit the model, and what lengths are predicted from, made off the
-event loop where they are not short.
-
-It refuses what cannot be read (other media, unknown tokens, text that the tokenizer cannot encode) and what cannot fit,
-before any memory is taken.
+"""Messages or prompts -> token ids that fit the model, and what lengths are predicted from; long ones off the event
+loop.
 """
 
 from __future__ import annotations
@@ -27,39 +24,33 @@ from server.api.input.turns import as_turn
 from server.api.served_model import ServedModel
 from server.lengths.instruction import InstructionSplit, split_by, split_messages
 
-SHORT = 1024
-"""Characters of a prompt, or its token ids, up to which it is encoded on the event loop: that takes a millisecond, and
-waking a thread takes longer beside executors that compute on all cores."""
+SHORT = 1024  # characters or token ids encoded on the event loop: a millisecond, less than waking a thread
 
-FEW = 16
-"""Turns of a conversation that is encoded there."""
+FEW = 16  # turns encoded there
 
-PLAIN = ("role", "content")  # the first fields of a message, which are all that most have
+PLAIN = ("role", "content")  # the only fields of most messages
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Tokens that the model is to continue, and their text where the client may want it back."""
+    """Tokens to continue, and their text where the client may want it back."""
 
     ids: tuple[int, ...]
     text: str = ""
+    # instruction and user input, without the template's tokens, bound and scope yet
     parts: LengthQuery = LengthQuery("", "", 0, 0)
-    """The application's instruction and the user's own input, and their tokens without the chat template's at either
-    end; the bound of the answer, and whose it is, are not in it yet."""
-    grammar: Compiled | None = None
-    """The grammar of the answer; None where it may be anything."""
+    grammar: Compiled | None = None  # None if unconstrained
     tools: Toolbox = NO_TOOLS
-    """Tools that the answer may call."""
 
 
 async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
-    """The only prompt of a chat: its conversation through the model's chat template; raises ApiError 400."""
+    """Through the model's chat template; raises ApiError 400."""
     refuse_foreign(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
     tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
     grammar = await constraint(body, model, tools) if tools.must_call or form_of(body) != NO_FORM else None
     turns = body.messages
-    is_short = (  # where all that becomes text is short; of many turns none is looked at on the event loop
+    is_short = (  # long conversations are not even measured on the event loop
         not (asks_tools or body.chat_template_kwargs)
         and len(turns) <= FEW
         and all(isinstance(turn.content, str) and not any(astuple(turn)[len(PLAIN) :]) for turn in turns)
@@ -71,7 +62,7 @@ async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
 
 
 def encode(text: str, path: str, model: ServedModel, *, add_special_tokens: bool = True) -> list[int]:
-    """Token ids of a text; raises ApiError 400 for what the tokenizer cannot encode."""
+    """Raises ApiError 400 for text that the tokenizer cannot encode."""
     try:
         return model.text.encode(text, add_special_tokens=add_special_tokens)
     except TextError as error:
@@ -86,8 +77,9 @@ def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compi
 def _prompt(
     prompt: Prompt, turns: Sequence[Turn], texts: Sequence[slice], body: TextBody, model: ServedModel
 ) -> Prompt:
-    """The prompt with its parts, whose `texts` are those of its tokens that say what the system does at its beginning,
-    and what the other turns do. Raises ApiError 400 for one that is empty, or leaves no room for an answer."""
+    """`texts` marks tokens of the instruction and the other turns. Raises ApiError 400 for an empty or too long
+    prompt.
+    """
     ids, path = prompt.ids, "messages" if isinstance(body, ChatBody) else "prompt"
     if not ids:
         raise invalid(path, "must not be empty")
@@ -106,9 +98,8 @@ def _prompt(
 def render_chat(
     body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS
 ) -> tuple[list[Turn], list[int], slice, slice]:
-    """The turns as chat templates know them, and what `Text.encode_turns` makes of them: their token ids, and which of
-    these are texts. Raises ApiError 400. Heavy."""
-    names = dict[str, str]()  # of the functions called so far, by the ids of their calls
+    """Turns for the template, their token ids, and which of these are text. Raises ApiError 400. Heavy."""
+    names = dict[str, str]()  # call id -> function
     turns = [as_turn(one, f"messages[{at}]", names, model.text.takes_tools) for at, one in enumerate(body.messages)]
     goes_on = bool(body.continue_final_message)
     if goes_on and turns[-1]["role"] != "assistant":
@@ -141,7 +132,7 @@ def render_chat(
 
 
 async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[Prompt]:
-    """The prompts of a completion, each by itself; raises ApiError 400."""
+    """Raises ApiError 400."""
     refuse_foreign(body)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise invalid("best_of", "only the value of n is supported", "unsupported")
@@ -154,7 +145,7 @@ async def completion_prompts(body: CompletionBody, model: ServedModel) -> list[P
 
 def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None) -> list[Prompt]:
     written = separate(body.prompt, "prompt", MAX_CHOICES)
-    # All are checked before the first is encoded: the last may be the one that is refused.
+    # Check all before encoding any.
     for place, item in enumerate(written):
         check_written(item, "prompt" if len(written) == 1 else f"prompt[{place}]", model)
     prompts = []
@@ -170,8 +161,7 @@ WrittenPrompt: TypeAlias = str | list[int]
 
 
 def separate(given: str | list[str | int | list[int]], name: str, most: int) -> Sequence[WrittenPrompt]:
-    """The texts of the field `name`: a string and a list of token ids are one, lists of either are several, of which
-    there may be `most`. Raises ApiError 400."""
+    """One prompt for a string or list of ids, up to `most` for a list of these. Raises ApiError 400."""
     if isinstance(given, str):
         return [given]
     ids = [item for item in given if isinstance(item, int)]
@@ -186,7 +176,7 @@ def separate(given: str | list[str | int | list[int]], name: str, most: int) -> 
 
 
 def check_written(prompt: WrittenPrompt, path: str, model: ServedModel) -> None:
-    """Raise ApiError 400 for a prompt that is empty, has ids of no token, or cannot fit however it is encoded."""
+    """Raises ApiError 400 for an empty prompt, an unknown id, or one that cannot fit."""
     if not prompt:
         raise invalid(path, "must not be empty")
     if isinstance(prompt, str):
@@ -198,19 +188,18 @@ def check_written(prompt: WrittenPrompt, path: str, model: ServedModel) -> None:
 
 
 def check_ids(ids: Sequence[int], path: str, model: ServedModel) -> None:
-    """Refuse what is no token, in a list that may be empty."""
+    """Raises ApiError 400 for unknown ids."""
     if ids and not 0 <= min(ids) <= max(ids) < model.vocab_size:
         raise invalid(path, f"token ids go from 0 to {model.vocab_size - 1}")
 
 
 def check_bytes(count: int, path: str, model: ServedModel) -> None:
-    """Refuse what cannot fit however it is split into tokens: splitting it would cost time for nothing."""
+    """Refuse what cannot fit however it is tokenized."""
     longest = model.text.longest_token
     if longest is not None and count > model.context_length * longest:
         raise too_long(path, f"{count} bytes", model)
 
 
 def too_long(path: str, length: str, model: ServedModel) -> ApiError:
-    """The prompt leaves no room for an answer."""
     holds = f"the context holds {model.context_length} tokens, one of them for the answer at least"
     return invalid(path, f"has {length}, but {holds}; shorten it", "context_length_exceeded")

@@ -1,7 +1,4 @@
-"""The body of POST /v1/responses, and the chat that it stands for: its conversation and its sampling.
-
-Text and functions are there; whatever else OpenAI's responses know is refused by name.
-"""
+"""The body of OpenAI's POST /v1/responses, and the chat that it stands for."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from server.api.input.fields import ABSENT, is_given, refuse_asked, required
 from server.api.input.ignored import ignore, is_own
 from server.api.input.turns import join_content, join_past, read_past
 
-LOGPROBS = "message.output_text.logprobs"
-"""The name in `include` that asks for log-probabilities."""
+LOGPROBS = "message.output_text.logprobs"  # in `include`
 
 
 class InputItem(msgspec.Struct, frozen=True):
@@ -50,10 +46,8 @@ OWN_CALLS = ("function_call", "custom_tool_call")
 TEXT_TOOL = msgspec.Raw(
     b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}'
 )
-"""The arguments of a custom tool, as a function has them: one text."""
 
-OWN_TOOLS = ("function", "custom")
-"""Types of tools that the client runs; all others are ignored."""
+OWN_TOOLS = ("function", "custom")  # run by the client; others are ignored
 
 
 class ResponseTool(msgspec.Struct, frozen=True):
@@ -74,7 +68,7 @@ class AllowedName(msgspec.Struct, frozen=True):
 
 
 class NamedFunctionChoice(msgspec.Struct, frozen=True):
-    """The function, or the custom tool, that must be called, or some tools of which one may or must be."""
+    """The function, or the custom tool, that must be called, or some tools, one of which may or must be."""
 
     name: str | msgspec.UnsetType = msgspec.UNSET
     type: Literal["function", "custom", "allowed_tools"] = "function"
@@ -124,18 +118,16 @@ OWN_NAMES: Mapping[str, str] = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text",
 }
-"""A chat's field -> what the same is called here."""
 
 OWN_WORDS: Mapping[str, str] = {
     "response_format.json_schema": "text.format",
     ".function.parameters": ".parameters",
     ".function.name": ".name",
 }
-"""A chat's words in messages about errors -> those of this API."""
 
 
 def as_chat(body: ResponsesBody, spoken: Sequence[chat.Message]) -> chat.ChatBody:
-    """The chat that a body asks for, with its conversation; raises ApiError 400 for what a chat cannot say."""
+    """Raises ApiError 400 for what a chat cannot express."""
     _refuse_unsupported(body)
     told = [] if body.instructions is None else [chat.Message("system", body.instructions)]
     if not (told or spoken):
@@ -172,19 +164,19 @@ def _response_format(text: TextConfig | None) -> chat.ResponseFormat | None:
 
 
 def wants_logprobs(body: ResponsesBody) -> bool:
-    """Asking for alternatives is asking for log-probabilities too."""
+    """Alternatives imply log-probabilities."""
     return LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
 
 
 def conversation(body: ResponsesBody, known: Mapping[str, chat.Message]) -> list[chat.Message]:
-    """The input as turns of a chat, with the `known` turns of stored items that it refers to; raises ApiError 400."""
+    """Turns of the input, and the `known` turns of stored items; raises ApiError 400."""
     if isinstance(body.input, str):
         return [chat.Message("user", body.input)]
     turns: list[chat.Message] = []
     for place, item in enumerate(body.input):
         for turn in _turns(item, f"input[{place}]", known):
             last = turns[-1] if turns else turn
-            thought = last.content is None and not last.tool_calls  # and nothing that was said
+            thought = last.content is None and not last.tool_calls
             if turns and turn.role == last.role == "assistant" and (turn.tool_calls or thought):
                 calls = [*(last.tool_calls or ()), *(turn.tool_calls or ())]
                 content = turn.content if last.content is None else last.content
@@ -196,15 +188,13 @@ def conversation(body: ResponsesBody, known: Mapping[str, chat.Message]) -> list
 
 
 def is_reference(item: InputItem) -> bool:
-    """Whether an item names a stored one."""
     return item.kind == "item_reference" or (
         item.kind == "message" and item.role is item.content is None and bool(item.id)
     )
 
 
 def _turns(item: InputItem, path: str, known: Mapping[str, chat.Message]) -> Iterator[chat.Message]:
-    """An item as turns of a chat: none for one of another server's that says nothing to read, which is named as
-    ignored. Text, thoughts and calls of one answer come apart. Raises ApiError 400."""
+    """Text, thoughts and calls of one answer come apart; unreadable items are ignored by name. Raises ApiError 400."""
     if is_reference(item):
         yield known[required(item.id, f"{path}.id")]
     elif item.kind == "message":
@@ -224,7 +214,7 @@ def _turns(item: InputItem, path: str, known: Mapping[str, chat.Message]) -> Ite
         call_id = required(item.call_id or item.id, f"{path}.call_id")
         function = chat.PastFunction(name, _arguments(item))
         yield chat.Message("assistant", tool_calls=[chat.PastCall(function, call_id)])
-        if bytes(item.output):  # a server of tools was asked on the way
+        if bytes(item.output):  # run by a remote server
             yield _result(item, call_id, path)
     else:
         ignore(path, item.kind)
@@ -236,14 +226,13 @@ def _result(item: InputItem, call_id: str, path: str) -> chat.Message:
 
 
 def _arguments(item: InputItem) -> msgspec.Raw:
-    """The arguments of a call, by whichever name its kind has for them."""
     if item.kind == "custom_tool_call":
         return msgspec.Raw(b'{"input":%b}' % (bytes(item.input) or b'""'))
     return next((raw for raw in (item.arguments, item.input, item.action) if bytes(raw)), item.operation)
 
 
 def own_tools(body: ResponsesBody) -> list[tuple[int, ResponseTool]]:
-    """The tools that the client runs, with their places."""
+    """With their places."""
     return [(at, one) for at, one in enumerate(body.tools or ()) if is_own(one.type, OWN_TOOLS, f"tools[{at}]")]
 
 
@@ -254,7 +243,7 @@ def _tool(tool: ResponseTool, path: str) -> chat.ChatTool:
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:
-    """Raise ApiError 400 for the first field that asks for what is not there."""
+    """Raises ApiError 400."""
     refuse_asked(
         ("background", body.background, "answers come in the response only; leave it out"),
         (

@@ -1,7 +1,5 @@
-"""The bodies of generation requests: their fields, types and bounds, so that decoding is validating.
-
-Unknown fields are ignored, null means the default, and every number, list and string has a bound. What depends on
-the model or on two fields at once is checked in output/wanted.py and prompts.py.
+"""Bodies of generation requests, every field bounded, null the default, unknown fields ignored; checks across fields
+are in output/wanted.py and prompts.py.
 """
 
 from __future__ import annotations
@@ -14,8 +12,7 @@ from msgspec import Meta
 from models.network.generation_config import MinP, RepetitionPenalty, Temperature, TokenCount, TopK, TopP
 from server.api.input.fields import ABSENT, Foreign
 
-MAX_CHOICES = 256
-"""Answers that one call may ask for: n times its prompts."""
+MAX_CHOICES = 256  # `n` times the prompts
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
@@ -34,7 +31,7 @@ TemplateVariables: TypeAlias = Annotated[dict[str, str | int | float | bool | No
 
 
 def told(**schema: object) -> Meta:
-    """A handler's own check of a value, which msgspec does not make, for the JSON schema of the document."""
+    """Documents a handler's own check in the JSON schema."""
     return Meta(extra_json_schema=schema)
 
 
@@ -47,13 +44,12 @@ def one_kind(most: int) -> Meta:
     return told(allOf=[{"anyOf": [{"type": "string"}, {"items": {"type": "integer", "minimum": 0}}, *several]}])
 
 
-TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # types of parts that are text
+TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 
 TOKEN_NAMES = told(propertyNames={"pattern": "^[0-9]{1,9}$"})
 
 
 def _turn(*roles: str, **must: dict[str, object]) -> dict[str, object]:
-    """A turn of these roles, which must have what is named, and calls no tools."""
     given = {"role": {"enum": [*roles]}, **must, "tool_calls": {"enum": [None, []]}}
     return {"properties": given, "required": [*must]}
 
@@ -71,8 +67,8 @@ ROLES = told(
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """Whether a stream tells token counts: in one chunk before its end, or in every chunk. And whether comments tell
-    its place in line while it waits.
+    """Whether a stream has token counts: in one chunk before its end, or in every chunk. And
+    whether comments report its place in line while it waits.
     """
 
     include_usage: bool | None = None
@@ -86,8 +82,7 @@ class JsonSchema(msgspec.Struct, frozen=True):
     schema: msgspec.Raw = ABSENT
     name: Annotated[str, Meta(max_length=256)] | None = None
     description: str | None = None
-    strict: bool | None = None
-    """False: what of the schema cannot be enforced is passed over, else it is an error."""
+    strict: bool | None = None  # false: ignore what cannot be enforced
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
@@ -95,8 +90,7 @@ class ResponseFormat(msgspec.Struct, frozen=True):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
-    schema: msgspec.Raw = ABSENT
-    """The schema in the place of llama.cpp, Fireworks and Together."""
+    schema: msgspec.Raw = ABSENT  # llama.cpp, Fireworks, Together
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True):
@@ -105,10 +99,9 @@ class StructuredOutputs(msgspec.Struct, frozen=True):
     json: msgspec.Raw = ABSENT
     regex: GrammarText | None = None
     choice: Annotated[list[ChoiceText], Meta(min_length=1, max_length=1024)] | None = None
-    grammar: GrammarText | None = None
-    """A grammar in Lark, with a rule named start."""
+    grammar: GrammarText | None = None  # Lark, with a rule `start`
     json_object: bool | None = None
-    structural_tag: msgspec.Raw = ABSENT  # vLLM's, both refused
+    structural_tag: msgspec.Raw = ABSENT  # vLLM, both refused
     whitespace_pattern: msgspec.Raw = ABSENT
 
 
@@ -116,14 +109,14 @@ class OtherWords(Foreign, frozen=True, kw_only=True):
     """Other servers' fields for what `structured_outputs` asks for here."""
 
     format: msgspec.Raw = ABSENT  # Ollama: "json", or a schema
-    grammar: msgspec.Raw = ABSENT  # TGI, mistral.rs: type and value; llama.cpp, KoboldCpp: GBNF, which is refused
+    grammar: msgspec.Raw = ABSENT  # TGI, mistral.rs: type and value; llama.cpp, KoboldCpp: GBNF (refused)
     guided_choice: msgspec.Raw = ABSENT  # vLLM before structured_outputs, Aphrodite
     guided_json: msgspec.Raw = ABSENT
     guided_json_object: msgspec.Raw = ABSENT
     guided_regex: msgspec.Raw = ABSENT
     json_object: msgspec.Raw = ABSENT
     json_schema: msgspec.Raw = ABSENT  # llama.cpp, SGLang, TabbyAPI
-    nvext: msgspec.Raw = ABSENT  # NVIDIA's NIM and Dynamo, whose guided_ fields in it are refused
+    nvext: msgspec.Raw = ABSENT  # NVIDIA NIM and Dynamo; guided_ fields in it are refused
     regex: msgspec.Raw = ABSENT  # SGLang
     regex_pattern: msgspec.Raw = ABSENT  # TabbyAPI
 
@@ -152,12 +145,9 @@ class GenerationBody(OtherWords, frozen=True, kw_only=True):
     include_stop_str_in_output: bool | None = None
     prompt_logprobs: Alternatives | None = None
     priority: Priority | None = None
-    deadline_ms: Deadline | None = None
-    """When the answer is wanted, in milliseconds after the request came; a day at most."""
-    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
-    """Prompts of other salts, or of none, are not read from what is kept of this one's, nor this one from theirs."""
-    user: Annotated[str, Meta(max_length=65536)] | None = None
-    """Whom the call is for: its client, where no API key and no header tells that."""
+    deadline_ms: Deadline | None = None  # milliseconds after arrival, a day at most
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None  # separates cached prompts
+    user: Annotated[str, Meta(max_length=65536)] | None = None  # client, where neither API key nor header names one
     replay_tokens: TokenCount | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -218,8 +208,7 @@ class FunctionTool(msgspec.Struct, frozen=True):
 
     name: FunctionName
     description: str | None = None
-    parameters: msgspec.Raw = ABSENT
-    """The JSON schema of its arguments; without one, it has none."""
+    parameters: msgspec.Raw = ABSENT  # JSON schema; none without
     strict: bool | None = None
 
 
@@ -244,14 +233,14 @@ class AllowedTool(msgspec.Struct, frozen=True):
 
 
 class AllowedTools(msgspec.Struct, frozen=True):
-    """Some of the tools, of which one may or must be called."""
+    """Some tools, one of which may or must be called."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=128)]
 
 
 class NamedTool(msgspec.Struct, frozen=True):
-    """The tool that must be called, or some of which one may or must be."""
+    """The tool that must be called, or some, one of which may or must be."""
 
     function: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
@@ -267,8 +256,7 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     top_logprobs: Alternatives | None = None
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    """Whether the answer goes on with the last message, the assistant's, in place of a turn of its own."""
+    continue_final_message: bool | None = None  # continue the last message, the assistant's
     tools: Annotated[list[ChatTool], Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
@@ -287,5 +275,4 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     best_of: Annotated[int, Meta(ge=1, le=64)] | None = None
 
 
-TextBody: TypeAlias = ChatBody | CompletionBody
-"""The body of a call that is answered with text, once other APIs' bodies are chats."""
+TextBody: TypeAlias = ChatBody | CompletionBody  # what other APIs' bodies become

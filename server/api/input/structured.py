@@ -1,7 +1,5 @@
-"""The grammar of an answer, from the fields that ask for one: response_format, structured_outputs, tools.
-
-It has it compiled, so that a bad grammar is the client's error and never an executor's. Grammars of answers that call
-tools are written in Lark, in which each schema stands by itself, so that references inside it stay true.
+"""Compiles the grammar of an answer from response_format, structured_outputs and tools, so that a bad one is the
+client's error; each schema in a Lark grammar stands by itself, which keeps its references valid.
 """
 
 from __future__ import annotations
@@ -27,24 +25,23 @@ from server.api.input.tools import BETWEEN, CALL_TAIL, NO_TOOLS, Toolbox, call_h
 from server.api.served_model import MODEL, ServedModel
 from server.grammars import RefusedGrammar, TrialsFailed
 
-CALLS = "start: calls"  # how calls_grammar begins
+CALLS = "start: calls"  # of calls_grammar
 ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 
 
 async def give_up_compiling(app: web.Application) -> None:
-    """Let calls whose grammars are being tried be answered before the server ends."""
+    """Fail pending compilations at shutdown."""
     if MODEL in app and (compiler := app[MODEL].grammars) is not None:
         compiler.give_up()
 
 
 OTHER_WORDS = OtherWords.__struct_fields__[len(Foreign.__struct_fields__) :]
 form_of = attrgetter("response_format", "structured_outputs", *OTHER_WORDS)
-NO_FORM = (None, None, *[Raw()] * len(OTHER_WORDS))
-"""`form_of` a body that has no field that binds its answer."""
+NO_FORM = (None, None, *[Raw()] * len(OTHER_WORDS))  # nothing asked for
 
 
 async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOOLS) -> Compiled | None:
-    """The grammar that the answer must match; None where it may be anything after all. Raises ApiError."""
+    """None if unconstrained. Raises ApiError."""
     grammar, param = await model.run_in_thread(_read, body, tools, model.defaults.close_schemas)
     if grammar is None:
         return None
@@ -68,14 +65,13 @@ async def constraint(body: TextBody, model: ServedModel, tools: Toolbox = NO_TOO
     return compiled
 
 
+# the library's words for valid but unsupported schemas
 UNENFORCED = ("Unimplemented", "regex parse error", "lookarounds", "oneOf", "Resource")
-"""The beginnings of the library's complaints about what is right, but beyond it."""
 
 IN_RULE = re.compile(r"at (?P<line>\d+)\(\d+\): failed to compile JSON schema: (?P<fault>.*?)(?: \d+ \| .*)?")
 
 
 def _refusal(fault: str, path: str, grammar: Grammar) -> ApiError:
-    """The error of a grammar, about the schema that the library's complaint points at."""
     if grammar.text.startswith(CALLS) and (found := IN_RULE.fullmatch(fault)):
         path = _schema_path(grammar.text.splitlines()[int(found["line"]) - 1], path)
         fault = found["fault"]
@@ -85,13 +81,12 @@ def _refusal(fault: str, path: str, grammar: Grammar) -> ApiError:
 
 
 def _schema_path(rule: str, path: str) -> str:
-    """Where the schema of a rule of calls_grammar stands in the body, whose answer has its own at `path`."""
+    """Body path of a rule's schema, the answer's at `path`."""
     tool = re.match(r"arguments_(\d+)", rule)
     return path if tool is None else f"tools[{tool[1]}].function.parameters"
 
 
 def _read(body: TextBody, tools: Toolbox, closed: bool) -> tuple[Grammar | None, str]:
-    """The grammar of the whole answer, and the field that asks for it. Heavy."""
     answer, param = _answer(body, closed)
     if tools.must_call:
         answer, param = calls_grammar(tools), "tools"
@@ -107,7 +102,7 @@ GRAMMARS = {"json": "json", "json_schema": "json", "regex": "regex", "lark": "gr
 
 
 def _other_words(body: TextBody) -> Iterator[tuple[str, StructuredOutputs]]:
-    """Other servers' fields that ask for a form, and what they ask for; raises ApiError 400."""
+    """Other servers' fields; raises ApiError 400."""
     for field in OTHER_WORDS:
         if (value := bytes(getattr(body, field))) in ASKS_NOTHING or (field == "nvext" and b'"guided_' not in value):
             continue
@@ -130,7 +125,6 @@ def _other_words(body: TextBody) -> Iterator[tuple[str, StructuredOutputs]]:
 
 
 def _answer(body: TextBody, closed: bool) -> tuple[Grammar | None, str]:
-    """The grammar of the text itself, and the field that asks for it."""
     asked = [*_other_words(body)]
     if body.structured_outputs is not None:
         asked.append(("structured_outputs", body.structured_outputs))
@@ -169,7 +163,7 @@ def _of_outputs(outputs: StructuredOutputs, field: str, closed: bool) -> Grammar
         return ANY_OBJECT
     path = "structured_outputs.json" if field == "structured_outputs" else field
     schema = read_json(bytes(outputs.json), path)
-    if isinstance(schema, str):  # vLLM takes a schema also as text
+    if isinstance(schema, str):  # vLLM also takes a text
         schema = read_json(schema.encode(), path)
     return _of_json(schema, path, lenient=False, closed=closed)
 
@@ -182,7 +176,7 @@ def _of_json(schema: Any, path: str, *, lenient: bool, closed: bool) -> Grammar:
 
 
 def calls_grammar(tools: Toolbox, answer: Grammar | None = None) -> Grammar:
-    """One call, or several where the client takes them; or else an answer as its own JSON schema wants it."""
+    """One or more calls, or an answer of its own schema."""
     return Grammar(GrammarKind.LARK, "\n".join(_lines(tools, answer)))
 
 
@@ -199,11 +193,9 @@ def _lines(tools: Toolbox, answer: Grammar | None) -> Iterator[str]:
 
 
 def _schema(schema: Mapping[str, Any], lenient: bool) -> str:
-    """A schema with the compiler's options in it, where a Lark grammar has no other place for them."""
     options = {"whitespace_pattern": WHITESPACE, "lenient": lenient}
     return orjson.dumps({**schema, "x-guidance": options}).decode()
 
 
 def _quoted(text: str) -> str:
-    """Text as a literal of Lark, whose escapes are those of JSON."""
     return orjson.dumps(text).decode()

@@ -1,8 +1,5 @@
-"""The tools of a chat request: which the model is told of, which it may call, and whether it must; and conversations
-with tools, for chat templates that know tools and for those that do not.
-
-A template that knows them gets the tools and the calls as OpenAI's API words them, but arguments as objects. For any
-other, tools become a part of the system message, calls a part of the assistant's text, and results turns of the user.
+"""The tools of a chat request, and conversations with tools for chat templates with and without support; the latter get
+them as text.
 """
 
 from __future__ import annotations
@@ -24,40 +21,31 @@ NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({"type": "object", "properti
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the client would run for the model."""
-
     name: str
     description: str | None
-    parameters: Mapping[str, Any]
-    """The JSON schema of its arguments."""
-    lenient: bool
-    """Whether what of the schema cannot be enforced is passed over."""
+    parameters: Mapping[str, Any]  # JSON schema
+    lenient: bool  # ignore what of the schema cannot be enforced
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The tool as OpenAI's API and chat templates word it."""
+        """As in OpenAI's API and chat templates."""
         told = {} if self.description is None else {"description": self.description}
         return {"type": "function", "function": {"name": self.name, **told, "parameters": dict(self.parameters)}}
 
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The tools of a call, and how they may be used."""
-
-    offered: tuple[Tool, ...] = ()
-    """The tools that the model is told of."""
-    allowed: frozenset[str] | None = None
-    """Names of those that may be called; None for all."""
+    offered: tuple[Tool, ...] = ()  # shown to the model
+    allowed: frozenset[str] | None = None  # names; None for all
     must_call: bool = False
-    parallel: bool = True
-    """Whether one answer may have several calls."""
+    parallel: bool = True  # several calls an answer
 
     def __bool__(self) -> bool:
         return bool(self.offered)
 
     @property
     def callable(self) -> list[tuple[int, Tool]]:
-        """Those that may be called, behind their places."""
+        """With their places."""
         return [pair for pair in enumerate(self.offered) if self.allowed is None or pair[1].name in self.allowed]
 
 
@@ -65,8 +53,7 @@ NO_TOOLS = Toolbox()
 
 
 def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
-    """The tools of a request; without any, where it may not call them. With `closed`, the schemas of all tools allow
-    only the properties that they name. Raises ApiError 400."""
+    """None where calls are forbidden; `closed` schemas allow only named properties. Raises ApiError 400."""
     tools = tuple(
         _tool(tool.function, f"tools[{place}].function", closed) for place, tool in enumerate(body.tools or [])
     )
@@ -93,7 +80,7 @@ def toolbox(body: ChatBody, *, closed: bool = False) -> Toolbox:
 
 
 def _tool(function: FunctionTool, path: str, closed: bool) -> Tool:
-    if function.name.endswith("\n"):  # which the schema's pattern lets pass
+    if function.name.endswith("\n"):  # the schema's pattern allows it
         raise invalid(f"{path}.name", "must not end with a line break")
     parameters: Mapping[str, Any] = NO_PARAMETERS
     if is_given(function.parameters):
@@ -110,24 +97,20 @@ RESULT_OPEN, RESULT_CLOSE = "<tool_response>", "</tool_response>"
 
 
 def call_head(name: str) -> str:
-    """A call up to where its arguments begin."""
+    """A call up to its arguments."""
     return f'{OPEN}\n{{"name": {orjson.dumps(name).decode()}, "arguments": '
 
 
-CALL_TAIL = f"}}\n{CLOSE}"
-"""The end of a call, behind its arguments. It cannot be part of them: in JSON no string holds a line break."""
+CALL_TAIL = f"}}\n{CLOSE}"  # after the arguments: no JSON string holds a line break
 
-BETWEEN = "\n"
-"""The text between two calls."""
+BETWEEN = "\n"  # two calls
 
 
 def call_text(name: str, arguments: str) -> str:
-    """A whole call."""
     return f"{call_head(name)}{arguments}{CALL_TAIL}"
 
 
-Turn: TypeAlias = dict[str, Any]
-"""A message as chat templates know it; its content is always text."""
+Turn: TypeAlias = dict[str, Any]  # a message for chat templates, content always text
 
 INSTRUCTION = """\
 You can call functions. These are their names, what they do, and the JSON schemas of their arguments:
@@ -141,13 +124,13 @@ To call a function, answer with its name and its arguments as JSON, between thes
 The result comes between <tool_response> and </tool_response> in the next message."""
 
 
-KEPT = ("name", "reasoning_content")  # what a template that knows no tools may know besides roles and texts
+KEPT = ("name", "reasoning_content")  # also known to templates without tools
 
 
 def plain_turns(turns: Sequence[Turn], tools: Toolbox) -> list[Turn]:
-    """The conversation for a template that knows no tools: only roles and texts."""
+    """For a template without tools: roles and texts."""
     plain: list[Turn] = []
-    results = False  # whether the last turn is made of results
+    results = False  # whether the last turn is results
     for turn in turns:
         is_result = turn["role"] == "tool"
         content = f"{RESULT_OPEN}\n{turn['content']}\n{RESULT_CLOSE}" if is_result else _with_calls(turn)
@@ -161,8 +144,9 @@ def plain_turns(turns: Sequence[Turn], tools: Toolbox) -> list[Turn]:
 
 
 def join_turns(turns: Sequence[Turn], *, system: bool) -> list[Turn]:
-    """The conversation for a template that refuses it as it is: neighbours of one role are one turn, the system speaks
-    at the beginning alone, or where not even there (`system`) as the user, and all arguments are objects."""
+    """For strict templates: merge neighbours of one role, put the system first, or into the user's turn without
+    `system`; arguments become objects.
+    """
     joined: list[Turn] = []
     for turn in turns:
         last = joined[-1] if joined else {"role": "system" if system else "", "content": ""}
@@ -181,7 +165,6 @@ def join_turns(turns: Sequence[Turn], *, system: bool) -> list[Turn]:
 
 
 def _with_object(call: dict[str, Any]) -> dict[str, Any]:
-    """A call whose arguments are an object, also where they are no more than text."""
     function = call["function"]
     given = function["arguments"]
     return {**call, "function": {**function, "arguments": {"arguments": given} if isinstance(given, str) else given}}
@@ -193,7 +176,6 @@ def _with_calls(turn: Turn) -> str:
 
 
 def _instructed(turns: list[Turn], tools: Toolbox) -> list[Turn]:
-    """The tools go behind what the system message says, or become one."""
     words = instruction([tool.definition for tool in tools.offered])
     if turns and turns[0]["role"] == "system":
         return [{**turns[0], "content": f"{turns[0]['content']}\n\n{words}"}, *turns[1:]]
@@ -201,6 +183,6 @@ def _instructed(turns: list[Turn], tools: Toolbox) -> list[Turn]:
 
 
 def instruction(definitions: Sequence[Mapping[str, Any]]) -> str:
-    """The description of tools for a model whose template has none."""
+    """Tools as text."""
     listed = "\n".join(orjson.dumps(definition["function"]).decode() for definition in definitions)
     return INSTRUCTION.format(tools=listed, open=OPEN, close=CLOSE)

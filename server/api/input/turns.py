@@ -1,7 +1,4 @@
-"""Messages -> turns as chat templates know them, and the text of their content.
-
-What a client sends back of earlier turns is data: of what other servers and tools wrote, all that can be read passes.
-"""
+"""Messages -> turns for chat templates; earlier turns may hold anything readable."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
 
 
 def as_turn(message: Message, path: str, names: dict[str, str], objects: bool) -> Turn:
-    """A message as chat templates know it, its calls' arguments as `objects` where they are; adds to `names`."""
+    """Arguments become `objects` where they can; adds to `names`."""
     role = ROLES.get(message.role, message.role)
     calls = message.tool_calls or ([PastCall(message.function_call)] if message.function_call else [])
     if calls and role != "assistant":
@@ -56,7 +53,7 @@ def _call(call: PastCall, path: str, objects: bool) -> dict[str, Any]:
 
 
 def _object_of(text: str) -> Any:
-    """The object that a JSON text is, with all digits of its numbers; any other text as it stands."""
+    """Keeps all digits of numbers; other text as is."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -65,7 +62,7 @@ def _object_of(text: str) -> Any:
 
 
 def join_content(content: Content | None, path: str) -> str:
-    """The text of what the user or the system says; raises ApiError 400 for what is none."""
+    """Raises ApiError 400 for what is not text."""
     if content is None:
         raise invalid(path, "must be a string or a list of text parts")
     if isinstance(content, str):
@@ -78,7 +75,7 @@ def join_content(content: Content | None, path: str) -> str:
 
 
 def join_past(content: Content | None, path: str, *, of_tool: bool) -> str:
-    """The text of an earlier answer, or of a result `of_tool`, where a note stands for what cannot be read."""
+    """Of an answer or a result `of_tool`; a note replaces what cannot be read."""
     if content is None or isinstance(content, str):
         return content or ""
     texts = []
@@ -94,7 +91,6 @@ def join_past(content: Content | None, path: str, *, of_tool: bool) -> str:
 
 
 def read_past(raw: msgspec.Raw) -> Content | None:
-    """A text or its parts; any other JSON value as its text."""
     if not bytes(raw):
         return None
     try:

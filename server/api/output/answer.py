@@ -1,7 +1,5 @@
-"""Prompts -> the HTTP response with their answers, whole or streamed.
-
-It knows no endpoint's format; Words make the bodies and the events. What the newer APIs' words share is here: an answer
-is items, texts and calls, that open, grow and close.
+"""Prompts -> the HTTP response with their answers, whole or streamed. Words make bodies and events; the newer APIs'
+answers are items, texts and calls, that open, grow and close.
 """
 
 from __future__ import annotations
@@ -37,37 +35,36 @@ log = logging.getLogger(__name__)
 
 
 class Words(ABC):
-    """The wording of one call's answers in an API, as a whole body or as the events of a stream."""
+    """The wording of one call in an API."""
 
-    end_marker: ClassVar[bool]
-    """Whether [DONE] ends its streams."""
+    end_marker: ClassVar[bool]  # whether [DONE] ends streams
 
     def opening(self) -> Iterable[msgspec.Struct]:
-        """Events before the first token."""
+        """Before the first token."""
         return ()
 
     @abstractmethod
     def events(self, part: Part) -> Iterable[msgspec.Struct]:
-        """Events of an answer's next part; none where it shows the client nothing."""
+        """May be none."""
 
     def waiting(self) -> Sequence[msgspec.Struct]:
-        """Events that break a silence, for clients that count events."""
+        """Keep-alives, for clients that count events."""
         return ()
 
     def closing(self) -> Iterable[msgspec.Struct]:
-        """Events behind the last part of all answers."""
+        """Behind the last part of all answers."""
         return ()
 
     @abstractmethod
     def failed(self, error: ApiError) -> msgspec.Struct:
-        """The last event of a stream that failed, as the status is sent by then."""
+        """Last event of a failed stream: the status is already sent."""
 
     @abstractmethod
     def whole(self, answers: Sequence[Part]) -> msgspec.Struct:
-        """The body of a reply with all answers at once, each of which is one part."""
+        """Each answer is one part."""
 
     def shortcut(self, stream: sse.EventStream) -> Shortcut | None:
-        """Sends updates that only add text; None where events tell more."""
+        """Sends text-only updates; None where events carry more."""
         return None
 
 
@@ -78,8 +75,7 @@ async def respond(
     prompts: Sequence[Prompt],
     words: Callable[[Call, Any, ServedModel], Words],
 ) -> web.StreamResponse:
-    """Generate what the body asks for and answer the client in words that are made for the call; raises ApiError until
-    the answer begins."""
+    """Raises ApiError until the answer begins."""
     ticket, app, answers = request[TICKET], request.app, (body.n or 1) * len(prompts)
     if answers > 1:
         ticket.count_answers(answers)
@@ -99,7 +95,7 @@ async def respond(
 
 
 async def gather_answers(call: Call) -> list[Part]:
-    """Wait for all answers of a call, and make each one part; raises ApiError when one fails."""
+    """One part an answer; raises ApiError when one fails."""
     updates: list[list[RowUpdate]] = [[] for _ in call.answers]
     pieces: list[list[Piece]] = [[] for _ in call.answers]
     async with read_updates(call.requests) as coming:
@@ -114,10 +110,9 @@ async def gather_answers(call: Call) -> list[Part]:
 
 
 async def _stream(request: web.Request, call: Call, words: Words, *, progress: bool) -> web.StreamResponse:
-    """Send a call's answers as they come, and its place in line before if the client asks for that."""
     limits = request.app[LIMITS]
     async with sse.EventStream(request, limits, words.waiting) as stream:
-        # When the client is gone, leaving cancels what runs.
+        # On disconnection, leaving cancels the call.
         with suppress(ConnectionError):
             notes = sse.PlaceNotes(stream, call.requests, request.app[DISPATCHER], limits.place_interval)
             first = min(sse.FIRST_LOOK, limits.place_interval)
@@ -127,7 +122,6 @@ async def _stream(request: web.Request, call: Call, words: Words, *, progress: b
 
 
 async def _send(stream: sse.EventStream, request: web.Request, call: Call, words: Words) -> None:
-    """Send everything from the first event to the last."""
     try:
         await stream.send(words.opening())
         async with read_updates(call.requests, words.shortcut(stream)) as updates:
@@ -151,29 +145,25 @@ async def _send(stream: sse.EventStream, request: web.Request, call: Call, words
 
 @dataclass(slots=True)
 class Item:
-    """A text, or a call of a tool, as far as it has come."""
+    """A text, or a tool call, so far."""
 
     place: int
-    call: CallPiece | None
-    """The first piece of a call; None for a text."""
+    call: CallPiece | None  # first piece; None for a text
     status: Literal["in_progress", "completed", "incomplete"] = "in_progress"
-    parts: list[str] = field(default_factory=list)
-    """Of its text, or of the call's arguments."""
+    parts: list[str] = field(default_factory=list)  # of text or arguments
 
     @property
     def text(self) -> str:
-        """What it says so far, or the call's arguments."""
         return "".join(self.parts)
 
     @property
     def is_whole_call(self) -> bool:
-        """Whether it is a call with all of its arguments, although the answer may be cut behind it."""
+        """Complete, even if the answer is truncated behind it."""
         return self.call is not None and isinstance(try_json(self.text), dict)
 
 
 class ItemWords(Words):
-    """Words a call's only answer. An API's vocabulary words each step of an item as typed events, of which the last
-    ends the stream; a reply that is not streamed passes the events over."""
+    """Words a call's only answer as typed events; the last ends the stream."""
 
     end_marker = False
 
@@ -194,7 +184,7 @@ class ItemWords(Words):
             yield from self.grown(self.items[-1], text)
         if part.update.finish_reason is None:
             return
-        if not self.items:  # an answer without any is an empty text
+        if not self.items:  # an empty text
             yield from self._begin(None)
         cut = part.update.finish_reason is FinishReason.LENGTH and not self.items[-1].is_whole_call
         yield from self._close("incomplete" if cut else "completed")
@@ -211,17 +201,15 @@ class ItemWords(Words):
         yield from self.ended(self.items[-1])
 
     @abstractmethod
-    def begun(self, item: Item) -> Iterable[msgspec.Struct]:
-        """Events that open an item."""
+    def begun(self, item: Item) -> Iterable[msgspec.Struct]: ...
 
     @abstractmethod
     def grown(self, item: Item, part: str) -> Iterable[msgspec.Struct]:
-        """Events of a part of its text or arguments, which may be empty."""
+        """May be an empty part."""
 
     @abstractmethod
-    def ended(self, item: Item) -> Iterable[msgspec.Struct]:
-        """Events that close an item."""
+    def ended(self, item: Item) -> Iterable[msgspec.Struct]: ...
 
     @abstractmethod
     def ending(self, update: RowUpdate) -> Iterable[msgspec.Struct]:
-        """Events that end the stream, behind all items; the update is the answer's last."""
+        """Ends the stream, with the answer's last update."""

@@ -1,8 +1,4 @@
-"""One client's call: its answers, each a request to the scheduler, that begin and end together.
-
-It knows no format. However a call ends, by its last token, a failure or a client that left, none of its requests
-stays behind.
-"""
+"""One client's call: its requests begin together, and none survives its end, failure or disconnection."""
 
 from __future__ import annotations
 
@@ -36,47 +32,43 @@ from server.http.access import spend_tokens
 
 @dataclass(slots=True)
 class Answer:
-    """One answer under way, and how much of it the client has been sent."""
+    """An answer, and how much of it was sent."""
 
     index: int
     prompt: Prompt
     request: Request
-    reader: Reader
-    """Finds the calls of tools in its text."""
+    reader: Reader  # finds tool calls
     begun: bool = False
     tokens: int = 0
     characters: int = 0
-    weight: int = 0
-    """How long it takes to encode so far, its prompt's text included, as that may be shown."""
+    weight: int = 0  # to encode so far, prompt included
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The next part of an answer as its client shall see it: an update, and what its text says and calls."""
+    """An update, and its text and calls."""
 
     answer: Answer
     update: RowUpdate
     pieces: Sequence[Piece]
-    weight: int = 0
-    """How long it takes to encode, as `weigh` has it; the last may have all of the answer again."""
+    weight: int = 0  # to encode (`weigh`); the last may have the whole answer
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Answers to the same client, in the order of their index."""
+    """Answers in the order of their index."""
 
     answers: tuple[Answer, ...]
     record: Record
     dispatcher: Dispatcher
-    scoring: bool
-    """Whether only the prompt is wanted back: what had to be generated is then left out."""
+    scoring: bool  # only the prompt is wanted; the generated token is dropped
 
     @property
     def requests(self) -> tuple[Request, ...]:
         return self.record.requests
 
     def receive(self, place: int, update: RowUpdate) -> Part:
-        """Count an update as sent and read it; raises ApiError when its row failed."""
+        """Raises ApiError when its row failed."""
         answer, ends = self.answers[place], update.finish_reason is not None
         if update.finish_reason is FinishReason.ERROR:
             self.record.check()
@@ -85,7 +77,7 @@ class Call:
         weight = weigh(update) + (0 if answer.weight else len(answer.prompt.text) // LETTERS)
         answer.weight += weight
         if self.scoring:
-            # No token was asked for, so the answer ends because its length, zero, is reached.
+            # Zero tokens were asked for.
             reason = FinishReason.LENGTH if ends else None
             update = msgspec.structs.replace(
                 update, token_ids=(), text="", logprobs=(), finish_reason=reason, stop_reason=None
@@ -93,14 +85,14 @@ class Call:
         answer.tokens += len(update.token_ids)
         ended = answer.reader.ended
         pieces = answer.reader.push(update.text, last=ends)
-        if answer.reader.ended and not ended and not ends:  # though its text could go on
+        if answer.reader.ended and not ended and not ends:  # ended by a call although its text could go on
             self.dispatcher.cancel(answer.request)
             last = RowUpdate(answer.request.row_id, finish_reason=FinishReason.STOP)
-            answer.request.stream.put(last)  # the client still reads
+            answer.request.stream.put(last)
         return Part(answer, update, pieces, answer.weight if ends else weight)
 
     def usage(self) -> Usage:
-        """Tokens so far; a prompt counts once, however many answers it has, and so does what was kept of it before."""
+        """A prompt and its cached tokens count once."""
         prompts = {id(answer.prompt): answer for answer in reversed(self.answers)}
         prompt_tokens = sum(len(answer.prompt.ids) for answer in prompts.values())
         cached_tokens = sum(answer.request.cached_prompt for answer in prompts.values())
@@ -109,7 +101,7 @@ class Call:
         return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens, details)
 
     def metrics(self) -> Metrics:
-        """Times of the call, from its arrival on, and what was expected of it if its client asks."""
+        """From arrival, with the estimate if asked for."""
         told = measure(self.requests)
         if ESTIMATE not in self.record.asks:
             return told
@@ -120,15 +112,13 @@ class Call:
 async def open_call(
     body: TextBody, prompts: Sequence[Prompt], app: web.Application, record: Record, most: int = MAX_LOGPROBS
 ) -> AsyncIterator[Call]:
-    """Submit the answers that a body asks for, with `most` log-probabilities in all, and note them in the call's
-    record; on leaving, cancel what has not ended.
-
-    Raises ApiError 400, 429, 499 or 503.
+    """Submit a body's answers, with `most` log-probabilities in all; leaving cancels them. Raises ApiError 400, 429,
+    499 or 503.
     """
     dispatcher, holder, answers = app[DISPATCHER], record.caller.holder, list[Answer]()
     deadline = None if body.deadline_ms is None else record.arrival + body.deadline_ms / 1000
     try:
-        # A client that leaves while lengths are predicted has cost nothing.
+        # Nothing is submitted for a client that leaves meanwhile.
         async with foresee(body, prompts, app, record.client, holder, most=most) as wanted:
             record.check()
             check_tokens(sum(one.tokens for one in wanted), app[LIMITS], dispatcher)
@@ -151,20 +141,19 @@ async def open_call(
             dispatcher.cancel_all(answer.request for answer in answers)
 
 
-Arrivals: TypeAlias = Sequence[tuple[int, RowUpdate]]
-"""Updates since the last look, each behind the place of its request among those asked for."""
+Arrivals: TypeAlias = Sequence[tuple[int, RowUpdate]]  # updates since the last look, by place of request
 
-RECORDING_TIME = 5.0
-"""Seconds that the end of an answer is held back at most until it is recorded (--journal-sync)."""
+RECORDING_TIME = 5.0  # seconds that the last update may wait for the journal (--journal-sync)
 
 
 @asynccontextmanager
 async def read_updates(
     requests: Sequence[Request], shortcut: Shortcut | None = None
 ) -> AsyncIterator[AsyncIterator[Arrivals]]:
-    """The updates until every request has had its last one, which is recorded by then where that is promised: iterating
-    raises ApiError 503 when that cannot be kept. `shortcut` takes updates of a single request past the reader."""
-    arrived = asyncio.Queue[tuple[int, RowUpdate | ApiError]](len(requests))  # what is more waits in the streams
+    """Until every request has ended, and is recorded where promised, else ApiError 503. `shortcut` takes a single
+    request's updates.
+    """
+    arrived = asyncio.Queue[tuple[int, RowUpdate | ApiError]](len(requests))  # further updates join in the streams
     pumps: list[asyncio.Task[None]] = []
     requests[0].stream.shortcut = shortcut
     try:
@@ -174,25 +163,24 @@ async def read_updates(
             pumps += [asyncio.create_task(_pump(*pair, arrived)) for pair in enumerate(requests)]
             yield _merged(arrived, len(requests))
     finally:
-        requests[0].stream.shortcut = None  # it holds the connection, and requests are remembered
+        requests[0].stream.shortcut = None  # it references the connection
         await _end(pumps)
 
 
 async def _end(pumps: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait for them, a few at a time, so that all else runs between."""
+    """A few at a time, so that everything else runs."""
     try:
         for place in range(0, len(pumps), AT_ONCE):
             some = pumps[place : place + AT_ONCE]
             for pump in some:
                 pump.cancel()
             await asyncio.gather(*some, return_exceptions=True)
-    finally:  # also where this is cancelled meanwhile
+    finally:  # even if cancelled meanwhile
         for pump in pumps:
             pump.cancel()
 
 
 async def _single(request: Request) -> AsyncIterator[Arrivals]:
-    """Without a task between, which would cost a switch per token."""
     async for update in request.stream:
         await _until_recorded(request, update)
         yield [(0, update)]
@@ -222,7 +210,7 @@ async def _merged(arrived: asyncio.Queue[tuple[int, RowUpdate | ApiError]], unfi
 
 
 async def _until_recorded(request: Request, update: RowUpdate) -> None:
-    """Hold the last update of a request back until the journal has it; raises ApiError."""
+    """Hold the last update until the journal has it; raises ApiError."""
     if update.finish_reason is None or request.recorded is None:
         return
     with suppress(TimeoutError):

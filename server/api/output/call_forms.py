@@ -1,7 +1,4 @@
-"""The forms in which models write calls of tools, and the calls in a text of one of them.
-
-Arguments keep their own bytes: numbers of any length, and whatever the strings hold.
-"""
+"""Forms in which models write tool calls, keeping the arguments' bytes."""
 
 from __future__ import annotations
 
@@ -20,18 +17,19 @@ from engine.sampling.json_schema import follow_reference
 from server.api.input.tools import CLOSE, OPEN
 
 Calls: TypeAlias = list[tuple[str, str]]  # names and arguments
-Schemas: TypeAlias = Mapping[str, Mapping[str, Any]]  # of the arguments of each tool that may be called
+Schemas: TypeAlias = Mapping[str, Mapping[str, Any]]  # by callable tool
 
 FUNCTION_OPEN, FUNCTION_CLOSE, ARGUMENTS = "<function=", "</function>", ("arguments", "parameters")
 
 
 class NoCall(ValueError):
-    """The text is no call of these tools."""
+    """Not a call of these tools."""
 
 
 def read_json_calls(text: str, tools: Schemas, *, bare: bool = False) -> Calls:
-    """Objects, or lists of them, that name a tool and its arguments, or arguments behind a name; where they are `bare`,
-    an object must have arguments. Raises NoCall, msgspec.DecodeError, ValueError and RecursionError."""
+    """Objects or lists of them, or arguments behind a name; a `bare` object must have arguments. Raises NoCall,
+    msgspec.DecodeError, ValueError and RecursionError.
+    """
     calls, at = Calls(), 0
     while at < len(text):
         at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
@@ -50,7 +48,7 @@ def read_json_calls(text: str, tools: Schemas, *, bare: bool = False) -> Calls:
     return calls
 
 
-_VALUE = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)  # finds where a value ends
+_VALUE = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 _BETWEEN = re.compile(r"(?:[\s,;]|\[TOOL_CALLS\])*")
 _NAME = re.compile(r"([\w.-]+)\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -58,7 +56,6 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
 def _escape(text: str) -> str:
-    """JSON whose strings may hold raw line breaks, which models write in code, as JSON proper."""
     return _STRING.sub(lambda string: _CONTROL.sub(lambda one: f"\\u{ord(one[0]):04x}", string[0]), text)
 
 
@@ -72,7 +69,6 @@ def _read_object(text: str | msgspec.Raw, *, bare: bool) -> tuple[str, str]:
 
 
 def _object(text: str) -> str:
-    """Arguments as an object: they may be the text of one, or nothing."""
     if text.startswith('"'):
         text = _escape(msgspec.json.decode(text, type=str).strip())
     if text in ("", "null"):
@@ -86,7 +82,7 @@ _PARAMETER = re.compile(r"<parameter=([^>\n]+)>(.*?)</parameter>\s*(?=<parameter
 
 
 def read_tagged_calls(text: str, tools: Schemas) -> Calls:
-    """Functions with a tag for each argument, whose value is of the type that the tool's schema wants."""
+    """A tag for each argument, of the type in the schema."""
     calls, at = Calls(), 0
     while head := _FUNCTION.match(text, at):
         schema, at, written = tools.get(head[1].strip(), {}), head.end(), list[str]()
@@ -105,7 +101,6 @@ def read_tagged_calls(text: str, tools: Schemas) -> Calls:
 
 
 def _kinds(schema: Any, root: Mapping[str, Any], depth: int = 8) -> Iterator[str]:
-    """The types that a schema names, of which integers are numbers."""
     if not isinstance(schema, dict) or not depth:
         return
     kinds = schema.get("type", ())
@@ -122,7 +117,7 @@ _WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 
 
 def _typed(text: str, kinds: frozenset[str]) -> str:
-    """A value as JSON: of one of these types where it can be read so, else a text."""
+    """JSON of one of these types if possible, else a string."""
     written = _escape(_WORDS.get(text.strip().lower(), text.strip()))
     with suppress(ValueError):
         value = orjson.loads(written)
@@ -133,15 +128,14 @@ def _typed(text: str, kinds: frozenset[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How calls are marked in an answer."""
+    """Marks of a call."""
 
     open: str
-    close: str
-    """What ends them; empty where only the end of the answer does."""
+    close: str  # empty where the answer's end closes it
     read: Callable[[str, Schemas], Calls]
 
     def calls(self, text: str, tools: Schemas) -> Calls | None:
-        """The calls that all of a text between the marks stands for; None where it is anything else."""
+        """None unless all text between the marks is calls."""
         try:
             calls = self.read(text, tools)
         except (ValueError, msgspec.MsgspecError, RecursionError):
@@ -159,8 +153,8 @@ def _read_function(text: str, tools: Schemas) -> Calls:
 
 FORMS = (
     Form(OPEN, CLOSE, _read_hermes),  # Hermes and Qwen; Qwen3-Coder
-    Form(FUNCTION_OPEN, FUNCTION_CLOSE, _read_function),  # Qwen3-Coder where it leaves out the mark around
-    Form("[TOOL_CALLS]", "", read_json_calls),  # Mistral: a list, or names before [ARGS] and arguments
+    Form(FUNCTION_OPEN, FUNCTION_CLOSE, _read_function),  # Qwen3-Coder without the outer mark
+    Form("[TOOL_CALLS]", "", read_json_calls),  # Mistral: a list, or names before [ARGS]
     Form("<|python_tag|>", "", read_json_calls),  # Llama 3
 )
 # Llama 3, and Mistral where its marks are control tokens: all of an answer
@@ -170,14 +164,14 @@ _BARE_HEAD = re.compile(r'(?:\[\s*)?(?:\{\s*(?:"(?:[^"]*|(?:name|arguments|param
 
 
 def may_be_bare(text: str, tools: Schemas) -> bool:
-    """Whether a text may be the beginning of an answer that is calls without marks."""
+    """Whether a text may begin calls without marks."""
     text = text.lstrip()
     named = any(name.startswith(text) or text.startswith((f"{name}{{", f"{name}[ARGS]")) for name in tools)
     return named or _BARE_HEAD.fullmatch(text) is not None
 
 
 def is_open(text: str) -> bool:
-    """Whether a text of calls ends within a string or an argument, so that a mark behind it is none."""
+    """Ends within a string or argument, where marks do not count."""
     if "<parameter=" in text and _FUNCTION.match(f"{FUNCTION_OPEN}{text.lstrip().removeprefix(FUNCTION_OPEN)}"):
         return text.rfind("<parameter=") > text.rfind("</parameter>")
     return re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, whole and as the chunks of a stream."""
+"""OpenAI's chat completions, whole and streamed."""
 
 from __future__ import annotations
 
@@ -121,17 +121,14 @@ class ChatWords(ChoiceWords[ChatBody]):
 
 
 def _finish_reason(part: Part) -> ChatFinish | None:
-    """Why the answer ended; None where it goes on."""
+    """None where it continues."""
     if part.update.finish_reason is FinishReason.STOP and part.answer.reader.calls:
         return ChatFinish.TOOL_CALLS
     return None if part.update.finish_reason is None else ChatFinish(part.update.finish_reason)
 
 
 def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
-    """The text, then each call by itself; one delta at least.
-
-    The role comes with the first, so that clients may take the first event for the first token.
-    """
+    """Text, then calls, one delta at least; the role comes first, so that the first event is the first token."""
     text, called = _said(pieces), _call_deltas(pieces)
     found = [Delta(content=text)] if text else []
     found += [Delta(tool_calls=[call]) for call in called]
@@ -143,14 +140,11 @@ def _deltas(answer: Answer, pieces: Sequence[Piece]) -> list[Delta]:
 
 
 def _said(pieces: Sequence[Piece]) -> str:
-    """The text besides the calls."""
     return "".join(piece.text for piece in pieces if isinstance(piece, TextPiece))
 
 
 def _call_deltas(pieces: Sequence[Piece]) -> list[ToolCall]:
-    """Additions to the calls of a message, one delta a call. Each belongs in a chunk of its own: many clients read
-    the first delta of a chunk only, or take a second one of the same index for another call.
-    """
+    """One a call, each for its own chunk, since many clients read only the first."""
     called = [piece for piece in pieces if isinstance(piece, CallPiece)]
     deltas = []
     for index, group in groupby(called, key=attrgetter("index")):

@@ -1,6 +1,4 @@
-"""OpenAI's completions, whole and as the chunks of a stream, and what chat completions share with them: each answer is
-a choice with an index, and [DONE] ends a stream.
-"""
+"""OpenAI's completions, whole and streamed, and what chat completions share: indexed choices, and [DONE]."""
 
 from __future__ import annotations
 
@@ -29,8 +27,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class ChoicesBody(msgspec.Struct, Generic[C], frozen=True, kw_only=True, omit_defaults=True):
-    """A whole reply of OpenAI's completions, or one event of a stream."""
-
     id: str
     object: str
     created: int
@@ -42,13 +38,11 @@ class ChoicesBody(msgspec.Struct, Generic[C], frozen=True, kw_only=True, omit_de
 
 
 class ChoiceWords(Words, Generic[B]):
-    """Words each answer as a choice with an index, and ends streams with token counts where these are wanted."""
+    """Token counts before the end of a stream where wanted."""
 
     end_marker = True
-    shape: ClassVar[type[msgspec.Struct]]
-    """The event of a stream."""
-    object: ClassVar[str]
-    """The `object` of that event."""
+    shape: ClassVar[type[msgspec.Struct]]  # of events
+    object: ClassVar[str]  # of these
 
     def __init__(self, call: Call, body: B, model: ServedModel) -> None:
         self.call, self.body, self.model, self.text = call, body, model, model.text
@@ -67,39 +61,38 @@ class ChoiceWords(Words, Generic[B]):
         return error_body(error)
 
     def shortcut(self, stream: EventStream) -> Shortcut | None:
-        """Sends what only adds text; None where events tell more, or of several answers."""
+        """Only for a single answer whose updates just add text."""
         first, *others = self.call.answers
         plain = isinstance(first.reader, PlainText) and not self.call.scoring
         return None if others or not plain or self._options.continuous_usage_stats else TextFrames(self, stream).send
 
     def reply(self, shape: type[T], choices: Sequence[msgspec.Struct], **more: Any) -> T:
-        """A body with some choices."""
         record, fingerprint = self.call.record, self.model.fingerprint
         common = {"id": record.id, "created": record.created, "model": record.model, "system_fingerprint": fingerprint}
         return shape(**common, choices=choices, **more)
 
     def totals(self) -> dict[str, Any]:
-        """The call's token counts and times, as fields of a body."""
+        """Token counts and times."""
         return {"usage": self.call.usage(), "metrics": self.call.metrics()}
 
     @abstractmethod
     def choices(self, part: Part) -> Iterable[msgspec.Struct]:
-        """The choices of a stream's events for a part, each for an event of its own."""
+        """An event each."""
 
 
 MARK = "the text of an event, of which all others of its answer differ in nothing else"
 
 
 class TextFrames:
-    """Events that only add text to a call's only answer: the frame of the first one, each with another text in it."""
+    """The first event's frame around each text."""
 
     def __init__(self, words: ChoiceWords[Any], stream: EventStream) -> None:
         self._answer = words.call.answers[0]
         self._words, self._stream = words, stream
-        self._around: tuple[bytes, ...] = ()  # the bytes before and behind the text
+        self._around: tuple[bytes, ...] = ()  # before and behind the text
 
     def send(self, update: RowUpdate) -> bool:
-        """Send an update at once, as a Shortcut; False for an answer's first, and one that brings more than text."""
+        """A Shortcut; False for an answer's first update, and one with more than text."""
         if not update.text or not self._answer.begun or update.finish_reason is not None or update.logprobs:
             return False
         if not self._around:
@@ -129,7 +122,7 @@ class CompletionReply(ChoicesBody[CompletionChoice], frozen=True, kw_only=True, 
 
 
 class CompletionWords(ChoiceWords[CompletionBody]):
-    """Words answers as OpenAI's completions; with `echo`, the prompt comes before the first token."""
+    """`echo` puts the prompt before the first token."""
 
     shape, object = CompletionReply, "text_completion"
 

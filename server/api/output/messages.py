@@ -1,4 +1,4 @@
-"""Anthropic's messages, whole and as the events of a stream, and errors in its form."""
+"""Anthropic's messages, whole and streamed, and its errors."""
 
 from __future__ import annotations
 
@@ -105,16 +105,12 @@ _ERROR_TYPES: Mapping[int, str] = {
 
 
 def message_error(error: ApiError, request_id: str) -> MessageError:
-    """An error in Anthropic's form."""
     kind = _ERROR_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
     return MessageError(error=MessageErrorDetail(kind, error.message), request_id=request_id)
 
 
 class MessageWords(ItemWords):
-    """Words one answer as Anthropic's messages: a block for its text, and one for each call.
-
-    The last event of a stream is its end marker: Anthropic sends no [DONE].
-    """
+    """A block for the text and each call; the last event ends a stream, without [DONE]."""
 
     def __init__(self, call: Call, body: ChatBody, model: ServedModel) -> None:
         super().__init__()
@@ -158,7 +154,6 @@ class MessageWords(ItemWords):
         return MessageUsage(usage.prompt_tokens - cached, usage.completion_tokens, cached)
 
     def _ending(self, update: RowUpdate) -> tuple[StopReason, str | None]:
-        """Why the answer ended, once all of it is read, and the stop sequence that ended it."""
         sequence = update.stop_reason
         if update.finish_reason is FinishReason.LENGTH:
             return "max_tokens", None
@@ -176,8 +171,7 @@ class MessageWords(ItemWords):
 
 
 def _block(item: Item) -> ContentBlock:
-    """An item as far as it has come; a call whose arguments are not whole has no input."""
     if item.call is None:
         return TextBlock(item.text)
-    given: Any = orjson.Fragment(item.text) if item.is_whole_call else {}  # as it is written: numbers of any length
+    given: Any = orjson.Fragment(item.text) if item.is_whole_call else {}  # raw: numbers of any length
     return ToolUseBlock(item.call.id.replace("call_", "toolu_", 1), item.call.name, given)

@@ -1,7 +1,5 @@
-"""The text of an answer -> what it says and the tools that it calls, piece by piece as it comes.
-
-A text that a grammar made is read by GuaranteedCalls, which passes arguments on as they come. In any other text markup
-may be wrong or never end, so FoundCalls tells a call when it is whole; what turns out to be none is text after all.
+"""Splits an answer's text into text and tool calls: GuaranteedCalls where a grammar made it, else FoundCalls, which
+reports only whole calls.
 """
 
 from __future__ import annotations
@@ -21,14 +19,12 @@ from server.api.output.call_forms import BARE, FORMS, Calls, Form, Schemas, is_o
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Text that is no call."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A part of a call's arguments; the first of a call has its id and its name."""
+    """The first piece of a call has its id and name."""
 
     index: int
     arguments: str
@@ -40,30 +36,25 @@ Piece: TypeAlias = TextPiece | CallPiece
 
 
 class PlainText:
-    """For an answer that calls no tools: all of it is text."""
-
-    calls, ended = 0, False
-    """How many calls have begun so far; whether the answer is over by what it says, though its text goes on."""
+    calls, ended = 0, False  # calls begun, and whether the answer is over though its text continues
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
-        """The pieces of the next part of the text; `last` also brings what was held back."""
+        """`last` releases what was held back."""
         return [TextPiece(text)] if text else []
 
 
 class GuaranteedCalls:
-    """For a text that is calls from its first character on, each exactly as tool_words has it, or else none at all.
-
-    A model that must call goes on calling until its limit, so a call that equals an earlier one ends the answer and is
-    left out: a later call is held back for as long as it may become one.
+    """Text that is calls only, as in tool_words, or none. A call that repeats an earlier one ends the answer and is
+    held back, since a model that must call goes on until its limit.
     """
 
     def __init__(self) -> None:
         self.calls, self.ended = 0, False
         self._held = ""
-        self._plain = False  # an answer without calls
-        self._name: str | None = None  # of the call whose arguments come; None between calls
-        self._arguments = ""  # of that call so far
-        self._told = False  # whether that call has been passed on
+        self._plain = False  # no calls
+        self._name: str | None = None  # of the open call
+        self._arguments = ""  # so far
+        self._told = False  # passed on
         self._earlier: set[tuple[str, str]] = set()
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
@@ -104,28 +95,27 @@ class GuaranteedCalls:
             self._name = None
 
     def _rest(self) -> Iterator[Piece]:
-        """The answer was cut short; a brace may be the last of the arguments, or the one behind them."""
         if self._told and self._name is not None and self._held == CALL_TAIL[0] and try_json(self._arguments) is None:
             yield CallPiece(self.calls - 1, self._held)
 
 
+# up to the arguments; names need no escapes
 _HEAD = re.compile(rf'(?:{BETWEEN})?{OPEN}\n\{{"name": "(?P<name>[^"]*)", "arguments": ')
-"""A call of tool_words up to its arguments; names hold nothing that JSON would have to escape."""
 
 
 class FoundCalls:
-    """For a text that may hold calls of these tools anywhere, right or wrong, in any of the known forms."""
+    """Text that may hold calls of any known form."""
 
     def __init__(self, tools: Schemas, *, parallel: bool = True) -> None:
         self.calls, self.ended = 0, False
         self._tools = tools
         self._most = None if parallel else 1
         self._held = ""
-        self._form: Form | None = None  # whose mark has come
-        self._searched = 0  # characters held that do not begin its closing mark
-        self._broken = 0  # marks that began no call
-        self._bare = True  # whether all that has come may be calls without marks
-        self._space = ""  # white space that counts only if more text follows
+        self._form: Form | None = None  # of the open mark
+        self._searched = 0  # characters searched for the closing mark
+        self._broken = 0  # marks without a call
+        self._bare = True  # may be calls without marks
+        self._space = ""  # counts only before text
 
     def push(self, text: str, *, last: bool) -> list[Piece]:
         self._held += text
@@ -151,14 +141,13 @@ class FoundCalls:
                 self._held, self._form, self._searched = self._held[mark.end() :], _FORMS[mark[0]], 0
                 found = True
             else:
-                begin = max(self._held.rfind("<"), self._held.rfind("["))  # with which all marks begin
+                begin = max(self._held.rfind("<"), self._held.rfind("["))  # first characters of marks
                 keeps = begin >= 0 and not last and any(one.startswith(self._held[begin:]) for one in _FORMS)
                 end = begin if keeps else len(self._held)
                 said, self._held = self._held[:end], self._held[end:]
                 yield self._say(said)
 
     def _close(self, form: Form, *, last: bool) -> tuple[bool, Iterable[Piece]]:
-        """Whether what is held is read on, and the pieces of what has been read of it."""
         end = self._held.find(form.close, self._searched) if form.close else -1
         if end < 0 and not last:
             self._searched = max(0, len(self._held) - len(form.close))
@@ -176,7 +165,6 @@ class FoundCalls:
         return True, self._call(calls)
 
     def _say(self, text: str) -> TextPiece:
-        """White space at the end is held back: around calls it means nothing."""
         text = self._space + text
         said = text.rstrip()
         self._space = text[len(said) :]
@@ -189,16 +177,15 @@ class FoundCalls:
             self.calls += 1
 
 
-MOST_BROKEN = 100  # after which marks are text: each may have all that follows read once more
+MOST_BROKEN = 100  # bound of rereading
 _FORMS = {form.open: form for form in FORMS}
 _MARKS = re.compile("|".join(map(re.escape, _FORMS)))
 
 Reader: TypeAlias = PlainText | GuaranteedCalls | FoundCalls
-"""Reads one answer."""
 
 
 def reader_of(tools: Toolbox, *, guaranteed: bool) -> Reader:
-    """The reader of an answer that may call these tools; `guaranteed` where a grammar makes it."""
+    """`guaranteed` where a grammar makes it."""
     if not tools:
         return PlainText()
     schemas = {tool.name: tool.parameters for _, tool in tools.callable}
@@ -206,7 +193,7 @@ def reader_of(tools: Toolbox, *, guaranteed: bool) -> Reader:
 
 
 def split(text: str, mark: str) -> tuple[str, bool, str]:
-    """The text before a mark, whether the mark is there, and what is left: what follows it, or may become it."""
+    """Before a mark, whether it is there, and what follows or may become it."""
     before, found, after = text.partition(mark)
     if found:
         return before, True, after
@@ -215,12 +202,11 @@ def split(text: str, mark: str) -> tuple[str, bool, str]:
 
 
 def new_id() -> str:
-    """A name for a call, which its result will bear."""
     return f"call_{secrets.token_hex(12)}"
 
 
 def try_json(text: str) -> Any:
-    """The value of a JSON text; None for what is none, as an answer that was cut short may leave it."""
+    """None if invalid or truncated."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

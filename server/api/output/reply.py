@@ -1,4 +1,4 @@
-"""What the bodies of answers have in common: their JSON, token counts, times, estimates and log-probabilities."""
+"""Shared parts of replies: JSON, token counts, times, estimates, log-probabilities."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T], Generic[S, T]):
-    """A list in a reply whose items are made and encoded one after the other: as JSON they take the least memory, and
-    other threads come to their turn between two of them."""
+    """Items made and encoded one by one, for memory and other threads' turns."""
 
     def __init__(self, make: Callable[[S], T], items: Sequence[S]) -> None:
         self._make, self._items = make, items
@@ -43,7 +42,6 @@ class Lazy(Sequence[T], Generic[S, T]):
 
 
 def encode(body: object) -> bytes:
-    """JSON of a response or an event."""
     data = orjson.dumps(msgspec.to_builtins(body, builtin_types=(orjson.Fragment,), enc_hook=_encode_items))
     return escape_line_ends(data)
 
@@ -52,7 +50,7 @@ LINE_ENDS = [(letter.encode(), b"\\u%04x" % ord(letter)) for letter in "\x85\u20
 
 
 def escape_line_ends(data: bytes) -> bytes:
-    """JSON without the raw characters at which some clients end a line, though neither events nor JSON lines do."""
+    """Some clients end a line at these raw characters."""
     if not data.isascii():
         for raw, escaped in LINE_ENDS:
             data = data.replace(raw, escaped)
@@ -64,26 +62,22 @@ def _encode_items(items: Lazy[Any, Any]) -> orjson.Fragment:
 
 
 def json_response(body: msgspec.Struct) -> web.Response:
-    """A structure as a whole response."""
     return web.Response(body=encode(body), content_type="application/json")
 
 
-LARGE = 1000
-"""Weight from which a reply is made off the event loop: there it would take about two milliseconds."""
+LARGE = 1000  # weight, two milliseconds, from which on replies are made off the event loop
 
-LETTERS = 64
-"""Characters of text that take about as long as one log-probability."""
+LETTERS = 64  # characters that take as long as one log-probability
 
 
 def weigh(update: RowUpdate) -> int:
-    """How long an update takes to encode, in log-probabilities."""
+    """In log-probabilities."""
     told = (tokens for tokens in (update.logprobs, update.prompt_logprobs) if tokens)
     entries = sum(len(tokens) * (1 + (0 if tokens[-1] is None else len(tokens[-1].top))) for tokens in told)
     return len(update.token_ids) + entries + len(update.text) // LETTERS
 
 
-SHORT_FORM: web.RequestKey[Mapping[str, str]] = web.RequestKey("short_form")
-"""Where a call keeps what is expected of it, for the headers of its response."""
+SHORT_FORM: web.RequestKey[Mapping[str, str]] = web.RequestKey("short_form")  # for the response headers
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -110,7 +104,7 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 def expectation_of(requests: Sequence[Request]) -> Expectation:
-    """The estimate of a call of at least one request, from those that its requests were given when they came."""
+    """From the requests' estimates on arrival, one at least."""
     prompts = {id(request.prompt): request for request in reversed(requests)}.values()
     expected = [request.expected for request in requests if request.expected is not None]
     first = min(expected, key=lambda one: one.place, default=None)
@@ -136,13 +130,13 @@ def _tokens(requests: Sequence[Request]) -> Interval | None:
 
 
 def predicted_tokens(requests: Sequence[Request]) -> float | None:
-    """Predicted tokens of all answers of a call together; None where one has no prediction."""
+    """Of all answers; None where one has none."""
     known = [request.predicted_length for request in requests if request.predicted_length is not None]
     return round(sum(known), 1) if len(known) == len(requests) else None
 
 
 def headers_of(told: Expectation) -> Mapping[str, str]:
-    """The short form, for the response's headers."""
+    """Short form."""
     tokens, end = told.predicted_tokens, told.expected_completion_s
     values = {
         "x-lengthwise-place": told.place,
@@ -174,10 +168,8 @@ class Metrics(msgspec.Struct, frozen=True):
     queue_time_ms: float | None
     time_to_first_token_ms: float | None
     generation_time_ms: float | None
-    predicted_tokens: float | None = None
-    """The prediction of the call's `completion_tokens`; null where no length is predicted."""
-    estimate: Expectation | msgspec.UnsetType = msgspec.UNSET
-    """The estimate of the call from when it came; only for a client that asked for it."""
+    predicted_tokens: float | None = None  # of `completion_tokens`; null where not predicted
+    estimate: Expectation | msgspec.UnsetType = msgspec.UNSET  # on arrival, if asked for
 
 
 class Alternative(msgspec.Struct, frozen=True):
@@ -220,12 +212,10 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 PromptLogprobs: TypeAlias = Sequence[dict[str, PromptLogprob] | None]
 
 
-LEAST = -9999.0
-"""Stands for minus infinity, which JSON cannot say."""
+LEAST = -9999.0  # JSON has no minus infinity
 
 
 def chat_logprobs(tokens: Sequence[TokenLogprob], text: Text) -> ChatLogprobs:
-    """The tokens of a chat answer."""
     return ChatLogprobs(Lazy(partial(_chat_logprob, text=text), tokens))
 
 
@@ -241,10 +231,7 @@ def _alternative(token_id: int, logprob: float, text: Text) -> Alternative:
 def completion_logprobs(
     ids: Sequence[int], tokens: Sequence[TokenLogprob | None], text: Text, *, alternatives: int, offsets: list[int]
 ) -> CompletionLogprobs:
-    """The tokens `ids` of a completion, which stand `offsets` characters into its text.
-
-    The first token of a prompt has no log-probability: there None stands.
-    """
+    """Of `ids`, `offsets` characters into the text; None for a prompt's first token."""
     tops = Lazy(partial(_top, text=text, alternatives=alternatives), tokens)
     return CompletionLogprobs(
         tokens=[text.token_text(token_id) for token_id in ids],
@@ -255,7 +242,6 @@ def completion_logprobs(
 
 
 def _top(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[str, float] | None:
-    """The likeliest tokens, and the one that stands there even if it is none of them."""
     if token is None:
         return None
     pairs = (*token.top[:alternatives], (token.token_id, token.logprob))
@@ -263,7 +249,7 @@ def _top(token: TokenLogprob | None, text: Text, alternatives: int) -> dict[str,
 
 
 def characters(token_id: int, text: Text) -> int:
-    """Characters that a token begins: the later bytes of a character count for none, nor do special tokens."""
+    """Characters that a token begins: none for continuation bytes and special tokens."""
     if not text.decode([token_id]):
         return 0
     return sum(byte & 0xC0 != 0x80 for byte in text.token_bytes(token_id))
@@ -272,7 +258,7 @@ def characters(token_id: int, text: Text) -> int:
 def prompt_logprobs(
     tokens: Sequence[TokenLogprob | None] | None, text: Text, alternatives: int | None
 ) -> PromptLogprobs | None:
-    """Candidates for each place of a prompt, by token id; None when the request did not ask for them."""
+    """By place and token id; None when not asked for."""
     if tokens is None or alternatives is None:
         return None
     return Lazy(partial(_ranked, text=text, alternatives=alternatives), tokens)

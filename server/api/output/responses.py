@@ -1,4 +1,4 @@
-"""OpenAI's responses, whole and as the typed events of a stream."""
+"""OpenAI's responses, whole and as typed events."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class InputDetails(msgspec.Struct, frozen=True):
 
 
 class OutputDetails(msgspec.Struct, frozen=True):
-    """No tokens are told apart as reasoning."""
+    """Reasoning tokens are not counted separately."""
 
     reasoning_tokens: int = 0
 
@@ -184,7 +184,7 @@ class ResponseEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseWords(ItemWords):
-    """Words one answer as OpenAI's responses: typed, numbered events, without a [DONE]."""
+    """Numbered events without [DONE]."""
 
     def __init__(
         self,
@@ -194,12 +194,12 @@ class ResponseWords(ItemWords):
         asked: bodies.ResponsesBody,
         keep: Callable[[ResponseObject], None] | None,
     ) -> None:
-        """Answers what is `asked`, for which the chat `body` stands; `keep` is given the response once it is whole."""
+        """`body` is the chat for `asked`; `keep` gets the whole response."""
         super().__init__()
         self._call, self._body, self._model, self._keep = call, asked, model, keep
         self._custom = frozenset(tool.name for tool in asked.tools or () if tool.type == "custom")
-        self._numbers = count()  # of events
-        self._fresh: list[ChatLogprob] = []  # of the text of the part that is being worded
+        self._numbers = count()
+        self._fresh: list[ChatLogprob] = []  # of the current part's text
         self._logprobs: list[ChatLogprob] = []
 
     def whole(self, answers: Sequence[Part]) -> ResponseObject:
@@ -216,7 +216,7 @@ class ResponseWords(ItemWords):
         return [self._event("in_progress", response=self._response("in_progress"))]
 
     def events(self, part: Part) -> Iterator[msgspec.Struct]:
-        told = part.update.logprobs if bodies.wants_logprobs(self._body) else ()  # only answers without tools have any
+        told = part.update.logprobs if bodies.wants_logprobs(self._body) else ()  # answers with tools have none
         self._fresh = list(chat_logprobs(told, self._model.text).content)
         self._logprobs += self._fresh
         yield from super().events(replace(part, pieces=part.pieces or [TextPiece("")]) if self._fresh else part)
@@ -233,7 +233,6 @@ class ResponseWords(ItemWords):
             yield self._of(item, "function_call_arguments.delta", delta=part)
 
     def ended(self, item: Item) -> Iterator[msgspec.Struct]:
-        """The events that tell an item as a whole, and the one that ends it."""
         match whole := self._item(item):
             case OutputMessage(content=[part]):
                 yield self._of(item, "output_text.done", text=part.text, logprobs=part.logprobs)
@@ -255,7 +254,7 @@ class ResponseWords(ItemWords):
         yield self._event(status, response=response)
 
     def failed(self, error: ApiError) -> msgspec.Struct:
-        """The last event, with the items that there were when the answer failed, or was broken off."""
+        """With the items at failure or cancellation."""
         if self.items and self.items[-1].status == "in_progress":
             self.items[-1].status = "incomplete"
         failure = ResponseFailure(error_body(error).error.code, error.message)
@@ -263,7 +262,6 @@ class ResponseWords(ItemWords):
         return self._event("failed", response=self._response(status, error=failure))
 
     def _item(self, item: Item) -> OutputItem:
-        """An item as far as it has come."""
         if (call := item.call) is None:
             content = [OutputText(item.text, self._logprobs)] if item.status != "in_progress" else []
             return OutputMessage(self._name(item), item.status, content)
@@ -273,17 +271,14 @@ class ResponseWords(ItemWords):
         return FunctionCallItem(arguments=item.text, **common)
 
     def _name(self, item: Item) -> str:
-        """An item's id; the first has the response's own digits."""
         prefix = "msg_" if item.call is None else "ctc_" if item.call.name in self._custom else "fc_"
         return self._call.record.id.replace("resp_", prefix, 1) + (str(item.place) if item.place else "")
 
     def _of(self, item: Item, kind: str, **fields: Any) -> ResponseEvent:
-        """The next event, about an item, or the one part of a message."""
         part = {"content_index": 0} if item.call is None else {}
         return self._event(kind, item_id=self._name(item), output_index=item.place, **part, **fields)
 
     def _event(self, kind: str, **fields: Any) -> ResponseEvent:
-        """The next event of the stream."""
         return ResponseEvent(type=f"response.{kind}", sequence_number=next(self._numbers), **fields)
 
     def _response(self, status: Status, **ending: Any) -> ResponseObject:
@@ -317,7 +312,6 @@ class ResponseWords(ItemWords):
 
 
 def _tool(tool: bodies.ResponseTool) -> dict[str, Any]:
-    """A tool as it was given."""
     parameters = orjson.loads(bytes(tool.parameters)) if bytes(tool.parameters) else None
     told = {name: getattr(tool, name) for name in ("type", "name", "description", "strict")}
     return told | {"parameters": parameters}
@@ -331,7 +325,7 @@ def _format(body: bodies.ResponsesBody) -> FormatReply:
 
 
 def _text_argument(arguments: str) -> str:
-    """The text in the arguments of a custom tool; of a call that was cut short, as much as there is."""
+    """As far as it goes in a truncated call."""
     value = try_json(arguments)
     text = value.get("input") if isinstance(value, dict) else None
     return text if isinstance(text, str) else arguments

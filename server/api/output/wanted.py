@@ -1,7 +1,5 @@
-"""The answers that a body asks for, before any is a request: how their tokens are chosen, their bounds, seeds and
-predicted lengths.
-
-It owns the checks that need the model or two fields at once; single fields are bounded by the schema.
+"""The answers that a body asks for: sampling, bounds, seeds and predicted lengths; checks that need the model or
+several fields.
 """
 
 from __future__ import annotations
@@ -26,24 +24,19 @@ from server.api.input.prompts import Prompt, check_ids
 from server.api.input.schema import MAX_CHOICES, ChatBody, CompletionBody, TextBody
 from server.api.served_model import LENGTHS, MODEL, ServedModel
 
-MAX_LOGPROBS = 2**20
-"""Log-probabilities, alternatives included, that one call may have kept for it."""
+MAX_LOGPROBS = 2**20  # of a call, alternatives included
 
 
 @dataclass(frozen=True, slots=True)
 class WantedAnswers:
-    """The answers to one prompt that are wanted, and what is known of them before they are made."""
+    """Answers to one prompt."""
 
     prompt: Prompt
-    sampling: Sequence[SamplingParams]
-    """How each is made."""
-    query: LengthQuery
-    """The prompt's parts and bounds from which the length of each answer is predicted, and whose it is."""
+    sampling: Sequence[SamplingParams]  # of each
+    query: LengthQuery  # for length prediction
     prediction: Prediction | None
-    tokens: int
-    """Those of prompt and answer, for each answer, as far as they can be foreseen."""
-    known: Known
-    """Arguments of the dispatcher's `submit` and `estimate` besides prompt and sampling."""
+    tokens: int  # prompt and answer, as foreseen
+    known: Known  # further arguments of `submit` and `estimate`
 
 
 @asynccontextmanager
@@ -57,8 +50,7 @@ async def foresee(
     most: int = MAX_LOGPROBS,
     seeded: bool = True,
 ) -> AsyncIterator[list[WantedAnswers]]:
-    """The answers that a body asks for, as `list_sampling` has them, with one predicted length for those to a prompt;
-    on leaving, predictions that have not come in time are forgotten. Raises ApiError 400."""
+    """With predicted lengths; leaving drops pending predictions. Raises ApiError 400."""
     model, salt = app[MODEL], body.cache_salt
     scope = length_scope(holder, salt) if holder or salt else ""
     cache = "" if model.defaults.shares_prefixes else holder or ""
@@ -85,15 +77,14 @@ async def foresee(
     except NoReplay as error:
         raise invalid("replay_tokens", str(error)) from None
     finally:
-        for future in asked:  # one that has not come was cancelled together with its caller
+        for future in asked:  # pending ones were cancelled with their caller
             done = future.done() and not future.cancelled() and future.exception() is None
             if done and (late := future.result()) is not None:
                 late.forget()
 
 
 def length_scope(holder: str | None, salt: str | None) -> str:
-    """Digests of an API key's holder and of the client's salt, HOLDER or HOLDER:SALT: answers of one scope predict each
-    other's lengths, and scopes of one holder share its room."""
+    """HOLDER or HOLDER:SALT, digests; answers of one scope predict each other."""
     names = [holder or "", *([f"{holder or ''} {salt}"] if salt else ())]
     return ":".join(sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16] for name in names)
 
@@ -101,10 +92,8 @@ def length_scope(holder: str | None, salt: str | None) -> str:
 def list_sampling(
     body: TextBody, prompts: Sequence[Prompt], model: ServedModel, most: int = MAX_LOGPROBS, *, seeded: bool = True
 ) -> list[list[SamplingParams]]:
-    """How the answers to each prompt are made, with `most` log-probabilities in all; raises ApiError 400.
-
-    Seeds are drawn once the body cannot be refused any more, since --seed makes them a sequence, and not at all for
-    answers that are not `seeded`. Choices have consecutive seeds, within 64 unsigned bits.
+    """Up to `most` log-probabilities; raises ApiError 400. Seeds, consecutive for choices, are drawn last, since --seed
+    makes them a sequence, and only where `seeded`.
     """
     choices = body.n or 1
     if choices * len(prompts) > MAX_CHOICES:
@@ -139,15 +128,15 @@ def list_sampling(
 
 
 def _engine_fields(body: TextBody, model: ServedModel) -> dict[str, Any]:
-    """Fields of SamplingParams that a body decides by itself; raises ApiError 400."""
+    """Raises ApiError 400."""
     fields = asdict(model.defaults.sampling)
     fields |= {name: value for name in PLAIN if (value := getattr(body, name)) is not None}
     del fields["max_new_tokens"]
-    if fields["top_p"] == 0:  # as good as the likeliest alone
+    if fields["top_p"] == 0:  # the likeliest alone
         fields["temperature"] = 0.0
     check_ids(body.stop_token_ids or (), "stop_token_ids", model)
     return fields | {
-        "top_k": max(fields["top_k"], 0),  # -1 is off, as 0 is
+        "top_k": max(fields["top_k"], 0),  # -1 is off, as 0
         "replay_tokens": body.replay_tokens,
         "logit_bias": _logit_bias(body.logit_bias, model.vocab_size) if body.logit_bias else (),
         "stop": (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
@@ -156,29 +145,26 @@ def _engine_fields(body: TextBody, model: ServedModel) -> dict[str, Any]:
     }
 
 
-COMPLETION_TOKENS = 16
-"""Answer length of /v1/completions when none is given, as in OpenAI's API."""
+COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 
 PLAIN = (
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("min_tokens", "ignore_eos", "include_stop_str_in_output"),
-)
-"""Fields that the engine takes as they are; those left out are as the model or the engine has them."""
+)  # passed on as they are
 
 
 def is_scoring(body: TextBody) -> bool:
-    """Whether the client wants its prompt back with log-probabilities, and nothing generated."""
+    """Only the prompt's log-probabilities."""
     return isinstance(body, CompletionBody) and bool(body.echo) and body.max_tokens == 0
 
 
 def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
-    """Tokens an answer may have: what was asked for, else the endpoint's default, cut to the `room` behind the prompt
-    and to the model's own bound. A length to replay must fit."""
+    """Cut to the `room` behind the prompt and the model's bound; a replayed length must fit."""
     name, asked = "max_tokens", body.max_tokens
     if isinstance(body, ChatBody) and body.max_completion_tokens is not None:
         name, asked = "max_completion_tokens", body.max_completion_tokens
     if asked == 0 and is_scoring(body):
-        asked = 1  # the engine makes at least one token; the answer leaves it out
+        asked = 1  # the engine makes one at least
     if asked == 0:
         raise invalid(name, "must be at least 1 (0 is allowed only together with echo)")
     if asked is not None and asked > room and model.defaults.refuse_long_max_tokens:
@@ -186,7 +172,7 @@ def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
     if asked is None and isinstance(body, CompletionBody):
         asked = COMPLETION_TOKENS
     if asked is None and model.defaults.max_tokens is not None:
-        # A chat's default gives way to a longer answer that its request asks for in another field.
+        # A default yields to another field's longer answer.
         asked = max(model.defaults.max_tokens, body.min_tokens or 0, body.replay_tokens or 0)
     found = min(one for one in (asked, room, model.defaults.sampling.max_new_tokens) if one is not None)
     if (body.min_tokens or 0) > found:
@@ -202,11 +188,11 @@ def _max_tokens(body: TextBody, model: ServedModel, room: int) -> int:
     return found
 
 
-CUT = "x-lengthwise-max-tokens"  # response header: the tokens that an answer may have, where fewer than were asked for
+CUT = "x-lengthwise-max-tokens"  # response header with a lowered max_tokens
 
 
 def cut_header(body: TextBody, granted: Iterable[int]) -> Mapping[str, str]:
-    """The header that tells a cut of `max_tokens` to the fewest that were granted; empty where none was cut."""
+    """The lowest granted; empty where none was cut."""
     asked, least = getattr(body, "max_completion_tokens", None) or body.max_tokens, min(granted)
     return {CUT: str(least)} if asked is not None and least < asked else {}
 

@@ -1,7 +1,5 @@
-"""`lengthwise chat`: a conversation in the terminal with a running server, as its client.
-
-It blocks the thread that talks; an exception raised there, such as Ctrl-C, hangs up. Without a terminal it reads one
-turn per line and prints answers only.
+"""`lengthwise chat`: a conversation in the terminal, as a client. Exceptions such as Ctrl-C hang up; without a terminal
+it reads a turn a line.
 """
 
 from __future__ import annotations
@@ -27,20 +25,16 @@ from models.options import Count, Subparsers, add_command, option
 if TYPE_CHECKING:
     from server.api.output.sse import Progress
 
-KEYS = "LENGTHWISE_API_KEY"
-"""The variable that the server on this machine may have its keys from."""
+KEYS = "LENGTHWISE_API_KEY"  # variable with a local server's keys
 
-SILENCE = 600.0
-"""Seconds without a byte after which a connection counts as lost; a server of ours sends some while a call waits."""
+SILENCE = 600.0  # seconds without a byte that mean a lost connection; keep-alives are more frequent
 
-ERASE = "\r\x1b[K"
-"""Makes a terminal write its line anew."""
+ERASE = "\r\x1b[K"  # erases a terminal's line
 
+# C0 but newline and tab, DEL, and C1
 CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
-"""Characters that could steer a terminal: C0 but newline and tab, DEL, and C1."""
 
-QUOTES = '"""'
-"""Begins and ends a text of several lines, as in Ollama."""
+QUOTES = '"""'  # around several lines, as in Ollama
 
 HELP = f"""\
 {QUOTES}            begin a text of several lines, which another {QUOTES} ends
@@ -51,8 +45,7 @@ Ctrl-C         stop the answer; at the prompt: leave"""
 
 LEAVE = ("/exit", "/quit", "/bye")
 
-COMMAND = re.compile(r"/[a-z]+")
-"""Looks like a command; a path such as /etc/hosts does not."""
+COMMAND = re.compile(r"/[a-z]+")  # not a path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +77,6 @@ class Chat(Talk):
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
     add_command(subparsers, "chat", Chat, run)
 
 
@@ -96,7 +88,7 @@ def run(chat: Chat) -> int:
     Example: lengthwise chat
     """
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # JSON carries text, not any bytes
+        sys.stdin.reconfigure(errors="replace")  # JSON is text
     key = chat.api_key or os.environ.get(KEYS, "").partition(",")[0].strip() or os.environ.get("OPENAI_API_KEY")
     conversation, interactive, failed = ChatSession(replace(chat, api_key=key)), sys.stdin.isatty(), False
     conversation.connect()
@@ -124,7 +116,7 @@ def run(chat: Chat) -> int:
 
 
 def _read(interactive: bool) -> str | None:
-    """The next line, or text of several; None at the end."""
+    """A line, or several in quotes; None at the end."""
     try:
         text = input("> " if interactive else "")
         if interactive and text.startswith(QUOTES):
@@ -140,7 +132,7 @@ def _read(interactive: bool) -> str | None:
 
 
 def _print_answer(conversation: ChatSession, text: str, places: bool) -> None:
-    """Print an answer as it comes; with `places`, until then the place in the queue, whose line the answer takes."""
+    """`places` shows the place in the queue until the answer starts."""
     before = ""
     with closing(conversation.say(text)) as told:
         for piece in told:
@@ -156,13 +148,11 @@ def _print_answer(conversation: ChatSession, text: str, places: bool) -> None:
 
 @dataclass(slots=True)
 class ChatSession:
-    """The turns so far and how to ask for the next."""
-
     chat: Chat
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def connect(self) -> None:
-        """Ask the server for its model unless one was named. Raises UserError."""
+        """Ask for the model unless named. Raises UserError."""
         if self.chat.model is None:
             with self._ask("models") as response:
                 listed = response.read()
@@ -172,9 +162,8 @@ class ChatSession:
                 raise UserError(f"{self.chat.url} is no Lengthwise server; name one with --url") from error
 
     def say(self, text: str) -> Generator[str | Progress]:
-        """Take a turn: places in the queue, then pieces of the answer without control characters. Raises UserError.
-
-        When it is left early, what was said so far stays in the conversation; when it fails, the turn is undone.
+        """Places in the queue, then pieces without control characters. Raises UserError. Leaving early keeps what was
+        said; failure undoes the turn.
         """
         answer = {"role": "assistant", "content": ""}
         self.turns.append({"role": "user", "content": text})
@@ -199,7 +188,7 @@ class ChatSession:
         return orjson.dumps({"model": chat.model, "messages": [*system, *self.turns], "stream": True, **options})
 
     def _stream(self, body: bytes) -> Generator[str | Progress]:
-        from server.api.output.sse import progress_in  # aiohttp, which --help can do without
+        from server.api.output.sse import progress_in  # aiohttp, not needed for --help
 
         try:
             with self._ask("chat/completions", body) as response:
@@ -216,14 +205,14 @@ class ChatSession:
         raise UserError("the answer was cut off: the server closed the connection")
 
     def _ask(self, path: str, body: bytes | None = None) -> HTTPResponse:
-        """The server's answer, of status 200. Raises UserError."""
+        """Status 200. Raises UserError."""
         from server.api.output.sse import HEADER
 
         url = f"{self.chat.url.rstrip('/').removesuffix('/v1')}/v1/{path}"
         headers = {"Content-Type": "application/json", HEADER: "1"}
         if self.chat.api_key:
             headers["Authorization"] = f"Bearer {self.chat.api_key}"
-        opener = build_opener(ProxyHandler({}))  # whatever the environment says: most servers are on this machine
+        opener = build_opener(ProxyHandler({}))  # ignore proxies in the environment
         try:
             response: HTTPResponse = opener.open(Request(url, body, headers), timeout=SILENCE)
         except HTTPError as error:
@@ -250,5 +239,5 @@ def _explain(answer: HTTPError) -> str:
 
 
 def drop_controls(text: object) -> str:
-    """A text without the characters that could steer a terminal; each goes by itself, so pieces need no memory."""
+    """Character by character, so pieces need no memory."""
     return str(text).translate(CONTROLS)

@@ -1,8 +1,4 @@
-"""What would keep `lengthwise serve` from starting: `lengthwise doctor` prints a line for each part of it, and the
-server itself looks first at what needs nothing heavy.
-
-A check returns what it found, and raises UserError, whose message has the remedy, where the server would not start.
-"""
+"""`lengthwise doctor`: what would keep `lengthwise serve` from starting; checks raise UserError with the remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ from server.process.port import taken
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
     add_configured(subparsers, "doctor", ServeConfig, run)
 
 
@@ -47,7 +42,7 @@ def run(config: ServeConfig) -> int:
 
 
 def require_startable(config: ServeConfig) -> None:
-    """Raise all mistakes together that can be found before anything heavy is imported: one does not hide another."""
+    """All cheap mistakes together."""
     found: list[UserError] = []
     for check in EARLY.values():
         try:
@@ -90,7 +85,7 @@ def _check_model(config: ServeConfig) -> str:
 
 
 def _check_port(config: ServeConfig) -> str:
-    with taken(config.host, config.port, config.uds):  # for good when torch is there, seconds later
+    with taken(config.host, config.port, config.uds):  # held again once torch is imported
         return f"{config.uds or f'{config.host}:{config.port}'} is free"
 
 

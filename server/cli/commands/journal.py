@@ -1,7 +1,4 @@
-"""`lengthwise journal`: what the server has recorded, to look at, to take elsewhere, and to throw away.
-
-It owns the arguments and the output; the file is scheduler/journal/file.py's.
-"""
+"""`lengthwise journal`: show, export and prune the record (scheduler/journal/file.py)."""
 
 from __future__ import annotations
 
@@ -27,14 +24,13 @@ if TYPE_CHECKING:
     from scheduler.journal.file import RequestEntry
 
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-LENGTHS = ("instruction", "input", "length", "cut")
-"""Fields of a file that `lengthwise train` reads."""
+LENGTHS = ("instruction", "input", "length", "cut")  # of `lengthwise train`
 
 Row = dict[str, object]
 
 
 def _time_of(age: str) -> float:
-    """When something of this age was, in seconds since 1970; raises ValueError."""
+    """Unix seconds; raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", age)
     if match is None:
         raise ValueError(f"{age!r} is not an age such as 30m, 12h or 7d")
@@ -140,7 +136,7 @@ def _export(options: Export) -> None:
 
 
 def _lengths(entries: Iterable[RequestEntry]) -> Iterator[Row]:
-    """Rows to train from; raises JournalError when there are answers and none of them with its texts."""
+    """Training rows; raises JournalError when answers have no texts."""
     from scheduler.journal.file import ANSWERED, CUT, JournalError
 
     told = missed = 0

@@ -1,7 +1,4 @@
-"""`lengthwise models`: what can be served by name, what it takes, what is here already, and where.
-
-It owns the arguments and the output. What a model is and how it is fetched is the catalog's business.
-"""
+"""`lengthwise models`: the catalog's models."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ def _remove(args: argparse.Namespace) -> int:
 
 
 def _width(config: ServeConfig) -> int:
-    """Bytes of a number, where `auto` means 16 bits."""
+    """Bytes of a number."""
     return 4 if config.dtype == "float32" else 2
 
 

@@ -1,7 +1,4 @@
-"""`lengthwise profile`: measure this machine, fit the serving-time model to it, and keep both in the cache.
-
-It owns the arguments, the bars and the errors; composition/profiling.py measures and writes the tables.
-"""
+"""`lengthwise profile`: measures this machine (composition/profiling.py)."""
 
 from __future__ import annotations
 
@@ -38,7 +35,6 @@ class Profiling(ServeConfig, Measuring):
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
     add_configured(subparsers, "profile", Profiling, run, Measuring, Model, Size, Execution)
 
 
@@ -52,14 +48,14 @@ def run(config: Profiling) -> int:
     Example: lengthwise profile --quick
     """
     tune_libraries(os.environ)
-    # These import torch, which other commands and --help can do without.
+    # torch, not needed for --help
     from models.catalog.catalog import default_cache
     from scheduler.serving_time.profile_file import require_writable, write_profile
     from server.composition.profiling import FULL, QUICK, make_profile, print_report
 
     require_writable(default_cache())
     limit = config.time_limit or (QUICK_TIME_LIMIT if config.quick else TIME_LIMIT)
-    with Bars() as bars:  # drawn when a cell is done, not by a thread that would compute beside what is timed
+    with Bars() as bars:  # drawn after cells: a thread would disturb the timing
         profile = make_profile(config, QUICK if config.quick else FULL, limit, partial(_show, bars, {}))
     path = write_profile(default_cache(), profile)
     print_report(profile)
@@ -68,7 +64,6 @@ def run(config: Profiling) -> int:
 
 
 def _show(bars: Bars, phases: dict[str, Bar], phase: str, done: int, total: int) -> None:
-    """Show how much of a phase is done in a bar of its own."""
     if phase not in phases:
         phases[phase] = bars.begin(phase, total)
     phases[phase].show(done, total=total)

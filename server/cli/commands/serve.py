@@ -1,9 +1,4 @@
-"""The commands that start servers until a signal ends them: `lengthwise serve`; `lengthwise run`, with a conversation
-in the terminal; `lengthwise ray`, several behind Ray Serve's proxy; `lengthwise gateway`, the queue before servers of
-others.
-
-They own the flags and the errors. Torch, aiohttp and ray are imported only when a command needs them.
-"""
+"""Commands that start servers: `serve`, `run`, `ray` and `gateway`, with late imports of torch, aiohttp and ray."""
 
 from __future__ import annotations
 
@@ -30,12 +25,10 @@ from server.deploy.settings import Cluster, read_servers
 from server.process.port import is_loopback
 from server.process.setup import exit_on, tune_libraries
 
-ELSEWHERE = ("CONFIG", "CACHE")
-"""Variables that are read though they are no settings: the file with settings, and the cache folder."""
+ELSEWHERE = ("CONFIG", "CACHE")  # variables that are no settings
 
 
 def add_parsers(subparsers: Subparsers) -> None:
-    """Add the commands and their flags to the program's own."""
     add_configured(subparsers, "serve", ServeConfig, run)
     add_configured(subparsers, "gateway", GatewayConfig, run_gateway)
     parser = subparsers.add_parser("run", **describe(run_and_talk))
@@ -62,15 +55,14 @@ def run(config: ServeConfig) -> int:
     tune_libraries(os.environ)
     if sys.stderr.isatty():
         print(f"Loading {config.model}, which takes from seconds to a minute ...", file=sys.stderr, flush=True)
-    # These import torch, which other commands and --help can do without.
+    # torch, not needed for --help
     from server.composition.app import fetch, open_service
     from server.process.life import serve
 
     return serve(config, fetch, open_service)
 
 
-STOP_TIMEOUT = 40.0
-"""Seconds that the server may take to end, of which a last answer may take 30."""
+STOP_TIMEOUT = 40.0  # seconds for shutdown, 30 of them for a last answer
 
 
 def run_gateway(config: GatewayConfig) -> int:
@@ -98,7 +90,7 @@ def run_and_talk(args: argparse.Namespace) -> int:
     Example: lengthwise run
     """
     config = read_settings(ServeConfig, args)
-    fetch_model(config)  # here, where its progress is seen
+    fetch_model(config)  # with visible progress
     conversation = argparse.ArgumentParser()
     add_options(conversation, options_of(chat.Talk))
     _, flags = conversation.parse_known_args(args.words)
@@ -139,9 +131,9 @@ def run_ray(args: argparse.Namespace) -> int:
 
 
 def close_ray(host: str) -> dict[str, str]:
-    """Variables, read when ray is imported, with which a cluster that it starts wants a token of its own, and with a
-    proxy on loopback listens nowhere else.
+    """Read when ray is imported: a cluster of its own needs a token, and listens on loopback only where the
+    proxy does.
     """
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    # The name is about other systems; what it does is to let each part take 127.0.0.1 for the machine's address.
+    # Despite its name, lets each part use 127.0.0.1.
     return token | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} if is_loopback(host) else token

@@ -1,4 +1,4 @@
-"""`lengthwise strategy new NAME`: a strategy outside the tree, as two files to begin with. It runs nothing."""
+"""`lengthwise strategy new NAME`: the two files of a strategy outside the tree."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 from models.errors import UserError
 from models.options import Subparsers, add_command, describe, option
 
-TEMPLATES = ("new_strategy.txt", "new_strategy_test.txt")
-"""Templates beside this file, of the strategy and of its tests."""
+TEMPLATES = ("new_strategy.txt", "new_strategy_test.txt")  # beside this file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +56,8 @@ def _write_new(new: New) -> None:
         path.write_text(re.sub(r"\b(NAME|CLASS|ROW)\b", lambda found: words[found[0]], text), "utf-8")
     python = shlex.quote(sys.executable)
     print(f"Wrote {module} and {tests}. Next:")
-    # Without the settings of the folder above, which may ask for plugins, as those of a clone do.
+    # Without settings of the folder above, which may want plugins.
     print(f"  {python} -m pytest -c {os.devnull} --rootdir {new.output} {tests}")
-    where = "--cost cpu-smollm2-135m --max-num-seqs 8 --rate 1"  # a machine and a load under which orders differ
+    where = "--cost cpu-smollm2-135m --max-num-seqs 8 --rate 1"  # where orders differ
     print(f"  lengthwise simulate {where} --strategies {module}:{row},baton-pd,lengthwise")
     print(f"  lengthwise serve --strategy {module}:{row}")

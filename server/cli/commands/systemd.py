@@ -1,9 +1,6 @@
-"""`lengthwise systemd`: print the unit, or put it, a configuration and a key where systemd finds them.
-
-The unit is lengthwise.service beside this file; docs/operations.md says what is hardened and why. Three usual settings
-are left out on purpose: MemoryDenyWriteExecute, since oneDNN and CUDA compile at run time; PrivateDevices, which would
-hide the GPU, so devices are allowed one kind at a time instead; ProcSubset=pid, since /proc/meminfo and /proc/cpuinfo
-are read.
+"""`lengthwise systemd`: print or install lengthwise.service (docs/operations.md). Left out: MemoryDenyWriteExecute
+(oneDNN and CUDA compile at run time), PrivateDevices (hides the GPU), ProcSubset=pid (/proc/meminfo and /proc/cpuinfo
+are read).
 """
 
 from __future__ import annotations
@@ -21,13 +18,11 @@ from server.cli.config import ServeConfig, load_config
 from server.http.keys import CREDENTIAL
 
 UNITS = Path("/etc/systemd/system")
-TEXT = "lengthwise.service"
-"""The unit with places for what differs, beside this file."""
+TEXT = "lengthwise.service"  # template beside this file
 FOLDER = Path("/etc/lengthwise")
 CONFIG = FOLDER / "config.toml"
 KEYS = FOLDER / CREDENTIAL
-HIDDEN = (Path("/home"), Path("/root"), Path("/run/user"))
-"""Folders that the unit cannot look into (ProtectHome)."""
+HIDDEN = (Path("/home"), Path("/root"), Path("/run/user"))  # ProtectHome
 
 FIRST_CONFIG = """\
 # Settings of the service; `lengthwise serve --help` explains them all. Restart it after a change.
@@ -35,8 +30,7 @@ host = "127.0.0.1"
 port = 8000
 """
 
-STOP_MARGIN = 30.0
-"""Seconds beyond --shutdown-timeout: last words to clients, the last step of each executor, and some to spare."""
+STOP_MARGIN = 30.0  # seconds beyond --shutdown-timeout
 
 
 def unit_name(template: bool) -> str:
@@ -44,8 +38,7 @@ def unit_name(template: bool) -> str:
 
 
 def write_unit(program: Path, config: Path = CONFIG, shutdown_timeout: float = 30.0, template: bool = False) -> str:
-    """A unit that runs a `lengthwise`, named by its absolute path, which has --shutdown-timeout seconds to end; as a
-    template it serves any number of instances, each with a configuration of its own."""
+    """A `template` serves instances with a configuration each."""
     one = {"config": _escaped(config), "of": "", "own": "", "journal": "journal"}
     each = {"config": f"{FOLDER}/%i.toml", "of": " %i", "own": "/%i", "journal": "%i"}
     stop, own = round(shutdown_timeout + STOP_MARGIN), each if template else one
@@ -54,7 +47,7 @@ def write_unit(program: Path, config: Path = CONFIG, shutdown_timeout: float = 3
 
 
 def _escaped(path: Path) -> str:
-    """A path in the quoting of systemd.syntax(7)."""
+    """systemd.syntax(7)."""
     return str(path).replace("\\", "\\\\").replace("%", "%%").replace(" ", "\\x20")
 
 
@@ -115,7 +108,7 @@ def _install(options: Install) -> None:
         path.write_text(unit, "utf-8")
     except PermissionError as error:
         raise UserError(f"{error.filename} cannot be written: run this as root, or give --root") from None
-    if options.root == Path("/") and Path("/run/systemd/system").exists():  # systemd runs, and this is its own folder
+    if options.root == Path("/") and Path("/run/systemd/system").exists():  # systemd runs, and this is the live system
         subprocess.run(["systemctl", "daemon-reload"], check=False)
     print(f"Wrote {path}, which runs `{program} serve --config {written}`.")
     print(f"{'Made a key' if made else 'The keys are'} in {keys}; callers must send one as a bearer token.")
@@ -124,7 +117,7 @@ def _install(options: Install) -> None:
 
 
 def _unit(options: Print, config: Path) -> str:
-    """The unit for the configuration as it is now, where it is there; raises UserError."""
+    """Raises UserError."""
     if options.template and options.config != CONFIG:
         raise UserError(
             "--config is for one server: with --template each reads the file of its own name in /etc/lengthwise"
@@ -139,7 +132,7 @@ def _program(options: Print) -> Path:
 
 
 def _require_visible(program: Path, interpreter: Path) -> None:
-    """Raise UserError where the service cannot see what it runs."""
+    """Raises UserError where ProtectHome hides it."""
     for real in (program, program.resolve(), interpreter.resolve()):
         if any(real.is_relative_to(folder) for folder in HIDDEN):
             raise UserError(
@@ -153,7 +146,7 @@ def _below(root: Path, path: Path) -> Path:
 
 
 def _write_once(path: Path, text: str, mode: int) -> bool:
-    """Whether it was not there before."""
+    """Whether it was written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.touch(mode, exist_ok=False)

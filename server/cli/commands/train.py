@@ -1,7 +1,4 @@
-"""`lengthwise train`: makes the forest or proxy that predicts how long answers become, and tells how well it does.
-
-It owns the arguments and the output. Features and forests are scheduler/length's, proxies are models/'s.
-"""
+"""`lengthwise train`: trains a length predictor."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX
 from models.machine import usable_cores
 from models.options import Count, Subparsers, add_groups, describe, option
 
+# as models.proxy.task, without torch; tested
 TASKS = ("regression-l1", "regression-mse", "classification", "ordinal-l1", "ordinal-mse", "binary", "ranking")
-"""Names of tasks, as in models.proxy.task, which would import torch; a test compares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +64,6 @@ class ProxyTraining:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
     parser = subparsers.add_parser("train", **describe(run))
     add_groups(parser, {"training": Training, "for --predictor proxy": ProxyTraining})
     parser.set_defaults(run=run)
@@ -76,8 +72,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train the length predictor from the journal or from files.
 
-    It tells how many tokens an answer will have, and is measured on rows that it was not trained with. Without files,
-    a forest learns from the server's journal.
+    It predicts how many tokens an answer will have, and is measured on rows that it was not trained with. Without
+    files, a forest learns from the server's journal.
 
     Example: lengthwise train
     """

@@ -1,7 +1,4 @@
-"""`lengthwise whatif`: the requests of the journal under other strategies and on other machines, simulated.
-
-It owns the arguments and the errors; loadgen/simulate/whatif.py does the work.
-"""
+"""`lengthwise whatif`: the journal under other strategies and machines (loadgen/simulate/whatif.py)."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ class Whatif(ServeConfig, Trying):
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    """Add the command and its flags to the program's own."""
     add_configured(subparsers, "whatif", Whatif, run, Trying, Size, Execution, Scheduling, Recording)
 
 
@@ -58,7 +54,7 @@ def run(config: Whatif) -> int:
 
     Example: lengthwise whatif
     """
-    # These import numpy and the scheduler, which --help can do without.
+    # numpy, not needed for --help
     from loadgen.console import table_console
     from loadgen.result_file import require_writable, save_json, stoppable
     from loadgen.simulate.whatif import OTHER_SIZES, choose_strategies, read_replay, show, try_all, whatif_json
