@@ -44,7 +44,7 @@ NOUNS: Mapping[object, str] = {
 }
 
 
-# placeholders in --help; N: a number
+# in --help; N: a number
 METAVARS: Mapping[object, str] = {str: "TEXT", Path: "FILE", dict: "JSON"}
 
 

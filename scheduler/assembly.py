@@ -102,7 +102,7 @@ ORDERS: Mapping[str, OrderFactory] = {
     "fair-sojourn": lambda limits, prices: FairSojourn(),
     "hrrn": lambda limits, prices: ResponseRatio(lambda one: prices().work(one)),
     "hrrn-prompt": lambda limits, prices: ResponseRatio(lambda one: one.tokens - one.cached_prompt),
-}  # due requests always come first
+}
 
 
 def make_queue(strategy: Strategy, limits: BatchLimits, estimates: Estimates) -> Callable[[], RankedQueue]:

@@ -40,7 +40,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.FINISHED: frozenset(),
     State.CANCELLED: frozenset(),
     State.FAILED: frozenset(),
-}  # back to WAITING when rescheduled, or its executor is gone
+}  # WAITING again if rescheduled
 
 
 class IllegalTransition(RuntimeError):

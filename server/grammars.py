@@ -148,7 +148,7 @@ class GrammarCompiler:
         self.grammars = grammars
         self._tester = tester
         self._lock = threading.Lock()
-        self._outcomes = Recent[bytes, Outcome | None](REMEMBERED)  # None for those that were exceeded
+        self._outcomes = Recent[bytes, Outcome | None](REMEMBERED)  # None: exceeded
         give_way = partial(os.nice, NICENESS)  # niceness is by thread
         self._pools = (
             (QUICK, ThreadPoolExecutor(QUICK_TRIALS, "grammars", give_way)),

@@ -38,7 +38,7 @@ LEXER_ERROR = "lexer error"  # prefix of errors in what rows share
 
 DEAD_END = "NoExtensionBias"  # no token is allowed
 
-# ASCII, as in JSON Schema; llguidance takes Unicode's, newer than most clients'
+# JSON Schema's ASCII; llguidance takes Unicode
 ASCII_CLASSES: Mapping[str, str] = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
 
 CLASS = re.compile(r"\\.", flags=re.DOTALL)

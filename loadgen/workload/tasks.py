@@ -126,8 +126,8 @@ def _without_docstring(lines: list[str], node: ast.FunctionDef | ast.AsyncFuncti
     return textwrap.dedent("\n".join(lines[first : docstring.lineno - 1] + body))
 
 
+# words, insults and bugs
 TABLES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("damage.toml").read_text("utf-8"))
-"""Words, insults and bugs."""
 
 
 def bad_grammar(sentence: str, rng: random.Random) -> str:

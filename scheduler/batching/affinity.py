@@ -15,7 +15,7 @@ class Affinity:
     """By `prompt_cache_key`."""
 
     def __init__(self) -> None:
-        self.workers = Recent[str, Worker](REMEMBERED)  # read only
+        self.workers = Recent[str, Worker](REMEMBERED)
 
     def worker(self, request: Request) -> Worker | None:
         """None where unknown or unavailable."""

@@ -72,7 +72,7 @@ class ByOrder:
         ]
 
 
-# share of the predicted length up to which rows make way by the order; None: never
+# progress up to which rows are preempted; None: never
 PREEMPTIONS: Mapping[str, float | None] = {"none": None, "by-order": inf, "by-order-early": EARLY}
 
 

@@ -99,7 +99,7 @@ class CachedPredictor:
         self._predictor = predictor
         self._embed = embed
         self.cache = cache
-        self._asked = Recent[LengthQuery, NDArray[np.float32]](MOST_ASKED)  # their embeddings
+        self._asked = Recent[LengthQuery, NDArray[np.float32]](MOST_ASKED)
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """Raises what the embedder and the predictor raise."""

@@ -86,7 +86,7 @@ class LengthHistory:
 
     def __init__(self, instructions: int = INSTRUCTIONS) -> None:
         self._newest = HolderStore(_Lengths, VALUES, instructions, OVERHEAD)
-        self._latest = Recent[str, tuple[int, bool]](WINDOW)  # each holder's: length, and whether cut
+        self._latest = Recent[str, tuple[int, bool]](WINDOW)  # by holder: length, and whether truncated
 
     def add(self, scope: str, instruction: str, length: int, *, cut: bool = False) -> None:
         holder = holder_of(scope)

@@ -49,8 +49,7 @@ KINDS: Mapping[str, type[schema.GenerationBody]] = {
     "prompt": schema.CompletionBody,
     "input": ResponsesBody,
     "messages": schema.ChatBody,
-}
-"""The field with a body's prompt -> the kind of the body."""
+}  # by the field that holds the prompt
 
 
 async def _read(request: web.Request) -> tuple[schema.TextBody, Sequence[text_prompts.Prompt]]:

@@ -45,8 +45,7 @@ STATUSES: Mapping[int, tuple[str, str]] = {
     503: ("ServiceUnavailableError", "unavailable"),
     504: ("DeadlineExceededError", "deadline_exceeded"),
     507: ("InsufficientStorageError", "disk_full"),
-}
-"""Status -> an error's `type` and its usual `code`."""
+}  # status -> `type` and usual `code`
 
 LONGEST_MESSAGE = 1000  # characters, since a message may quote the request
 
@@ -202,8 +201,7 @@ OTHERS: Mapping[str, str] = {
     "/api/tags": "/v1/models",
     "/api/embed": "/v1/embeddings",
     "/embedding": "/v1/embeddings",
-}
-"""Paths of Ollama, llama.cpp and TGI, and what stands for them here."""
+}  # paths of Ollama, llama.cpp and TGI -> ours
 
 
 def _find_elsewhere(request: web.Request) -> str:

@@ -112,7 +112,7 @@ def _read(body: bytes, path: str, apart: bool) -> tuple[CallMeta, tuple[int, ...
 
 @contextmanager
 def _open_passage(app: web.Application, record: Record, queued: Request) -> Iterator[Passage]:
-    """A call in the queue; on leaving, it is cancelled unless it has ended."""
+    """Leaving cancels it. Raises ApiError."""
     passages = app[PASSAGES]
     record.requests = (queued,)
     passage = Passage(asyncio.get_running_loop().create_future(), queued, record)

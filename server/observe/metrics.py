@@ -59,8 +59,7 @@ LABELS: Mapping[str, Mapping[str, Iterable[str]]] = {
     "lengthwise:handed_back_rows": {"cause": Cause, "kv": ("kept", "dropped")},
     "lengthwise:predicted_intervals": {"inside": ("true", "false")},
     "lengthwise:eta_answers": {"interval": ("inside", "below", "above")},
-}
-"""Labels of counters, and those of their values that are known beforehand, which begin with 0."""
+}  # values known beforehand start at 0
 
 COUNTERS: Mapping[str, str] = {
     "vllm:request_success": "Requests that ended with a complete answer, or at their token limit.",
@@ -82,8 +81,7 @@ COUNTERS: Mapping[str, str] = {
     "lengthwise:predicted_within_twice": "Judged answers whose prediction was within a factor of 2.",
     "lengthwise:predicted_intervals": "Judged answers, by whether they were inside the 90 % interval.",
     "lengthwise:eta_answers": "Answers that ended inside, below or above the interval estimated at arrival.",
-}
-"""What each counter is. Judged answers are those that ended by themselves and were predicted to."""
+}  # help texts
 
 HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = {
     SECONDS: {
@@ -118,8 +116,7 @@ HISTOGRAMS: Mapping[tuple[float, ...], Mapping[str, str]] = {
         "lengthwise:predicted_length_relative_error": "Error of the predicted length, divided by the true length.",
         "lengthwise:eta_relative_error": "Error of the latency estimated at arrival, divided by the true latency.",
     },
-}
-"""What each histogram is, by the bounds of its buckets."""
+}  # help texts by bucket bounds
 
 SPANS: Mapping[str, tuple[str, str]] = {
     "vllm:request_queue_time_seconds": ("arrival", "started"),
@@ -127,8 +124,7 @@ SPANS: Mapping[str, tuple[str, str]] = {
     "vllm:request_inference_time_seconds": ("started", "end"),
     "vllm:request_prefill_time_seconds": ("started", "first_token"),
     "vllm:request_decode_time_seconds": ("first_token", "end"),
-}
-"""Histograms of the time between two moments of a request, as its Times name them."""
+}  # between moments in Times
 
 GAP = "vllm:inter_token_latency_seconds"
 

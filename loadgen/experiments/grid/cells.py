@@ -207,8 +207,7 @@ LOADS: Mapping[str, Cell] = {
     "predictions ten times off": Cell("small CPU", "bimodal", 1.3, prediction="tenfold"),
     "256 slots": Cell(WIDE, "log-normal", 0.9, requests=5 * REQUESTS // 2),
     "256 slots, too many come": Cell(WIDE, "log-normal", 1.3, requests=5 * REQUESTS // 2),
-}
-"""Loads of the arena by name. ρ is requests that come, by those that `baton-pd` serves."""
+}  # of the arena; ρ relative to what `baton-pd` serves
 
 
 def list_players(cell: Cell) -> Sequence[str]:

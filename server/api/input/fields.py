@@ -65,8 +65,7 @@ _REFUSED: Mapping[str, tuple[str, frozenset[bytes]]] = {
     name: (meta.description, frozenset({b"", *map(orjson.dumps, meta.extra_json_schema["enum"])}))
     for name, hint in get_type_hints(Foreign, include_extras=True).items()
     for meta in hint.__metadata__
-}
-"""The fields of Foreign -> why each is refused, and its values, without white space, that ask for nothing."""
+}  # field -> reason, and harmless values without white space
 
 
 def refuse_foreign(body: Foreign) -> None:
@@ -100,7 +99,7 @@ MAX_DEPTH = 48
 
 
 def is_given(value: object) -> bool:
-    """Whether a field was sent, and is neither null nor false."""
+    """Sent, and neither null nor false."""
     return bytes(value) not in (b"", b"null") if isinstance(value, Raw) else value not in (None, False)
 
 

@@ -186,7 +186,7 @@ def _lines(tools: Toolbox, answer: Grammar | None) -> Iterator[str]:
     heads = " | ".join(f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in tools.callable)
     yield f"call: ({heads}) {_quoted(CALL_TAIL)}"
     for place, tool in tools.callable:
-        arguments = {**tool.parameters, "type": "object"}  # also where the tool's schema does not say so
+        arguments = {**tool.parameters, "type": "object"}
         yield f"arguments_{place}: %json {_schema(arguments, tool.lenient)}"
     if answer is not None:
         yield f"answer: %json {_schema(orjson.loads(answer.text), answer.lenient)}"

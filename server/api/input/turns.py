@@ -14,7 +14,7 @@ from server.api.input.ignored import ignore
 from server.api.input.schema import TEXTS, Content, Message, PastCall
 from server.api.input.tools import Turn
 
-# OpenAI's other words for roles that chat templates know
+# OpenAI's aliases
 ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
 
 

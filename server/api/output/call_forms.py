@@ -157,7 +157,7 @@ FORMS = (
     Form("[TOOL_CALLS]", "", read_json_calls),  # Mistral: a list, or names before [ARGS]
     Form("<|python_tag|>", "", read_json_calls),  # Llama 3
 )
-# Llama 3, and Mistral where its marks are control tokens: all of an answer
+# Llama 3, and Mistral with control tokens: the whole answer
 BARE = Form("", "", partial(read_json_calls, bare=True))
 
 _BARE_HEAD = re.compile(r'(?:\[\s*)?(?:\{\s*(?:"(?:[^"]*|(?:name|arguments|parameters|type|id)".*))?)?', re.DOTALL)

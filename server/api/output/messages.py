@@ -100,8 +100,7 @@ _ERROR_TYPES: Mapping[int, str] = {
     429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",
-}
-"""Statuses -> Anthropic's name of the error; any other is the request's below 500, and the server's from there on."""
+}  # others by class: the request's below 500, else the server's
 
 
 def message_error(error: ApiError, request_id: str) -> MessageError:

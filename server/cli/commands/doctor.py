@@ -135,7 +135,6 @@ EARLY: Checks = {
     "certificate": _check_certificate,
     "model": _check_model,
     "port": _check_port,
-}
-"""Checks that import nothing heavy, by the name of what they look at."""
+}  # without heavy imports
 
 LATER: Checks = {"devices": _check_devices, "memory": _check_memory, "predictor": _check_predictor}
