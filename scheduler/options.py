@@ -11,7 +11,19 @@ from models.options import Count, Natural, NonNegative, Positive, Share, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheduling:
+class Ordering:
+    """Order: which request goes first."""
+
+    aging_factor: NonNegative = option(10.0)
+    """serve by arrival once the oldest request has waited N times its predicted time, or 100 s; 0: never (SSJF)"""
+    out_of_turn: Annotated[float, Meta(ge=0, lt=1)] = option(0.3)
+    """share of the work that goes out of turn, to the cheapest requests that wait; 0: none (lengthwise)"""
+    boost_gamma: Positive = option(0.1)
+    """how fast long waits get rarer, in 1/s: the greater, the less cheap requests are put forward (boost)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduling(Ordering):
     """Scheduling: how requests are put into batches; durations are seconds."""
 
     prefill_ahead: Natural | None = option(None)
@@ -20,12 +32,6 @@ class Scheduling:
     """most sequences of a batch that none joins later, for strategies with such batches; default: --max-num-seqs"""
     batch_wait_timeout: NonNegative = option(0.0)
     """seconds that the first request of a batch waits for the batch to fill up, for dynamic batching"""
-    aging_factor: NonNegative = option(10.0)
-    """serve by arrival once the oldest request has waited N times its predicted time, or 100 s; 0: never (SSJF)"""
-    out_of_turn: Annotated[float, Meta(ge=0, lt=1)] = option(0.3)
-    """share of the work that goes out of turn, to the cheapest requests that wait; 0: none (lengthwise)"""
-    boost_gamma: Positive = option(0.1)
-    """how fast long waits get rarer, in 1/s: the greater, the less cheap requests are put forward (boost)"""
     wma_threshold: Count = option(50_000)
     """wasted memory accesses, in tokens, below which a request joins a waiting batch (Φ of Magnus)"""
     slice_length: Count = option(128)

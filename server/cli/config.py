@@ -16,7 +16,7 @@ from models.catalog.catalog import DEFAULT_EMBEDDER, DEFAULT_MODEL, EMBEDDER_MAX
 from models.network.generation_config import check_overrides
 from models.network.quantization import QUANTIZATIONS, Kernels
 from models.options import Count, Natural, NonNegative, Positive, option
-from scheduler.options import Scheduling
+from scheduler.options import Ordering, Scheduling
 from scheduler.strategy import STRATEGIES, Length
 from server.cli.settings import ConfigError, load_settings
 from server.lengths.instruction import InstructionSplit
@@ -122,7 +122,7 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategyChoice(Scheduling):
+class StrategyChoice(Ordering):
     """Strategy: how requests are ordered, batched and placed."""
 
     strategy: str = option(
@@ -281,7 +281,7 @@ class FrontConfig(Observation, Listening, Access, Admission, Recording, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(FrontConfig, Answers, LengthPrediction, Execution, Size, Model):
+class ServeConfig(FrontConfig, Answers, LengthPrediction, Scheduling, Execution, Size, Model):
     """All settings of `lengthwise serve`."""
 
 
@@ -297,6 +297,14 @@ class Backends:
     """send backends the keys by which clients are let in here, and leave it to them to keep these apart"""
     pass_unknown: bool = option(False)
     """pass on calls to any path below /v1, not only to known ones"""
+    no_retry: bool = option(False)
+    """never send a call to a backend again; default: at most twice, before its first byte, if nothing is kept of it"""
+    first_byte_timeout: NonNegative = option(0.0)
+    """how long a backend may take to an answer's first byte, its queue and the prompt included; 0: for ever"""
+    idle_timeout: NonNegative = option(600.0)
+    """how long a backend may send nothing more of an answer that has begun; 0: for ever"""
+    wait: bool = option(False)
+    """wait at the start until each backend answers"""
     slots: Count | None = option(None)
     """calls that a backend answers at a time; default: what is seen, or llama.cpp reports"""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,8 @@ from scheduler.clock import MonotonicClock, background
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import TokenFeatures
 from scheduler.length.online import fit
+from scheduler.options import Ordering, Scheduling
+from scheduler.placement import idle_first, least_unread
 from scheduler.strategy import STRATEGIES
 from server.api.limits import Limits
 from server.cli.config import ConfigError, GatewayConfig
@@ -31,7 +33,7 @@ from server.gateway.backend import ROOM, Backend
 from server.gateway.meta import TABLE
 from server.gateway.operations import OPERATIONS
 from server.gateway.passage import PASSAGES, Passages
-from server.gateway.probe import learn_room, watch_backends
+from server.gateway.probe import check_start, watch_backends
 from server.gateway.slots import Slots
 from server.http.keys import read_key_file
 from server.http.service import Service
@@ -72,12 +74,12 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             _parts_for(config, metrics), backends, clock, (metrics, lengths, feed, passages), patient=True
         )
         session = await stack.enter_async_context(_open_session())
-        await asyncio.gather(*(learn_room(one, session) for one in backends))
+        feed.show(Scene(dispatcher, config.name, config.strategy, ROOM))
+        await check_start(backends, session, wait=config.wait)
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))
         await stack.enter_async_context(background(measure_lag(metrics.lag.observe), "loop lag"))
         await stack.enter_async_context(background(log_throughput(metrics, dispatcher.table), "throughput"))
-        feed.show(Scene(dispatcher, config.name, config.strategy, ROOM))
         Gauges(metrics, dispatcher, lengths, feed)
         yield Service(
             dispatcher,
@@ -120,9 +122,12 @@ def keys_of(config: GatewayConfig) -> list[str | None]:
 
 
 def _parts_for(config: GatewayConfig, metrics: Metrics) -> SchedulerParts:
-    limits = Batching(group_tokens=ROOM, prefill_ahead=0, options=config, max_padding=1.0, shares=shares_of(config))
+    options = Scheduling(**{one.name: getattr(config, one.name) for one in fields(Ordering)})
+    limits = Batching(group_tokens=ROOM, prefill_ahead=0, options=options, max_padding=1.0, shares=shares_of(config))
     strategy = replace(STRATEGIES[config.strategy], memory="paged")  # bounded by the backend
     parts = assemble(strategy, limits.within(ROOM, ROOM, config.slots or FIRST_SLOTS))
+    if parts.placement is idle_first:
+        parts = replace(parts, placement=least_unread)
     return replace(parts, estimates=replace(parts.estimates, steps=None), observers=(*parts.observers, metrics))
 
 

@@ -26,6 +26,7 @@ SALTED = PATHS | {"/v1/responses"}  # bodies may have a `cache_salt`
 
 # paths with one reading
 PLAIN = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@=-]+)+")
+UNTYPED = frozenset({"application/octet-stream", "application/x-www-form-urlencoded"})  # none, and what curl -d sends
 SESSION = web.AppKey("session", aiohttp.ClientSession)
 BACKENDS = web.AppKey("backends", Backends)
 
@@ -48,7 +49,7 @@ def refuse_kept(what: str) -> ApiError:
     return ApiError(403, f"{what}: {message} (or --pass-client-keys)", param=what, code="not_kept_apart")
 
 
-async def ask(request: web.Request, body: bytes, backend: Backend) -> aiohttp.ClientResponse:
+async def ask(request: web.Request, body: bytes, backend: Backend, repeats: bool) -> aiohttp.ClientResponse:
     """Returns the headers. Raises aiohttp.ClientError, and ApiError 400 or 502."""
     app, path, query = request.app, plain_path(request), request.rel_url.raw_query_string
     if is_broken(request.headers):
@@ -57,10 +58,13 @@ async def ask(request: web.Request, body: bytes, backend: Backend) -> aiohttp.Cl
         body = await read_aside(salted, body, holder_of(request))
     own = app[BACKENDS].pass_client_keys or not len(app[ACCESS].keys)
     headers = passed_headers(request.headers, backend.key, client_keys=own)
+    if body.startswith(b"{") and request.content_type in UNTYPED:
+        headers = [(name, value) for name, value in headers if name.lower() != "content-type"]
+        headers.append(("Content-Type", "application/json"))
     headers += [("X-Forwarded-For", request.remote or "unknown"), ("X-Forwarded-Proto", request.scheme)]
     url = URL(backend.url + path.removeprefix("/v1") + f"?{query}" * bool(query), encoded=True)
     send = partial(app[SESSION].request, request.method, url, headers=headers, allow_redirects=False)
-    answer = await _send(send, body)
+    answer = await _send(send, body, repeats and not app[BACKENDS].no_retry)
     if answer.status != 304 and not 200 <= answer.status < 300 and not 400 <= answer.status < 600:
         fault = f"answers {answer.status}, which is not followed"
     elif is_broken(answer.headers):
@@ -82,12 +86,15 @@ def plain_path(request: web.Request) -> str:
     return path
 
 
-async def _send(send: Callable[..., Awaitable[aiohttp.ClientResponse]], body: bytes) -> aiohttp.ClientResponse:
+async def _send(
+    send: Callable[..., Awaitable[aiohttp.ClientResponse]], body: bytes, repeats: bool
+) -> aiohttp.ClientResponse:
+    """Send a body, again if it `repeats` where the backend had closed an idle connection and did not read it."""
     while True:
         reused: list[bool] = []
         data = BytesIO(body) if len(body) >= LARGE else body or None  # in pieces
         try:
             return await send(data=data, trace_request_ctx=reused)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            if not reused:
+            if not (reused and repeats):
                 raise

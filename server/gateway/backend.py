@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,6 +25,8 @@ from engine.messages import (
     StepReport,
     Tally,
 )
+from scheduler.request import Request
+from server.gateway.health import Health
 from server.gateway.slots import Slots
 
 log = logging.getLogger(__name__)
@@ -32,17 +35,17 @@ ROOM = 10**9  # tokens of a call, or KV cache of an unknown backend
 
 PERIOD = 0.25  # seconds between token reports; first tokens and ends are immediate
 
+SILENT = 10.0  # seconds without a byte of any answer, after which a backend with calls is asked whether it is there
+
 
 class Waiting(Protocol):
     """A call that waits for a backend."""
 
+    request: Request
+
     @property
     def streams(self) -> bool:
         """Starts long before it ends."""
-
-    @property
-    def client(self) -> str:
-        """For fair sharing."""
 
     def go(self, backend: Backend) -> None: ...
 
@@ -66,6 +69,12 @@ class Backend:
     merges_tools: bool = True  # with tool calls
     tells: bool = False  # metrics report its queue
     room: int = ROOM  # tokens of KV cache
+    health: Health = field(default_factory=Health)
+    answered: bool = False
+    """Whether it has, since the start."""
+    _heard: float = 0.0
+    _asked: dict[RowId, Waiting] = field(default_factory=dict)
+    """Calls of which no byte has come."""
     _coming: dict[RowId, Callable[[], int]] = field(default_factory=dict)  # counts of new tokens of answers under way
     _cut: bool = False
     _finishes: bool = False
@@ -74,7 +83,13 @@ class Backend:
 
     @property
     def info(self) -> ExecutorInfo:
-        return ExecutorInfo(self.index, self.url, self.room, self.slots.most, ROOM)
+        most = len(self._coming) + 1 if self.health.tried else self.slots.most
+        return ExecutorInfo(self.index, self.url, self.room, most, ROOM)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has calls and nothing came of any for long."""
+        return bool(self._asked) and time.monotonic() - self._heard > SILENT
 
     def post(self, command: Command) -> None:
         """Pausing is impossible, hence ignored."""
@@ -82,8 +97,11 @@ class Backend:
             case Admit(rows):
                 for spec in rows:
                     if (call := self.calls.get(spec.row_id)) is not None:
+                        if not self._asked and not self._coming:
+                            self._heard = time.monotonic()
+                        self._asked[spec.row_id] = call
                         call.go(self)
-                        self.slots.send(spec.row_id, call.client, streams=call.streams)
+                        self.slots.send(spec.row_id, call.request.client, streams=call.streams)
             case Cancel(row_ids):
                 for row_id in row_ids:
                     self._leave(row_id)
@@ -97,6 +115,7 @@ class Backend:
     def begin(self, row: RowId, count: Callable[[], int]) -> None:
         """First bytes; `count` returns tokens since its last call."""
         self.slots.begin(row)
+        self._asked.pop(row, None)
         self._coming[row] = count
         self._report((RowUpdate(row, unnamed=count()),), (row,))
         if self._due is None:
@@ -123,21 +142,37 @@ class Backend:
             log.warning("%s breaks an answer off when the next call comes: it is sent one at a time", self.url)
             self.slots.learn(1)
 
-    def hand_back(self, row: RowId, fault: str) -> None:
-        """A failure before the first byte: retry elsewhere."""
+    def hand_back(self, row: RowId, fault: str | None = None) -> None:
+        """A call of which nothing was sent to its client shall go elsewhere; with a `fault` all others too."""
         self._leave(row)
-        self.set_fault(fault)
+        if fault is not None and self.fault is None:
+            self.health.silent = True
+            self.set_fault(fault)
         self._report(handed_back=(HandedBack((row,), Cause.FAULT),))
+
+    def rest(self, fault: str, retry_after: str | None = None) -> None:
+        """Send it nothing for a while, then one call."""
+        if self.fault is None:
+            self.health.rest(retry_after)
+            self.set_fault(fault)
+
+    def leave_silent(self) -> None:
+        """Nothing answers here: calls of which no byte has come shall go elsewhere."""
+        self.rest("is silent")
+        for call in [*self._asked.values()]:
+            call.leave()
 
     def set_fault(self, fault: str | None) -> None:
         """None for recovery; logged once a spell."""
         if (self.fault is None) is not (fault is None):
-            log.warning("backend %s %s", self.url, "answers again" if fault is None else f"fails: {fault}")
+            log.warning("backend %s %s", self.url, "is tried again" if fault is None else f"fails: {fault}")
         self.fault = fault
+        self.answered |= fault is None
         self.deliver(ExecutorHealth(self.index, fault))
 
     def _leave(self, row: RowId) -> None:
         self.slots.end(row)
+        self._asked.pop(row, None)
         self._coming.pop(row, None)
 
     def _flush(self) -> None:
@@ -153,6 +188,7 @@ class Backend:
         handed_back: tuple[HandedBack, ...] = (),
     ) -> None:
         self._step += 1
+        self._heard = time.monotonic() if updates else self._heard
         shape, tally = BatchShape(rows=len(self._coming)), Tally(generated=sum(one.tokens for one in updates))
         self.deliver(
             StepReport(self.index, self._step, updates, shape, 0.0, begun=begun, handed_back=handed_back, tally=tally)

@@ -18,15 +18,8 @@ HARMLESS = frozenset(
         *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "n", "logit_bias", "stream"),
         *("presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "top_logprobs", "user"),
         *("tools", "tool_choice", "parallel_tool_calls", "response_format", "structured_outputs", "reasoning_effort"),
-        *(
-            "chat_template_kwargs",
-            "priority",
-            "deadline_ms",
-            "prompt_cache_key",
-            "cache_salt",
-            "metadata",
-            "skip_special_tokens",
-        ),
+        *("chat_template_kwargs", "priority", "deadline_ms", "prompt_cache_key", "cache_salt", "metadata"),
+        "skip_special_tokens",
     }
 )  # fields with the same effect in streams; others may matter
 

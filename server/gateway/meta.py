@@ -56,6 +56,7 @@ class CallMeta(msgspec.Struct, frozen=True):
     priority: Any = None
     deadline_ms: Any = None
     stream: Any = None
+    store: Any = None
     previous_response_id: Any = None
     conversation: Any = None
     tools: Raw = msgspec.field(default_factory=Raw)
@@ -64,6 +65,10 @@ class CallMeta(msgspec.Struct, frozen=True):
     messages: Raw = msgspec.field(default_factory=Raw)
     prompt: Raw = msgspec.field(default_factory=Raw)
     input: Raw = msgspec.field(default_factory=Raw)
+
+    @property
+    def has_prompt(self) -> bool:
+        return any(memoryview(getattr(self, name)) for name in TEXTS)
 
     @property
     def most(self) -> int | None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aiohttp import web
 
 from server.api.operation import Operation, Parameter
 from server.api.operations import ANTHROPIC, MODEL
 from server.api.operations import OPERATIONS as SERVERS
-from server.gateway.passing import pass_call, pass_other, pass_through
+from server.gateway.passing import estimate, pass_call, pass_other, pass_short, pass_through
 
 OWN = (
     *("/v1/requests", "/v1/requests/{id}", "/v1/requests/{id}/cancel", "/metrics", "/load", "/health", "/health/ready"),
     *("/health/live", "/openapi.json", "/", "/chat", "/dashboard/events", "/dashboard/{name}"),
-)  # as in `lengthwise serve`
+)
 
-# not queued, but within the key's quota
-AT_ONCE = (
-    *("embeddings", "rerank", "score", "classify", "pooling", "moderations", "estimate"),
+# paths below /v1 of calls that generate no text; they take their turn too
+SHORT = (
+    *("embeddings", "rerank", "score", "classify", "pooling", "moderations"),
     *("audio/speech", "audio/transcriptions", "audio/translations"),
     *("images/generations", "images/edits", "images/variations"),
 )
@@ -46,17 +48,18 @@ OPERATIONS = (
     Operation("post", "/v1/responses", pass_call, "createResponse", other=JSON, generates=True),
     Operation("post", "/v1/messages", pass_message, "createMessage", other=JSON, generates=True, dialect=ANTHROPIC),
     *(operation for operation in SERVERS if operation.path in OWN),
+    *(replace(operation, handler=estimate) for operation in SERVERS if operation.path == "/v1/estimate"),
     Operation(
         "post", "/v1/messages/count_tokens", pass_count, "countTokens", other=JSON, counts=True, dialect=ANTHROPIC
     ),
     Operation("get", "/v1/models", pass_models, "listModels", other=JSON),
     Operation("get", "/v1/models/{model:.+}", pass_models, "showModel", other=JSON, parameters=(MODEL,)),
     *(
-        Operation("post", f"/v1/{path}", pass_through, path.replace("/", "_"), other=JSON, rationed=True)
-        for path in AT_ONCE
+        Operation("post", f"/v1/{path}", pass_short, path.replace("/", "_"), other=JSON, rationed=True)
+        for path in SHORT
     ),
     *(
         Operation(method, "/v1/{path:.+}", pass_other, f"{method}Rest", other=JSON, parameters=(REST,), rationed=True)
         for method in ("get", "post", "delete")
     ),
-)  # first match counts
+)

@@ -22,6 +22,8 @@ class Passage:
     request: Request
     record: Record
     asking: asyncio.Future[aiohttp.ClientResponse] | None = None  # pending response
+    repeats: bool = True
+    """Whether a backend keeps nothing of it, so that it may be sent again."""
     over: bool = False  # ended by the dispatcher
     as_stream: bytes | None = None  # body that streams a whole answer, or None
 
@@ -29,11 +31,6 @@ class Passage:
     def streams(self) -> bool:
         """Starts long before it ends."""
         return self.record.stream or self.as_stream is not None
-
-    @property
-    def client(self) -> str:
-        """For fair sharing."""
-        return self.request.client
 
     def go(self, backend: Backend) -> None:
         tools = self.as_stream is not None and b'"tools"' in self.as_stream

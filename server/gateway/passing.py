@@ -10,21 +10,25 @@ from contextlib import contextmanager
 
 import aiohttp
 from aiohttp import web
+from msgspec import Raw
 
 from engine.sampling.params import SamplingParams
 from scheduler.dispatcher import Known
 from scheduler.length.features import LengthQuery
+from scheduler.length.prediction import Prediction
 from scheduler.request import Request
-from server.api.errors import ApiError
+from server.api.errors import ApiError, invalid
 from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.limits import LIMITS
-from server.api.output.reply import SHORT_FORM, expectation_of, headers_of
+from server.api.operation import OPERATION
+from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
 from server.api.output.wanted import length_scope
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import TICKET, check_tokens, submit
 from server.gateway.asking import BACKENDS, are_one, ask, plain_path, read_aside, refuse_kept
 from server.gateway.backend import ROOM, Backend
+from server.gateway.health import FAULTS, REFUSED
 from server.gateway.merged import as_stream
 from server.gateway.meta import (
     BYTES_PER_TOKEN,
@@ -37,11 +41,9 @@ from server.gateway.meta import (
     refuse_unreadable,
 )
 from server.gateway.passage import PASSAGES, Passage
-from server.gateway.relay import NotWhole, relay
+from server.gateway.sending import UNSENT, send_call
 from server.http.access import spend_tokens
 from server.http.proxy import replied_headers
-
-MOST_LOST = 5  # failures before an answer, which the call may cause
 
 UNSTATED = 4096  # tokens of an answer without max_tokens
 
@@ -61,53 +63,82 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
         return await _queue(request, body)
 
 
+async def estimate(request: web.Request) -> web.Response:
+    """Tell what a call would cost and how long it would take if it came now, without making it; raises ApiError 400."""
+    async with hold_body(request) as body:
+        meta, words, _ = await read_aside(_read, body, request)
+    if not meta.has_prompt:
+        raise invalid("messages", "is missing; give messages, prompt or input, as the call would")
+    record = _record(request, meta)
+    query, sampling = _query(record, meta, words)
+    known = _known(record, meta, await request.app[LENGTHS].predict(query, sampling))
+    told = expectation_of((request.app[DISPATCHER].estimate((0,) * meta.prompt_tokens, sampling, **known),))
+    request[TICKET].spend(told.prompt_tokens)
+    return json_response(told)
+
+
 async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
-    app, ticket = request.app, request[TICKET]
+    app, ticket, generates = request.app, request[TICKET], request[OPERATION].generates
     ticket.count_answers(1)
-    meta, words, streamed = await read_aside(_read, body, request.path, are_one(app))
+    meta, words, streamed = await read_aside(_read, body, request)
     ticket.count_answers(meta.choices)
-    model, user = (one if isinstance(one, str) else None for one in (meta.model, meta.user))
-    record = Record.of(request, "call-", model or "", user, stream=meta.stream is True)
+    record = _record(request, meta)
     request[CALL] = record.id
     holder = record.caller.holder
     with app[REGISTER].enter(record):
-        most = min(meta.most or UNSTATED, ROOM) * meta.choices
-        scope = length_scope(holder, None) if holder else ""
-        query = LengthQuery("", "", meta.prompt_tokens, most, words, scope)
-        sampling = SamplingParams(max_tokens=most)
-        prediction = await app[LENGTHS].predict(query, sampling)
+        query, sampling = _query(record, meta, words)
+        prediction = await app[LENGTHS].predict(query, sampling) if generates else None
         record.check()
-        expected = most if prediction is None else min(most, int(prediction.length))
+        expected = sampling.max_tokens if prediction is None else min(sampling.max_tokens, int(prediction.length))
         check_tokens(meta.prompt_tokens + expected, app[LIMITS], app[DISPATCHER])
-        known = Known(
-            priority=read_priority(meta),
-            deadline=read_deadline(meta, record.arrival),
-            client=record.client,
-            prompt_cache_key=read_cache_key(meta, record.client),
-            predicted_length=None if prediction is None else prediction.length * meta.choices,
-            distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
-        )
+        known = _known(record, meta, prediction)
         queued = submit(app, record, (0,) * meta.prompt_tokens, sampling, query, prediction, known)
         with _open_passage(app, record, queued) as passage:
             passage.as_stream = streamed
+            passage.repeats = request.path != "/v1/responses" or meta.store is False
             ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,)))
             spend_tokens(app, holder, meta.prompt_tokens)
             try:
-                return await _serve(request, body, passage)
+                return await send_call(request, body, passage)
             finally:
                 spend_tokens(app, holder, passage.request.generated)
 
 
-def _read(body: bytes, path: str, apart: bool) -> tuple[CallMeta, tuple[int, ...], bytes | None]:
-    """Fields, words, and the streaming body. Raises ApiError 400, and 403 for what keys are not kept `apart` in."""
+def _query(record: Record, meta: CallMeta, words: tuple[int, ...]) -> tuple[LengthQuery, SamplingParams]:
+    holder, most = record.caller.holder, min(meta.most or UNSTATED, ROOM) * meta.choices
+    scope = length_scope(holder, None) if holder else ""
+    return LengthQuery("", "", meta.prompt_tokens, most, words, scope), SamplingParams(max_tokens=most)
+
+
+def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], bytes | None]:
+    """What scheduling needs of a body, its words, and the body that asks for its answer as a stream. Raises ApiError
+    400, and 403 for what is not kept apart by key."""
+    if request[OPERATION].rationed:
+        return CallMeta(max_tokens=1, prompt=Raw(body)), (), None
     if len(body) >= LARGE:
         check_parts(body)
     meta = read_meta(body)
     with refuse_unreadable():
-        if apart and (name := meta.kept()):
+        if are_one(request.app) and (name := meta.kept()):
             raise refuse_kept(name)
-        return meta, meta.words(), as_stream(path, meta, body)
+        return meta, meta.words(), as_stream(request.path, meta, body)
+
+
+def _record(request: web.Request, meta: CallMeta) -> Record:
+    model, user = (one if isinstance(one, str) else None for one in (meta.model, meta.user))
+    return Record.of(request, "call-", model or "", user, stream=meta.stream is True)
+
+
+def _known(record: Record, meta: CallMeta, prediction: Prediction | None) -> Known:
+    return Known(
+        priority=read_priority(meta),
+        deadline=read_deadline(meta, record.arrival),
+        client=record.client,
+        prompt_cache_key=read_cache_key(meta, record.client),
+        predicted_length=None if prediction is None else prediction.length * meta.choices,
+        distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
+    )
 
 
 @contextmanager
@@ -126,35 +157,6 @@ def _open_passage(app: web.Application, record: Record, queued: Request) -> Iter
         passage.admitted.cancel()
 
 
-async def _serve(request: web.Request, body: bytes, passage: Passage) -> web.StreamResponse:
-    lost = 0
-    while True:
-        backend = await passage.admitted
-        passage.admitted = asyncio.get_running_loop().create_future()
-        passage.asking = asyncio.ensure_future(ask(request, passage.as_stream or body, backend))
-        try:
-            async with await passage.asking as answer:
-                return await relay(request, answer, backend, passage)
-        except NotWhole:
-            passage.as_stream = None
-            passage.go(backend)
-        except asyncio.CancelledError:
-            if passage.over:
-                raise passage.failure() from None
-            raise
-        except aiohttp.ClientError as error:
-            if passage.over:
-                raise passage.failure() from None
-            lost += not isinstance(error, aiohttp.ClientConnectorError)
-            if lost > MOST_LOST:
-                backend.end(passage.request.row_id, 0, "its backends break off")
-                raise ApiError(502, "the backends break off when they get this call", code="backend_failed") from None
-            backend.hand_back(passage.request.row_id, f"{type(error).__name__}: {error}")
-        except ApiError as error:
-            backend.end(passage.request.row_id, 0, error.message)
-            raise
-
-
 async def pass_other(request: web.Request) -> web.StreamResponse:
     """For stored objects and unknown paths; raises ApiError 400, 403, 404 or 503."""
     path, settings = plain_path(request), request.app[BACKENDS]
@@ -166,6 +168,11 @@ async def pass_other(request: web.Request) -> web.StreamResponse:
     return await pass_through(request)
 
 
+async def pass_short(request: web.Request) -> web.StreamResponse:
+    """Pass on a call that generates no text, once its turn has come; raises ApiError as pass_call."""
+    return await pass_call(request)
+
+
 async def pass_through(request: web.Request) -> web.StreamResponse:
     """Not queued; raises ApiError 400, 502 or 503."""
     async with hold_body(request) as body:
@@ -175,11 +182,21 @@ async def pass_through(request: web.Request) -> web.StreamResponse:
 
 
 async def _pass_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
-    for worker in [worker for worker in request.app[DISPATCHER].workers if worker.serves]:
+    workers = [worker for worker in request.app[DISPATCHER].workers if worker.serves]
+    repeats = request.method == "GET" or request.path == "/v1/messages/count_tokens"
+    for left, worker in reversed([*enumerate(reversed(workers))]):
         assert isinstance(worker.port, Backend)
+        left = 0 if request.app[BACKENDS].no_retry else left
         try:
-            answer = await ask(request, body, worker.port)
+            answer = await ask(request, body, worker.port, repeats)
+        except UNSENT:
+            continue
         except aiohttp.ClientError:
+            if left and repeats:
+                continue
+            raise ApiError(502, "the backend broke off", code="backend_failed") from None
+        if left and answer.status in (FAULTS if repeats else REFUSED):
+            answer.close()
             continue
         async with answer:
             response = web.StreamResponse(status=answer.status, headers=replied_headers(answer.headers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
@@ -12,9 +13,11 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import orjson
 
 from scheduler.dispatcher import Dispatcher
 from server.gateway.backend import ROOM, Backend
+from server.gateway.merged import FOREIGN
 from server.http.proxy import passed_headers
 
 PERIOD = 0.5  # seconds between probes
@@ -24,6 +27,7 @@ PATIENCE = aiohttp.ClientTimeout(5.0)
 LARGEST = 2**20  # bytes read of an answer
 MOST_ENGINES = 64  # counted at a backend
 MOST_SLOTS = 65536
+MOST_NAME = 100  # characters of a model's name that are logged
 
 log = logging.getLogger(__name__)
 
@@ -49,30 +53,80 @@ async def watch_backends(backends: Sequence[Backend], dispatcher: Dispatcher, se
     """Never returns."""
     while True:
         await asyncio.sleep(PERIOD)
-        failed = {worker.index for worker in dispatcher.workers if worker.fault is not None}
+        serving = [one for one in backends if one.fault is None]
         await asyncio.gather(
-            *(_try_again(one, session) for one in backends if one.index in failed),
-            *(_ask_queue(one, session) for one in backends if one.tells and one.slots.busy and one.index not in failed),
+            *(_try_again(one, session) for one in backends if one.fault is not None),
+            *(_ask_queue(one, session) for one in serving if one.tells and one.slots.busy),
+            *(_ask_silent(one, session) for one in serving if one.silent and len(serving) > 1),
         )
 
 
 async def _try_again(backend: Backend, session: aiohttp.ClientSession) -> None:
-    if await _ask(f"{backend.url}/models", backend, session) is not None:
-        await learn_room(backend, session)
+    if time.monotonic() < backend.health.until:
+        return
+    if backend.health.silent:
+        await _find(backend, session, wait=False)
+    else:
         backend.set_fault(None)
+
+
+async def _ask_silent(backend: Backend, session: aiohttp.ClientSession) -> None:
+    if await _page(f"{backend.url}/models", backend, session) is None and backend.silent:
+        backend.leave_silent()
+
+
+async def check_start(backends: Sequence[Backend], session: aiohttp.ClientSession, *, wait: bool) -> None:
+    """Ask all for their models before they are sent calls, with a line for each slip; with `wait` until all answer."""
+    served = await asyncio.gather(*(_find(one, session, wait=wait) for one in backends))
+    if len({names for names in served if names}) > 1:
+        log.warning("the backends serve different models, and a call may go to any of them")
+
+
+async def _find(backend: Backend, session: aiohttp.ClientSession, *, wait: bool) -> frozenset[str]:
+    """The models of a backend, whose URL gets the /v1 that it lacks; empty where it tells none."""
+    while not 0 < (asked := await _ask(f"{backend.url}/models", backend, session))[0] < 500:
+        backend.health.silent = True
+        backend.set_fault(f"GET {backend.url}/models: {_reason(*asked)}")
+        if not wait:
+            return frozenset()
+        await asyncio.sleep(PERIOD)
+    longer = f"{backend.url}/v1"
+    if asked[0] == 404 and longer.count("/v1") == 1 and (await _ask(f"{longer}/models", backend, session))[0] == 200:
+        log.warning("backend %s has its API at %s, which is used", backend.url, longer)
+        backend.url = longer
+        return await _find(backend, session, wait=wait)
+    if names := _names(asked[1]):
+        log.info("backend %s serves %s", backend.url, ", ".join(sorted(names)))
+    elif not backend.answered:
+        reason = _reason(*asked)
+        log.warning("%s/models names none (%s): is this an API's URL, and its key right?", backend.url, reason)
+    await learn_room(backend, session)
+    backend.set_fault(None)
+    return names
+
+
+def _reason(status: int, body: bytes) -> str:
+    reason = f"status {status}" if status else body.decode(errors="replace")
+    return reason + "; SSL_CERT_FILE may name its certificate" * ("CERTIFICATE_VERIFY" in reason)
+
+
+def _names(models: bytes) -> frozenset[str]:
+    with suppress(*FOREIGN):
+        return frozenset(str(one["id"])[:MOST_NAME] for one in orjson.loads(models)["data"])
+    return frozenset()
 
 
 async def learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:
     """Capacity and salts, before the first call."""
     root = backend.url.removesuffix("/v1")
-    if (told := await _ask(f"{root}/props", backend, session)) is not None:
+    if (told := await _page(f"{root}/props", backend, session)) is not None:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # not llama.cpp
             slots = msgspec.json.decode(told, type=_Props).total_slots
             if type(slots) is int and 1 <= slots <= MOST_SLOTS:
                 backend.slots.learn(slots)
             elif slots is not None:
                 log.warning("%s/props: total_slots is no number from 1 to %d, and is ignored", root, MOST_SLOTS)
-    metrics = await _ask(f"{root}/metrics", backend, session) or b""
+    metrics = await _page(f"{root}/metrics", backend, session) or b""
     backend.salts |= SALTING.search(metrics) is not None
     pages = [found[1] for found in islice(PAGES.finditer(metrics), MOST_ENGINES)]
     backend.tells = _tell_queue(backend, metrics)
@@ -81,7 +135,7 @@ async def learn_room(backend: Backend, session: aiohttp.ClientSession) -> None:
 
 async def _ask_queue(backend: Backend, session: aiohttp.ClientSession) -> None:
     root = backend.url.removesuffix("/v1")
-    _tell_queue(backend, await _ask(f"{root}/metrics", backend, session) or b"")
+    _tell_queue(backend, await _page(f"{root}/metrics", backend, session) or b"")
 
 
 def _tell_queue(backend: Backend, metrics: bytes) -> bool:
@@ -109,8 +163,14 @@ def _label(name: bytes, labels: bytes) -> int:
     return int(found[1]) if found else 0
 
 
-async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> bytes | None:
-    """Body of a 2xx response, or None."""
+async def _page(url: str, backend: Backend, session: aiohttp.ClientSession) -> bytes | None:
+    """The body of a good answer; None for any other, of which models may be refused."""
+    status, body = await _ask(url, backend, session)
+    return body if status == 200 or (0 < status < 500 and url.endswith("/models")) else None
+
+
+async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> tuple[int, bytes]:
+    """An answer's status and body; 0 and the reason where none came."""
     headers = [*passed_headers({}, backend.key), ("Connection", "close")]
     try:
         async with session.get(url, headers=headers, timeout=PATIENCE, allow_redirects=False) as answer:
@@ -120,9 +180,9 @@ async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> by
                 if len(body) > LARGEST:
                     log.warning("%s has more than %d bytes; the rest is ignored", url, LARGEST)
                     break
-            return bytes(body) if answer.status < 500 and (answer.status == 200 or url.endswith("/models")) else None
-    except (aiohttp.ClientError, TimeoutError):
-        return None
-    except Exception:  # no answer may stop the watch
+            return answer.status, bytes(body)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return 0, (str(error) or f"no answer within {PATIENCE.total:.0f} s").encode()
+    except Exception as error:  # no answer may end the watch over the other backends
         log.exception("%s cannot be read", url)
-        return None
+        return 0, str(error).encode()

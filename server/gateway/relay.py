@@ -4,6 +4,7 @@ directly: waking a task for each token would double the cost.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from aiohttp import web
 
 from server.api.errors import ApiError, error_body
 from server.api.output.reply import encode
+from server.gateway.asking import BACKENDS
 from server.gateway.backend import Backend
 from server.gateway.events import brings
 from server.gateway.merged import Merged
@@ -41,15 +43,21 @@ class NotWhole(Exception):
 
 
 async def relay(
-    request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: Passage
+    request: web.Request,
+    answer: aiohttp.ClientResponse,
+    backend: Backend,
+    passage: Passage,
+    limit: asyncio.Timeout,
 ) -> web.StreamResponse:
-    """Raises NotWhole and aiohttp.ClientError before the first byte only."""
+    """Send the client what the backend answers, with a `limit` on its first byte. Raises NotWhole, TimeoutError and
+    aiohttp.ClientError before it only."""
     streams = "event-stream" in answer.headers.get("Content-Type", "")
     if passage.as_stream is not None and (answer.status != 200 or not streams):
         if answer.status in DOUBTFUL:
             raise NotWhole
         passage.as_stream = None  # other errors are the call's own
     piece = await answer.content.readany()  # until here another backend may answer
+    limit.reschedule(None)
     way = _Relay(request, answer, backend, passage, streams, request.protocol)
     way.take(piece)
     response = await (way.pass_on(piece) if passage.as_stream is None else way.merge(piece))
@@ -146,7 +154,11 @@ class _Relay:
         """With backpressure. Raises aiohttp.ClientError."""
         content = self.answer.content
         if self.answer.connection is not None:  # otherwise complete
-            vars(self.answer.connection.protocol)["relay"] = self
+            protocol = self.answer.connection.protocol
+            assert protocol is not None
+            vars(protocol)["relay"] = self
+            protocol.read_timeout = self.request.app[BACKENDS].idle_timeout
+            protocol.start_timeout()
             content.__class__ = _Shortcut
         while piece := await content.readany():
             self.take(piece)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.node_router import Job, NodeLoad, WorkRouter, list_prefixes
-from scheduler.placement import idle_first, max_min, round_robin
+from scheduler.placement import idle_first, least_unread, max_min, round_robin
 from scheduler.plan import Assignment, Plan
+from scheduler.request import State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.waiting.prices import Prices, device_prices
 from scheduler.worker import Worker
@@ -55,6 +56,17 @@ def test_in_turn_means_whoever_was_given_the_fewest_plans_whatever_is_left_of_th
 def test_the_least_loaded_comes_first_then_the_emptiest_then_by_index() -> None:
     workers = [loaded(0, 2.0), loaded(1, 1.0, 0.5), loaded(2, 1.5), loaded(4), loaded(3)]
     assert [one.info.index for one in max_min(workers)] == [3, 4, 2, 1, 0]
+
+
+def test_the_fewest_unread_prompt_tokens_by_batch_come_first_and_the_idle_before_all() -> None:
+    reading, decoding, idle = holding(0, 1), holding(1, 3), holding(2, 0)
+    for worker, state in ((reading, State.ASSIGNED), (decoding, State.RUNNING)):
+        for one in worker.requests.values():
+            one.move(State.ASSIGNED)
+            if state is State.RUNNING:
+                one.move(state)
+    assert reading.requests[0].input_length >= 3
+    assert [one.index for one in least_unread([reading, decoding, idle])] == [2, 1, 0]
 
 
 PRICES = Prices(prompt=0.1, entry=0.0, token=1.0, cell=0.0, unit=0.5)

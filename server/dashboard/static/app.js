@@ -6,7 +6,7 @@ import { Feed } from "./feed.js";
 import { Figures } from "./figures.js";
 import { Key } from "./key.js";
 import { Paint } from "./paint.js";
-import { Panel } from "./panel.js";
+import { isRemote, Panel } from "./panel.js";
 import { Queue } from "./queue.js";
 import { Rows } from "./rows.js";
 import { Scatter } from "./scatter.js";
@@ -35,6 +35,7 @@ class App {
     this.freezer = document.getElementById("freeze");
     this.spans = [...document.querySelectorAll("[data-span]")];
     this.wire();
+    this.legend = LEGEND;
     this.drawLegend();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawLegend());
   }
@@ -71,6 +72,7 @@ class App {
     document.getElementById("strategy").textContent = hello.strategy;
     document.getElementById("version").textContent = hello.version;
     document.title = `${hello.model} · Lengthwise`;
+    this.showEngine(!hello.devices.every((device) => isRemote(device)));
     this.clock = null;
     this.panels = hello.devices.map((device) => new Panel(device, this.paint));
     document.getElementById("executors").replaceChildren(...this.panels.map((panel) => panel.element));
@@ -90,6 +92,14 @@ class App {
     this.clients.tick(tick);
     this.rows.tick(tick.t, this.panels);
     this.scatter.add(tick.ended);
+  }
+
+  /** A gateway does not see how its backends compute. */
+  showEngine(own) {
+    document.getElementById("useful").closest(".figure").style.display = own ? "" : "none";
+    document.getElementById("batch-title").textContent = own ? "Running batch" : "Running requests";
+    this.legend = own ? LEGEND : LEGEND.filter(([name]) => name === "decode");
+    this.drawLegend();
   }
 
   panel(index) {
@@ -132,7 +142,7 @@ class App {
   drawLegend() {
     const list = document.getElementById("legend");
     list.replaceChildren(
-      ...LEGEND.map(([name, text]) => {
+      ...this.legend.map(([name, text]) => {
         const item = document.createElement("li");
         const swatch = document.createElement("canvas");
         swatch.width = 22;

@@ -12,19 +12,23 @@ const LEAST = 16; // lanes, unless the executor has fewer slots
 const MOST = 128;
 const NARROW = 500; // pixels
 
+/** Whether a device is another server, before which this is a gateway. */
+export const isRemote = (device) => device.device.includes("://");
+
 export class Panel {
   constructor(device, paint) {
     this.device = device;
+    this.remote = isRemote(device);
     this.history = new History();
     this.element = document.createElement("div");
     this.element.className = "executor";
-    this.title = this.add(this.element, "h3", `Executor ${device.index} · ${device.device}`);
+    this.title = this.add(this.element, "h3", `${this.remote ? "Backend" : "Executor"} ${device.index} · ${device.device}`);
     this.note = this.add(this.element, "p", "");
     this.note.className = "fine";
     const pair = this.add(this.element, "div", "");
     pair.className = "lanes";
-    this.timeline = new Timeline(this.picture(pair, "rows over time; a full lane is a row without padding"), this.history, paint);
-    this.columns = new Columns(this.picture(pair, "the batch now: padding, prompt, generated | predicted"), this.history, paint);
+    this.timeline = new Timeline(this.picture(pair, this.remote ? "running requests over time" : "rows over time; a full lane is a row without padding"), this.history, paint);
+    if (!this.remote) this.columns = new Columns(this.picture(pair, "the batch now: padding, prompt, generated | predicted"), this.history, paint);
     this.told = -10;
     this.tip = new Tip(this.timeline);
   }
@@ -50,7 +54,8 @@ export class Panel {
     const { rows } = this.history;
     const running = rows.filter((one) => one.stage === DECODE).length;
     const used = executor.capacity ? (executor.batch * executor.window) / executor.capacity : 0;
-    this.note.textContent = executor.alive
+    if (this.remote) this.note.textContent = executor.alive ? `${running} answers come` : "does not answer, or rests";
+    else this.note.textContent = executor.alive
       ? `${running} of ${this.device.max_rows} slots decode · ${count(executor.window)} columns · ` +
         `${percent(used)} of K and V · ${count(executor.step_ms)} ms a step`
       : "gone";
@@ -64,17 +69,17 @@ export class Panel {
     const own = rows.filter((one) => one.stage === DECODE).map((one) => one.input + one.generated);
     const cells = own.length * executor.window;
     const padding = cells ? 1 - own.reduce((sum, one) => sum + Math.min(one, executor.window), 0) / cells : 0;
-    const text =
+    const text = this.remote ? `Backend ${executor.index}: ${of(DECODE)} answers come` :
       `Executor ${executor.index}: ${of(DECODE)} rows decode, ${of(PREFILL)} in prefill, ${of(PAUSED)} paused, ` +
       `${percent(padding)} of what a step reads is padding`;
     this.timeline.surface.canvas.setAttribute("aria-label", text);
-    this.columns.surface.canvas.setAttribute("aria-label", text);
+    this.columns?.surface.canvas.setAttribute("aria-label", text);
   }
 
   draw(t, span) {
     const least = Math.min(this.device.max_rows, this.timeline.surface.width < NARROW ? LEAST / 2 : LEAST);
     const lanes = Math.min(MOST, Math.max(least, this.history.used(t - span)));
     this.timeline.draw(t, span, lanes);
-    this.columns.draw(lanes);
+    this.columns?.draw(lanes);
   }
 }

@@ -12,7 +12,7 @@ from engine.messages import ExecutorHealth
 from models.errors import UserError
 from server.cli.config import GatewayConfig
 from server.composition.gateway import check_backends
-from server.gateway.passing import MOST_LOST
+from server.gateway.sending import RETRIES
 from tests.server.gateway.backends import Backend, chat, event, gateway, until
 from tests.server.gateway.fake_backend import Engine, listening
 
@@ -152,8 +152,9 @@ async def test_a_client_that_reads_nothing_holds_its_backend_back() -> None:
 
 
 async def test_a_call_without_a_byte_goes_to_another_backend() -> None:
-    down, up = Backend(refuses=True), Backend(waits=False)
+    down, up = Backend(), Backend(waits=False)
     async with gateway(down, up) as gate:
+        down.refuses = True
         answers = await asyncio.gather(*(gate.ask() for _ in range(6)))
         assert [answer for _, answer in answers] == [WHOLE] * 6
         assert down.bodies and len(up.bodies) == 6
@@ -176,8 +177,9 @@ async def test_calls_of_one_conversation_go_to_the_backend_that_knows_it() -> No
 
 
 async def test_a_call_waits_until_its_only_backend_is_there_again() -> None:
-    backend = Backend(refuses=True, waits=False)
+    backend = Backend(waits=False)
     async with gateway(backend) as gate:
+        backend.refuses = True
         asked = asyncio.ensure_future(gate.ask())
         await until(lambda: backend.bodies and not gate.service.dispatcher.alive)
         assert gate.service.dispatcher.table.requests_waiting == 1
@@ -228,15 +230,16 @@ async def test_a_whole_answer_can_be_cancelled_before_it_comes() -> None:
 
 
 async def test_a_call_that_kills_every_backend_is_given_up() -> None:
-    backend = Backend(refuses=True)
+    backend = Backend()
     async with gateway(backend) as gate:
+        backend.refuses = True
         asked = asyncio.ensure_future(gate.ask())
         (worker,) = gate.service.dispatcher.workers
-        for _ in range(MOST_LOST):
+        for _ in range(RETRIES):
             await until(lambda: worker.fault is not None)
             gate.service.dispatcher.receive(ExecutorHealth(0, None))  # it is there again, and gets the call again
         assert (await asked)[0] == 502
-        assert len(backend.bodies) == MOST_LOST + 1
+        assert len(backend.bodies) == RETRIES + 1
 
 
 async def test_bodies_of_calls_that_wait_have_a_bound() -> None:

@@ -132,7 +132,7 @@ class Hostile:
             size = re.search(rb"content-length: (\d+)", head.lower())
             body = await reader.readexactly(int(size[1])) if size else b""
             path = head.split()[1].decode()
-            if path in ("/props", "/metrics", "/v1/models"):
+            if path in ("/props", "/metrics", "/v1/models", *self.pages):
                 writer.write(self.pages.get(path, plain(b"{}")))
             else:
                 self.heads.append(head)

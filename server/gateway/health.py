@@ -1,0 +1,35 @@
+"""A backend's faults in a row, and the rest that it gets for them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+REFUSED = frozenset({429, 503})  # statuses of a call that was not begun
+FAULTS = REFUSED | {502, 504}
+EJECTED = 3  # errors in a row from which on a 500 is the backend's fault too
+REST, LONGEST = 1.0, 30.0  # seconds of the first rest, each next one is twice as long, and most of one
+
+
+@dataclass(slots=True)
+class Health:
+    errors: int = 0  # since the last good answer
+    rests: int = 0
+    until: float = 0.0  # end of the rest, by time.monotonic
+    tried: bool = False  # gets one call at a time until one is answered
+    silent: bool = False  # faulty as nothing came, so it is asked for its models first
+
+    def note(self, status: int) -> bool:
+        """Whether an answer's status is the backend's fault rather than the call's."""
+        if status < 500 and status != 429:
+            self.errors = self.rests = 0
+            self.tried = False
+            return False
+        self.errors += 1
+        return status in FAULTS or self.errors >= EJECTED
+
+    def rest(self, retry_after: str | None) -> None:
+        """`retry_after`: the header of an answer, of which whole seconds count; None where no answer came."""
+        asked = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdecimal() else 0.0
+        self.until = time.monotonic() + min(LONGEST, max(asked, REST * 2 ** min(self.rests, 8)))
+        self.rests, self.tried, self.silent = self.rests + 1, True, retry_after is None

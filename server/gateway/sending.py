@@ -1,0 +1,86 @@
+"""A call's way to a backend, and on to another where one fails before the answer's first byte."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+from aiohttp import web
+
+from server.api.errors import ApiError
+from server.api.served_model import DISPATCHER
+from server.gateway.asking import BACKENDS, ask
+from server.gateway.backend import Backend
+from server.gateway.health import FAULTS, REFUSED
+from server.gateway.passage import Passage
+from server.gateway.relay import NotWhole, relay
+
+RETRIES = 2  # a call that backends fail on could be what makes them
+PAUSE = 0.25  # seconds before the first retry where there is no other backend
+FIRST_ANSWER = 30.0  # seconds to wait for backends of which none has answered since the start
+
+UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+
+async def send_call(request: web.Request, body: bytes, passage: Passage) -> web.StreamResponse:
+    """Wait for the call's turn and pass it on; raises ApiError."""
+    settings, row, retries = request.app[BACKENDS], passage.request.row_id, 0
+    while True:
+        backend = await _turn(request, passage)
+        passage.admitted = asyncio.get_running_loop().create_future()
+        passage.asking = asyncio.ensure_future(ask(request, passage.as_stream or body, backend, passage.repeats))
+        left, known = 0 if settings.no_retry else RETRIES - retries, backend.health.tried
+        try:
+            async with asyncio.timeout(settings.first_byte_timeout or None) as limit, await passage.asking as answer:
+                if not _is_tried_again(request, answer, backend, passage, left):
+                    return await relay(request, answer, backend, passage, limit)
+            if backend.fault is None:
+                retries += 1
+                await asyncio.sleep(PAUSE * 2**retries)
+                passage.go(backend)
+            else:
+                retries += not known  # else it is the backend for certain, and its rests grow
+                backend.hand_back(row)
+        except NotWhole:
+            passage.as_stream = None
+            passage.go(backend)
+        except (aiohttp.ClientError, TimeoutError, asyncio.CancelledError) as error:
+            if passage.over:
+                raise passage.failure() from None
+            if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling():
+                raise
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+                backend.rest("sent no byte within --first-byte-timeout")
+            if not isinstance(error, UNSENT):
+                retries += 1
+                if not (left and passage.repeats):
+                    backend.end(row, 0, "its backend breaks off")
+                    raise ApiError(502, "the backend broke off, or did not answer", code="backend_failed") from None
+            backend.hand_back(row, f"{type(error).__name__}: {error}")
+        except ApiError as error:
+            backend.end(row, 0, error.message)
+            raise
+
+
+async def _turn(request: web.Request, passage: Passage) -> Backend:
+    """The backend that the call is admitted to; raises ApiError 503 where none has ever answered."""
+    ports = [worker.port for worker in request.app[DISPATCHER].workers if isinstance(worker.port, Backend)]
+    try:
+        async with asyncio.timeout(None if any(port.answered for port in ports) else FIRST_ANSWER):
+            return await passage.admitted
+    except TimeoutError:
+        faults = "; ".join(f"{port.url}: {port.fault}" for port in ports)
+        raise ApiError(503, f"no backend has answered yet: {faults}", code="no_executor") from None
+
+
+def _is_tried_again(
+    request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: Passage, left: int
+) -> bool:
+    """Whether an answer is its backend's fault, so that it rests if there is another, and the call shall go on."""
+    status, settings = answer.status, request.app[BACKENDS]
+    if (status == 429 and settings.pass_client_keys) or not backend.health.note(status):
+        return False  # that key's own quota, or the call's own fault
+    others = any(worker.serves and worker.port is not backend for worker in request.app[DISPATCHER].workers)
+    if others:
+        backend.rest(f"answers {status}", answer.headers.get("Retry-After", ""))
+    return left > 0 and (others or status in FAULTS - {429}) and (passage.repeats or status in REFUSED)

@@ -1,0 +1,332 @@
+"""Several backends of which one is at fault: its calls go to another, and it is tried again by one call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any
+
+import aiohttp
+import pytest
+
+from server.gateway.backend import Backend as Port
+from server.gateway.health import EJECTED, LONGEST, Health
+from server.gateway.sending import RETRIES
+from tests.server.gateway import processes
+from tests.server.gateway.backends import Backend, Gateway, chat, gateway, until
+from tests.server.gateway.test_hostile import DONE, END, EVENTS, GOOD, TOKEN, Hostile, answer, plain
+
+CALLS = 100
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+
+
+class Faulty(Hostile):
+    """Answers as it is told to, and then waits for ever where a kind says so."""
+
+    stalls = gone = False
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.stalls:
+            await super().serve(reader, writer)
+            return
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"POST"):
+            self.heads.append(head)
+            writer.write(self.kind)
+        elif not self.gone:
+            writer.write(plain(b"{}"))
+            writer.write_eof()
+        await reader.read()  # until the gateway leaves
+        writer.close()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.gateway.probe.PERIOD", 0.01)
+    monkeypatch.setattr("server.gateway.sending.PAUSE", 0.01)
+    monkeypatch.setattr("server.gateway.health.REST", 0.05)
+
+
+def failing(status: bytes, *lines: bytes) -> bytes:
+    return answer(b'{"error": "theirs"}', *lines, status=status, kind=b"application/json")
+
+
+async def outcomes(gate: Gateway, count: int = CALLS, **fields: Any) -> Counter[Any]:
+    """How calls end that come one behind another, four at a time."""
+    ends: Counter[Any] = Counter()
+    left = iter(range(count))
+
+    async def ask() -> None:
+        for _ in left:
+            status, told = await gate.ask(**fields)
+            ends[status if told == EVENTS or status != 200 else told] += 1
+
+    await asyncio.gather(*(ask() for _ in range(4)))
+    return ends
+
+
+# how a backend fails -> what it sends, whether it stalls then, and most calls of a hundred that are lost
+FAILURES: dict[str, tuple[bytes, bool, int]] = {
+    "503": (failing(b"503 Loading"), False, 0),
+    "429": (failing(b"429 Busy", b"Retry-After: 1"), False, 0),
+    "429 with a date": (failing(b"429 Busy", b"Retry-After: Fri, 27 Nov 2026 20:00:00 GMT"), False, 0),
+    "502": (failing(b"502 No engine"), False, 0),
+    "504": (failing(b"504 Late"), False, 0),
+    "500": (failing(b"500 Broken"), False, EJECTED - 1),
+    "cut": (b"", False, 0),
+    "half a header": (b"HTTP/1.1 200 OK\r\nContent-Ty", False, 0),
+    "stalls before headers": (b"", True, 0),
+    "stalls in its headers": (HEAD, True, 0),
+    "stalls behind its headers": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", True, 0),
+}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_a_backend_that_fails_before_a_byte_loses_no_calls(failure: str, stream: bool) -> None:
+    kind, stalls, lost = FAILURES[failure]
+    faulty, good = Faulty(kind), Hostile(answer(EVENTS) if stream else plain(b'{"whole": 1}'))
+    faulty.stalls = stalls
+    behind = faulty.listening(), good.listening()
+    async with behind[0] as bad, behind[1] as url, gateway(bad, url, first_byte_timeout=0.4 * stalls) as gate:
+        async with asyncio.timeout(60):
+            ends = await outcomes(gate, 20 if stalls else CALLS, stream=stream, x=1)
+            assert faulty.heads and ends.total() - sum(ends[one] for one in (200, b'{"whole": 1}')) <= lost, ends
+            faulty.stalls, faulty.kind = False, good.kind  # it is well, is tried by a call, and serves again
+            served = len(faulty.heads)
+            while len(faulty.heads) < served + 3:
+                await outcomes(gate, 8, stream=stream, x=1)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_stream_that_stalls_ends_with_an_error_and_a_whole_answer_goes_elsewhere() -> None:
+    faulty, good = Faulty(HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (len(TOKEN), TOKEN)), Hostile()
+    faulty.stalls = True
+    usage = b'data: {"choices": [], "usage": {"completion_tokens": 1}}\n\n'
+    good.kind = answer(TOKEN + END + usage + DONE)
+    behind = faulty.listening(), good.listening()
+    async with behind[0] as bad, behind[1] as url, gateway(bad, url, idle_timeout=0.1) as gate:
+        async with asyncio.timeout(20):
+            status, told = await gate.ask()
+            assert status == 200 and told.startswith(TOKEN) and b"backend_failed" in told
+            ends = [await gate.ask(stream=False) for _ in range(4)]
+            assert {status for status, _ in ends} == {200} and len(faulty.heads) > 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("status", "asked"), [(b"503", RETRIES + 1), (b"502", RETRIES + 1), (b"429", 1), (b"500", 1), (b"400", 1)]
+)
+async def test_an_only_backend_is_asked_again_and_then_its_answer_passed_on(status: bytes, asked: int) -> None:
+    only = Hostile(failing(status + b" No", b"Retry-After: 7"))
+    async with only.listening() as url, gateway(url) as gate:
+        (worker,) = gate.service.dispatcher.workers
+        assert isinstance(worker.port, Port)
+        worker.port.health.tried = True  # as one that rested, before the others broke off
+        async with gate.client.post("/v1/chat/completions", json=chat()) as told:
+            assert (told.status, told.headers["Retry-After"]) == (int(status), "7")
+            assert await told.read() == b'{"error": "theirs"}'
+        assert len(only.heads) == asked
+        only.kind = GOOD
+        assert await gate.ask() == (200, EVENTS)
+
+
+# path, fields of the body, flags, what the backend does -> whether the call goes to the other one
+AGAIN: list[tuple[str, dict[str, Any], dict[str, Any], bytes, bool]] = [
+    ("/v1/responses", {}, {}, b"", False),
+    ("/v1/responses", {}, {}, failing(b"502 No"), False),
+    ("/v1/responses", {}, {}, failing(b"503 No"), True),
+    ("/v1/responses", {}, {}, failing(b"429 No"), True),
+    ("/v1/responses", {"store": False}, {}, b"", True),
+    ("/v1/responses", {"store": 0}, {}, b"", False),
+    ("/v1/chat/completions", {}, {"no_retry": True}, b"", False),
+    ("/v1/chat/completions", {}, {"no_retry": True}, failing(b"503 No"), False),
+    ("/v1/messages", {}, {}, b"", True),
+    ("/v1/embeddings", {}, {}, failing(b"503 No"), True),
+    ("/v1/embeddings", {}, {}, b"", True),
+    ("/v1/files", {}, {}, b"", False),
+    ("/v1/files", {}, {}, failing(b"504 No"), False),
+    ("/v1/files", {}, {}, failing(b"503 No"), True),
+    ("/v1/batches", {}, {}, b"", False),
+    ("/v1/batches", {}, {"no_retry": True}, failing(b"503 No"), False),
+]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("path", "fields", "flags", "kind", "again"), AGAIN)
+async def test_a_call_of_which_something_may_be_kept_is_sent_once(
+    path: str, fields: dict[str, Any], flags: dict[str, Any], kind: bytes, again: bool
+) -> None:
+    faulty, good = Hostile(kind), Hostile()
+    async with faulty.listening() as bad, good.listening() as url, gateway(bad, url, **flags) as gate:
+        async with gate.client.post(path, json={"input": "x", "stream": True, **fields}) as told:
+            assert (told.status == 200) is again
+        assert (len(faulty.heads), len(good.heads)) == (1, int(again))
+
+
+def test_a_rest_grows_is_bounded_and_ends_with_a_good_answer() -> None:
+    health = Health()
+
+    def rests(after: str = "") -> float:
+        health.rest(after)
+        return health.until - time.monotonic()
+
+    assert [round(rests()) for _ in range(6)] == [1, 2, 4, 8, 16, 30]
+    assert rests("9" * 400) <= LONGEST
+    assert [(health.note(status), health.tried) for status in (503, 404)] == [(True, True), (False, False)]
+    assert 0.9 < rests() < 1.1
+    assert 4.9 < (health.note(200), rests("5"))[1] < 5.1
+    for strange in ("-1", "1.5", "²", "soon", ""):
+        assert not health.note(200) and rests(strange) < 1.1
+
+
+async def test_a_backend_that_rested_gets_one_call_until_it_answers() -> None:
+    health = Health(tried=True)
+    async with gateway(Backend(), slots=4) as gate:
+        (worker,) = gate.service.dispatcher.workers
+        assert isinstance(worker.port, Port) and worker.info.max_rows == 4
+        worker.port.health = health
+        assert worker.info.max_rows == 1
+        health.note(200)
+        assert worker.info.max_rows == 4
+
+
+async def test_a_stopped_process_loses_its_calls_without_a_byte_to_another() -> None:
+    with ExitStack() as stack:
+        one, behind = (stack.enter_context(processes.backend(4, 2.0)) for _ in range(2))
+        flags = ("--first-byte-timeout", "0.5")
+        before = stack.enter_context(processes.gateway(one.url, behind.url, flags=flags))
+        ends: Counter[int] = Counter()
+
+        async def ask() -> None:
+            url = f"{before.url}/v1/chat/completions"
+            async with aiohttp.request("POST", url, json=chat(max_tokens=5)) as told:
+                ends[(await told.read()).count(b" word")] += 1
+
+        await asyncio.gather(*(ask() for _ in range(20)))
+        behind.process.send_signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(ask() for _ in range(80)))
+        finally:
+            behind.process.send_signal(signal.SIGCONT)
+        assert ends == {5: 100}
+
+
+async def test_a_silent_backend_is_found_without_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("probe.PERIOD", 0.01), ("backend.SILENT", 0.05)):
+        monkeypatch.setattr(f"server.gateway.{name}", seconds)
+    monkeypatch.setattr("server.gateway.probe.PATIENCE", aiohttp.ClientTimeout(0.1))
+    silent, good = Faulty(b""), Hostile()
+    async with silent.listening() as bad, good.listening() as url, gateway(bad, url) as gate, asyncio.timeout(20):
+        silent.stalls = True
+        asked = asyncio.ensure_future(gate.ask())
+        await asyncio.wait([asked], timeout=0.3)
+        assert silent.heads and not asked.done()  # its models are there: it is slow, not gone
+        silent.gone = True
+        assert await asked == (200, EVENTS)
+
+
+SLIPS: dict[str, tuple[bytes, str]] = {
+    "no /v1": (plain(b'{"data": [{"id": "m"}]}'), "has its API at"),
+    "no API": (answer(b"", status=b"404 Not Found"), "is this an API's URL"),
+    "a wrong key": (answer(b"", status=b"401 No"), "its key right"),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+async def test_slips_of_an_operator_are_said_at_the_start(slip: str, caplog: pytest.LogCaptureFixture) -> None:
+    page, said = SLIPS[slip]
+    behind = Hostile(pages={"/v1/models": page, "/models": answer(b"", status=b"404 Not Found")})
+    async with behind.listening() as url:
+        named = url.removesuffix("/v1") if slip == "no /v1" else url
+        async with gateway(named) as gate:
+            assert await gate.ask() == (200, EVENTS) and behind.heads[0].startswith(b"POST /v1/chat/completions")
+    assert [said in one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == [True]
+
+
+async def test_a_dead_port_and_different_models_are_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = (Hostile(pages={"/v1/models": plain(b'{"data": [{"id": "%b"}]}' % name)}) for name in (b"a", b"b"))
+    async with one.listening() as first, other.listening() as second, gateway(first, second, "http://127.0.0.1:9/v1"):
+        said = " ".join(record.getMessage() for record in caplog.records)
+        assert "different models" in said and "fails: GET http://127.0.0.1:9/v1/models: Cannot connect" in said
+
+
+async def test_backends_that_never_answered_end_a_call_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.gateway.sending.FIRST_ANSWER", 0.05)
+    async with gateway("http://127.0.0.1:9/v1") as gate:
+        status, told = await gate.ask()
+        assert status == 503 and b"no backend has answered yet: http://127.0.0.1:9/v1: " in told
+
+
+async def test_a_gateway_that_waits_starts_when_its_backend_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.gateway.probe.PERIOD", 0.01)
+    behind = Hostile(pages={"/v1/models": answer(b"", status=b"503 Loading")})
+
+    async def start(url: str) -> tuple[int, bytes]:
+        async with gateway(url, wait=True) as gate:
+            return await gate.ask()
+
+    async with behind.listening() as url:
+        started = asyncio.ensure_future(start(url))
+        await asyncio.wait([started], timeout=0.1)
+        assert not started.done()
+        behind.pages.clear()
+        assert await started == (200, EVENTS)
+
+
+async def test_an_estimate_comes_from_the_gateway_itself() -> None:
+    behind, body = Backend(slots=1), {"messages": [{"role": "user", "content": "x" * 400}], "max_tokens": 7}
+    async with gateway(behind, slots=1) as gate:
+
+        async def estimate(given: dict[str, Any]) -> tuple[int, Any]:
+            async with gate.client.post("/v1/estimate", json=given) as told:
+                return told.status, await told.json()
+
+        running, waiting = (asyncio.ensure_future(gate.ask()) for _ in range(2))
+        await until(lambda: behind.running == 1 and gate.service.dispatcher.table.requests_in_line == 1)
+        for given in (body, {"prompt": "x" * 440}, {"input": "x" * 440}):
+            status, told = await estimate(given)
+            assert status == 200 and 100 < told["prompt_tokens"] < 120 and told["place"] == 2
+        assert (await estimate({}))[0] == (await estimate({"x": 1}))[0] == 400
+        assert len(behind.bodies) == 1
+        behind.go_on.set()
+        await asyncio.gather(running, waiting)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "sent"),
+    [
+        (b'{"input": 1}', None, b"application/json"),
+        (b'{"input": 1}', "application/x-www-form-urlencoded", b"application/json"),
+        (b'{"input": 1}', "application/json; charset=utf-8", b"application/json; charset=utf-8"),
+        (b"a=b", "application/x-www-form-urlencoded", b"application/x-www-form-urlencoded"),
+        (b"--x", "multipart/form-data; boundary=x", b"multipart/form-data; boundary=x"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/messages/count_tokens"])
+async def test_a_body_of_json_is_sent_as_json(path: str, body: bytes, kind: str | None, sent: bytes) -> None:
+    behind = Hostile()
+    async with behind.listening() as url, gateway(url) as gate:
+        headers, skipped = {} if kind is None else {"Content-Type": kind}, ["Content-Type"] if kind is None else []
+        async with gate.client.post(path, data=body, headers=headers, skip_auto_headers=skipped) as told:
+            assert told.status == (400 if path == "/v1/chat/completions" and body[:1] != b"{" else 200)
+    assert [b"\r\ncontent-type: " + sent + b"\r\n" in head.lower() for head in behind.heads] in ([True], [])
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/rerank", "/v1/audio/transcriptions", "/v1/images/edits"])
+async def test_calls_without_text_take_slots(path: str) -> None:
+    behind = Faulty(HEAD)
+    behind.stalls = True
+    async with behind.listening() as url, gateway(url, slots=2) as gate:
+        table = gate.service.dispatcher.table
+        asked = [asyncio.ensure_future(gate.client.post(path, data=b"binary")) for _ in range(5)]
+        await until(lambda: len(behind.heads) == 2 and table.requests_in_line == 3)
+        for one in asked:
+            one.cancel()
+        await until(lambda: table.requests_waiting + table.requests_running == 0)
