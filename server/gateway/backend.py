@@ -35,7 +35,7 @@ ROOM = 10**9  # tokens of a call, or KV cache of an unknown backend
 
 PERIOD = 0.25  # seconds between token reports; first tokens and ends are immediate
 
-SILENT = 10.0  # seconds without a byte of any answer, after which a backend with calls is asked whether it is there
+SILENT = 10.0  # seconds without a byte until a backend with calls is asked for its models
 
 
 class Waiting(Protocol):
@@ -70,11 +70,9 @@ class Backend:
     tells: bool = False  # metrics report its queue
     room: int = ROOM  # tokens of KV cache
     health: Health = field(default_factory=Health)
-    answered: bool = False
-    """Whether it has, since the start."""
+    answered: bool = False  # since the start
     _heard: float = 0.0
-    _asked: dict[RowId, Waiting] = field(default_factory=dict)
-    """Calls of which no byte has come."""
+    _asked: dict[RowId, Waiting] = field(default_factory=dict)  # without a byte so far
     _coming: dict[RowId, Callable[[], int]] = field(default_factory=dict)  # counts of new tokens of answers under way
     _cut: bool = False
     _finishes: bool = False
@@ -88,7 +86,6 @@ class Backend:
 
     @property
     def silent(self) -> bool:
-        """Whether it has calls and nothing came of any for long."""
         return bool(self._asked) and time.monotonic() - self._heard > SILENT
 
     def post(self, command: Command) -> None:
@@ -143,7 +140,7 @@ class Backend:
             self.slots.learn(1)
 
     def hand_back(self, row: RowId, fault: str | None = None) -> None:
-        """A call of which nothing was sent to its client shall go elsewhere; with a `fault` all others too."""
+        """For a call without a byte sent to its client; a `fault` hands back all such calls."""
         self._leave(row)
         if fault is not None and self.fault is None:
             self.health.silent = True
@@ -151,13 +148,12 @@ class Backend:
         self._report(handed_back=(HandedBack((row,), Cause.FAULT),))
 
     def rest(self, fault: str, retry_after: str | None = None) -> None:
-        """Send it nothing for a while, then one call."""
         if self.fault is None:
             self.health.rest(retry_after)
             self.set_fault(fault)
 
     def leave_silent(self) -> None:
-        """Nothing answers here: calls of which no byte has come shall go elsewhere."""
+        """Hand back all calls without a byte."""
         self.rest("is silent")
         for call in [*self._asked.values()]:
             call.leave()

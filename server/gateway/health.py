@@ -29,7 +29,7 @@ class Health:
         return status in FAULTS or self.errors >= EJECTED
 
     def rest(self, retry_after: str | None) -> None:
-        """`retry_after`: the header of an answer, of which whole seconds count; None where no answer came."""
+        """`retry_after`: the header, whole seconds only; None without an answer."""
         asked = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdecimal() else 0.0
         self.until = time.monotonic() + min(LONGEST, max(asked, REST * 2 ** min(self.rests, 8)))
         self.rests, self.tried, self.silent = self.rests + 1, True, retry_after is None

@@ -22,8 +22,7 @@ class Passage:
     request: Request
     record: Record
     asking: asyncio.Future[aiohttp.ClientResponse] | None = None  # pending response
-    repeats: bool = True
-    """Whether a backend keeps nothing of it, so that it may be sent again."""
+    repeats: bool = True  # backends keep nothing of it, so it may be resent
     over: bool = False  # ended by the dispatcher
     as_stream: bytes | None = None  # body that streams a whole answer, or None
 

@@ -64,7 +64,7 @@ async def pass_call(request: web.Request) -> web.StreamResponse:
 
 
 async def estimate(request: web.Request) -> web.Response:
-    """Tell what a call would cost and how long it would take if it came now, without making it; raises ApiError 400."""
+    """What a call would cost and how long it would take, without making it; raises ApiError 400."""
     async with hold_body(request) as body:
         meta, words, _ = await read_aside(_read, body, request)
     if not meta.has_prompt:
@@ -112,8 +112,7 @@ def _query(record: Record, meta: CallMeta, words: tuple[int, ...]) -> tuple[Leng
 
 
 def _read(body: bytes, request: web.Request) -> tuple[CallMeta, tuple[int, ...], bytes | None]:
-    """What scheduling needs of a body, its words, and the body that asks for its answer as a stream. Raises ApiError
-    400, and 403 for what is not kept apart by key."""
+    """Metadata, words, and the body as a stream. Raises ApiError 400, and 403 for what keys must not share."""
     if request[OPERATION].rationed:
         return CallMeta(max_tokens=1, prompt=Raw(body)), (), None
     if len(body) >= LARGE:
@@ -169,7 +168,7 @@ async def pass_other(request: web.Request) -> web.StreamResponse:
 
 
 async def pass_short(request: web.Request) -> web.StreamResponse:
-    """Pass on a call that generates no text, once its turn has come; raises ApiError as pass_call."""
+    """In turn, for calls that generate no text; raises as pass_call."""
     return await pass_call(request)
 
 

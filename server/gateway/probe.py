@@ -76,14 +76,14 @@ async def _ask_silent(backend: Backend, session: aiohttp.ClientSession) -> None:
 
 
 async def check_start(backends: Sequence[Backend], session: aiohttp.ClientSession, *, wait: bool) -> None:
-    """Ask all for their models before they are sent calls, with a line for each slip; with `wait` until all answer."""
+    """Ask all backends for their models, logging a line for each slip; with `wait` until all answer."""
     served = await asyncio.gather(*(_find(one, session, wait=wait) for one in backends))
     if len({names for names in served if names}) > 1:
         log.warning("the backends serve different models, and a call may go to any of them")
 
 
 async def _find(backend: Backend, session: aiohttp.ClientSession, *, wait: bool) -> frozenset[str]:
-    """The models of a backend, whose URL gets the /v1 that it lacks; empty where it tells none."""
+    """Models, and the URL with the /v1 that it lacks; empty where none are listed."""
     while not 0 < (asked := await _ask(f"{backend.url}/models", backend, session))[0] < 500:
         backend.health.silent = True
         backend.set_fault(f"GET {backend.url}/models: {_reason(*asked)}")
@@ -164,13 +164,13 @@ def _label(name: bytes, labels: bytes) -> int:
 
 
 async def _page(url: str, backend: Backend, session: aiohttp.ClientSession) -> bytes | None:
-    """The body of a good answer; None for any other, of which models may be refused."""
+    """A good answer's body, else None."""
     status, body = await _ask(url, backend, session)
     return body if status == 200 or (0 < status < 500 and url.endswith("/models")) else None
 
 
 async def _ask(url: str, backend: Backend, session: aiohttp.ClientSession) -> tuple[int, bytes]:
-    """An answer's status and body; 0 and the reason where none came."""
+    """Status and body; 0 and the reason without an answer."""
     headers = [*passed_headers({}, backend.key), ("Connection", "close")]
     try:
         async with session.get(url, headers=headers, timeout=PATIENCE, allow_redirects=False) as answer:

@@ -17,13 +17,13 @@ from server.gateway.relay import NotWhole, relay
 
 RETRIES = 2  # a call that backends fail on could be what makes them
 PAUSE = 0.25  # seconds before the first retry where there is no other backend
-FIRST_ANSWER = 30.0  # seconds to wait for backends of which none has answered since the start
+FIRST_ANSWER = 30.0  # seconds to wait while no backend has ever answered
 
 UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 async def send_call(request: web.Request, body: bytes, passage: Passage) -> web.StreamResponse:
-    """Wait for the call's turn and pass it on; raises ApiError."""
+    """In turn; raises ApiError."""
     settings, row, retries = request.app[BACKENDS], passage.request.row_id, 0
     while True:
         backend = await _turn(request, passage)
@@ -39,7 +39,7 @@ async def send_call(request: web.Request, body: bytes, passage: Passage) -> web.
                 await asyncio.sleep(PAUSE * 2**retries)
                 passage.go(backend)
             else:
-                retries += not known  # else it is the backend for certain, and its rests grow
+                retries += not known  # surely the backend's fault, and its rests grow
                 backend.hand_back(row)
         except NotWhole:
             passage.as_stream = None
@@ -63,7 +63,7 @@ async def send_call(request: web.Request, body: bytes, passage: Passage) -> web.
 
 
 async def _turn(request: web.Request, passage: Passage) -> Backend:
-    """The backend that the call is admitted to; raises ApiError 503 where none has ever answered."""
+    """Raises ApiError 503 where no backend has ever answered."""
     ports = [worker.port for worker in request.app[DISPATCHER].workers if isinstance(worker.port, Backend)]
     try:
         async with asyncio.timeout(None if any(port.answered for port in ports) else FIRST_ANSWER):
@@ -76,7 +76,7 @@ async def _turn(request: web.Request, passage: Passage) -> Backend:
 def _is_tried_again(
     request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: Passage, left: int
 ) -> bool:
-    """Whether an answer is its backend's fault, so that it rests if there is another, and the call shall go on."""
+    """Whether the backend is at fault and the call goes on."""
     status, settings = answer.status, request.app[BACKENDS]
     if (status == 429 and settings.pass_client_keys) or not backend.health.note(status):
         return False  # that key's own quota, or the call's own fault
