@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.api.errors import ApiError, busy
-from server.process.worker_process import Refusal, WorkerProcess
+from server.worker_process import Refusal, WorkerProcess
 
 if TYPE_CHECKING:
     from models.embedder import Embedder
@@ -63,7 +63,7 @@ class EmbeddingWorker:
 def make_embedding_worker(model: str, device: str) -> EmbeddingWorker:
     """`device` is the executors' --device."""
     from models.catalog.catalog import Catalog  # torch in this process only
-    from server.composition.devices import run_beside_executors
+    from server.predictor_cores import run_beside_executors
     from server.lengths.process import load_embedder
 
     run_beside_executors(device)

@@ -144,7 +144,7 @@ def test_help_brings_in_neither_a_tensor_library_nor_a_server() -> None:
 def test_a_gateway_that_serves_has_loaded_no_tensor_library() -> None:
     program = """
 import asyncio
-from server.cli.config import GatewayConfig
+from server.config import GatewayConfig
 from server.composition.gateway import open_gateway
 import server.process.life
 

@@ -13,9 +13,9 @@ import pytest
 from engine.messages import ExecutorDied, FinishReason
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
-from server.http.access import Access
+from server.access import Access
 from server.http.front import Front
-from server.http.keys import Keyring
+from server.keys import Keyring
 from tests.browser import CHROMIUM, Page, opened_page
 from tests.server.dashboard.test_feed import Theatre
 from tests.server.live import Live, live_server

@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 
 from server.api.openapi import document
 from server.api.operation import Operation
-from server.api.operations import OPERATIONS
+from server.http.operations import OPERATIONS
 from tests import tiny
 from tests.live_server import serve
 from tests.models import tiny_embedder

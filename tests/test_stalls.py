@@ -20,12 +20,12 @@ import orjson
 import pytest
 
 from scheduler.clock import background
-from server.cli.config import GatewayConfig, load_config
+from server.config import GatewayConfig, load_config
 from server.composition.app import open_service
 from server.composition.gateway import open_gateway
-from server.http.access import Access
+from server.access import Access
 from server.http.front import OPEN, Front
-from server.http.keys import Keyring
+from server.keys import Keyring
 from server.http.listener import LINGER
 from server.process.life import listen, shorten_pauses
 from tests import tiny

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.sampling.params import SamplingParams
 from scheduler.request import Failure, State
-from server.cli.config import load_config
+from server.config import load_config
 from server.composition.app import open_service
 
 

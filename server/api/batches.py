@@ -16,11 +16,11 @@ from server.api.input.body import UNPACKED, read_body
 from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
 from server.api.register import read_number
-from server.batches.asker import PATHS
+from server.api.batch_asker import PATHS
 from server.batches.batch import BatchRecord, BatchStatus, LineError
 from server.batches.batches import BATCHES, Batches, TooManyBatches
 from server.batches.files import FileObject, NoSuchFile, StoredFile
-from server.http.access import holder_of
+from server.access import holder_of
 
 RETRY_AFTER = 60.0  # seconds, where there are too many batches
 

@@ -20,7 +20,7 @@ from server.api.output.wanted import cut_header, foresee
 from server.api.responses import read_chat
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.api.ticket import TICKET
-from server.http.access import client_of, holder_of
+from server.access import client_of, holder_of
 
 
 class AnyBody(msgspec.Struct, frozen=True):

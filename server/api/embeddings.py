@@ -20,8 +20,8 @@ from server.api.output.reply import Lazy
 from server.api.output.sse import send_reply
 from server.api.served_model import unknown_model
 from server.embeddings import FloatMatrix, Ids, Refused, TextEmbedder
-from server.http.access import holder_of, spend_tokens
-from server.process.worker_process import ProcessFailed
+from server.access import holder_of, spend_tokens
+from server.worker_process import ProcessFailed
 
 log = logging.getLogger(__name__)
 

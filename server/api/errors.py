@@ -21,7 +21,7 @@ from models.options import suggest
 from scheduler.request import Failure
 from server.api.operation import OPERATION
 from server.api.output.reply import encode
-from server.http.request_id import request_id
+from server.request_id import request_id
 
 log = logging.getLogger(__name__)
 

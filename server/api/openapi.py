@@ -12,7 +12,7 @@ from aiohttp import web
 from server.api.errors import ErrorBody
 from server.api.operation import Operation, Parameter
 from server.api.output.sse import HEADER as PROGRESS_HEADER
-from server.http.request_id import HEADER
+from server.request_id import HEADER
 from server.version import VERSION
 
 PROGRESS = Parameter(

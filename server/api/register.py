@@ -34,8 +34,8 @@ from server.api.request_status import (
     measure,
 )
 from server.api.served_model import DISPATCHER
-from server.http.access import client_of, holder_of
-from server.http.request_id import request_id
+from server.access import client_of, holder_of
+from server.request_id import request_id
 
 HISTORY = 1000  # ended calls remembered
 

@@ -21,7 +21,7 @@ from server.api.output import responses as replies
 from server.api.output.answer import respond
 from server.api.output.reply import encode, json_response
 from server.api.served_model import MODEL
-from server.http.access import holder_of
+from server.access import holder_of
 
 
 async def responses(request: web.Request) -> web.StreamResponse:

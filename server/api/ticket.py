@@ -18,7 +18,7 @@ from server.api.limits import LIMITS, PENDING, Limits
 from server.api.operation import OPERATION, Operation
 from server.api.register import Record
 from server.api.served_model import DISPATCHER, LENGTHS
-from server.http.access import ACCESS, ALL, HOLDER
+from server.access import ACCESS, ALL, HOLDER
 
 
 class Ticket:

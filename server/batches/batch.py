@@ -7,9 +7,11 @@ import time
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, Protocol
 
 import msgspec
+
+from server.access import Share
 from msgspec import Meta
 
 WINDOW = 24 * 3600  # seconds; OpenAI's only window
@@ -139,6 +141,16 @@ class LineReply(msgspec.Struct, frozen=True):
     status_code: int
     request_id: str
     body: msgspec.Raw
+
+
+class Asker(Protocol):
+    """Answers the lines of batches."""
+
+    def enter(self, holder: str | None) -> Share | None: ...
+    def leave(self, share: Share) -> None: ...
+    async def ask(
+        self, endpoint: str, body: bytes, holder: str | None, share: Share, request_id: str
+    ) -> LineReply | None: ...
 
 
 class ResultLine(msgspec.Struct, frozen=True):

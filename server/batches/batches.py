@@ -18,11 +18,10 @@ import msgspec
 from aiohttp import web
 
 from models.files import is_disk_full
-from server.api.output.reply import escape_line_ends
+from server.line_ends import escape_line_ends
 from server.batches import batch as stored
-from server.batches.asker import ModelAsker
 from server.batches.files import FileStore, RecordFolder, new_file_id
-from server.http.access import Share
+from server.access import Share
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,9 @@ class Batch:
 class Batches:
     """Event loop only."""
 
-    def __init__(self, folder: Path, capacity: int, longest: int, asker: ModelAsker, slots: Callable[[], int]) -> None:
+    def __init__(
+        self, folder: Path, capacity: int, longest: int, asker: stored.Asker, slots: Callable[[], int]
+    ) -> None:
         """`capacity` of all files and `longest` line in bytes. Raises OSError."""
         self.files = FileStore(folder / "files", capacity)
         self._folder = RecordFolder(folder / "batches", stored.BatchRecord)

@@ -20,7 +20,7 @@ from models.catalog.catalog import default_cache
 from models.errors import UserError
 from models.options import describe
 from server.cli.commands import chat, doctor, journal, models, profile, serve, strategy, systemd, train, whatif
-from server.cli.settings import CommandLine
+from server.settings import CommandLine
 from server.process.setup import tune_libraries
 from server.version import VERSION
 
@@ -121,7 +121,7 @@ def _print_openapi(args: argparse.Namespace) -> int:
     Example: lengthwise openapi
     """
     from server.api.openapi import encode_document
-    from server.api.operations import OPERATIONS
+    from server.http.operations import OPERATIONS
 
     sys.stdout.write(encode_document(OPERATIONS).decode())
     return 0

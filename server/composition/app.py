@@ -25,8 +25,8 @@ from server.api.limits import Limits
 from server.api.output.reply import FINGERPRINT
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
-from server.cli.config import NO_EMBEDDINGS, ServeConfig
-from server.composition.cache_paths import batches_path, fetch_model
+from server.config import NO_EMBEDDINGS, ServeConfig
+from server.cache_paths import batches_path, fetch_model
 from server.composition.loading import Loaded, load_engine, load_virtual
 from server.composition.scheduling import learn_steps, parts_for
 from server.dashboard.feed import Feed
@@ -42,7 +42,7 @@ from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, log_throughput, measure_lag
 from server.observe.metrics import Metrics
 from server.process.watchdog import Watchdog
-from server.process.worker_process import WorkerProcess
+from server.worker_process import WorkerProcess
 
 log = logging.getLogger(__name__)
 

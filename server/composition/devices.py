@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from models.network.loader import LoadedModel, LoadError, choose_dtype
 from models.text import Text
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +31,7 @@ SWAP_MEMORY_SHARE = 0.25  # of free memory, at most
 
 PREFIX_MEMORY_SHARE = 0.125  # of free memory for the prefix cache, without --prefix-cache-memory
 
-PREDICTOR_THREADS = 4  # texts are too short for more
 
-PREDICTOR_NICENESS = 10  # nice(1): a tenth of a core beside an executor, all of a free one
 
 
 def hush_transformers() -> None:
@@ -75,13 +72,6 @@ def torch_threads(config: ServeConfig, model: LoadedModel) -> int:
     return 1 if model.reads_exactly else threads(config)
 
 
-def run_beside_executors(device: str) -> None:
-    """A quarter of the cores beside GPUs; else one thread and a niceness, since a step waits for its slowest thread."""
-    if device != "cpu" and torch.cuda.is_available():
-        torch.set_num_threads(max(1, min(PREDICTOR_THREADS, usable_cores() // 4)))
-        return
-    torch.set_num_threads(1)
-    os.nice(PREDICTOR_NICENESS)
 
 
 def context_length(config: ServeConfig, longest: int) -> int:

@@ -24,7 +24,7 @@ from scheduler.options import Ordering, Scheduling
 from scheduler.placement import idle_first, least_unread
 from scheduler.strategy import STRATEGIES
 from server.api.limits import Limits
-from server.cli.config import ConfigError, GatewayConfig
+from server.config import ConfigError, GatewayConfig
 from server.composition.scheduling import shares_of
 from server.dashboard.feed import Feed
 from server.dashboard.scene import Scene
@@ -35,7 +35,7 @@ from server.gateway.operations import OPERATIONS
 from server.gateway.passage import PASSAGES, Passages
 from server.gateway.probe import check_start, watch_backends
 from server.gateway.slots import Slots
-from server.http.keys import read_key_file
+from server.keys import read_key_file
 from server.http.service import Service
 from server.lengths.lengths import PredictorContext, open_recorded_lengths
 from server.lengths.process import NicedProcess

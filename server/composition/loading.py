@@ -40,9 +40,9 @@ from models.text import Text
 from scheduler.length.features import TokenFeatures
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES, Length
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.composition import devices
-from server.composition.cache_paths import fetch_model
+from server.cache_paths import fetch_model
 from server.composition.slots import choose_slots
 from server.grammars import GrammarCompiler, TrialProcess, run_trials
 from server.lengths.predictors import choose_predictor

@@ -20,8 +20,8 @@ from scheduler.serving_time.bilinear import Bilinear, fit_errors
 from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.profile_file import Conditions, Profile, load_profile, write_profile
 from scheduler.strategy import STRATEGIES
-from server.cli.config import FrontConfig, ServeConfig
-from server.http.keys import Keyring, read_keys
+from server.config import FrontConfig, ServeConfig
+from server.keys import Keyring, read_keys
 from server.version import VERSION
 
 log = logging.getLogger(__name__)

@@ -33,10 +33,10 @@ from starlette.responses import Response, StreamingResponse
 from scheduler.node_router import Job, NodeLoad, WorkRouter, list_prefixes
 from server.api.errors import ApiError, error_body
 from server.api.health import Load
-from server.api.operations import OPERATIONS
+from server.http.operations import OPERATIONS
 from server.api.output.reply import Expectation, encode
 from server.deploy.settings import Cluster, Servers
-from server.http.access import check_key
+from server.access import check_key
 from server.http.front import check_host
 from server.http.proxy import HOPS, PROXYS, without
 
@@ -111,7 +111,7 @@ class Replica:
 
     async def reconfigure(self, config: object) -> None:
         """Start the server and wait until it listens; Ray calls this once, first."""
-        words = [sys.executable, "-P", "-m", "server.process.worker_process", str(os.getpid()), "serve", *self._flags]
+        words = [sys.executable, "-P", "-m", "server.worker_process", str(os.getpid()), "serve", *self._flags]
         self._process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
         self._session = aiohttp.ClientSession(
             "http://lengthwise",  # placeholder host of a socket

@@ -11,10 +11,10 @@ from msgspec import Meta
 
 from models.errors import UserError
 from models.options import Count, NonNegative, option
-from server.cli.config import ServeConfig
-from server.cli.settings import CommandLine, add_settings, read_settings
-from server.http.keys import Keyring, read_keys
-from server.process.port import is_loopback
+from server.config import ServeConfig
+from server.settings import CommandLine, add_settings, read_settings
+from server.keys import Keyring, read_keys
+from server.http.port import is_loopback
 
 
 @dataclass(frozen=True, kw_only=True)

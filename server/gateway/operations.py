@@ -7,8 +7,8 @@ from dataclasses import replace
 from aiohttp import web
 
 from server.api.operation import Operation, Parameter
-from server.api.operations import ANTHROPIC, MODEL
-from server.api.operations import OPERATIONS as SERVERS
+from server.http.operations import ANTHROPIC, MODEL
+from server.http.operations import OPERATIONS as SERVERS
 from server.gateway.passing import estimate, pass_call, pass_other, pass_short, pass_through
 
 OWN = (

@@ -42,7 +42,7 @@ from server.gateway.meta import (
 )
 from server.gateway.passage import PASSAGES, Passage
 from server.gateway.sending import UNSENT, send_call
-from server.http.access import spend_tokens
+from server.access import spend_tokens
 from server.http.proxy import replied_headers
 
 UNSTATED = 4096  # tokens of an answer without max_tokens

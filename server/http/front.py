@@ -18,11 +18,11 @@ from aiohttp.typedefs import Handler
 
 from server.api.errors import ApiError
 from server.api.operation import OPERATION
-from server.cli.config import ConfigError, FrontConfig
-from server.http.access import HOLDER, Access, Quota, check_key
-from server.http.keys import load_keys
+from server.config import ConfigError, FrontConfig
+from server.access import HOLDER, Access, Quota, check_key
+from server.keys import load_keys
 from server.observe.tracing import tracing_to
-from server.process.port import is_loopback
+from server.http.port import is_loopback
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -29,20 +29,20 @@ from server.api.input.structured import give_up_compiling
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, NOWHERE, OPERATION, Operation
-from server.api.operations import OPERATIONS
+from server.http.operations import OPERATIONS
 from server.api.output.reply import SHORT_FORM
 from server.api.output.sse import LOOKS, SENT
 from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
 from server.api.served_model import DISPATCHER, LENGTHS, MODEL, ServedModel
 from server.api.ticket import admit
-from server.batches.asker import ModelAsker
+from server.api.batch_asker import ModelAsker
 from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
 from server.dashboard.feed import FEED, NAME, Feed, close_feed
 from server.embeddings import TextEmbedder
-from server.http.access import ACCESS, HOLDER, holder_of
+from server.access import ACCESS, HOLDER, holder_of
 from server.http.front import FRONT, OPEN, Front, add_origin_headers, guard
-from server.http.request_id import CURRENT_ID, HEADER, request_id
+from server.request_id import CURRENT_ID, HEADER, request_id
 from server.lengths.lengths import Lengths
 from server.observe.logs import with_fields
 from server.observe.metrics import METRICS, Metrics

@@ -19,11 +19,11 @@ from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
 from scheduler.length.forest import Manifest
 from scheduler.length.learning import Learning
 from scheduler.strategy import STRATEGIES, Length
-from server.cli.config import ServeConfig
-from server.composition.cache_paths import forest_path, model_key, proxy_path
+from server.config import ServeConfig
+from server.cache_paths import forest_path, model_key, proxy_path
 from server.lengths.lengths import Lengths, PredictorContext, connect, open_journal, open_recorded_lengths
 from server.lengths.process import NICENESS, Make, PredictorProcess, Setup, make_forest_worker, make_proxy_worker
-from server.process.worker_process import ProcessFailed
+from server.worker_process import ProcessFailed
 
 log = logging.getLogger(__name__)
 

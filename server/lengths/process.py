@@ -19,7 +19,7 @@ from scheduler.length.features import FloatMatrix, LengthQuery, assemble
 from scheduler.length.forest import Examples, Forest, ForestError, Manifest, grow, load, read, save
 from scheduler.length.learning import ServedRow, is_worse
 from scheduler.length.prediction import Estimate, LengthDistribution, Source
-from server.process.worker_process import TIMEOUT, ProcessFailed, WorkerProcess
+from server.worker_process import TIMEOUT, ProcessFailed, WorkerProcess
 
 if TYPE_CHECKING:
     from models.embedder import Embedder
@@ -127,7 +127,7 @@ T = TypeVar("T")
 
 
 def make_forest_worker(setup: Setup) -> ForestWorker:
-    from server.composition.devices import run_beside_executors  # with torch, unlike the trainer
+    from server.predictor_cores import run_beside_executors
 
     run_beside_executors(setup.device)
     return ForestWorker(load_embedder(setup.folder, setup.about.max_tokens), setup)
@@ -135,7 +135,7 @@ def make_forest_worker(setup: Setup) -> ForestWorker:
 
 def make_proxy_worker(setup: Setup) -> ProxyWorker:
     from models.proxy.network import load  # torch in this process only
-    from server.composition.devices import run_beside_executors
+    from server.predictor_cores import run_beside_executors
 
     run_beside_executors(setup.device)
     return ProxyWorker(load(setup.forest).pack(), partial(load_embedder, setup.folder, setup.about.max_tokens))

@@ -27,7 +27,7 @@ from scheduler.length.forest import Forest, Growth, Manifest, save
 from scheduler.length.online import Answers, fit
 from scheduler.length.prediction import LengthDistribution
 from scheduler.length.words import Prompts, bag
-from server.composition.cache_paths import forest_path, proxy_path
+from server.cache_paths import forest_path, proxy_path
 from server.lengths.process import load_forest
 from server.lengths.training_data import TrainingData, read_data, read_files
 

@@ -26,7 +26,7 @@ from scheduler.length.features import FEATURES, INSTRUCTION_GROUPS, LengthQuery,
 from scheduler.length.forest import Examples
 from scheduler.length.learning import completed, served_rows
 from scheduler.length.learning import examples as learnable
-from server.composition.cache_paths import journal_path, model_key, proxy_path
+from server.cache_paths import journal_path, model_key, proxy_path
 from server.lengths.process import embed, load_embedder
 
 CHUNK = 64  # rows embedded between progress updates

@@ -17,7 +17,7 @@ from typing import TextIO
 import orjson
 from aiohttp.http_exceptions import HttpProcessingError
 
-from server.http.request_id import CURRENT_ID
+from server.request_id import CURRENT_ID
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from aiohttp.typedefs import Handler
 from server.api.errors import error_code
 from server.api.operation import OPERATION
 from server.api.register import CALL, REGISTER
-from server.cli.settings import ConfigError
-from server.http.access import holder_of
-from server.http.request_id import request_id
+from server.settings import ConfigError
+from server.access import holder_of
+from server.request_id import request_id
 from server.version import VERSION
 
 if TYPE_CHECKING:

@@ -27,14 +27,14 @@ from scheduler.clock import WorkFailed, background
 from scheduler.serving_time.bilinear import TYPICAL_TOKENS
 from server.api.health import LIFE
 from server.batches.batches import stop_batches
-from server.cli.config import FrontConfig
+from server.config import FrontConfig
 from server.http.front import OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
 from server.http.service import Machine, Service, build_app
 from server.observe import logs
 from server.process.loop_watchdog import watch_loop
 from server.process.notify import Notifier, feed_watchdog
-from server.process.port import address_of, explain, is_public, publish, taken, withdraw
+from server.http.port import address_of, explain, is_public, publish, taken, withdraw
 from server.process.setup import SIGNALS, Signals, exit_on
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import aiohttp
 import orjson
 
-from server.cli.config import ServeConfig, load_config
+from server.config import ServeConfig, load_config
 from server.composition.app import open_service
 from server.http.service import Service
 from server.process.life import listen

@@ -19,7 +19,7 @@ from scheduler.length.forest import Examples
 from scheduler.length.learning import Learning, LengthHistory, ServedRow
 from scheduler.length.microbatch import MicroBatcher
 from scheduler.strategy import STRATEGIES
-from server.cli.config import FrontConfig
+from server.config import FrontConfig
 from server.dashboard.feed import Feed
 from server.lengths.lengths import Lengths
 from server.observe.gauges import Gauges

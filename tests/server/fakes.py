@@ -44,7 +44,7 @@ from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
 from scheduler.worker import Worker
 from server.api.served_model import AnswerDefaults, ServedModel
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.grammars import GrammarCompiler, Outcome, Trial, try_grammars
 from server.http.service import Service
 from server.lengths.lengths import Lengths

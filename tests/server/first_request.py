@@ -13,7 +13,7 @@ import sys
 
 from aiohttp import ClientSession
 
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.composition.app import open_service
 from server.process.life import listen
 

@@ -16,10 +16,10 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from server.api.limits import Limits
-from server.cli.config import Admission
-from server.http.access import Access, Quota
+from server.config import Admission
+from server.access import Access, Quota
 from server.http.front import OPEN, Front
-from server.http.keys import Keyring
+from server.keys import Keyring
 from server.http.service import Service
 from server.process.life import listen
 from tests.server.fakes import PlayedDispatcher, fake_service, played_dispatcher

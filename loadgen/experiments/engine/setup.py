@@ -35,7 +35,7 @@ from models.network.linear import InferenceLinear
 from models.network.loader import LoadedModel, load, read_kv_shape
 from models.network.quantization import Quantization
 from models.text import Text
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.composition.devices import device_name
 from server.composition.loading import load_models
 

@@ -32,7 +32,7 @@ from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear, FloatArray, fit_surfaces
 from scheduler.serving_time.machine import Phase, Step, StepTimings
 from scheduler.serving_time.profile_file import load_profile
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.composition.app import Relay
 from server.composition.devices import conditions_of, swap_bytes
 from server.composition.loading import build_executor, load_models

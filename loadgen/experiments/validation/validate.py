@@ -26,7 +26,7 @@ from scheduler.assembly import find_strategies
 from scheduler.learner import inline
 from scheduler.length.oracle import true_length
 from scheduler.strategy import STRATEGIES
-from server.cli.config import ServeConfig, load_config
+from server.config import ServeConfig, load_config
 from server.composition.scheduling import parts_for
 
 MEAN_BOUND, P99_BOUND = 0.05, 0.10  # relative errors within which the simulator is trusted

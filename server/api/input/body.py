@@ -25,7 +25,7 @@ from server.api.output.sse import HEADER as PROGRESS
 from server.api.register import Record
 from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
-from server.http.access import HOLDER
+from server.access import HOLDER
 
 LARGE = 64 * 1024  # bytes from which on a body is parsed off the event loop
 

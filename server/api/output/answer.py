@@ -29,7 +29,7 @@ from server.api.output.wanted import cut_header
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, MODEL, ServedModel
 from server.api.ticket import TICKET
-from server.http.request_id import request_id
+from server.request_id import request_id
 
 log = logging.getLogger(__name__)
 

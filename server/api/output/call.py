@@ -27,7 +27,7 @@ from server.api.register import Record
 from server.api.request_status import measure
 from server.api.served_model import DISPATCHER
 from server.api.ticket import check_tokens, submit
-from server.http.access import spend_tokens
+from server.access import spend_tokens
 
 
 @dataclass(slots=True)

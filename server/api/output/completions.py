@@ -13,6 +13,7 @@ import orjson
 from engine.messages import FinishReason, RowUpdate, TokenLogprob
 from scheduler.stream import Shortcut
 from server.api.errors import ApiError, error_body
+from server.line_ends import escape_line_ends
 from server.api.input.schema import CompletionBody, StreamOptions, TextBody
 from server.api.output import reply as replies
 from server.api.output.answer import Words
@@ -99,7 +100,7 @@ class TextFrames:
             part = Part(self._answer, RowUpdate(update.row_id, text=MARK), [TextPiece(MARK)])
             self._around = tuple(frame(self._words.events(part)).split(orjson.dumps(MARK)))
         before, after = self._around
-        if not self._stream.send_now(before + replies.escape_line_ends(orjson.dumps(update.text)) + after):
+        if not self._stream.send_now(before + escape_line_ends(orjson.dumps(update.text)) + after):
             return False
         self._stream.note_sent(self._answer.request.stream.made)
         self._answer.tokens += len(update.token_ids)

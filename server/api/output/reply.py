@@ -14,6 +14,7 @@ from engine.messages import RowUpdate, TokenLogprob
 from scheduler.request import Request
 from scheduler.wait_estimate.expected_wait import length_interval
 from server.version import VERSION
+from server.line_ends import escape_line_ends
 
 if TYPE_CHECKING:
     from models.text import Text
@@ -44,17 +45,6 @@ class Lazy(Sequence[T], Generic[S, T]):
 def encode(body: object) -> bytes:
     data = orjson.dumps(msgspec.to_builtins(body, builtin_types=(orjson.Fragment,), enc_hook=_encode_items))
     return escape_line_ends(data)
-
-
-LINE_ENDS = [(letter.encode(), b"\\u%04x" % ord(letter)) for letter in "\x85\u2028\u2029"]
-
-
-def escape_line_ends(data: bytes) -> bytes:
-    """Some clients end a line at these raw characters."""
-    if not data.isascii():
-        for raw, escaped in LINE_ENDS:
-            data = data.replace(raw, escaped)
-    return data
 
 
 def _encode_items(items: Lazy[Any, Any]) -> orjson.Fragment:

@@ -11,11 +11,11 @@ from models.catalog.checkpoint import read_need
 from models.errors import UserError
 from models.machine import usable_cores
 from models.options import Subparsers
-from server.cli.config import NO_EMBEDDINGS, ServeConfig
-from server.cli.settings import add_configured
-from server.composition.cache_paths import journal_path, require_writable
-from server.http.keys import read_keys
-from server.process.port import taken
+from server.config import NO_EMBEDDINGS, ServeConfig
+from server.settings import add_configured
+from server.cache_paths import journal_path, require_writable
+from server.keys import read_keys
+from server.http.port import taken
 
 
 def add_parser(subparsers: Subparsers) -> None:

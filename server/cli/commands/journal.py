@@ -18,7 +18,7 @@ import orjson
 from models.catalog.catalog import default_cache
 from models.errors import UsageError
 from models.options import Natural, Subparsers, add_command, describe, option
-from server.composition.cache_paths import journal_path
+from server.cache_paths import journal_path
 
 if TYPE_CHECKING:
     from scheduler.journal.file import RequestEntry

@@ -11,9 +11,9 @@ import orjson
 from models.catalog.catalog import Catalog, ModelStatus
 from models.catalog.checkpoint import read_need
 from models.options import Subparsers, describe
-from server.cli.config import ServeConfig, Size
-from server.cli.settings import add_configured, add_settings, read_settings
-from server.composition.cache_paths import fetch_model
+from server.config import ServeConfig, Size
+from server.settings import add_configured, add_settings, read_settings
+from server.cache_paths import fetch_model
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 
 from models.options import Positive, Subparsers, option
 from models.progress import Bar, Bars
-from server.cli.config import Execution, Model, ServeConfig, Size
-from server.cli.settings import add_configured
+from server.config import Execution, Model, ServeConfig, Size
+from server.settings import add_configured
 from server.process.setup import tune_libraries
 
 TIME_LIMIT = 180.0

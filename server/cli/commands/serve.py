@@ -18,11 +18,11 @@ from models.errors import UserError
 from models.options import Subparsers, add_options, describe, options_of, read_options
 from server.cli.commands import chat
 from server.cli.commands.doctor import require_startable
-from server.cli.config import GatewayConfig, ServeConfig
-from server.cli.settings import add_configured, add_settings, find_strangers, read_settings
-from server.composition.cache_paths import fetch_model, require_writable
+from server.config import GatewayConfig, ServeConfig
+from server.settings import add_configured, add_settings, find_strangers, read_settings
+from server.cache_paths import fetch_model, require_writable
 from server.deploy.settings import Cluster, read_servers
-from server.process.port import is_loopback
+from server.http.port import is_loopback
 from server.process.setup import exit_on, tune_libraries
 
 ELSEWHERE = ("CONFIG", "CACHE")  # variables that are no settings

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from models.errors import UserError
 from models.options import Subparsers, add_command, describe, option
-from server.cli.config import ServeConfig, load_config
-from server.http.keys import CREDENTIAL
+from server.config import ServeConfig, load_config
+from server.keys import CREDENTIAL
 
 UNITS = Path("/etc/systemd/system")
 TEXT = "lengthwise.service"  # template beside this file

@@ -10,9 +10,9 @@ from models.catalog.catalog import default_cache
 from models.errors import INTERRUPTED
 from models.options import Count, Subparsers, option
 from scheduler.options import Scheduling
-from server.cli.config import Execution, Recording, ServeConfig, Size
-from server.cli.settings import add_configured
-from server.composition.cache_paths import journal_path, model_key
+from server.config import Execution, Recording, ServeConfig, Size
+from server.settings import add_configured
+from server.cache_paths import journal_path, model_key
 
 if TYPE_CHECKING:
     from loadgen.simulate.whatif import Replay, WhatIfSetting

@@ -13,7 +13,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.learning import LengthHistory
 from scheduler.length.prediction import Prediction, Source
 from scheduler.request import Request
-from server.http.keys import Keyring
+from server.keys import Keyring
 from server.lengths.lengths import Revise
 from tests.server.live import Live, bearer, chat_body, live_server
 

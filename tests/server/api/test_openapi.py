@@ -10,7 +10,7 @@ import pytest
 
 from server.api.input.schema import ChatBody
 from server.api.openapi import document, encode_document
-from server.api.operations import OPERATIONS
+from server.http.operations import OPERATIONS
 from server.cli.main import main
 from tests.server.live import Live
 

@@ -13,7 +13,7 @@ from types import FrameType
 from aiohttp import ClientSession
 
 import server
-from server.cli.config import load_config
+from server.config import load_config
 from server.composition.app import open_service
 from server.process.life import listen
 

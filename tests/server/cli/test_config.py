@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.options import Option, options_of
-from server.cli.config import ConfigError, ServeConfig, load_config
+from server.config import ConfigError, ServeConfig, load_config
 
 
 def write(folder: Path, text: str) -> Path:

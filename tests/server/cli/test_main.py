@@ -19,7 +19,7 @@ import pytest
 
 from loadgen.result_file import PROGRAM
 from server.cli import main as cli
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.version import VERSION
 
 

@@ -12,16 +12,9 @@ from safetensors import safe_open
 
 from models.catalog.checkpoint import read_need
 from models.network.loader import LoadedModel, LoadError
-from server.cli.config import ServeConfig
-from server.composition.devices import (
-    PREDICTOR_NICENESS,
-    cuda_devices,
-    require_memory,
-    require_room,
-    run_beside_executors,
-    swap_bytes,
-    threads,
-)
+from server.config import ServeConfig
+from server.predictor_cores import PREDICTOR_NICENESS, run_beside_executors
+from server.composition.devices import cuda_devices, require_memory, require_room, swap_bytes, threads
 from server.composition.loading import load_networks
 
 

@@ -21,7 +21,7 @@ from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.machine import StepLearning
 from scheduler.serving_time.profile_file import VERSION, Conditions, Profile, load_profile, write_profile
 from scheduler.waiting.fair import Fair
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.composition import scheduling
 from server.composition.scheduling import learn_steps, parts_for
 from tests.scheduler.fakes import request, worker

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from server.cli.config import ConfigError, load_config
+from server.config import ConfigError, load_config
 from tests.live_server import serve
 
 NAME = "virtual:h100-8b"

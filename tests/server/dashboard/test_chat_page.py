@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from server.http.access import Access
+from server.access import Access
 from server.http.front import Front
-from server.http.keys import Keyring
+from server.keys import Keyring
 from tests.browser import CHROMIUM, Page, opened_page
 from tests.server.api.tools.test_tools import CLOCK, OTHER
 from tests.server.fakes import ANSWER, answer, say

@@ -19,9 +19,9 @@ import pytest
 import yaml
 
 from server.cli.main import build_parser
-from server.http.access import Access
+from server.access import Access
 from server.http.front import Front
-from server.http.keys import Keyring
+from server.keys import Keyring
 from tests.server.counted import counted
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, live_server, parse_events, text_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server.api.operations import OPERATIONS
+from server.http.operations import OPERATIONS
 from server.cli.main import build_parser
 
 DEPLOY = files("server.deploy")

@@ -23,9 +23,9 @@ import pytest
 
 from scheduler.node_router import Job, NodeLoad, WorkRouter
 from scheduler.waiting.prices import Prices
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.deploy.settings import Servers
-from server.http.keys import Keyring
+from server.keys import Keyring
 from tests.live_server import ready_url
 from tests.tiny import build
 
@@ -105,8 +105,8 @@ def servers() -> list[Server]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "server.process.worker_process" in words:
-            found.append(Server(process.pid, int(words[words.index("server.process.worker_process") + 1]), words[-1]))
+        if "server.worker_process" in words:
+            found.append(Server(process.pid, int(words[words.index("server.worker_process") + 1]), words[-1]))
     return found
 
 

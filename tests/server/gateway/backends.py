@@ -13,11 +13,11 @@ import orjson
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from server.cli.config import GatewayConfig
+from server.config import GatewayConfig
 from server.composition.gateway import open_gateway
-from server.http.access import Access, Quota
+from server.access import Access, Quota
 from server.http.front import Front
-from server.http.keys import Keyring
+from server.keys import Keyring
 from server.http.service import Service, build_app
 
 PATIENCE = 20.0

@@ -10,7 +10,7 @@ import pytest
 
 from engine.messages import ExecutorHealth
 from models.errors import UserError
-from server.cli.config import GatewayConfig
+from server.config import GatewayConfig
 from server.composition.gateway import check_backends
 from server.gateway.sending import RETRIES
 from tests.server.gateway.backends import Backend, chat, event, gateway, until

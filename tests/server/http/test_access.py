@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 from server.api.errors import ApiError
-from server.cli.config import Admission, ServeConfig, load_config
-from server.cli.settings import ConfigError
-from server.http.access import Quota
-from server.http.keys import load_keys
+from server.config import Admission, ServeConfig, load_config
+from server.settings import ConfigError
+from server.access import Quota
+from server.keys import load_keys
 from server.http.service import build_app
 from server.observe.logs import fields_of
 from tests.server.fakes import ANSWER

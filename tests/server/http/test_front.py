@@ -9,10 +9,10 @@ import pytest
 from multidict import CIMultiDictProxy
 
 from server.api.errors import ApiError
-from server.cli.config import ConfigError, FrontConfig, ServeConfig
-from server.http.access import Access
+from server.config import ConfigError, FrontConfig, ServeConfig
+from server.access import Access
 from server.http.front import Front, build_front, check_host, local_hosts
-from server.http.keys import Keyring
+from server.keys import Keyring
 from tests.server.live import Live, chat_body, live_server
 
 CHAT = "/v1/chat/completions"

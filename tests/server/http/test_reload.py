@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.http.front import build_front, reload_on_hangup
 from tests.certificates import make_certificate
 from tests.server.live import live_server

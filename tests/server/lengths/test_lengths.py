@@ -21,7 +21,7 @@ from scheduler.length.learning import ServedRow
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, Estimate, LengthDistribution, Prediction, Source
 from scheduler.request import Request, Times
-from server.cli.config import FrontConfig
+from server.config import FrontConfig
 from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths, Revise
 from tests.scheduler.fakes import request

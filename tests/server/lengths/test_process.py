@@ -22,9 +22,9 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.forest import Examples, Growth, Manifest, grow, read, save
 from scheduler.length.learning import ServedRow
 from scheduler.length.online import fit
-from server.composition.devices import PREDICTOR_NICENESS
+from server.predictor_cores import PREDICTOR_NICENESS
 from server.lengths.process import ForestWorker, NicedProcess, PredictorProcess, Setup, embed
-from server.process.worker_process import ProcessFailed
+from server.worker_process import ProcessFailed
 from tests.models import tiny_embedder
 from tests.scheduler.length.examples import answers, linear, wordless
 from tests.server.lengths import light_predictor
@@ -202,7 +202,7 @@ async def test_the_end_does_not_wait_for_a_process_that_stands_still(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was told to end, which a stopped process does not hear, and then waited for without an end."""
-    monkeypatch.setattr("server.process.worker_process.END_TIMEOUT", 0.1)
+    monkeypatch.setattr("server.worker_process.END_TIMEOUT", 0.1)
     process = PredictorProcess(setup, light_predictor.predict, timeout=600)
     await process.start()
     stopped = stop_predictor()

@@ -15,9 +15,9 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.forest import Manifest
 from scheduler.length.prediction import Source
 from server.cli.commands import train as train_command
-from server.composition.cache_paths import proxy_path
+from server.cache_paths import proxy_path
 from server.lengths.process import PredictorProcess, ProxyWorker, Setup, load_embedder, make_proxy_worker
-from server.process.worker_process import ProcessFailed
+from server.worker_process import ProcessFailed
 from tests.server.cli.commands.runner import run_command
 
 pytestmark = pytest.mark.usefixtures("cache")

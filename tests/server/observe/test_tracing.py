@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from server.cli.settings import ConfigError
+from server.settings import ConfigError
 from server.http.front import OPEN
 from server.observe.tracing import tracing_to
 from tests.server.live import chat_body, live_server

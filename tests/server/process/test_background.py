@@ -16,7 +16,7 @@ from tests.server.process.test_life import ROOT
 PROGRAM = """
 import sys
 import server.composition.gateway as composition
-from server.cli.config import GatewayConfig
+from server.config import GatewayConfig
 from server.process.life import serve
 
 async def fail(*_):

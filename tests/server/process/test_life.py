@@ -30,7 +30,7 @@ from scheduler.stream import TokenStream, Wakeups
 from server.api.served_model import AnswerDefaults
 from server.http.service import Machine
 from server.process.life import drain, shorten_pauses, summarize
-from server.process.port import take_port
+from server.http.port import take_port
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
 

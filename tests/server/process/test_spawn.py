@@ -17,7 +17,7 @@ if __name__ == "__main__":
     sys.argv = ["lengthwise", "--version"]
     with suppress(SystemExit):
         lengthwise.main()
-    from server.process.worker_process import end, spawn
+    from server.worker_process import end, spawn
 
     process, connection = spawn(Connection.send, "hello")
     print(connection.recv())

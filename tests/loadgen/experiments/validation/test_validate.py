@@ -36,7 +36,7 @@ from models.options import read_options
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Profile, write_profile
 from server.cli import main as cli
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.composition.devices import conditions_of
 
 COST = Bilinear(0, 0, 0, 0.01, 0, 0, 0, 0.002)

@@ -17,8 +17,8 @@ import pytest
 
 from engine.messages import RowSpec, RowUpdate
 from scheduler.request import BACKGROUND
-from server.cli.config import Admission, FrontConfig
-from server.http.access import ACCESS, ALL
+from server.config import Admission, FrontConfig
+from server.access import ACCESS, ALL
 from server.http.front import Front
 from server.http.service import FilesPlace
 from server.observe.logs import quiet_broken_requests
@@ -413,7 +413,7 @@ async def test_lines_count_in_their_keys_quota_and_leave_half_of_it(
         await until_completed(live, name, 2)
         assert [(await live.post(CHAT, chat_body()))[0] for _ in range(3)] == [200, 200, 429]
         assert len(live.dispatcher.submitted) == 5
-        monkeypatch.setattr("server.http.access.WINDOW", 0.0)
+        monkeypatch.setattr("server.access.WINDOW", 0.0)
         batch = await until(live, name, "completed")
         assert batch["request_counts"]["completed"] == 3
 

@@ -20,10 +20,10 @@ import server.embeddings as waiting
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog
 from models.embedder import Embedder
 from server.api.health import LIFE
-from server.cli.config import Admission
-from server.composition.devices import PREDICTOR_NICENESS
+from server.config import Admission
+from server.predictor_cores import PREDICTOR_NICENESS
 from server.embeddings import TextEmbedder, make_embedding_worker
-from server.process.worker_process import WorkerProcess
+from server.worker_process import WorkerProcess
 from tests.server.api.embeddings import light_embedder
 from tests.server.live import Live, bearer, live_server
 

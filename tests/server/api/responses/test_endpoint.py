@@ -10,9 +10,9 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.limits import Limits
-from server.http.access import Access
+from server.access import Access
 from server.http.front import Front
-from server.http.keys import Keyring
+from server.keys import Keyring
 from tests.server.fakes import ANSWER, UNKNOWN, FakeText, say
 from tests.server.live import Live, bearer, live_server
 

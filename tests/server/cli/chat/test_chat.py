@@ -16,9 +16,9 @@ import pytest
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
 from server.cli.commands.chat import Chat, ChatSession
-from server.http.access import Access
+from server.access import Access
 from server.http.front import Front
-from server.http.keys import Keyring
+from server.keys import Keyring
 from tests.server.fakes import ANSWER, FakeText, say
 from tests.server.live import Live, live_server
 

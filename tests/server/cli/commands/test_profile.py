@@ -19,7 +19,7 @@ from scheduler.serving_time.profile_file import (
     read_profile,
 )
 from server.cli import main as cli
-from server.cli.config import ServeConfig
+from server.config import ServeConfig
 from server.composition.devices import conditions_of
 from server.composition.profiling import QUICK, make_profile, slice_cells
 

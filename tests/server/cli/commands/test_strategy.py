@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cli.config import ConfigError, load_config
+from server.config import ConfigError, load_config
 from server.cli.main import main
 
 ROOT = Path(__file__).parents[4]

@@ -14,7 +14,7 @@ import pytest
 
 from scheduler.length.forest import load
 from server.cli.commands import train as train_command
-from server.composition.cache_paths import forest_path
+from server.cache_paths import forest_path
 from tests.scheduler.entries import request_entry, written
 from tests.server.cli.commands.runner import run_command
 

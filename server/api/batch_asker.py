@@ -21,7 +21,7 @@ from server.api.output.reply import encode
 from server.api.register import REGISTER, Caller, Record
 from server.api.served_model import DISPATCHER, MODEL, model_name
 from server.batches.batch import LineReply
-from server.http.access import ACCESS, ALL, Share
+from server.access import ACCESS, ALL, Share
 
 log = logging.getLogger(__name__)
 

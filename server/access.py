@@ -12,8 +12,8 @@ from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
 from server.api.served_model import DISPATCHER
-from server.cli.config import Admission
-from server.http.keys import Keyring
+from server.config import Admission
+from server.keys import Keyring
 
 HOLDER = web.RequestKey("holder", str)
 

@@ -18,7 +18,7 @@ from models.network.quantization import QUANTIZATIONS, Kernels
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Ordering, Scheduling
 from scheduler.strategy import STRATEGIES, Length
-from server.cli.settings import ConfigError, load_settings
+from server.settings import ConfigError, load_settings
 from server.lengths.instruction import InstructionSplit
 
 __all__ = ["ConfigError", "FrontConfig", "GatewayConfig", "ServeConfig", "load_config"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from models.catalog.catalog import Catalog
 from models.files import require_writable_file
-from server.cli.config import ServeConfig
-from server.cli.settings import ConfigError
+from server.config import ServeConfig
+from server.settings import ConfigError
 
 
 def journal_path(cache: Path, named: Path | None = None) -> Path:

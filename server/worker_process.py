@@ -8,6 +8,7 @@ import asyncio
 import ctypes
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Callable
@@ -180,9 +181,8 @@ def main() -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before
         return 1
-    import lengthwise
-
-    return lengthwise.main()
+    runpy.run_module("lengthwise", run_name="__main__", alter_sys=True)  # raises SystemExit
+    return 0
 
 
 if __name__ == "__main__":

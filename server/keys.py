@@ -11,7 +11,7 @@ from hmac import compare_digest
 from pathlib import Path
 from types import MappingProxyType
 
-from server.cli.settings import ConfigError
+from server.settings import ConfigError
 
 log = logging.getLogger(__name__)
 
