@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from engine.messages import BatchShape, RowSpec, RowUpdate, Tally, Terms, is_compact
+from engine.messages import BatchPolicy, BatchShape, RowSpec, RowUpdate, StepStats, is_compact
 
 Rank: TypeAlias = tuple[int, int]  # (priority, admission number); least is best
 
 
 class Group:
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: BatchPolicy) -> None:
         self.terms = terms
         # decode steps until a static batch's slice ends
         self.iterations_left: float = math.inf if terms.iterations is None else terms.iterations
@@ -69,7 +69,7 @@ class DeviceRow:
         self.sampling = spec.sampling
         self.cache_scope = spec.cache_scope
         self.rank: Rank = (spec.priority, 0)  # set at each admission, like the group
-        self.group = Group(Terms())
+        self.group = Group(BatchPolicy())
         self.setbacks = 0  # prefills that ran out of memory
         self.cached_prompt = 0  # prompt tokens copied from the prefix cache
         self.kv = None
@@ -111,7 +111,7 @@ class Action(StrEnum):
 class StepOutcome(Generic[RowT]):
     updates: Sequence[RowUpdate] = ()
     failures: Sequence[tuple[RowT, Exception]] = ()
-    tally: Tally = Tally()
+    tally: StepStats = StepStats()
     read: Sequence[RowT] = ()  # rows whose prefill is complete; their `kv` is set
 
 
@@ -167,7 +167,7 @@ class Device(Protocol[RowT]):
 
     def unreported(self, rows: Sequence[RowT]) -> Sequence[RowUpdate]: ...
 
-    def launch_chunk(self, rows: Sequence[RowT]) -> Tally:
+    def launch_chunk(self, rows: Sequence[RowT]) -> StepStats:
         """Of the group under way, or of a new group of these rows; a failed group is gone."""
 
     def chunk_done(self) -> bool:

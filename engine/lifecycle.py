@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from engine.device import Action, Device, Group, OutOfMemoryError, RowT, StepOutcome
 from engine.health import Shape
 from engine.kv.host_store import HostStore
-from engine.messages import Cause, Entry, Overflow, RowId, RowUpdate, Tally
+from engine.messages import Cause, Entry, Overflow, RowId, RowUpdate, StepStats
 from engine.rows import RowTable, is_by_client
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Lifecycle(Generic[RowT]):
         self._reading = False  # a chunk is under way
         self._prefilled = False
         self._begun: tuple[RowId, ...] = ()  # in this action
-        self._launched: Tally | None = None  # not yet booked
+        self._launched: StepStats | None = None  # not yet booked
         self.entering: list[RowT] = []  # by shape
         # in a row, other than out of memory
         self.failures = dict.fromkeys(Action, 0)

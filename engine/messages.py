@@ -63,7 +63,7 @@ def is_compact(rows: int, longest: int, tokens: int, most_cells: int, padding: f
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class BatchPolicy:
     """How a command's rows run."""
 
     entry: Entry = Entry.EMBED
@@ -82,7 +82,7 @@ class Admit:
     """Handed-back rows continue."""
 
     rows: tuple[RowSpec, ...]
-    terms: Terms = Terms()
+    terms: BatchPolicy = BatchPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class HandedBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class StepStats:
     """Tokens and KV cells of a step, by use."""
 
     prompt: int = 0
@@ -181,8 +181,8 @@ class Tally:
     invalid_reads: int = 0  # for ended rows
     cached: int = 0  # prompt tokens from the prefix cache
 
-    def __add__(self, more: Tally) -> Tally:
-        return Tally(*(getattr(self, name) + getattr(more, name) for name in Tally.__slots__))
+    def __add__(self, more: StepStats) -> StepStats:
+        return StepStats(*(getattr(self, name) + getattr(more, name) for name in StepStats.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class StepReport:
     seconds: float
     begun: tuple[RowId, ...] = ()  # prefill
     handed_back: tuple[HandedBack, ...] = ()
-    tally: Tally = Tally()
+    tally: StepStats = StepStats()
     extracted: tuple[RowId, ...] = ()  # swapped to host
     made: float = field(default_factory=time.monotonic, compare=False)  # time.monotonic
 

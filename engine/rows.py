@@ -12,6 +12,7 @@ from engine.device import Device, Group, Rank, RowFault, RowT, StepOutcome, simi
 from engine.kv.host_store import HostStore
 from engine.messages import (
     Admit,
+    BatchPolicy,
     BatchShape,
     Cancel,
     Cause,
@@ -23,8 +24,7 @@ from engine.messages import (
     RowSpec,
     RowUpdate,
     StepReport,
-    Tally,
-    Terms,
+    StepStats,
 )
 
 
@@ -61,7 +61,7 @@ class RowTable(Generic[RowT]):
         self.updates: list[RowUpdate] = []
         self.begun: tuple[RowId, ...] = ()  # prefill
         self.extracted: tuple[RowId, ...] = ()  # to host
-        self.tally = Tally()
+        self.tally = StepStats()
 
     def take_handed_back(self) -> tuple[HandedBack, ...]:
         """Since the last call."""
@@ -93,7 +93,7 @@ class RowTable(Generic[RowT]):
 
     # In
 
-    def admit(self, specs: Iterable[RowSpec], terms: Terms = Terms()) -> None:  # noqa: B008 (frozen)
+    def admit(self, specs: Iterable[RowSpec], terms: BatchPolicy = BatchPolicy()) -> None:  # noqa: B008 (frozen)
         """Handed-back rows continue."""
         group = Group(terms)
         unread: list[RowT] = []
@@ -108,7 +108,7 @@ class RowTable(Generic[RowT]):
         for part in self._read_together(unread, terms):
             self.queue_unread(part)
 
-    def _read_together(self, unread: list[RowT], terms: Terms) -> Iterable[list[RowT]]:
+    def _read_together(self, unread: list[RowT], terms: BatchPolicy) -> Iterable[list[RowT]]:
         if terms.entry is Entry.EMBED_BLOCKING:
             return [[row] for row in unread]
         if not terms.closed:

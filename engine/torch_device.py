@@ -17,7 +17,7 @@ from engine.forward.shortage import refusing
 from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
-from engine.messages import RowSpec, RowUpdate, Tally
+from engine.messages import RowSpec, RowUpdate, StepStats
 from engine.row import Row
 from engine.sampling import sampler as sampling
 from engine.sampling.grammar import Grammars, Matcher
@@ -110,7 +110,7 @@ class TorchDevice:
             self._blocks.clear()
             raise
 
-    def launch_chunk(self, rows: Sequence[Row]) -> Tally:
+    def launch_chunk(self, rows: Sequence[Row]) -> StepStats:
         try:
             with self._refusing(), self._stream.working():
                 if self.prefill is None:
@@ -143,7 +143,7 @@ class TorchDevice:
             self.prefill = None
         for done in ended:
             done.row.kv = done.kv
-        return accept(rows, choices, Tally(generated=len(rows)), read=rows)
+        return accept(rows, choices, StepStats(generated=len(rows)), read=rows)
 
     def settle(self) -> StepOutcome[Row]:
         with self._refusing():

@@ -69,7 +69,7 @@ REPLACEMENT = "\ufffd"  # for invalid bytes
 LONGEST_WAIT = 64  # tokens until invalid bytes are shown; decoding them again each time would take quadratic time
 
 
-class Decoder(Protocol):
+class TextDecoder(Protocol):
     """Part of models.text.Text."""
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -79,7 +79,7 @@ class Decoder(Protocol):
 class TextStream:
     """The joined pieces equal the whole decoding, but for an incomplete last character."""
 
-    def __init__(self, text: Decoder) -> None:
+    def __init__(self, text: TextDecoder) -> None:
         self._text = text
         self._ids: list[int] = []
         self._shown = 0  # ids [0, shown) are out

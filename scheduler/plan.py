@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.messages import Admit, RowUpdate, Terms
+from engine.messages import Admit, BatchPolicy, RowUpdate
 from scheduler.request import Request
 from scheduler.stream import join_updates
 
@@ -20,7 +20,7 @@ class Returns(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Plan:
     requests: tuple[Request, ...]
-    terms: Terms = Terms()
+    terms: BatchPolicy = BatchPolicy()
     returns: Returns = Returns.ROW_END
     estimate: float = 0.0  # seconds, 0 if unknown
 

@@ -14,7 +14,7 @@ from runpy import run_path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from engine.messages import Entry, Overflow, Terms
+from engine.messages import BatchPolicy, Entry, Overflow
 from models.errors import StrategyError
 from scheduler.plan import Returns
 
@@ -47,11 +47,11 @@ def _run_file(file: Path) -> SimpleNamespace:
     return SimpleNamespace(**run_path(str(file)))
 
 
-EMBED = Terms()
-EMBED_BLOCKING = Terms(entry=Entry.EMBED_BLOCKING)
-SHAPE = Terms(entry=Entry.SHAPE)
-CLOSED = Terms(closed=True)
-CLOSED_SPLIT = Terms(closed=True, overflow=Overflow.SPLIT)
+EMBED = BatchPolicy()
+EMBED_BLOCKING = BatchPolicy(entry=Entry.EMBED_BLOCKING)
+SHAPE = BatchPolicy(entry=Entry.SHAPE)
+CLOSED = BatchPolicy(closed=True)
+CLOSED_SPLIT = BatchPolicy(closed=True, overflow=Overflow.SPLIT)
 
 
 class Length(StrEnum):
@@ -70,7 +70,7 @@ class Strategy:
     length: str = Length.NONE
     order: str | OrderFactory = "fcfs"
     batching: str | BatcherFactory = "join"
-    refill: Terms = EMBED
+    refill: BatchPolicy = EMBED
     slices: bool = False  # of `slice_length`
     returns: Returns = Returns.ROW_END
     placement: str = "idle-first"

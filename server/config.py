@@ -18,8 +18,8 @@ from models.network.quantization import QUANTIZATIONS, Kernels
 from models.options import Count, Natural, NonNegative, Positive, option
 from scheduler.options import Ordering, Scheduling
 from scheduler.strategy import STRATEGIES, Length
-from server.settings import ConfigError, load_settings
 from server.lengths.instruction import InstructionSplit
+from server.settings import ConfigError, load_settings
 
 __all__ = ["ConfigError", "FrontConfig", "GatewayConfig", "ServeConfig", "load_config"]
 
@@ -76,7 +76,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class MemorySize:
     """Size: what decides how much memory a model takes."""
 
     device: str = option("auto", choices=lambda: (*DEVICES, "virtual:PRESET"), check=_check_device)
@@ -190,7 +190,7 @@ class Admission:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class AnswerSettings:
     """Answers: what requests may ask for."""
 
     max_file_bytes: Annotated[int, Meta(ge=1024)] = option(100 * 1024 * 1024)
@@ -216,7 +216,7 @@ class Answers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Access:
+class AccessSettings:
     """Access: keys, and pages in browsers."""
 
     api_key: tuple[str, ...] = option((), secret=True)
@@ -276,12 +276,12 @@ class Observation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontConfig(Observation, Listening, Access, Admission, Recording, StrategyChoice):
+class FrontConfig(Observation, Listening, AccessSettings, Admission, Recording, StrategyChoice):
     """Settings of every server and gateway. Durations are seconds, sizes bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig(FrontConfig, Answers, LengthPrediction, Scheduling, Execution, Size, Model):
+class ServeConfig(FrontConfig, AnswerSettings, LengthPrediction, Scheduling, Execution, MemorySize, Model):
     """All settings of `lengthwise serve`."""
 
 

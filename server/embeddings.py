@@ -21,7 +21,7 @@ Ids: TypeAlias = tuple[int, ...]
 FloatMatrix: TypeAlias = NDArray[np.float32]
 
 
-class Refused(Refusal):
+class EmbeddingRefused(Refusal):
     """The client's error at the input `place`; None concerns all, or `dimensions`."""
 
     def __init__(
@@ -47,24 +47,24 @@ class EmbeddingWorker:
         for place, ids in enumerate(found):
             if len(ids) > most:
                 message = f"has {len(ids)} tokens, but {self._name} reads {most}; shorten it"
-                raise Refused(message, place, "context_length_exceeded")
+                raise EmbeddingRefused(message, place, "context_length_exceeded")
             if min(ids, default=0) < 0 or max(ids, default=0) > last:
                 told = f"has the token {max(ids)}, but " if isinstance(inputs[place], str) else ""
-                raise Refused(f"{told}token ids of {self._name} go from 0 to {last}", place)
+                raise EmbeddingRefused(f"{told}token ids of {self._name} go from 0 to {last}", place)
         return found
 
     def embed(self, ids: Sequence[Ids], dimensions: int | None) -> FloatMatrix:
         """Token ids -> (n, dim). Raises Refused."""
         if (dimensions or 0) > self._network.dimensions:
-            raise Refused(f"{self._name} has {self._network.dimensions}; ask for fewer", about_dimensions=True)
+            raise EmbeddingRefused(f"{self._name} has {self._network.dimensions}; ask for fewer", about_dimensions=True)
         return self._network.encode_ids(ids, dimensions)
 
 
 def make_embedding_worker(model: str, device: str) -> EmbeddingWorker:
     """`device` is the executors' --device."""
     from models.catalog.catalog import Catalog  # torch in this process only
-    from server.predictor_cores import run_beside_executors
     from server.lengths.process import load_embedder
+    from server.predictor_cores import run_beside_executors
 
     run_beside_executors(device)
     return EmbeddingWorker(load_embedder(Catalog().resolve(model), WHOLE), Path(model).name)
@@ -105,7 +105,7 @@ class TextEmbedder:
             tokens = sum(map(len, ids))
             if tokens > most_tokens:
                 message = f"has {tokens} tokens, and a request may have {most_tokens}; send fewer at a time"
-                raise Refused(message, code="too_many_tokens")
+                raise EmbeddingRefused(message, code="too_many_tokens")
             order = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # little padding
             rows = [
                 await self._process.ask("embed", piece, dimensions)
@@ -121,9 +121,9 @@ class TextEmbedder:
         for begin, piece in _pieces(inputs, PIECE_LETTERS):
             try:
                 ids += await self._process.ask("read", piece)
-            except Refused as refused:
+            except EmbeddingRefused as refused:
                 place = None if refused.place is None else begin + refused.place
-                raise Refused(refused.message, place, refused.code) from None
+                raise EmbeddingRefused(refused.message, place, refused.code) from None
         return ids
 
     @contextmanager

@@ -159,12 +159,22 @@ asyncio.run(serve())"""
 
 def test_no_module_leads_back_to_itself() -> None:
     paths = {module_name(path): path for package in PACKAGES for path in sources(package)}
+    paths["lengthwise"] = ROOT / "lengthwise.py"
 
     def leads_to(name: str) -> set[str]:
         found = {part for one in imports(paths[name]) for part in (one, one.rpartition(".")[0])}
         return found & paths.keys() - {name}
 
     TopologicalSorter({name: leads_to(name) for name in paths}).prepare()  # raises CycleError, which names the modules
+
+
+def test_no_two_folders_of_the_server_import_each_other() -> None:
+    def folder(module: str) -> str | None:
+        return module.split(".")[1] if module.startswith("server.") and module.count(".") > 1 else None
+
+    pairs = {(folder(module_name(path)), folder(one)) for path in sources("server") for one in imports(path)}
+    own = {(a, b) for a, b in pairs if a and b and a != b}
+    assert not {(a, b) for a, b in own if (b, a) in own}
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 
 from engine.messages import ExecutorDied, FinishReason
-from server.dashboard.feed import Feed
-from server.dashboard.scene import Scene
 from server.access import Access
+from server.dashboard.feed import Feed
+from server.dashboard.scene import DashboardState
 from server.http.front import Front
 from server.keys import Keyring
 from tests.browser import CHROMIUM, Page, opened_page
@@ -102,7 +102,7 @@ async def test_a_request_of_the_queue_is_told_why_it_waits(browser: str) -> None
     feed = Feed()
     async with live_server(feed=feed) as live, opened_page(browser) as page:
         dispatcher = live.dispatcher
-        feed.show(Scene(dispatcher, "fake", "baton-pd", 256))
+        feed.show(DashboardState(dispatcher, "fake", "baton-pd", 256))
         dispatcher.pause = 0
         dispatcher.waits.wait = lambda request: 1.25  # type: ignore[method-assign]
         calls = []

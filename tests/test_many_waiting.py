@@ -18,8 +18,8 @@ import pytest
 from engine.sampling.params import SamplingParams
 from scheduler.request import Request
 from server.api.output.sse import LOOKS, PlaceNotes, look_often
-from server.config import load_config
 from server.composition.app import open_service
+from server.config import load_config
 from server.http.service import Service
 from server.process.life import listen, shorten_pauses
 

@@ -20,13 +20,13 @@ import orjson
 import pytest
 
 from scheduler.clock import background
-from server.config import GatewayConfig, load_config
+from server.access import Access
 from server.composition.app import open_service
 from server.composition.gateway import open_gateway
-from server.access import Access
+from server.config import GatewayConfig, load_config
 from server.http.front import OPEN, Front
-from server.keys import Keyring
 from server.http.listener import LINGER
+from server.keys import Keyring
 from server.process.life import listen, shorten_pauses
 from tests import tiny
 from tests.server.gateway.test_hostile import Hostile, plain

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from engine.sampling.params import SamplingParams
 from scheduler.request import Failure, State
-from server.config import load_config
 from server.composition.app import open_service
+from server.config import load_config
 
 
 async def test_no_thread_outlives_its_service(tiny_folder: Path) -> None:

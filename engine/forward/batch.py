@@ -12,7 +12,7 @@ from engine.device import HEADROOM
 from engine.forward.graphs import DecodeGraphs
 from engine.kv.arena import ArenaFull, KvArena
 from engine.kv.row_kv import RowKv
-from engine.messages import BatchShape, Tally
+from engine.messages import BatchShape, StepStats
 from engine.row import Row
 from engine.transfer import send
 from models.network.loader import LoadedModel
@@ -156,14 +156,14 @@ class RunningBatch:
             self._graphs.release()
         self.arena.resize(capacity_tokens)
 
-    def reads(self) -> Tally:
+    def reads(self) -> StepStats:
         """Cells of the latest step, before rows change."""
         lengths, window = self.arena.lengths, self.arena.window
         apart = self._model.reads_exactly or self._graphs is not None
         read = [self.arena.end - origin if apart else window for origin in self.arena.origins]
         live = [place for place, row in enumerate(self.rows) if not row.ended]
         by_live = sum(read[place] for place in live)
-        return Tally(
+        return StepStats(
             reads=sum(read),
             pad_reads=by_live - sum(lengths[place] for place in live),
             invalid_reads=sum(read) - by_live,

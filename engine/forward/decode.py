@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.device import OutOfMemoryError, StepOutcome
 from engine.forward.batch import RunningBatch
 from engine.forward.shortage import refusing
-from engine.messages import RowUpdate, Tally
+from engine.messages import RowUpdate, StepStats
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.sampler import Chosen, Unchosen, Unread
@@ -28,7 +28,7 @@ from engine.transfer import send
 class _Step:
     chosen: Chosen
     width: int
-    computed: Tally  # without its own tokens
+    computed: StepStats  # without its own tokens
 
 
 class Decode:
@@ -68,7 +68,7 @@ class Decode:
             raise
         fed, running = [row.length for row in joining], len(self._batch) - len(joining)
         pad = max(fed) * len(self._batch) - sum(fed) - running
-        step = _Step(chosen, len(self._batch), Tally(prompt=sum(fed), pad=pad))
+        step = _Step(chosen, len(self._batch), StepStats(prompt=sum(fed), pad=pad))
         return _taken(step, _places(chosen.rows), choices)
 
     def _begun(self) -> tuple[_Step | None, dict[Row, int]]:
@@ -142,12 +142,12 @@ def _places(rows: Sequence[Row]) -> dict[Row, int]:
 
 
 def _taken(step: _Step, unread: dict[Row, int], choices: Sequence[Choice | Unchosen]) -> StepOutcome[Row]:
-    counted = Tally(generated=len(unread), invalid=step.width - len(unread))
+    counted = StepStats(generated=len(unread), invalid=step.width - len(unread))
     return accept(list(unread), [choices[place] for place in unread.values()], step.computed + counted)
 
 
 def accept(
-    rows: Sequence[Row], choices: Sequence[Choice | Unchosen], tally: Tally, read: Sequence[Row] = ()
+    rows: Sequence[Row], choices: Sequence[Choice | Unchosen], tally: StepStats, read: Sequence[Row] = ()
 ) -> StepOutcome[Row]:
     """One row's failure is its own."""
     updates: list[RowUpdate] = []

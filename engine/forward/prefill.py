@@ -21,7 +21,7 @@ from torch import Tensor
 from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
-from engine.messages import RowId, Tally
+from engine.messages import RowId, StepStats
 from engine.row import Row
 from engine.sampling.sampler import score, token_logprobs
 from engine.transfer import send
@@ -57,7 +57,7 @@ class Prefill:
         self.rows: list[Row] = sorted(rows, key=lambda row: -row.length)
         for row in self.rows:
             row.prompt_logprobs = None  # recomputed
-        self.tally = Tally()
+        self.tally = StepStats()
         self._contexts = [row.tokens for row in self.rows]
         self._ended: list[Prefilled] = []
         kv, count = model.kv, len(self.rows)
@@ -105,7 +105,7 @@ class Prefill:
         for row, columns, lines in zip(self.rows, wanted, logits, strict=True):
             self._note_prompt(row, columns, lines)
         read = sum(min(length, end) - begin for length in lengths)
-        self.tally = Tally(prompt=read, pad=len(lengths) * (end - begin) - read, cached=self._copied)
+        self.tally = StepStats(prompt=read, pad=len(lengths) * (end - begin) - read, cached=self._copied)
         self._copied = 0
         still = sum(length > end for length in lengths)
         self._ended = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.device import DeviceRow
-from engine.messages import BatchShape, FinishReason, RowSpec, RowUpdate, Tally
+from engine.messages import BatchShape, FinishReason, RowSpec, RowUpdate, StepStats
 
 TOKEN = 0  # never read
 
@@ -131,14 +131,14 @@ class SimulatedBatch:
         made = max(0, self.iterations - row.since)
         row.step, row.since = min(row.step + made, row.total), row.since + made
 
-    def tally(self, iterations: int) -> Tally:
+    def tally(self, iterations: int) -> StepStats:
         """Of the next iterations, in which no row ends early."""
         live, ended = self.live, len(self) - self.live
         grown = iterations * (iterations + 1) // 2  # reads of new columns
         reads = iterations * self.cells + len(self) * grown
         own = iterations * (self._found.own + live * self.iterations) + live * grown
         invalid = ended * (iterations * self.window + grown) if self._reads_padding else reads - own
-        return Tally(
+        return StepStats(
             generated=live * iterations,
             invalid=ended * iterations,
             reads=reads,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from engine.device import Action, StepOutcome
 from engine.kv.prefix_cache import PrefixCache
-from engine.messages import RowSpec, RowUpdate, Tally
+from engine.messages import RowSpec, RowUpdate, StepStats
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.machine import Cost, Work
 
@@ -82,7 +82,7 @@ class SimulatedDevice:
         iterations, columns = int(min(most, self._iterations_to_look())), self.batch.cells / rows
         return Work(action, iterations, lambda count: copying + self._cost.decode(rows, columns, count))
 
-    def launch_chunk(self, rows: Sequence[SimulatedRow]) -> Tally:
+    def launch_chunk(self, rows: Sequence[SimulatedRow]) -> StepStats:
         if not self.prefilling:
             self.prefilling = sorted(rows, key=lambda row: -row.length)
             prompts = [(row.prompt, row.cache_scope) for row in self.prefilling]
@@ -90,7 +90,7 @@ class SimulatedDevice:
             self._kept = self._read = self._prefixes.chunk * len(found[0])
             for row in rows:
                 row.cached_prompt = self._kept
-        return Tally()
+        return StepStats()
 
     def _chunk_end(self) -> int:
         chunk = self._prefixes.chunk
@@ -112,7 +112,7 @@ class SimulatedDevice:
         read = sum(min(row.length, end) - begin for row in rows)
         cached = len(rows) * self._kept if begin == self._kept else 0
         ended = [row for row in rows if row.length <= end]
-        tally = Tally(prompt=read, pad=len(rows) * (end - begin) - read, generated=len(ended), cached=cached)
+        tally = StepStats(prompt=read, pad=len(rows) * (end - begin) - read, generated=len(ended), cached=cached)
         self._read, self.prefilling = end, [row for row in rows if row.length > end]
         for row in ended:
             self._prefixes.keep(row.prompt, row.cache_scope, _block)
@@ -127,7 +127,7 @@ class SimulatedDevice:
         running, live = len(self.batch), self.batch.live
         lengths = [row.length for row in rows]
         pad = (running + len(rows)) * max(lengths) - sum(lengths) - running
-        tally = Tally(prompt=sum(lengths), pad=pad, generated=live + len(rows), invalid=running - live)
+        tally = StepStats(prompt=sum(lengths), pad=pad, generated=live + len(rows), invalid=running - live)
         self.batch.enter(rows)
         return StepOutcome([row.report() for row in rows] + self._look(), tally=tally)
 

@@ -10,7 +10,7 @@ from engine.device import HEADROOM, Action
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import PrefixCache
 from engine.lifecycle import Lifecycle
-from engine.messages import Admit, Command, Deliver, ExecutorInfo, Stop, Tally
+from engine.messages import Admit, Command, Deliver, ExecutorInfo, StepStats, Stop
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.device import SimulatedDevice
 from engine.simulated.machine import Cost, Pace, Work, keep_pace
@@ -129,7 +129,7 @@ class SimulatedExecutor:
     def _report(self, seconds: float) -> None:
         report = self._table.report(self.info.index, self._turns, seconds)
         emptied = self._table.idle and report.shape != self._shape
-        if seconds or report.updates or report.begun or report.handed_back or report.tally != Tally() or emptied:
+        if seconds or report.updates or report.begun or report.handed_back or report.tally != StepStats() or emptied:
             self._shape = report.shape
             self._table.clear()
             self._deliver(report)

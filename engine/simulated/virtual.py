@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from engine.device import Action, RowFault, StepOutcome
 from engine.kv.prefix_cache import PrefixCache
-from engine.messages import RowSpec, RowUpdate, Tally
+from engine.messages import RowSpec, RowUpdate, StepStats
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.device import SimulatedDevice
 from engine.simulated.machine import Cost
@@ -55,7 +55,7 @@ class VirtualDevice(SimulatedDevice):
             self._under_way = 0
         super().insert(row, lasting=lasting)
 
-    def launch_chunk(self, rows: Sequence[SimulatedRow]) -> Tally:
+    def launch_chunk(self, rows: Sequence[SimulatedRow]) -> StepStats:
         """Delays the step beside it by its own time."""
         launched, now = super().launch_chunk(rows), self._clock()
         seconds = self.work(Action.PREFILL, (), 1).seconds

@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.client.request import LoadPrompt
 from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.flags import LoadFlags
-from loadgen.workload.lengths import TRACES, Lengths, load_trace
+from loadgen.workload.lengths import TRACES, RequestLengths, load_trace
 from loadgen.workload.requests import Workload
 from loadgen.workload.requests import load as load_requests
 from loadgen.workload.sample import Count, load_vocabulary
@@ -21,7 +21,7 @@ RATE = 20.0  # requests/s by default: SCLS's
 OWN_TIMES = 1_000_000  # requests at most at a trace's own times
 
 
-def simulated_load(flags: LoadFlags) -> list[Lengths]:
+def simulated_load(flags: LoadFlags) -> list[RequestLengths]:
     """In order of arrival: rate x duration requests, or as many as a trace has; at its own times, `duration` seconds
     of it. Raises UserError.
     """
@@ -34,19 +34,21 @@ def simulated_load(flags: LoadFlags) -> list[Lengths]:
     return draw_arrivals(requests, rate, flags.burstiness, flags.seed)
 
 
-def draw_arrivals(requests: Sequence[Lengths], rate: float, burstiness: float, seed: int) -> list[Lengths]:
+def draw_arrivals(
+    requests: Sequence[RequestLengths], rate: float, burstiness: float, seed: int
+) -> list[RequestLengths]:
     """`rate` a second."""
     times = arrival_times(Arrivals(rate, burstiness), len(requests), np.random.default_rng(seed))
     return [replace(one, arrival=float(time)) for one, time in zip(requests, times, strict=True)]
 
 
-def task_lengths(count: int, seed: int, longest: int) -> list[Lengths]:
+def task_lengths(count: int, seed: int, longest: int) -> list[RequestLengths]:
     """Built-in tasks, prompts and answers of at most `longest` tokens."""
     workload = Workload(max_input_len=longest, max_output_len=longest)
     return _lengths(workload, count, seed)
 
 
-def fit_load(requests: Sequence[Lengths], longest: int) -> tuple[list[Lengths], int, int]:
+def fit_load(requests: Sequence[RequestLengths], longest: int) -> tuple[list[RequestLengths], int, int]:
     """Cut to `longest` tokens as `--max-model-len` does: requests, answers cut, and prompts left out. Raises UserError
     when none is left.
     """
@@ -63,7 +65,7 @@ def is_timed(workload: Workload) -> bool:
     return workload.dataset_name in TRACES
 
 
-def _lengths(workload: Workload, requests: int, seed: int) -> list[Lengths]:
+def _lengths(workload: Workload, requests: int, seed: int) -> list[RequestLengths]:
     workload.refuse()
     if is_timed(workload):  # no prompts are needed
         return load_trace(workload.file, workload.dataset_name, workload.cut(requests))
@@ -73,6 +75,6 @@ def _lengths(workload: Workload, requests: int, seed: int) -> list[Lengths]:
     return [_length(prompt, count) for prompt in load_requests(known, requests, seed)]
 
 
-def _length(prompt: LoadPrompt, count: Count) -> Lengths:
+def _length(prompt: LoadPrompt, count: Count) -> RequestLengths:
     read = len(prompt.tokens) or sum(count(message["content"]) for message in prompt.messages)
-    return Lengths(prompt.arrival, max(1, read), prompt.replay_tokens or prompt.max_tokens or 1)
+    return RequestLengths(prompt.arrival, max(1, read), prompt.replay_tokens or prompt.max_tokens or 1)

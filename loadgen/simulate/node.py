@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from engine.kv.host_store import HostStore
 from engine.kv.prefix_cache import CHUNK, PrefixCache
-from engine.messages import ExecutorInfo, Report, StepReport, Tally
+from engine.messages import ExecutorInfo, Report, StepReport, StepStats
 from engine.sampling.params import SamplingParams
 from engine.simulated.batch import SimulatedKv, SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
@@ -52,7 +52,7 @@ class WorkerRecord:
     prefill: float  # seconds
     decode: float  # seconds
     row_decode: float  # summed over rows; divided by `decode`, the mean batch size
-    tally: Tally
+    tally: StepStats
 
 
 class Node:
@@ -68,7 +68,7 @@ class Node:
         self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
         prefixes = self._prefixes.length
         self._dispatcher = Dispatcher(parts, self._executors, clock, kept_prefix=prefixes)
-        self._tallies = [Tally()] * machine.workers
+        self._tallies = [StepStats()] * machine.workers
         self._runs_ahead = machine.runs_ahead
         self._changed = False  # since the last decisions
         self._wake = math.inf

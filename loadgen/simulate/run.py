@@ -20,7 +20,7 @@ from loadgen.simulate.prediction import choose_prediction, read_lengths
 from loadgen.simulate.report import Axis, Ran
 from loadgen.simulate.simulation import Figures, Simulation, fit_parts, measure_simulation, prices_of, simulate
 from loadgen.turns import collect
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars, say
 from scheduler.assembly import find_strategies
@@ -43,7 +43,7 @@ class Trace:
 
     flags: SimulateFlags
     machine: Machine
-    load: list[Lengths]
+    load: list[RequestLengths]
     answers_cut: int  # by the machine's size
     prompts_left_out: int  # no room for an answer
 

@@ -22,7 +22,7 @@ from loadgen.bench.measures import divide, judge, spread
 from loadgen.client.request import Foretold
 from loadgen.simulate.node import Node, Router, VirtualClock, WorkerRecord
 from loadgen.simulate.prediction import Predict, split_forecast
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
@@ -84,7 +84,7 @@ Watch = Callable[[int], None]  # called with the number of ended requests
 def simulate(
     parts: SchedulerParts,
     machine: Machine,
-    trace: Sequence[Lengths],
+    trace: Sequence[RequestLengths],
     max_tokens: int | None = None,
     watch: Watch | None = None,
     predict: Predict | None = None,
@@ -127,7 +127,7 @@ def simulate(
     ).run()
 
 
-def _refuse_long(trace: Sequence[Lengths], most: int, max_tokens: int) -> None:
+def _refuse_long(trace: Sequence[RequestLengths], most: int, max_tokens: int) -> None:
     longest = max(trace, key=lambda one: one.input_length + min(one.output_length, max_tokens))
     if longest.input_length + min(longest.output_length, max_tokens) > most:
         raise UserError(
@@ -155,7 +155,7 @@ class _Simulator:
     clock: VirtualClock
     nodes: Sequence[Node]
     router: Router
-    trace: Sequence[Lengths]
+    trace: Sequence[RequestLengths]
     max_tokens: int
     watch: Watch | None
     predict: Predict | None

@@ -18,7 +18,7 @@ from loadgen.console import TABLES, show_table, tabulate
 from loadgen.result_file import Json
 from loadgen.simulate.prediction import SimulatedPrediction, choose_prediction, replay_forecasts
 from loadgen.simulate.simulation import Figures, Served, fit_parts, measure_latencies, simulate
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import BatchLimits
@@ -204,7 +204,7 @@ def play(replay: Replay, setting: WhatIfSetting, name: str) -> tuple[Served, ...
     known = [one.predicted_length for one in replay.recorded]
     predict = choose_prediction(strategy, replay_forecasts(known) if replay.predicted else GUESSED.source(seed=0))
     parts = fit_parts(strategy, limits, machine, setting.prices)
-    trace = [Lengths(one.arrival, one.input_length, one.output_length) for one in replay.recorded]
+    trace = [RequestLengths(one.arrival, one.input_length, one.output_length) for one in replay.recorded]
     return simulate(parts, machine, trace, min(replay.max_tokens, machine.context_length), predict=predict).requests
 
 

@@ -83,7 +83,7 @@ Tokens: TypeAlias = Annotated[float, Meta(ge=0, le=10_000_000)]  # some files ha
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class RequestLengths:
     """Seconds after the start, tokens, and the sender."""
 
     arrival: float
@@ -103,14 +103,14 @@ class Format:
     per_second: float = 1.0  # of numeric times
     foreign: str | None = None  # only in Qwen-Bailian's rows
 
-    def read(self, path: Path) -> Iterator[Lengths]:
+    def read(self, path: Path) -> Iterator[RequestLengths]:
         """By the trace's own clock; raises UserError."""
         time, prompt, answer, *_ = self.columns
         for line, row in self.rows(path, self.columns):
             if self.foreign in row:
                 raise at(path, line, f"has {self.foreign}: its times are seconds, so name it qwen-bailian")
             parent = str(row.get("parent_chat_id", NO_PARENT))
-            yield Lengths(
+            yield RequestLengths(
                 _seconds(path, line, time, row[time], self.per_second),
                 _tokens(path, line, prompt, row[prompt]),
                 _tokens(path, line, answer, row[answer]),
@@ -180,7 +180,7 @@ class Cut:
 WHOLE = Cut()
 
 
-def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[Lengths]:
+def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[RequestLengths]:
     """In order of arrival; `kind` is a name in TRACES, or None to recognize it. The whole file is checked; failed
     requests (no tokens) are left out and counted. Raises UserError, also for an empty cut.
     """

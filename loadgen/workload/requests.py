@@ -13,7 +13,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from loadgen.client.request import LoadPrompt
-from loadgen.workload.lengths import TRACES, Cut, Lengths, clip, load_trace
+from loadgen.workload.lengths import TRACES, Cut, RequestLengths, clip, load_trace
 from loadgen.workload.sample import VOCABULARY, Sample, Vocabulary, fits, load_vocabulary, read_jsonl, read_sharegpt
 from loadgen.workload.tasks import read_material
 from loadgen.workload.tasks import samples as draw_samples
@@ -124,7 +124,7 @@ def _random(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.
         return clip(rng.randint(max(1, math.floor(mean * (1 - ratio))), max(1, math.ceil(mean * (1 + ratio)))), most)
 
     means = (asked.random_input_len, asked.max_input_len), (asked.random_output_len, asked.max_output_len)
-    lengths = (Lengths(0.0, draw(*means[0]), draw(*means[1])) for _ in range(requests))
+    lengths = (RequestLengths(0.0, draw(*means[0]), draw(*means[1])) for _ in range(requests))
     return _of_tokens(lengths, asked, vocabulary, rng)
 
 
@@ -133,7 +133,7 @@ def _trace(asked: Workload, requests: int, vocabulary: Vocabulary, rng: random.R
 
 
 def _of_tokens(
-    lengths: Iterable[Lengths], asked: Workload, vocabulary: Vocabulary, rng: random.Random
+    lengths: Iterable[RequestLengths], asked: Workload, vocabulary: Vocabulary, rng: random.Random
 ) -> list[LoadPrompt]:
     ids = list(vocabulary.ids)
     rng.shuffle(ids)

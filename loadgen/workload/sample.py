@@ -52,7 +52,7 @@ class Sample:
         return round(count(self.reference) * self.stretch) + 1 if self.reference else None
 
 
-class Line(msgspec.Struct):
+class SampleLine(msgspec.Struct):
     """Of a `jsonl` file."""
 
     instruction: str | None = None
@@ -66,7 +66,7 @@ def read_jsonl(path: Path, *, need_reference: bool) -> list[Sample]:
     `input`.
     """
     samples = []
-    for number, line in json_lines(path, Line):
+    for number, line in json_lines(path, SampleLine):
         text = "\n\n".join(line.turns or ()) or line.input or ""
         samples.append(Sample(path.stem, line.instruction or "", text, line.reference or ""))
         if not (line.instruction or text):
@@ -83,7 +83,7 @@ LEAST, LONGEST = 4, 1024  # tokens of questions and answers, and of questions at
 HUMANS = ("human", "user")
 
 
-class Turn(msgspec.Struct, rename={"sender": "from"}):
+class SampleTurn(msgspec.Struct, rename={"sender": "from"}):
     """ShareGPT's names, or OpenAI's."""
 
     value: str | None = None
@@ -100,12 +100,12 @@ class Turn(msgspec.Struct, rename={"sender": "from"}):
         return (self.sender or self.role) in HUMANS
 
 
-class Conversation(msgspec.Struct):
+class SampleConversation(msgspec.Struct):
     """ShareGPT's."""
 
-    conversations: list[Turn] | None = None
-    conversation: list[Turn] | None = None
-    messages: list[Turn] | None = None
+    conversations: list[SampleTurn] | None = None
+    conversation: list[SampleTurn] | None = None
+    messages: list[SampleTurn] | None = None
 
     def first_exchange(self) -> Sample | None:
         """Unless blank."""
@@ -123,7 +123,7 @@ def read_sharegpt(path: Path) -> list[Sample]:
         entries = msgspec.json.decode("".join(text for _, text in text_lines(path)), type=list[msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UserError(f"{path}: is not one JSON list of conversations: {error}") from None
-    samples, decoder = list[Sample](), msgspec.json.Decoder(Conversation)
+    samples, decoder = list[Sample](), msgspec.json.Decoder(SampleConversation)
     for entry in entries:
         with suppress(msgspec.MsgspecError, RecursionError):
             if (sample := decoder.decode(entry).first_exchange()) is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from engine.messages import MOST_PADDING, NEVER, Cause, RowId, Terms
+from engine.messages import MOST_PADDING, NEVER, BatchPolicy, Cause, RowId
 from models.errors import StrategyError
 from scheduler.batching.memory import Memory
 from scheduler.options import Scheduling
@@ -79,7 +79,7 @@ class BatcherParts:
     new_queue: Callable[[], RankedQueue]
     memory: Memory
     limits: BatchLimits
-    terms: Terms
+    terms: BatchPolicy
     returns: Returns
     machine: MachineModel = field(default_factory=MachineModel)
     estimator: ServingTime | None = None  # None where unused

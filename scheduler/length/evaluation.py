@@ -171,7 +171,7 @@ FRESH_SHARE = 0.5  # share of held-out answers unknown to the forest in use, fro
 DECIMALS = 3  # an embedding varies slightly with its batch
 
 
-class Contestant(StrEnum):
+class PredictorContestant(StrEnum):
     """In order of preference."""
 
     NEW = "new forest"
@@ -181,11 +181,11 @@ class Contestant(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    errors: Mapping[Contestant, float]  # mean absolute, in tokens
+    errors: Mapping[PredictorContestant, float]  # mean absolute, in tokens
     rows: int
 
     @property
-    def winner(self) -> Contestant:
+    def winner(self) -> PredictorContestant:
         return min(self.errors, key=lambda one: self.errors[one])
 
 
@@ -200,10 +200,10 @@ def judge(held_out: Examples, predicted: NDArray[np.float32], old: Forest | None
         else:
             old = None
     answers = held_out.where(judges)
-    predictions = {Contestant.NEW: predicted[judges]}
+    predictions = {PredictorContestant.NEW: predicted[judges]}
     if old is not None:
-        predictions[Contestant.OLD] = old.predict(answers.features)
-    predictions[Contestant.PLAIN] = answers.features[:, -1]
+        predictions[PredictorContestant.OLD] = old.predict(answers.features)
+    predictions[PredictorContestant.PLAIN] = answers.features[:, -1]
     errors = {one: float(np.abs(lengths - answers.lengths).mean()) for one, lengths in predictions.items()}
     return Contest(errors, len(answers))
 

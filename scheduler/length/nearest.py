@@ -16,7 +16,7 @@ MOST = 20.0  # largest exponent of a similarity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nearest:
+class NearestPrompts:
     """A word weighs more the more its answers' lengths agree."""
 
     lengths: NDArray[np.float32]
@@ -26,7 +26,7 @@ class Nearest:
     sizes: NDArray[np.float64]  # logarithm of the tokens
 
     @classmethod
-    def of(cls, prompts: Prompts, lengths: NDArray[np.float32]) -> Nearest:
+    def of(cls, prompts: Prompts, lengths: NDArray[np.float32]) -> NearestPrompts:
         words = np.concatenate(prompts.bags).astype(np.intp)
         own = np.repeat(np.arange(len(lengths)), [len(bag) for bag in prompts.bags])
         logs = np.log(np.maximum(lengths, 1.0)).astype(np.float64)

@@ -19,7 +19,7 @@ from scheduler.length.features import LengthQuery, TokenFeatures
 from scheduler.length.forest import Examples, Forest, Growth, grow
 from scheduler.length.holders import HolderStore, holder_of
 from scheduler.length.learning import ServedRow, completed, row_error
-from scheduler.length.nearest import Nearest
+from scheduler.length.nearest import NearestPrompts
 from scheduler.length.prediction import TAILS, Estimate, LengthDistribution, Source
 from scheduler.length.words import Prompts, WordScore, bag, held_out_scores
 
@@ -175,12 +175,12 @@ class OnlineForest:
         prompts = Prompts.of([row.features for row in rows], self._features.width)
         return Answers(prompts, completed(lengths, cut), cut)
 
-    def _predictor(self, name: str) -> CalibratedForest | Nearest | None:
+    def _predictor(self, name: str) -> CalibratedForest | NearestPrompts | None:
         scope = self._scopes.get(holder_of(name), name)
         if scope is None or scope.forest is not None or len(scope.rows) < FEW:
             return None if scope is None else scope.forest
         answers = self._answers([*scope.rows][-NEAREST:])
-        return Nearest.of(answers.prompts, answers.lengths)
+        return NearestPrompts.of(answers.prompts, answers.lengths)
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """Without distributions until FEW of the scope's answers have ended."""

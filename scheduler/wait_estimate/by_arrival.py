@@ -16,7 +16,7 @@ LATEST = 1024  # answers replayed
 FEWEST_WAITED = 30  # answers that waited, for a comparison
 
 
-class Answer(NamedTuple):
+class EndedAnswer(NamedTuple):
     """Moments in seconds of the clock."""
 
     arrival: float
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ArrivalComparison:
     """Means in seconds."""
 
     answers: int
@@ -39,7 +39,7 @@ class Comparison:
     latest: float  # largest delay against order of arrival
 
 
-def compare(answers: Sequence[Answer]) -> Comparison | None:
+def compare(answers: Sequence[EndedAnswer]) -> ArrivalComparison | None:
     """None while too few answers waited."""
     count, waited = len(answers), sum(one.waited for one in answers)
     if waited < FEWEST_WAITED:
@@ -48,10 +48,10 @@ def compare(answers: Sequence[Answer]) -> Comparison | None:
     served, by_arrival = (sum(pair[which] for pair in pairs) / count for which in (0, 1))
     normalized, normalized_by_arrival = (sum(pair[which] / pair[2] for pair in pairs) / count for which in (0, 1))
     latest = max(mine - other for mine, other, _ in pairs)
-    return Comparison(count, waited, served, by_arrival, normalized, normalized_by_arrival, latest)
+    return ArrivalComparison(count, waited, served, by_arrival, normalized, normalized_by_arrival, latest)
 
 
-def _replay(answers: Sequence[Answer]) -> Iterator[tuple[Answer, float]]:
+def _replay(answers: Sequence[EndedAnswer]) -> Iterator[tuple[EndedAnswer, float]]:
     changes = sorted(
         change
         for one in answers
@@ -60,7 +60,7 @@ def _replay(answers: Sequence[Answer]) -> Iterator[tuple[Answer, float]]:
     most = max(accumulate(change[1] for change in changes))
     queue, ends, running, waiting = deque(sorted(answers)), list[float](), 0, 0
 
-    def start(now: float) -> Iterator[tuple[Answer, float]]:
+    def start(now: float) -> Iterator[tuple[EndedAnswer, float]]:
         while queue and queue[0].arrival <= now and len(ends) < (running if waiting else most):
             one = queue.popleft()
             heappush(ends, now + one.end - one.assigned)

@@ -45,7 +45,7 @@ class Expected:
         return self.point > 0.0
 
 
-class Calibration:
+class IntervalCalibration:
     def __init__(self) -> None:
         self._latest: deque[float] = deque(maxlen=RECENT)
         self._error = 0.0  # e

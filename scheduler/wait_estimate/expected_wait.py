@@ -20,10 +20,10 @@ from scheduler.clock import Clock
 from scheduler.node_router import NodeLoad
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
-from scheduler.wait_estimate.by_arrival import LATEST, Answer, Comparison, compare
-from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Calibration, Expected, Speed
+from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
+from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Expected, IntervalCalibration, Speed
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
-from scheduler.waiting.sorted_requests import Ahead
+from scheduler.waiting.sorted_requests import QueueAhead
 from scheduler.worker import Worker
 
 SHARES = ((1 - COVERAGE) / 2, 0.5, (1 + COVERAGE) / 2)  # quantiles of a length
@@ -54,9 +54,9 @@ class ExpectedWait:
         self._prices = parts.estimates.prices
         self._places = Places(self._waiting)
         self._speed = Speed(self._iteration_seconds)
-        self._calibration = Calibration()
-        self._answers = deque[Answer](maxlen=LATEST)
-        self._by_arrival: tuple[float, Comparison | None] = -inf, None  # when made
+        self._calibration = IntervalCalibration()
+        self._answers = deque[EndedAnswer](maxlen=LATEST)
+        self._by_arrival: tuple[float, ArrivalComparison | None] = -inf, None  # when made
         self._load = NodeLoad(-inf, 0.0, self._prices())
         self._stuck = False  # anything but background requests had to wait at the latest dispatch
         self._held: _Held | None = None  # valid until held rows change
@@ -81,10 +81,10 @@ class ExpectedWait:
             self._calibration.add(expected, end - expected.at)
         times, tokens = request.times, request.generated
         if tokens and times.assigned is not None and not request.in_background:
-            self._answers.append(Answer(times.arrival, times.assigned, end, tokens, expected.waits))
+            self._answers.append(EndedAnswer(times.arrival, times.assigned, end, tokens, expected.waits))
 
     @property
-    def by_arrival(self) -> Comparison | None:
+    def by_arrival(self) -> ArrivalComparison | None:
         """As of at most COMPARED seconds ago."""
         if self._now() - self._by_arrival[0] >= COMPARED:
             self._by_arrival = self._now(), compare(self._answers)
@@ -163,12 +163,12 @@ class ExpectedWait:
         unknown = middle / UNKNOWN_FACTOR, middle, min(request.sampling.max_tokens, middle * UNKNOWN_FACTOR)
         return length_interval(request) or unknown
 
-    def _token_seconds(self, ahead: Ahead, free: int) -> float | None:
+    def _token_seconds(self, ahead: QueueAhead, free: int) -> float | None:
         """None before any measurement."""
         begins_now = ahead.place < free
         return self._speed.seconds_per_token(self._rows() + ahead.place + 1 if begins_now else self._usual_rows())
 
-    def _seconds(self, ahead: Ahead, free: int) -> float | None:
+    def _seconds(self, ahead: QueueAhead, free: int) -> float | None:
         if ahead.place < free:
             return 0.0
         rows, work = self._usual_rows(), self._work_of(ahead)
@@ -182,7 +182,7 @@ class ExpectedWait:
             return 0.0
         return prices.seconds_per_token(rows / len(live), _slots(live) / len(live), self._find_held().tokens)
 
-    def _entry_seconds(self, request: Request, ahead: Ahead, free: int) -> float:
+    def _entry_seconds(self, request: Request, ahead: QueueAhead, free: int) -> float:
         held, own = self._find_held(), self._read_work(request.unread)
         if ahead.place < free:
             return self._prices().unit * (own + held.unread + self._read_work(ahead.unread, ahead.place))
@@ -193,7 +193,7 @@ class ExpectedWait:
         prices = self._prices()
         return prices.entry * prompts + prices.prompt * tokens if tokens else 0.0
 
-    def _work_of(self, ahead: Ahead) -> float | None:
+    def _work_of(self, ahead: QueueAhead) -> float | None:
         """None without a prediction or any answer."""
         typical = self._speed.mean_length
         if typical is None and ahead.unpredicted:

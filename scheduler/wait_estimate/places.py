@@ -11,7 +11,7 @@ from math import inf
 
 from scheduler.request import Request, State
 from scheduler.waiting.queue import RankedQueue
-from scheduler.waiting.sorted_requests import Ahead
+from scheduler.waiting.sorted_requests import QueueAhead
 
 FRESH = 0.25  # seconds that counted places are reused
 
@@ -23,10 +23,10 @@ class Places:
 
     def __init__(self, queue: RankedQueue) -> None:
         self._queue = queue
-        self._places: dict[Request, Ahead] = {}  # of the first FRONT
+        self._places: dict[Request, QueueAhead] = {}  # of the first FRONT
         self._counted = -inf
 
-    def ahead(self, request: Request, now: float) -> Ahead | None:
+    def ahead(self, request: Request, now: float) -> QueueAhead | None:
         """None when it does not wait."""
         if request.state is not State.WAITING:
             return None
@@ -39,7 +39,7 @@ class Places:
     def _count(self, now: float) -> None:
         if 0 <= now - self._counted < FRESH:
             return
-        self._counted, self._places, ahead = now, {}, Ahead()
+        self._counted, self._places, ahead = now, {}, QueueAhead()
         for request in islice(self._queue.ranked(now), FRONT):
             self._places[request] = ahead
             ahead = ahead.and_one(request)

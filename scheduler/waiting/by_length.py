@@ -15,7 +15,7 @@ from scheduler.request import Request
 from scheduler.serving_time.bilinear import FloatArray
 from scheduler.waiting.order import Order
 from scheduler.waiting.prices import PricesNow
-from scheduler.waiting.sorted_requests import Ahead, Key
+from scheduler.waiting.sorted_requests import Key, QueueAhead
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Arrived(Order):
 
 @dataclass(frozen=True)
 class Fcfs(Arrived):
-    def passed_by(self, before: Ahead) -> float:
+    def passed_by(self, before: QueueAhead) -> float:
         return 0.0
 
 

@@ -18,7 +18,7 @@ from scheduler.request import Request, State
 from scheduler.waiting.by_length import Aging
 from scheduler.waiting.order import Order
 from scheduler.waiting.queue import RankedQueue
-from scheduler.waiting.sorted_requests import Ahead, Key
+from scheduler.waiting.sorted_requests import Key, QueueAhead
 
 PROMPT_WEIGHT = 1.0  # w_p, of uncached tokens; the paper's
 
@@ -125,7 +125,7 @@ class Fair(Order):
         turns = merge(*(client.turns(now) for client in self._active.values()))
         return (request for *_, request in turns)
 
-    def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
+    def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
         """As if clients took turns."""
         self._settle()
         own = self._client(request)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Protocol
 
 from scheduler.request import Request
-from scheduler.waiting.sorted_requests import Ahead, Key
+from scheduler.waiting.sorted_requests import Key, QueueAhead
 
 
 class Order(Protocol):
@@ -42,10 +42,10 @@ class Order(Protocol):
         """From key order; due and background requests (second number 0) stay."""
         return in_turn
 
-    def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
+    def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
         """By what is ahead by key."""
         return by_key
 
-    def passed_by(self, before: Ahead) -> float | None:
+    def passed_by(self, before: QueueAhead) -> float | None:
         """Later tokens that may pass; None if unbounded."""
         return None

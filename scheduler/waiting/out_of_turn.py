@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
 from scheduler.request import Request, State
 from scheduler.waiting.order import Order
-from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
+from scheduler.waiting.sorted_requests import Key, QueueAhead, SortedRequests
 
 RECENT = 1024  # newcomers in the mean
 
@@ -89,7 +89,7 @@ class OutOfTurn(Order):
                 gone.add(oldest)
                 yield oldest
 
-    def ahead_of_newcomer(self, request: Request, by_key: Ahead, now: float) -> Ahead:
+    def ahead_of_newcomer(self, request: Request, by_key: QueueAhead, now: float) -> QueueAhead:
         """Cheaper ones, and what must pay for them."""
         work = work_left(request)
         if work > self._most or not self._earned:
@@ -101,14 +101,14 @@ class OutOfTurn(Order):
             return by_key
         return cheaper.and_share(rest, round(rest.place * paying / self._work_of(rest)))
 
-    def passed_by(self, before: Ahead) -> float:
+    def passed_by(self, before: QueueAhead) -> float:
         return max(0.0, self._credit + self._earned * self._work_of(before))
 
     @property
     def _most(self) -> float:
         return self._slots * self._mean
 
-    def _work_of(self, ahead: Ahead) -> float:
+    def _work_of(self, ahead: QueueAhead) -> float:
         return ahead.tokens + ahead.unpredicted * self._mean + PROMPT_TOKEN * ahead.unread
 
     def _book(self, in_turn: bool, work: float) -> None:

@@ -11,7 +11,7 @@ from scheduler.request import BACKGROUND, Request
 from scheduler.waiting.by_length import Aging
 from scheduler.waiting.deadlines import due_at
 from scheduler.waiting.order import Order
-from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
+from scheduler.waiting.sorted_requests import Key, QueueAhead, SortedRequests
 
 
 class RankedQueue(Collection[Request]):
@@ -81,17 +81,17 @@ class RankedQueue(Collection[Request]):
         self._sort(now)
         return self.order.rank(self._sorted, self._sorted.keys, now)
 
-    def ahead(self, request: Request, now: float) -> Ahead:
+    def ahead(self, request: Request, now: float) -> QueueAhead:
         """Also for newcomers."""
         self._sort(now)
         by_key = self._sorted.ahead(self._sorted.keys.get(request) or self.key(request, now))
         return self.order.ahead_of_newcomer(request, by_key, now)
 
-    def total(self) -> Ahead:
+    def total(self) -> QueueAhead:
         """Without background."""
         return self._sorted.ahead((BACKGROUND,))
 
-    def passed_by(self, before: Ahead) -> float | None:
+    def passed_by(self, before: QueueAhead) -> float | None:
         """Later work that may pass, except better priorities and due ones; None if unbounded."""
         return self.order.passed_by(before)
 

@@ -19,24 +19,24 @@ Key: TypeAlias = tuple[float, ...]  # least first, after priority
 Keys: TypeAlias = Callable[[Request, float], Key]  # (request, now)
 
 
-class Ahead(NamedTuple):
+class QueueAhead(NamedTuple):
     place: int = 0
     tokens: float = 0.0  # predicted
     unpredicted: int = 0
     unread: int = 0  # to prefill
 
-    def and_share(self, others: Ahead, number: int) -> Ahead:
+    def and_share(self, others: QueueAhead, number: int) -> QueueAhead:
         """Plus `count`, sharing tokens."""
         part = number / max(1, others.place)
         unpredicted = self.unpredicted + round(others.unpredicted * part)
         unread = self.unread + round(others.unread * part)
-        return Ahead(self.place + number, self.tokens + others.tokens * part, unpredicted, unread)
+        return QueueAhead(self.place + number, self.tokens + others.tokens * part, unpredicted, unread)
 
-    def without(self, others: Ahead) -> Ahead:
-        return Ahead(*map(sub, self, others))
+    def without(self, others: QueueAhead) -> QueueAhead:
+        return QueueAhead(*map(sub, self, others))
 
-    def and_one(self, request: Request) -> Ahead:
-        return Ahead(*map(add, self, (1, *_amounts(request))))
+    def and_one(self, request: Request) -> QueueAhead:
+        return QueueAhead(*map(add, self, (1, *_amounts(request))))
 
 
 def _amounts(request: Request) -> tuple[float, int, int]:
@@ -82,7 +82,7 @@ class SortedRequests:
         self._amounts[:, place:left] = self._amounts[:, place + 1 : left + 1]
         return True
 
-    def ahead(self, key: Key) -> Ahead:
+    def ahead(self, key: Key) -> QueueAhead:
         count = bisect_left(self._sorted, key)
         tokens, unpredicted, unread = self._amounts[:, :count].sum(axis=1).tolist()
-        return Ahead(count, tokens, int(unpredicted), int(unread))
+        return QueueAhead(count, tokens, int(unpredicted), int(unread))

@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from scheduler.request import BACKGROUND
+from server.access import ACCESS, ALL, Share
 from server.api.embeddings import EmbeddingBody, embed
 from server.api.errors import ApiError, error_body, invalid
 from server.api.generate import CHAT, COMPLETION, Endpoint
@@ -21,7 +22,6 @@ from server.api.output.reply import encode
 from server.api.register import REGISTER, Caller, Record
 from server.api.served_model import DISPATCHER, MODEL, model_name
 from server.batches.batch import LineReply
-from server.access import ACCESS, ALL, Share
 
 log = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ import msgspec
 from aiohttp import BodyPartReader, web
 from msgspec import Meta
 
+from server.access import holder_of
+from server.api.batch_asker import PATHS
 from server.api.errors import ApiError, bad_request, busy, invalid, shutting_down
 from server.api.health import LIFE
 from server.api.input.body import UNPACKED, read_body
 from server.api.limits import LIMITS, Limits
 from server.api.output.reply import json_response
 from server.api.register import read_number
-from server.api.batch_asker import PATHS
 from server.batches.batch import BatchRecord, BatchStatus, LineError
 from server.batches.batches import BATCHES, Batches, TooManyBatches
 from server.batches.files import FileObject, NoSuchFile, StoredFile
-from server.access import holder_of
 
 RETRY_AFTER = 60.0  # seconds, where there are too many batches
 

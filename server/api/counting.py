@@ -8,6 +8,7 @@ from typing import ClassVar
 import msgspec
 from aiohttp import web
 
+from server.access import client_of, holder_of
 from server.api.errors import invalid
 from server.api.input import prompts as text_prompts
 from server.api.input import schema
@@ -20,7 +21,6 @@ from server.api.output.wanted import cut_header, foresee
 from server.api.responses import read_chat
 from server.api.served_model import DISPATCHER, MODEL, ServedModel, model_name
 from server.api.ticket import TICKET
-from server.access import client_of, holder_of
 
 
 class AnyBody(msgspec.Struct, frozen=True):

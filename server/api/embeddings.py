@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from server.access import holder_of, spend_tokens
 from server.api.errors import ApiError, invalid
 from server.api.input.body import read_body
 from server.api.input.prompts import separate
@@ -19,8 +20,7 @@ from server.api.input.schema import ModelName, TokenIds, one_kind
 from server.api.output.reply import Lazy
 from server.api.output.sse import send_reply
 from server.api.served_model import unknown_model
-from server.embeddings import FloatMatrix, Ids, Refused, TextEmbedder
-from server.access import holder_of, spend_tokens
+from server.embeddings import EmbeddingRefused, FloatMatrix, Ids, TextEmbedder
 from server.worker_process import ProcessFailed
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ async def embed(body: EmbeddingBody, app: web.Application, holder: str | None) -
     inputs = _inputs(body)
     try:
         rows, tokens = await embedder.embed(inputs, body.dimensions, MOST_TOKENS)
-    except Refused as error:
+    except EmbeddingRefused as error:
         raise _bad_request(error, several=len(inputs) > 1) from None
     except ProcessFailed as error:
         log.warning("texts cannot be embedded: %s", error)
@@ -104,11 +104,11 @@ def _inputs(body: EmbeddingBody) -> Sequence[str | Ids]:
     written = separate(body.input, "input", MOST_INPUTS)
     for place, item in enumerate(written):
         if not item:
-            raise _bad_request(Refused("must not be empty", place), several=len(written) > 1)
+            raise _bad_request(EmbeddingRefused("must not be empty", place), several=len(written) > 1)
     return [item if isinstance(item, str) else tuple(item) for item in written]
 
 
-def _bad_request(refused: Refused, *, several: bool) -> ApiError:
+def _bad_request(refused: EmbeddingRefused, *, several: bool) -> ApiError:
     param = "dimensions" if refused.about_dimensions else "input"
     path = f"{param}[{refused.place}]" if several and refused.place is not None else param
     return invalid(path, refused.message, refused.code)

@@ -21,6 +21,7 @@ from engine.messages import FinishReason, RowId, RowUpdate
 from scheduler.dispatcher import Dispatcher
 from scheduler.recent import Recent
 from scheduler.request import Request
+from server.access import client_of, holder_of
 from server.api.errors import ApiError, invalid
 from server.api.output.reply import Metrics, expectation_of, json_response
 from server.api.request_status import (
@@ -34,7 +35,6 @@ from server.api.request_status import (
     measure,
 )
 from server.api.served_model import DISPATCHER
-from server.access import client_of, holder_of
 from server.request_id import request_id
 
 HISTORY = 1000  # ended calls remembered

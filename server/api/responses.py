@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec import Raw
 from msgspec.structs import astuple
 
+from server.access import holder_of
 from server.api.errors import invalid, reword_errors
 from server.api.input import responses as bodies
 from server.api.input.body import read_call
@@ -21,7 +22,6 @@ from server.api.output import responses as replies
 from server.api.output.answer import respond
 from server.api.output.reply import encode, json_response
 from server.api.served_model import MODEL
-from server.access import holder_of
 
 
 async def responses(request: web.Request) -> web.StreamResponse:

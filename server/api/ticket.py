@@ -12,16 +12,16 @@ from scheduler.dispatcher import Dispatcher, Known
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.request import Refused, Request, TooLate
+from server.access import ACCESS, ALL, HOLDER
 from server.api.errors import ApiError, busy, failure_error, shutting_down
 from server.api.health import LIFE
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.operation import OPERATION, Operation
 from server.api.register import Record
 from server.api.served_model import DISPATCHER, LENGTHS
-from server.access import ACCESS, ALL, HOLDER
 
 
-class Ticket:
+class AdmissionSlot:
     """A call's share until it is queued, and in its key's quota."""
 
     def __init__(self, request: web.Request, operation: Operation) -> None:
@@ -71,7 +71,7 @@ class Ticket:
         self._quota.leave(self._share)
 
 
-TICKET = web.RequestKey("ticket", Ticket)
+TICKET = web.RequestKey("ticket", AdmissionSlot)
 
 
 @web.middleware
@@ -84,7 +84,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         raise shutting_down()
     if operation.generates:
         await app[PENDING].turns.turn()
-    request[TICKET] = ticket = Ticket(request, operation)
+    request[TICKET] = ticket = AdmissionSlot(request, operation)
     try:
         return await handler(request)
     finally:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, Protocol
+from typing import Annotated, Literal, Protocol, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from server.access import Share
-from msgspec import Meta
 
 WINDOW = 24 * 3600  # seconds; OpenAI's only window
 

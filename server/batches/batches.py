@@ -18,10 +18,10 @@ import msgspec
 from aiohttp import web
 
 from models.files import is_disk_full
-from server.line_ends import escape_line_ends
+from server.access import Share
 from server.batches import batch as stored
 from server.batches.files import FileStore, RecordFolder, new_file_id
-from server.access import Share
+from server.line_ends import escape_line_ends
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from models.catalog.catalog import default_cache
 from models.errors import UserError
 from models.options import describe
 from server.cli.commands import chat, doctor, journal, models, profile, serve, strategy, systemd, train, whatif
-from server.settings import CommandLine
 from server.process.setup import tune_libraries
+from server.settings import CommandLine
 from server.version import VERSION
 
 

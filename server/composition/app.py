@@ -25,22 +25,22 @@ from server.api.limits import Limits
 from server.api.output.reply import FINGERPRINT
 from server.api.served_model import AnswerDefaults, ServedModel, seed_source
 from server.batches.files import hold_folder
-from server.config import NO_EMBEDDINGS, ServeConfig
 from server.cache_paths import batches_path, fetch_model
 from server.composition.loading import Loaded, load_engine, load_virtual
 from server.composition.scheduling import learn_steps, parts_for
+from server.config import NO_EMBEDDINGS, ServeConfig
 from server.dashboard.feed import Feed
-from server.dashboard.scene import Scene
+from server.dashboard.scene import DashboardState
 from server.embeddings import TIMEOUT as EMBEDDING_TIMEOUT
 from server.embeddings import TextEmbedder, make_embedding_worker
 from server.grammars import STACK
-from server.http.service import FilesPlace, Machine, Service
+from server.http.service import FilesPlace, HostMachine, Service
 from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths, PredictorContext
 from server.lengths.predictors import fetch_predictor, open_lengths, open_predictor
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, log_throughput, measure_lag
-from server.observe.metrics import Metrics
+from server.observe.metrics import MetricsCollector
 from server.process.watchdog import Watchdog
 from server.worker_process import WorkerProcess
 
@@ -56,7 +56,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     if find_virtual(config.device) is not None:
         config = replace(config, no_journal=True)  # no model's answers have filler's lengths
     relay, clock = Relay(asyncio.get_running_loop()), MonotonicClock()
-    metrics, feed = Metrics(_model_names(config)[0]), Feed()
+    metrics, feed = MetricsCollector(_model_names(config)[0]), Feed()
     async with AsyncExitStack() as stack:
         loaded, lengths = await _load_beside_predictor(stack, config, relay, clock, metrics)
         parts, steps = _build_parts(stack, config, loaded, metrics)
@@ -75,7 +75,7 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
         if loaded.grammars is not None:
             stack.enter_context(closing(loaded.grammars))
         model = _describe_model(config, loaded, stack.enter_context(ThreadPoolExecutor(1, "tokenizer")))
-        feed.show(Scene(dispatcher, model.id, config.strategy, model.context_length))
+        feed.show(DashboardState(dispatcher, model.id, config.strategy, model.context_length))
         learning = parts.estimates.batches or steps
         Gauges(metrics, dispatcher, lengths, feed, loaded.store, loaded.prefixes, learning.learner)
         if (embedder := _embedder(config)) is not None:
@@ -90,12 +90,12 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
             feed=feed,
             embedder=embedder,
             files=stack.enter_context(_files(config)),
-            machine=Machine(loaded.conditions, steps.machine.model),
+            machine=HostMachine(loaded.conditions, steps.machine.model),
         )
 
 
 async def _load_beside_predictor(
-    stack: AsyncExitStack, config: ServeConfig, relay: Relay, clock: Clock, metrics: Metrics
+    stack: AsyncExitStack, config: ServeConfig, relay: Relay, clock: Clock, metrics: MetricsCollector
 ) -> tuple[Loaded, Lengths]:
     predictor = await stack.enter_async_context(open_predictor(config))
     niced = stack.enter_context(closing(NicedProcess()))
@@ -115,7 +115,7 @@ async def _load_beside_predictor(
 
 
 def _build_parts(
-    stack: AsyncExitStack, config: ServeConfig, loaded: Loaded, metrics: Metrics
+    stack: AsyncExitStack, config: ServeConfig, loaded: Loaded, metrics: MetricsCollector
 ) -> tuple[SchedulerParts, StepLearning]:
     learner = ThreadPoolExecutor(1, "learner")
     learner.submit(int)  # start its thread now: later the system may have none

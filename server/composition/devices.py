@@ -32,8 +32,6 @@ SWAP_MEMORY_SHARE = 0.25  # of free memory, at most
 PREFIX_MEMORY_SHARE = 0.125  # of free memory for the prefix cache, without --prefix-cache-memory
 
 
-
-
 def hush_transformers() -> None:
     """Its load reports end in our errors, and its progress bars suit terminals only."""
     transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -70,8 +68,6 @@ def threads(config: ServeConfig) -> int:
 def torch_threads(config: ServeConfig, model: LoadedModel) -> int:
     """One beside compiled kernels: two spinning pools compete for cores."""
     return 1 if model.reads_exactly else threads(config)
-
-
 
 
 def context_length(config: ServeConfig, longest: int) -> int:

@@ -24,23 +24,23 @@ from scheduler.options import Ordering, Scheduling
 from scheduler.placement import idle_first, least_unread
 from scheduler.strategy import STRATEGIES
 from server.api.limits import Limits
-from server.config import ConfigError, GatewayConfig
 from server.composition.scheduling import shares_of
+from server.config import ConfigError, GatewayConfig
 from server.dashboard.feed import Feed
-from server.dashboard.scene import Scene
+from server.dashboard.scene import DashboardState
 from server.gateway.asking import BACKENDS, SESSION
 from server.gateway.backend import ROOM, Backend
 from server.gateway.meta import TABLE
 from server.gateway.operations import OPERATIONS
-from server.gateway.passage import PASSAGES, Passages
+from server.gateway.passage import PASSAGES, ProxiedCalls
 from server.gateway.probe import check_start, watch_backends
 from server.gateway.slots import Slots
-from server.keys import read_key_file
 from server.http.service import Service
+from server.keys import read_key_file
 from server.lengths.lengths import PredictorContext, open_recorded_lengths
 from server.lengths.process import NicedProcess
 from server.observe.gauges import Gauges, log_throughput, measure_lag
-from server.observe.metrics import Metrics
+from server.observe.metrics import MetricsCollector
 
 CONNECTING = 10.0  # seconds to connect to a backend
 
@@ -52,8 +52,8 @@ FIRST_SLOTS = 8  # assumed before any were counted
 @asynccontextmanager
 async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
     """Leaving ends all connections. Raises UserError."""
-    clock, passages = MonotonicClock(), Passages()
-    metrics, feed = Metrics(config.name), Feed()
+    clock, passages = MonotonicClock(), ProxiedCalls()
+    metrics, feed = MetricsCollector(config.name), Feed()
     async with AsyncExitStack() as stack:
         niced = stack.enter_context(closing(NicedProcess()))
         context = PredictorContext(
@@ -74,7 +74,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
             _parts_for(config, metrics), backends, clock, (metrics, lengths, feed, passages), patient=True
         )
         session = await stack.enter_async_context(_open_session())
-        feed.show(Scene(dispatcher, config.name, config.strategy, ROOM))
+        feed.show(DashboardState(dispatcher, config.name, config.strategy, ROOM))
         await check_start(backends, session, wait=config.wait)
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))
@@ -121,7 +121,7 @@ def keys_of(config: GatewayConfig) -> list[str | None]:
     return keys
 
 
-def _parts_for(config: GatewayConfig, metrics: Metrics) -> SchedulerParts:
+def _parts_for(config: GatewayConfig, metrics: MetricsCollector) -> SchedulerParts:
     options = Scheduling(**{one.name: getattr(config, one.name) for one in fields(Ordering)})
     limits = Batching(group_tokens=ROOM, prefill_ahead=0, options=options, max_padding=1.0, shares=shares_of(config))
     strategy = replace(STRATEGIES[config.strategy], memory="paged")  # bounded by the backend

@@ -40,10 +40,10 @@ from models.text import Text
 from scheduler.length.features import TokenFeatures
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES, Length
-from server.config import ServeConfig
-from server.composition import devices
 from server.cache_paths import fetch_model
+from server.composition import devices
 from server.composition.slots import choose_slots
+from server.config import ServeConfig
 from server.grammars import GrammarCompiler, TrialProcess, run_trials
 from server.lengths.predictors import choose_predictor
 

@@ -20,10 +20,10 @@ from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear, fit
 from scheduler.serving_time.profile_file import Profile
-from server.config import ServeConfig
-from server.composition import devices, scheduling
 from server.cache_paths import fetch_model
+from server.composition import devices, scheduling
 from server.composition.loading import join_text, load_networks
+from server.config import ServeConfig
 
 LONGEST = 2048  # tokens of measured rows by default; beyond, attention dominates and the bilinear fit suffers
 

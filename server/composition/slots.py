@@ -25,8 +25,8 @@ from models.machine import usable_cores
 from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.serving_time.profile_file import Conditions, digest, load_profile
-from server.config import ServeConfig
 from server.composition.devices import capacity_tokens, conditions_of, open_profiler, torch_threads
+from server.config import ServeConfig
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from server.api.errors import ApiError
 from server.api.limits import LIMITS
 from server.api.output.reply import encode, json_response
 from server.api.output.sse import EventStream
-from server.dashboard.scene import Scene
+from server.dashboard.scene import DashboardState
 from server.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -37,14 +37,14 @@ class Feed:
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self._interval = interval
-        self._scene: Scene | None = None  # nothing to show yet
+        self._scene: DashboardState | None = None  # nothing to show yet
         self._lost = False  # after a fault, until somebody looks again
         self.viewers = 0
         self._frame = b""
         self._ticked = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
 
-    def show(self, scene: Scene) -> None:
+    def show(self, scene: DashboardState) -> None:
         scene.begin()
         self._scene, self._lost = scene, False
 
@@ -99,7 +99,7 @@ class Feed:
         self._scene = None
         self._end()
 
-    async def _tick_on(self, scene: Scene) -> None:
+    async def _tick_on(self, scene: DashboardState) -> None:
         quiet = 0
         while True:
             await asyncio.sleep(self._interval)

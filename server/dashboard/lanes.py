@@ -18,7 +18,7 @@ MOST_KEPT = 20_000  # changes
 
 
 @dataclass(slots=True)
-class Occupant:
+class RowStages:
     lane: int
     request: Request
     # GONE before its first stage, and from its last token until the next step shows whether it keeps its slot
@@ -31,7 +31,7 @@ class Occupant:
         return request.input_length, request.generated, rounded(request.predicted_length)
 
 
-class Lanes:
+class RowTimeline:
     """Event loop only."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Lanes:
         self._executor, self._changes = executor, changes
         self._past: deque[Change] = deque(maxlen=MOST_KEPT)
         self._window = 0
-        self._occupants: dict[RowId, Occupant] = {}
+        self._occupants: dict[RowId, RowStages] = {}
         self._free: list[int] = []
         self._lanes = count()
         for request in held:
@@ -124,11 +124,11 @@ class Lanes:
     def _move(self, row_id: RowId, request: Request | None, stage: Stage, at: float) -> None:
         row = self._occupants.get(row_id)
         if row is None and request is not None:
-            row = self._occupants[row_id] = Occupant(heappop(self._free) if self._free else next(self._lanes), request)
+            row = self._occupants[row_id] = RowStages(heappop(self._free) if self._free else next(self._lanes), request)
         if row is not None:
             self._change(row, stage, at)
 
-    def _change(self, row: Occupant, stage: Stage, at: float) -> None:
+    def _change(self, row: RowStages, stage: Stage, at: float) -> None:
         if row.stage is stage:
             return
         row.stage = stage

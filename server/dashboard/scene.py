@@ -8,14 +8,14 @@ from itertools import chain
 
 import msgspec
 
-from engine.messages import ExecutorDied, FinishReason, Report, StepReport, Tally
+from engine.messages import ExecutorDied, FinishReason, Report, StepReport, StepStats
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.evaluation import can_be_judged, is_inside
 from scheduler.request import Request, State
 from scheduler.waiting.fair import service_had
 from scheduler.worker import Worker
 from server.dashboard import snapshot
-from server.dashboard.lanes import Lanes
+from server.dashboard.lanes import RowTimeline
 from server.dashboard.snapshot import rounded
 from server.version import VERSION
 
@@ -28,7 +28,7 @@ MINUTE = 60.0  # seconds of totals for new dashboards
 SECOND = 1.0  # between two totals
 
 
-class Scene:
+class DashboardState:
     """Event loop only."""
 
     def __init__(self, dispatcher: Dispatcher, model: str, strategy: str, context_length: int) -> None:
@@ -38,7 +38,7 @@ class Scene:
         self._latest: deque[snapshot.Ended] = deque(maxlen=REMEMBERED)
         self._latest_firsts: deque[snapshot.FirstToken] = deque(maxlen=REMEMBERED)
         self._moments: deque[snapshot.Moment] = deque(maxlen=int(MINUTE / SECOND))
-        self._tokens = Tally()
+        self._tokens = StepStats()
         self._ended = 0
         self._failed = 0
         self._service: Counter[str] = Counter()
@@ -50,7 +50,7 @@ class Scene:
 
     def begin(self) -> None:
         self._lanes = {
-            worker.index: Lanes(worker.index, self._changes, worker.requests.values(), self._now())
+            worker.index: RowTimeline(worker.index, self._changes, worker.requests.values(), self._now())
             for worker in self._dispatcher.workers
         }
 

@@ -7,8 +7,8 @@ from enum import IntEnum
 
 import msgspec
 
-from engine.messages import ExecutorInfo, Tally
-from scheduler.wait_estimate.by_arrival import Comparison
+from engine.messages import ExecutorInfo, StepStats
+from scheduler.wait_estimate.by_arrival import ArrivalComparison
 
 
 class Stage(IntEnum):
@@ -85,7 +85,7 @@ class ExecutorNow(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Totals(Tally):
+class Totals(StepStats):
     """Since the feed began; only differences count."""
 
     ended: int = 0
@@ -115,7 +115,7 @@ class Tick(Moment, frozen=True):
     ended: list[Ended]
     first_tokens: list[FirstToken]
     clients: list[ShownClient]  # most served; empty for a single one
-    order: Comparison | None  # beside order of arrival
+    order: ArrivalComparison | None  # beside order of arrival
 
 
 class Hello(msgspec.Struct, frozen=True):

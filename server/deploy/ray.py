@@ -31,13 +31,13 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from scheduler.node_router import Job, NodeLoad, WorkRouter, list_prefixes
+from server.access import check_key
 from server.api.errors import ApiError, error_body
 from server.api.health import Load
-from server.http.operations import OPERATIONS
 from server.api.output.reply import Expectation, encode
 from server.deploy.settings import Cluster, Servers
-from server.access import check_key
 from server.http.front import check_host
+from server.http.operations import OPERATIONS
 from server.http.proxy import HOPS, PROXYS, without
 
 log = logging.getLogger("ray.serve")

@@ -12,9 +12,9 @@ from msgspec import Meta
 from models.errors import UserError
 from models.options import Count, NonNegative, option
 from server.config import ServeConfig
-from server.settings import CommandLine, add_settings, read_settings
-from server.keys import Keyring, read_keys
 from server.http.port import is_loopback
+from server.keys import Keyring, read_keys
+from server.settings import CommandLine, add_settings, read_settings
 
 
 @dataclass(frozen=True, kw_only=True)

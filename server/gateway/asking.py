@@ -13,13 +13,13 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from server.access import ACCESS, holder_of
 from server.api.errors import ApiError
 from server.api.input.body import LARGE
 from server.config import Backends
 from server.gateway.backend import Backend
 from server.gateway.merged import PATHS
 from server.gateway.meta import salted
-from server.access import ACCESS, holder_of
 from server.http.proxy import is_broken, passed_headers
 
 SALTED = PATHS | {"/v1/responses"}  # bodies may have a `cache_salt`

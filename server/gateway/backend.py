@@ -23,7 +23,7 @@ from engine.messages import (
     RowId,
     RowUpdate,
     StepReport,
-    Tally,
+    StepStats,
 )
 from scheduler.request import Request
 from server.gateway.health import Health
@@ -185,7 +185,7 @@ class Backend:
     ) -> None:
         self._step += 1
         self._heard = time.monotonic() if updates else self._heard
-        shape, tally = BatchShape(rows=len(self._coming)), Tally(generated=sum(one.tokens for one in updates))
+        shape, tally = BatchShape(rows=len(self._coming)), StepStats(generated=sum(one.tokens for one in updates))
         self.deliver(
             StepReport(self.index, self._step, updates, shape, 0.0, begun=begun, handed_back=handed_back, tally=tally)
         )

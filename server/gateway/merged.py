@@ -43,11 +43,11 @@ def as_stream(path: str, meta: CallMeta, body: bytes) -> bytes | None:
     return msgspec.json.encode(fields | {name: msgspec.Raw(orjson.dumps(one)) for name, one in options.items()})
 
 
-class Text(list[str]):
+class GrowingText(list[str]):
     """Pieces, joined once."""
 
 
-class Merged:
+class StreamAggregator:
     def __init__(self) -> None:
         self._size = 0
         self._rest = bytearray()
@@ -135,10 +135,10 @@ def _grow(own: dict[str, Any], more: dict[str, Any]) -> None:
         elif value is not None and value != "":
             if name not in GROWING:
                 own[name] = value
-            elif isinstance(old, Text):
+            elif isinstance(old, GrowingText):
                 old.append(value)
             else:
-                own[name] = Text((old, value))
+                own[name] = GrowingText((old, value))
 
 
 def _in_parts(name: str, value: Any) -> bool:

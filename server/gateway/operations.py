@@ -7,9 +7,9 @@ from dataclasses import replace
 from aiohttp import web
 
 from server.api.operation import Operation, Parameter
+from server.gateway.passing import estimate, pass_call, pass_other, pass_short, pass_through
 from server.http.operations import ANTHROPIC, MODEL
 from server.http.operations import OPERATIONS as SERVERS
-from server.gateway.passing import estimate, pass_call, pass_other, pass_short, pass_through
 
 OWN = (
     *("/v1/requests", "/v1/requests/{id}", "/v1/requests/{id}/cancel", "/metrics", "/load", "/health", "/health/ready"),

@@ -17,7 +17,7 @@ from server.gateway.backend import Backend, Waiting
 
 
 @dataclass(eq=False, slots=True)
-class Passage:
+class ProxiedCall:
     admitted: asyncio.Future[Backend]
     request: Request
     record: Record
@@ -64,7 +64,7 @@ class Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Passages:
+class ProxiedCalls:
     """By row; observes the scheduler's requests. Event loop only."""
 
     open: dict[RowId, Waiting] = field(default_factory=dict)
@@ -74,8 +74,8 @@ class Passages:
 
     def on_end(self, request: Request, reason: FinishReason | None, now: float) -> None:
         passage = self.open.get(request.row_id)
-        if isinstance(passage, Passage) and reason in (None, FinishReason.ERROR):
+        if isinstance(passage, ProxiedCall) and reason in (None, FinishReason.ERROR):
             passage.end()
 
 
-PASSAGES = web.AppKey("passages", Passages)
+PASSAGES = web.AppKey("passages", ProxiedCalls)

@@ -17,6 +17,7 @@ from scheduler.dispatcher import Known
 from scheduler.length.features import LengthQuery
 from scheduler.length.prediction import Prediction
 from scheduler.request import Request
+from server.access import spend_tokens
 from server.api.errors import ApiError, invalid
 from server.api.input.body import LARGE, check_parts, hold_body
 from server.api.limits import LIMITS
@@ -40,9 +41,8 @@ from server.gateway.meta import (
     read_priority,
     refuse_unreadable,
 )
-from server.gateway.passage import PASSAGES, Passage
+from server.gateway.passage import PASSAGES, ProxiedCall
 from server.gateway.sending import UNSENT, send_call
-from server.access import spend_tokens
 from server.http.proxy import replied_headers
 
 UNSTATED = 4096  # tokens of an answer without max_tokens
@@ -141,11 +141,11 @@ def _known(record: Record, meta: CallMeta, prediction: Prediction | None) -> Kno
 
 
 @contextmanager
-def _open_passage(app: web.Application, record: Record, queued: Request) -> Iterator[Passage]:
+def _open_passage(app: web.Application, record: Record, queued: Request) -> Iterator[ProxiedCall]:
     """Leaving cancels it. Raises ApiError."""
     passages = app[PASSAGES]
     record.requests = (queued,)
-    passage = Passage(asyncio.get_running_loop().create_future(), queued, record)
+    passage = ProxiedCall(asyncio.get_running_loop().create_future(), queued, record)
     passages.open[queued.row_id] = passage
     try:
         yield passage

@@ -19,8 +19,8 @@ from server.api.output.reply import encode
 from server.gateway.asking import BACKENDS
 from server.gateway.backend import Backend
 from server.gateway.events import brings
-from server.gateway.merged import Merged
-from server.gateway.passage import Passage
+from server.gateway.merged import StreamAggregator
+from server.gateway.passage import ProxiedCall
 from server.gateway.usage import read_tokens
 from server.http.proxy import replied_headers, without
 
@@ -46,7 +46,7 @@ async def relay(
     request: web.Request,
     answer: aiohttp.ClientResponse,
     backend: Backend,
-    passage: Passage,
+    passage: ProxiedCall,
     limit: asyncio.Timeout,
 ) -> web.StreamResponse:
     """Send the client what the backend answers, with a `limit` on its first byte. Raises NotWhole, TimeoutError and
@@ -83,7 +83,7 @@ class _Relay:
     request: web.Request
     answer: aiohttp.ClientResponse
     backend: Backend
-    passage: Passage
+    passage: ProxiedCall
     streams: bool  # sent as a stream
     client: web.RequestHandler
     size: int = 0
@@ -118,7 +118,7 @@ class _Relay:
 
     async def merge(self, piece: bytes) -> web.StreamResponse:
         """Raises NotWhole and aiohttp.ClientError before anything is sent."""
-        merged = Merged()
+        merged = StreamAggregator()
         self.put = merged.add
         merged.add(piece)
         await self._read_on()

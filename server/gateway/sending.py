@@ -12,7 +12,7 @@ from server.api.served_model import DISPATCHER
 from server.gateway.asking import BACKENDS, ask
 from server.gateway.backend import Backend
 from server.gateway.health import FAULTS, REFUSED
-from server.gateway.passage import Passage
+from server.gateway.passage import ProxiedCall
 from server.gateway.relay import NotWhole, relay
 
 RETRIES = 2  # a call that backends fail on could be what makes them
@@ -22,7 +22,7 @@ FIRST_ANSWER = 30.0  # seconds to wait while no backend has ever answered
 UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
-async def send_call(request: web.Request, body: bytes, passage: Passage) -> web.StreamResponse:
+async def send_call(request: web.Request, body: bytes, passage: ProxiedCall) -> web.StreamResponse:
     """In turn; raises ApiError."""
     settings, row, retries = request.app[BACKENDS], passage.request.row_id, 0
     while True:
@@ -62,7 +62,7 @@ async def send_call(request: web.Request, body: bytes, passage: Passage) -> web.
             raise
 
 
-async def _turn(request: web.Request, passage: Passage) -> Backend:
+async def _turn(request: web.Request, passage: ProxiedCall) -> Backend:
     """Raises ApiError 503 where no backend has ever answered."""
     ports = [worker.port for worker in request.app[DISPATCHER].workers if isinstance(worker.port, Backend)]
     try:
@@ -74,7 +74,7 @@ async def _turn(request: web.Request, passage: Passage) -> Backend:
 
 
 def _is_tried_again(
-    request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: Passage, left: int
+    request: web.Request, answer: aiohttp.ClientResponse, backend: Backend, passage: ProxiedCall, left: int
 ) -> bool:
     """Whether the backend is at fault and the call goes on."""
     status, settings = answer.status, request.app[BACKENDS]

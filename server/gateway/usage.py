@@ -12,7 +12,7 @@ LINES = 16  # last lines searched
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0)] | None
 
 
-class Usage(msgspec.Struct, frozen=True):
+class TokenUsage(msgspec.Struct, frozen=True):
     """Completions have the first, responses and messages the second."""
 
     completion_tokens: Tokens = None
@@ -22,7 +22,7 @@ class Usage(msgspec.Struct, frozen=True):
 class Reply(msgspec.Struct, frozen=True):
     """Or an event; a response's last holds it whole."""
 
-    usage: Usage | None = None
+    usage: TokenUsage | None = None
     response: Reply | None = None
 
 

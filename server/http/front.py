@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from server.access import HOLDER, Access, Quota, check_key
 from server.api.errors import ApiError
 from server.api.operation import OPERATION
 from server.config import ConfigError, FrontConfig
-from server.access import HOLDER, Access, Quota, check_key
+from server.http.port import is_loopback
 from server.keys import load_keys
 from server.observe.tracing import tracing_to
-from server.http.port import is_loopback
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -111,7 +111,7 @@ def _bound_silence(transport: asyncio.BaseTransport, seconds: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
 
-class Overflow(asyncio.Protocol):
+class HeaderOverflow(asyncio.Protocol):
     """Refused with an error."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -158,5 +158,5 @@ class Listener(web.BaseSite):
         server = self._runner.server
         assert server is not None, "it listens only while its runner is set up"
         if self.connections >= self._settings.max_connections:
-            return Overflow()
+            return HeaderOverflow()
         return Connection(server, self, self._settings.send_timeout)

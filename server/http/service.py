@@ -20,6 +20,8 @@ from scheduler.recent import Recent
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.stream import Wakeups
+from server.access import ACCESS, HOLDER, holder_of
+from server.api.batch_asker import ModelAsker
 from server.api.embeddings import EMBEDDER
 from server.api.errors import ApiError, error_code, error_response, errors_as_json
 from server.api.health import CREATED, LIFE, Life
@@ -29,24 +31,22 @@ from server.api.input.structured import give_up_compiling
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.openapi import DOCUMENT, encode_document
 from server.api.operation import BY_HANDLER, NOWHERE, OPERATION, Operation
-from server.http.operations import OPERATIONS
 from server.api.output.reply import SHORT_FORM
 from server.api.output.sse import LOOKS, SENT
 from server.api.register import REGISTER, Register
 from server.api.responses import STORE, ResponseStore
 from server.api.served_model import DISPATCHER, LENGTHS, MODEL, ServedModel
 from server.api.ticket import admit
-from server.api.batch_asker import ModelAsker
 from server.batches.batches import BATCHES, Batches, start_batches, stop_batches
 from server.dashboard.feed import FEED, NAME, Feed, close_feed
 from server.embeddings import TextEmbedder
-from server.access import ACCESS, HOLDER, holder_of
 from server.http.front import FRONT, OPEN, Front, add_origin_headers, guard
-from server.request_id import CURRENT_ID, HEADER, request_id
+from server.http.operations import OPERATIONS
 from server.lengths.lengths import Lengths
 from server.observe.logs import with_fields
-from server.observe.metrics import METRICS, Metrics
+from server.observe.metrics import METRICS, MetricsCollector
 from server.observe.tracing import TRACING, close_tracing, trace_calls
+from server.request_id import CURRENT_ID, HEADER, request_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class FilesPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class HostMachine:
     """Conditions and known prices, if any."""
 
     conditions: Conditions
@@ -75,11 +75,11 @@ class Service:
     parts: Mapping[web.AppKey[Any], Any] = field(default_factory=dict)  # further state of handlers
     limits: Limits = field(default_factory=Limits)
     responsive: Callable[[], bool] = field(default=lambda: True)  # busy executors progress
-    metrics: Metrics | None = None
+    metrics: MetricsCollector | None = None
     feed: Feed | None = None  # for the dashboard
     embedder: TextEmbedder | None = None  # for /v1/embeddings
     files: FilesPlace | None = None
-    machine: Machine | None = None  # described at startup
+    machine: HostMachine | None = None  # described at startup
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         ACCESS: front.access,
         FRONT: front,
         TRACING: front.tracing,
-        PACE: Pace(),
+        PACE: RefusalLimiter(),
         DOCUMENT: encode_document(service.operations),
         BY_HANDLER: {operation.handler: operation for operation in service.operations},
         **service.parts,
@@ -215,7 +215,7 @@ SENDERS = 1024  # least recent dropped
 UNPACED = (429, 499)  # immediate: the call may return, or is over
 
 
-class Pace:
+class RefusalLimiter:
     """A leaky bucket for each sender. Event loop only."""
 
     def __init__(self) -> None:
@@ -229,7 +229,7 @@ class Pace:
         return seconds
 
 
-PACE = web.AppKey("pace", Pace)
+PACE = web.AppKey("pace", RefusalLimiter)
 
 
 async def _pace(request: web.Request) -> None:

@@ -29,8 +29,8 @@ from scheduler.length.online import ROWS, Fit, OnlineForest, fit
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, LengthDistribution, LengthPredictor, Prediction, prediction_of
 from scheduler.request import Request
-from server.config import FrontConfig
 from server.cache_paths import journal_path
+from server.config import FrontConfig
 
 # takes a better prediction of a request's length, as the dispatcher does
 Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]

@@ -19,8 +19,8 @@ from scheduler.length.cache import CAPACITY, CachedPredictor, LengthCache
 from scheduler.length.forest import Manifest
 from scheduler.length.learning import Learning
 from scheduler.strategy import STRATEGIES, Length
-from server.config import ServeConfig
 from server.cache_paths import forest_path, model_key, proxy_path
+from server.config import ServeConfig
 from server.lengths.lengths import Lengths, PredictorContext, connect, open_journal, open_recorded_lengths
 from server.lengths.process import NICENESS, Make, PredictorProcess, Setup, make_forest_worker, make_proxy_worker
 from server.worker_process import ProcessFailed

@@ -21,7 +21,7 @@ from models.proxy.task import ProxyTask, Scale, quantile_edges
 from models.proxy.training import TextRows, TrainingOptions, TrainingStep
 from models.proxy.training import train as tune
 from scheduler.length import evaluation
-from scheduler.length.evaluation import Contest, Contestant, Split, quality
+from scheduler.length.evaluation import Contest, PredictorContestant, Split, quality
 from scheduler.length.features import Ablation, TokenFeatures
 from scheduler.length.forest import Forest, Growth, Manifest, save
 from scheduler.length.online import Answers, fit
@@ -52,7 +52,7 @@ def _train_forest(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     path = args.output or forest_path(default_cache(), args.tokenizer)
     about = Manifest(args.embedder, max_tokens, Growth(trees=args.trees, seed=args.seed, jobs=cores))
     held_out, contest = _measure(data, args, about.growth, bars, load_forest(path, about))
-    if contest.winner is Contestant.NEW:
+    if contest.winner is PredictorContestant.NEW:
         _write(path, lambda: save(path, data.examples, about))
     rows, instructions = len(data.examples), len(set(data.tasks))
     if args.json:
@@ -61,15 +61,15 @@ def _train_forest(args: argparse.Namespace, cores: int, bars: Bars) -> str:
             instructions=instructions,
             forest=str(path),
             best=str(contest.winner),
-            installed=contest.winner is Contestant.NEW,
+            installed=contest.winner is PredictorContestant.NEW,
             mae={str(one): error for one, error in contest.errors.items()},
             held_out=held_out,
         )
     errors = ", ".join(f"{one} {error:.1f}" for one, error in contest.errors.items())
     kept = {
-        Contestant.NEW: f"the new forest is in {path}",
-        Contestant.OLD: f"the old forest is better and stays in {path}",
-        Contestant.PLAIN: f"no forest beats the user input length, so none is installed; {path} is left as it is",
+        PredictorContestant.NEW: f"the new forest is in {path}",
+        PredictorContestant.OLD: f"the old forest is better and stays in {path}",
+        PredictorContestant.PLAIN: f"no forest beats the user input length, so none is installed; {path} stays",
     }
     return _lines(
         held_out,

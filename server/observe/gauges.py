@@ -24,7 +24,7 @@ from scheduler.worker import Worker
 from server.dashboard.feed import Feed
 from server.lengths.lengths import Lengths
 from server.observe.logs import count_dropped, with_fields
-from server.observe.metrics import Metrics
+from server.observe.metrics import MetricsCollector
 from server.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 class Gauges(Collector):
     """Registers itself."""
 
-    metrics: Metrics
+    metrics: MetricsCollector
     dispatcher: Dispatcher
     lengths: Lengths
     feed: Feed
@@ -183,7 +183,7 @@ async def measure_lag(observe: Callable[[float], object]) -> None:
 INTERVAL = 10.0  # seconds, as in vLLM
 
 
-async def log_throughput(metrics: Metrics, load: RequestTable) -> None:
+async def log_throughput(metrics: MetricsCollector, load: RequestTable) -> None:
     """Until cancelled."""
     loop, before = asyncio.get_running_loop(), metrics.tokens
     begin = loop.time()

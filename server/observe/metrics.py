@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport, Tally
+from engine.messages import Cause, ExecutorDied, FinishReason, Report, RowId, StepReport, StepStats
 from scheduler.length.evaluation import can_be_judged, is_inside, within_twice
 from scheduler.plan import Assignment
 from scheduler.request import Failure, Request
@@ -178,12 +178,12 @@ class WeightedHistogram(Collector):
         yield HistogramMetricFamily(self._name, self._text, list(zip(bounds, counts, strict=True)), self._sum)
 
 
-class Metrics:
+class MetricsCollector:
     """Observes requests, batches and reports. Event loop only."""
 
     def __init__(self, model: str, now: Callable[[], float] = time.monotonic) -> None:
         self.registry = Registry(model)
-        self.tokens = Tally()
+        self.tokens = StepStats()
         self._now = now
         self._latest_tokens: dict[RowId, float] = {}
         self._swept = now()
@@ -330,7 +330,7 @@ class Metrics:
         self._histograms[name].observe(value)
 
 
-METRICS = web.AppKey("metrics", Metrics)
+METRICS = web.AppKey("metrics", MetricsCollector)
 
 
 async def metrics(request: web.Request) -> web.Response:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from server.access import holder_of
 from server.api.errors import error_code
 from server.api.operation import OPERATION
 from server.api.register import CALL, REGISTER
-from server.settings import ConfigError
-from server.access import holder_of
 from server.request_id import request_id
+from server.settings import ConfigError
 from server.version import VERSION
 
 if TYPE_CHECKING:

@@ -30,11 +30,11 @@ from server.batches.batches import stop_batches
 from server.config import FrontConfig
 from server.http.front import OPEN, Front, build_front, reload_on_hangup
 from server.http.listener import Listener, raise_file_limit, require_c_parser
-from server.http.service import Machine, Service, build_app
+from server.http.port import address_of, explain, is_public, publish, taken, withdraw
+from server.http.service import HostMachine, Service, build_app
 from server.observe import logs
 from server.process.loop_watchdog import watch_loop
 from server.process.notify import Notifier, feed_watchdog
-from server.http.port import address_of, explain, is_public, publish, taken, withdraw
 from server.process.setup import SIGNALS, Signals, exit_on
 
 log = logging.getLogger(__name__)
@@ -221,14 +221,14 @@ def summarize(service: Service, address: str, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _weights(machine: Machine) -> str:
+def _weights(machine: HostMachine) -> str:
     conditions = machine.conditions
     kept = "" if conditions.quantization == "none" else f", kept as {conditions.quantization}"
     threads = f", {conditions.threads} thread{'s' * (conditions.threads > 1)}" if conditions.threads else ""
     return f"{conditions.dtype}{kept}, on {conditions.device}{threads}"
 
 
-def _speed(machine: Machine, slots: int) -> str:
+def _speed(machine: HostMachine, slots: int) -> str:
     """Decode tokens/s by learned prices, for one request and for all slots of an executor."""
     if machine.prices is None:
         return "not known yet; it is learned from what is served"

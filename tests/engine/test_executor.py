@@ -17,6 +17,7 @@ from engine.executor import Executor
 from engine.lifecycle import Lifecycle
 from engine.messages import (
     Admit,
+    BatchPolicy,
     BatchShape,
     Cancel,
     Cause,
@@ -29,9 +30,8 @@ from engine.messages import (
     RowSpec,
     RowUpdate,
     StepReport,
+    StepStats,
     Stop,
-    Tally,
-    Terms,
 )
 from engine.row import Row
 from engine.rows import RowTable
@@ -54,7 +54,7 @@ class ScriptedLifecycle:
 
     updates: tuple[RowUpdate, ...] = ()
     begun: tuple[RowId, ...] = ()
-    tally = Tally()
+    tally = StepStats()
     short, lost, capacity, failures = False, False, 1.0, MappingProxyType({Action.DECODE: 0})
 
     @property
@@ -64,7 +64,7 @@ class ScriptedLifecycle:
 
     carry_out = RowTable.carry_out
 
-    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
+    def admit(self, specs: Iterable[RowSpec], terms: BatchPolicy) -> None:
         for one in specs:
             self.events.put(f"admit {one.row_id}")
             self.left[one.row_id] = len(one.prompt)
@@ -100,7 +100,7 @@ class ScriptedLifecycle:
         return BatchShape(rows=len(self.left))
 
     def clear(self) -> None:
-        self.updates, self.begun, self.tally = (), (), Tally()
+        self.updates, self.begun, self.tally = (), (), StepStats()
 
     def noted(self) -> list[str]:
         """Events so far, looks at `idle` aside."""
@@ -197,12 +197,12 @@ def test_a_cancelled_last_row_leaves_no_empty_turns(bench: Bench) -> None:
 
 def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty(bench: Bench) -> None:
     """It said nothing, so that its gauges showed a full batch until the next request."""
-    bench.lifecycle.begun, bench.lifecycle.tally = (0, 1), Tally(prompt=2000)  # as the turn leaves them
+    bench.lifecycle.begun, bench.lifecycle.tally = (0, 1), StepStats(prompt=2000)  # as the turn leaves them
     bench.executor.post(Admit((spec(0, ENDLESS), spec(1, ENDLESS))))
     assert bench.step().shape.rows == 2
     bench.executor.post(Cancel((0, 1)))
     last = next(report for report in iter(bench.step, None) if not report.shape.rows)
-    assert (last.seconds, last.updates, last.begun, last.tally) == (0.0, (), (), Tally())
+    assert (last.seconds, last.updates, last.begun, last.tally) == (0.0, (), (), StepStats())
     bench.executor.post(Cancel((0, 1)))
     bench.executor.post(Admit((spec(2, 1),)))
     assert [update.row_id for update in bench.step().updates] == [2]
@@ -262,7 +262,7 @@ def test_orders_that_were_not_taken_up_are_given_back(bench: Bench) -> None:
 
 
 def test_a_fault_in_an_order_is_told_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(specs: Iterable[RowSpec], terms: Terms) -> None:
+    def fail(specs: Iterable[RowSpec], terms: BatchPolicy) -> None:
         raise KeyError("row")
 
     monkeypatch.setattr(bench.lifecycle, "admit", fail)

@@ -12,7 +12,7 @@ from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
-from engine.messages import Entry, FinishReason, RowId, RowUpdate, Terms
+from engine.messages import BatchPolicy, Entry, FinishReason, RowId, RowUpdate
 from engine.row import Row
 from engine.sampling import sampler as sampling
 from engine.torch_device import TorchDevice
@@ -99,7 +99,7 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
         monkeypatch.setattr(sampling, "choose", choose_or_fail)
         lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=200, rows=4, chunk=16)
         for one in SPECS:
-            lifecycle.table.admit([one], Terms(entry=entry))
+            lifecycle.table.admit([one], BatchPolicy(entry=entry))
         updates = finish(lifecycle)
         assert all(update.finish_reason is not FinishReason.ERROR for update in updates)
         return tokens_of(updates)
@@ -180,7 +180,7 @@ def test_no_host_memory_at_the_end_of_a_slice_loses_no_row(
     sliced = lifecycle_of(tiny_model, tiny_text)
     found: list[RowUpdate] = []
     for _ in range(3):
-        sliced.table.admit(rows, Terms(closed=True, iterations=2))
+        sliced.table.admit(rows, BatchPolicy(closed=True, iterations=2))
         while sliced.table.rows:
             found += sliced.turn()
         assert all(handed_back.dropped == (0, 1) for handed_back in sliced.table.take_handed_back())

@@ -15,6 +15,7 @@ from engine.lifecycle import Lifecycle
 from engine.messages import (
     NEVER,
     REPETITION,
+    BatchPolicy,
     Cause,
     Entry,
     FinishReason,
@@ -23,7 +24,6 @@ from engine.messages import (
     RowId,
     RowSpec,
     RowUpdate,
-    Terms,
 )
 from engine.repetition import LEAST_TOKENS
 from engine.row import Row
@@ -33,8 +33,8 @@ from models.text import Text
 from tests.engine.invariants import check
 from tests.engine.rows import device_of, faulty, finish, lifecycle_of, row_of, spec, tokens_of
 
-CLOSED = Terms(closed=True)
-SHAPE = Terms(entry=Entry.SHAPE)
+CLOSED = BatchPolicy(closed=True)
+SHAPE = BatchPolicy(entry=Entry.SHAPE)
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_what_is_to_be_recomputed_takes_no_host_memory(tiny_model: LoadedModel, 
 
 
 @pytest.mark.parametrize("terms", [replace(CLOSED, iterations=60), replace(CLOSED, iterations=60, kept_from=NEVER)])
-def test_a_repetition_is_noticed_across_slices(tiny_model: LoadedModel, tiny_text: Text, terms: Terms) -> None:
+def test_a_repetition_is_noticed_across_slices(tiny_model: LoadedModel, tiny_text: Text, terms: BatchPolicy) -> None:
     """Whether K and V are kept or recomputed, and while a row beside it takes its time."""
     lifecycle = lifecycle_of(tiny_model, tiny_text)
     dull = spec(0, max_tokens=400, ignore_eos=False, stop_repetition=True, logit_bias=((9, 100.0),))
@@ -351,9 +351,9 @@ def test_a_prompt_that_no_view_holds_fails_and_those_behind_it_go_on(tiny_model:
 # Priority
 
 
-@pytest.mark.parametrize("terms", [Terms(), SHAPE])
+@pytest.mark.parametrize("terms", [BatchPolicy(), SHAPE])
 def test_a_better_row_waits_for_a_slot_and_gets_the_next(
-    tiny_model: LoadedModel, tiny_text: Text, terms: Terms
+    tiny_model: LoadedModel, tiny_text: Text, terms: BatchPolicy
 ) -> None:
     lifecycle = lifecycle_of(tiny_model, tiny_text, rows=1)
     lifecycle.table.admit([replace(spec(0, max_tokens=6), priority=5)], terms)

@@ -10,15 +10,15 @@ from typing import NoReturn
 import pytest
 
 from engine.device import OutOfMemoryError
-from engine.messages import Cause, Entry, HandedBack, RowId, RowSpec, RowUpdate, Terms
+from engine.messages import BatchPolicy, Cause, Entry, HandedBack, RowId, RowSpec, RowUpdate
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import spec
 from tests.engine.twins import AnyTwin, MakeTwin, engine_twin, simulated_twin
 
-CLOSED = Terms(closed=True)
-SHAPE = Terms(entry=Entry.SHAPE)
-BLOCKING = Terms(entry=Entry.EMBED_BLOCKING)
+CLOSED = BatchPolicy(closed=True)
+SHAPE = BatchPolicy(entry=Entry.SHAPE)
+BLOCKING = BatchPolicy(entry=Entry.EMBED_BLOCKING)
 
 
 @pytest.fixture(params=["engine", "simulated"])
@@ -38,8 +38,10 @@ def test_a_closed_batch_that_fills_the_device_runs_whole(make: MakeTwin) -> None
     assert [one.row_ids for one in handed_back] == [(0, 1, 2, 3)]
 
 
-@pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])
-def test_nobody_joins_a_closed_batch_and_only_open_rows_are_read_before_it_ends(make: MakeTwin, terms: Terms) -> None:
+@pytest.mark.parametrize("terms", [CLOSED, BatchPolicy()], ids=["closed", "open"])
+def test_nobody_joins_a_closed_batch_and_only_open_rows_are_read_before_it_ends(
+    make: MakeTwin, terms: BatchPolicy
+) -> None:
     twin = make(400, 4, 0)
     twin.admit([spec(0, 3, 4)], CLOSED)
     twin.admit([spec(1, 3, 3)], terms)
@@ -102,16 +104,16 @@ def test_a_closed_batch_and_a_scored_prompt_are_prefilled_though_rows_enter_by_s
 
 def test_rows_that_outgrow_the_empty_device_fail_one_by_one_and_alike(make: MakeTwin) -> None:
     twin = make(10, 4, 0)
-    twin.admit([spec(0, 20, 3)], Terms())
+    twin.admit([spec(0, 20, 3)], BatchPolicy())
     twin.admit([spec(1, 20, 3)], SHAPE)
-    twin.admit([spec(2, 4, 3)], Terms())
+    twin.admit([spec(2, 4, 3)], BatchPolicy())
     errors = {update.row_id: update.error for update in finish(twin) if update.error is not None}
     assert errors == dict.fromkeys([0, 1], "the engine failed on this request (MemoryError)")
 
 
 def test_rows_taken_out_of_the_batch_are_reported(make: MakeTwin) -> None:
     twin = make(40, 4, 0)
-    twin.admit([spec(0, 8, 20), spec(1, 8, 20)], Terms())
+    twin.admit([spec(0, 8, 20), spec(1, 8, 20)], BatchPolicy())
     extracted: list[RowId] = []
     while not twin.table.idle:
         twin.step()
@@ -122,11 +124,11 @@ def test_rows_taken_out_of_the_batch_are_reported(make: MakeTwin) -> None:
 def test_a_row_for_which_host_memory_is_too_small_is_handed_back_to_be_read_again(make: MakeTwin) -> None:
     twin = make(40, 4, 0, host_bytes=0)
     specs = [spec(0, 8, 20), spec(1, 8, 20)]
-    twin.admit(specs, Terms())
+    twin.admit(specs, BatchPolicy())
     while not (handed_back := twin.handed_back):
         twin.step()
     assert handed_back == [HandedBack((1,), Cause.OVERFLOW, dropped=(1,))]
-    twin.admit(specs[1:], Terms())
+    twin.admit(specs[1:], BatchPolicy())
     assert len([update for update in finish(twin) if update.finish_reason]) == 2
 
 
@@ -134,7 +136,7 @@ def test_a_shortage_in_a_step_takes_the_rows_out_and_lowers_the_budget(
     make: MakeTwin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twin = make(100, 4, 0)
-    twin.admit([spec(0, 8, 6), spec(1, 8, 6)], Terms())
+    twin.admit([spec(0, 8, 6), spec(1, 8, 6)], BatchPolicy())
     updates = twin.step() + twin.step()
 
     def refuse(iterations: int) -> NoReturn:
@@ -149,7 +151,7 @@ def test_a_shortage_in_a_step_takes_the_rows_out_and_lowers_the_budget(
 
 def test_a_shortage_in_prefill_halves_the_group(make: MakeTwin, monkeypatch: pytest.MonkeyPatch) -> None:
     twin = make(100, 4, 0)
-    twin.admit([spec(row_id, 5, 2) for row_id in range(4)], Terms())
+    twin.admit([spec(row_id, 5, 2) for row_id in range(4)], BatchPolicy())
 
     def refuse(rows: object) -> NoReturn:
         raise OutOfMemoryError("injected")
@@ -165,22 +167,22 @@ def test_a_shortage_in_prefill_halves_the_group(make: MakeTwin, monkeypatch: pyt
 
 def test_a_row_that_is_admitted_again_has_its_new_priority(make: MakeTwin) -> None:
     twin = make(100, 1, 0)
-    twin.admit([ranked(0, 1, 5, 9)], Terms())
+    twin.admit([ranked(0, 1, 5, 9)], BatchPolicy())
     twin.step()
     twin.step()
     twin.table.pause([0])
     assert twin.handed_back == [HandedBack((0,), Cause.PAUSE)]
-    twin.admit([ranked(1, 1, 5, 9)], Terms())
-    twin.admit([ranked(0, 0, 5, 9)], Terms())
+    twin.admit([ranked(1, 1, 5, 9)], BatchPolicy())
+    twin.admit([ranked(0, 0, 5, 9)], BatchPolicy())
     assert ended(twin, 2)[0] == [0, 1]
 
 
 def test_rows_decode_while_a_chunk_of_prefill_is_under_way(make: MakeTwin, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a CUDA device, whose prefill has a stream of its own."""
     twin = make(200, 4, 0)
-    twin.admit([spec(0, 5, 20)], Terms())
+    twin.admit([spec(0, 5, 20)], BatchPolicy())
     updates = twin.step() + twin.step()
-    twin.admit([spec(1, 5, 3)], Terms())
+    twin.admit([spec(1, 5, 3)], BatchPolicy())
     begun: list[tuple[RowId, ...]] = []
     with monkeypatch.context() as patch:
         patch.setattr(twin.device, "chunk_done", lambda: False)

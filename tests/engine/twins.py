@@ -12,7 +12,7 @@ from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
-from engine.messages import HandedBack, RowId, RowSpec, RowUpdate, Terms
+from engine.messages import BatchPolicy, HandedBack, RowId, RowSpec, RowUpdate
 from engine.row import Row
 from engine.simulated.batch import SimulatedBatch, SimulatedRow
 from engine.simulated.device import SimulatedDevice
@@ -52,7 +52,7 @@ class Twin(Generic[RowT]):
         self.left = left
         """How often each row has left the batch."""
 
-    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
+    def admit(self, specs: Iterable[RowSpec], terms: BatchPolicy) -> None:
         self.table.admit(specs, terms)
 
     def step(self) -> list[RowUpdate]:

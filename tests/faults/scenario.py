@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import aiohttp
 import orjson
 
-from server.config import ServeConfig, load_config
 from server.composition.app import open_service
+from server.config import ServeConfig, load_config
 from server.http.service import Service
 from server.process.life import listen
 from tests.faults.points import ROWS

@@ -14,7 +14,7 @@ from models import embedder as module
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, CatalogError
 from models.embedder import Embedder
 from models.network import packing
-from server.embeddings import EmbeddingWorker, Refused
+from server.embeddings import EmbeddingRefused, EmbeddingWorker
 from tests.models import tiny_embedder
 
 
@@ -63,7 +63,7 @@ def test_it_knows_no_token_that_its_network_lacks(tmp_path: Path) -> None:
     tokenizer.save_pretrained(folder)
     network = Embedder.load(folder)
     assert network.vocab_size == len(tiny_embedder.WORDS)
-    with pytest.raises(Refused, match="has the token 30, but token ids of tiny go from 0 to 29"):
+    with pytest.raises(EmbeddingRefused, match="has the token 30, but token ids of tiny go from 0 to 29"):
         EmbeddingWorker(network, "tiny").read(["a b", "a <new> b"])
 
 

@@ -25,8 +25,8 @@ from engine.sampling.params import Grammar, GrammarKind, SamplingParams
 from models.catalog.catalog import Catalog
 from scheduler.request import Request
 from server.api.input.tools import CALL_TAIL, OPEN, RESULT_OPEN, call_head
-from server.config import load_config
 from server.composition.app import open_service
+from server.config import load_config
 from server.http.service import Service
 from server.process.life import listen
 

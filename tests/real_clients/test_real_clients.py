@@ -25,8 +25,8 @@ import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from server.api.input.tools import OPEN
-from server.config import GatewayConfig
 from server.composition.gateway import open_gateway
+from server.config import GatewayConfig
 from server.process.life import listen
 from tests.real_clients.environments import make_node, make_python, node_version, python_version, replace_table
 from tests.real_clients.wanted import MESSAGES, SOON, STALLED, TOOL, WRONG

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.messages import (
     Admit,
+    BatchPolicy,
     Cancel,
     Cause,
     Command,
@@ -17,7 +18,6 @@ from engine.messages import (
     RowId,
     RowUpdate,
     StepReport,
-    Terms,
 )
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import SchedulerParts, assemble
@@ -90,7 +90,7 @@ def kit(
     *,
     order: Ranking = Fcfs(),  # noqa: B008
     memory: Memory = MEMORIES["scale"],
-    terms: Terms = Terms(),  # noqa: B008
+    terms: BatchPolicy = BatchPolicy(),  # noqa: B008
     returns: Returns = Returns.ROW_END,
 ) -> BatcherParts:
     return BatcherParts(lambda: RankedQueue(order), memory, limits, terms, returns)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import Entry, Terms
+from engine.messages import BatchPolicy, Entry
 from models.errors import StrategyError
 from models.network.quantization import Quantization
 from scheduler.assembly import BATCHERS, ORDERS, SERVING_TIMES, assemble, find_strategy
@@ -72,10 +72,10 @@ def test_a_part_that_does_not_exist_is_refused(column: str) -> None:
     ("name", "column", "choice", "reason"),
     [
         ("baton-pd", "slices", True, "batching='join' works only with False"),
-        ("baton-pd", "refill", Terms(closed=True), "with batching='join' rows join running batches"),
-        ("vs", "refill", Terms(), "rows join no running batch"),
-        ("vs", "refill", Terms(closed=True, entry=Entry.SHAPE), "enter by no shape"),
-        ("vs", "refill", Terms(closed=True, entry=Entry.EMBED_BLOCKING), "rows join no running batch"),
+        ("baton-pd", "refill", BatchPolicy(closed=True), "with batching='join' rows join running batches"),
+        ("vs", "refill", BatchPolicy(), "rows join no running batch"),
+        ("vs", "refill", BatchPolicy(closed=True, entry=Entry.SHAPE), "enter by no shape"),
+        ("vs", "refill", BatchPolicy(closed=True, entry=Entry.EMBED_BLOCKING), "rows join no running batch"),
         ("scls", "slices", False, "batching='dp-adaptive' works only with True"),
         ("scls", "order", "out-of-turn", "compares keys, which its order has only within a queue"),
         ("scls", "order", "fair-sojourn", "compares keys, which its order has only within a queue"),

@@ -23,7 +23,7 @@ from server.config import FrontConfig
 from server.dashboard.feed import Feed
 from server.lengths.lengths import Lengths
 from server.observe.gauges import Gauges
-from server.observe.metrics import Metrics
+from server.observe.metrics import MetricsCollector
 from tests.scheduler.fakes import FakePort, VirtualClock, port
 from tests.scheduler.length.test_microbatch import FakePredictor, query
 
@@ -63,7 +63,7 @@ async def _train(training: Examples, judges: Sequence[ServedRow]) -> None:
 class Counted:
     """Metrics, and the dispatcher and executors that move them."""
 
-    metrics: Metrics
+    metrics: MetricsCollector
     dispatcher: Dispatcher
     ports: tuple[FakePort, ...]
     clock: VirtualClock
@@ -75,7 +75,7 @@ class Counted:
 async def counted() -> Counted:
     """Two executors; one lesson has been learned, and two predictions came too late."""
     clock, ports = VirtualClock(), (port(0), port(1))
-    metrics = Metrics("m", clock.now)
+    metrics = MetricsCollector("m", clock.now)
     limits = BatchLimits(group_tokens=100, prefill_ahead=0)
     dispatcher = Dispatcher(assemble(STRATEGIES["baton-pd"], limits), ports, clock, (metrics,))
     lengths = await _lengths(clock)

@@ -13,8 +13,8 @@ import sys
 
 from aiohttp import ClientSession
 
-from server.config import ServeConfig
 from server.composition.app import open_service
+from server.config import ServeConfig
 from server.process.life import listen
 
 CHAT = {"messages": [{"role": "user", "content": "a b"}], "max_tokens": 4}

@@ -15,12 +15,12 @@ import orjson
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
+from server.access import Access, Quota
 from server.api.limits import Limits
 from server.config import Admission
-from server.access import Access, Quota
 from server.http.front import OPEN, Front
-from server.keys import Keyring
 from server.http.service import Service
+from server.keys import Keyring
 from server.process.life import listen
 from tests.server.fakes import PlayedDispatcher, fake_service, played_dispatcher
 

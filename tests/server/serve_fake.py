@@ -6,8 +6,8 @@ import sys
 from argparse import Namespace
 from threading import Event
 
-from server.config import ServeConfig, load_config
 from server.cli.main import run_command
+from server.config import ServeConfig, load_config
 from server.process.life import serve
 from tests.server.fakes import open_fake_service
 

@@ -26,7 +26,7 @@ from loadgen.experiments.paper.load import trace_pool
 from loadgen.experiments.paper.magnus import read_pool
 from loadgen.experiments.paper.row import round_figure
 from loadgen.experiments.paper.scls import INPUT_SCALE
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from loadgen.workload.sample import estimate, read_jsonl
 from tests.tiny import build
 
@@ -145,7 +145,7 @@ def prepare(folder: Path, tasks: Path, chat: Path, trace: Path) -> None:
     build(inputs / "tiny", context=2048)
     magnus = read_pool(tasks, "code", 0).lengths
     scls = trace_pool(trace, input_scale=INPUT_SCALE).lengths
-    baton = [Lengths(0.0, *one) for one in draw_lengths(TARGET_1, TARGET_1.queries, 0)]
+    baton = [RequestLengths(0.0, *one) for one in draw_lengths(TARGET_1, TARGET_1.queries, 0)]
     for name, lengths, part in (
         ("magnus", magnus, 1),
         ("magnus-8", magnus, 8),
@@ -164,7 +164,7 @@ def prepare(folder: Path, tasks: Path, chat: Path, trace: Path) -> None:
     _write(inputs / "train.jsonl", rows[1::2])
 
 
-def _scaled(one: Lengths, place: int, part: int) -> dict[str, int]:
+def _scaled(one: RequestLengths, place: int, part: int) -> dict[str, int]:
     lengths = {"input_length": one.input_length, "output_length": one.output_length}
     return {"timestamp": place, **{name: max(1, round(length / part)) for name, length in lengths.items()}}
 

@@ -35,9 +35,9 @@ from models.network.linear import InferenceLinear
 from models.network.loader import LoadedModel, load, read_kv_shape
 from models.network.quantization import Quantization
 from models.text import Text
-from server.config import ServeConfig
 from server.composition.devices import device_name
 from server.composition.loading import load_models
+from server.config import ServeConfig
 
 Clock: TypeAlias = Callable[[], float]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from engine.simulated.machine import Machine
 from loadgen.simulate.load import task_lengths
-from loadgen.workload.lengths import Cut, Lengths, load_trace
+from loadgen.workload.lengths import Cut, RequestLengths, load_trace
 from models.errors import UserError
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.presets import PRESETS
@@ -77,11 +77,11 @@ FEWEST = 20  # requests of a trace for a meaningful cell
 
 
 @cache
-def load_lengths(load: str, count: int, seed: int) -> tuple[Lengths, ...]:
+def load_lengths(load: str, count: int, seed: int) -> tuple[RequestLengths, ...]:
     """Requests of SHAPES, TASKS or a trace's path, without arrivals. Raises UserError."""
     if load in SHAPES:
         pairs = zip(*SHAPES[load](np.random.default_rng(seed), count), strict=True)
-        return tuple(Lengths(0.0, int(prompt), int(answer)) for prompt, answer in pairs)
+        return tuple(RequestLengths(0.0, int(prompt), int(answer)) for prompt, answer in pairs)
     if load == TASKS:
         return tuple(task_lengths(count, seed, LONGEST))
     begin, whole = TRACE_STEP * seed, load_trace(Path(load), cut=Cut(max_input=LONGEST, max_output=LONGEST))

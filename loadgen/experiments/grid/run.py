@@ -38,7 +38,7 @@ from loadgen.simulate.report import draw_frontier, mark_best
 from loadgen.simulate.run import GROUP_TOKENS
 from loadgen.simulate.simulation import Served, fit_parts, measure_latencies, measure_slowdown, prices_of, simulate
 from loadgen.turns import collect
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from scheduler.assembly import find_strategies
@@ -158,7 +158,7 @@ def measure_capacity(machine: str, load: str, seed: int) -> float:
 
 
 def _simulate(
-    machine: str, strategy: Strategy, load: Sequence[Lengths], served: float, predict: Predict | None
+    machine: str, strategy: Strategy, load: Sequence[RequestLengths], served: float, predict: Predict | None
 ) -> tuple[Served, ...]:
     """`served` requests/s give the mean time, for boost."""
     sizes = MACHINES[machine]

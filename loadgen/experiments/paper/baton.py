@@ -14,7 +14,7 @@ from loadgen.experiments.paper.experiment import Experiment, Paper
 from loadgen.experiments.paper.load import PaperLoad, Pool
 from loadgen.experiments.paper.row import PUBLISHED, SECONDS, TIMES, PaperRuns, ReportRow
 from loadgen.experiments.paper.trial import TrialPoint, TrialStage, limits
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from scheduler.serving_time.bilinear import Bilinear
 
 ROOM = 4  # times the longest query, for each row; the text reports no shortage
@@ -93,7 +93,7 @@ def _point(target: BatonTarget, count: int, size: int, seed: int) -> TrialPoint:
     parameter (6.74e9) at half the tensor cores' rate.
     """
     factor = 2 if size == target.doubled else 1
-    lengths = tuple(Lengths(0.0, factor * ins, factor * outs) for ins, outs in draw_lengths(target, count, seed))
+    lengths = tuple(RequestLengths(0.0, factor * ins, factor * outs) for ins, outs in draw_lengths(target, count, seed))
     longest = max(one.input_length + one.output_length for one in lengths)
     cost = Bilinear(p1=target.token, p2=0.0, p3=0.0, p4=PASS, d1=CELL, d2=0.0, d3=0.0, d4=PASS)
     machine = Machine(cost, ROOM * longest * size, size, context_length=longest, max_prefill_tokens=8192)

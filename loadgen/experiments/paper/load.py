@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.load import task_lengths
-from loadgen.workload.lengths import Cut, Lengths, load_trace
+from loadgen.workload.lengths import Cut, RequestLengths, load_trace
 from loadgen.workload.sample import Sample
 from models.errors import UserError
 
@@ -33,7 +33,7 @@ MOST = 200_000  # requests of a trace, its first ones
 class Pool:
     """Lengths in order of sending."""
 
-    lengths: tuple[Lengths, ...]
+    lengths: tuple[RequestLengths, ...]
     source: str  # for the reader
     samples: tuple[Sample, ...] = ()  # texts, where known
 
@@ -49,7 +49,7 @@ class PaperLoad:
     sorted_gaps: bool = False  # gaps between arrivals ascend
     own_times: bool = False  # the pool's own times, stretched to the rate
 
-    def requests(self, pool: Pool) -> list[Lengths]:
+    def requests(self, pool: Pool) -> list[RequestLengths]:
         begin = self.seed * self.count  # other seeds use later requests of the pool
         if self.own_times and begin + self.count > len(pool.lengths):
             begin = 0
@@ -58,7 +58,7 @@ class PaperLoad:
         times = self._stretch(pool.lengths, places) if self.own_times else self._draw()
         return [replace(one, arrival=float(time)) for one, time in zip(chosen, times, strict=True)]
 
-    def _stretch(self, lengths: Sequence[Lengths], places: range) -> NDArray[np.float64]:
+    def _stretch(self, lengths: Sequence[RequestLengths], places: range) -> NDArray[np.float64]:
         """Their own times, the last at count / rate; a pool repeats after a mean gap."""
         lap = (lengths[-1].arrival - lengths[0].arrival) * len(lengths) / max(1, len(lengths) - 1)
         own = [lengths[place % len(lengths)].arrival + lap * (place // len(lengths)) for place in places]
@@ -85,7 +85,7 @@ def chat_pool(seed: int, max_output: int = LONGEST, input_scale: float = 1.0, co
     rng = random.Random(f"{seed}, chat")
     pairs = [(_draw(rng, CHAT_INPUT), _draw(rng, CHAT_OUTPUT)) for _ in range(count)]
     shape = f"in {CHAT_INPUT[0]:g} ± {CHAT_INPUT[1]:g}, out {CHAT_OUTPUT[0]:g} ± {CHAT_OUTPUT[1]:g} in ln tokens"
-    lengths = [Lengths(0.0, inputs, min(max_output, outputs)) for inputs, outputs in pairs]
+    lengths = [RequestLengths(0.0, inputs, min(max_output, outputs)) for inputs, outputs in pairs]
     return fitted(lengths, input_scale, f"drawn log-normal lengths ({shape})", max_output)
 
 
@@ -97,7 +97,7 @@ def task_pool(seed: int, input_scale: float = 1.0, count: int = TASKS) -> Pool:
 
 
 def fitted(
-    lengths: Sequence[Lengths], scale: float, source: str, max_output: int, samples: tuple[Sample, ...] = ()
+    lengths: Sequence[RequestLengths], scale: float, source: str, max_output: int, samples: tuple[Sample, ...] = ()
 ) -> Pool:
     """Prompts scaled, within 1 to LONGEST tokens."""
     prompts = (min(LONGEST, max(1, round(one.input_length * scale))) for one in lengths)
@@ -110,7 +110,7 @@ def _draw(rng: random.Random, shape: tuple[float, float]) -> int:
     return max(1, round(rng.lognormvariate(*shape)))
 
 
-def outputs(requests: Sequence[Lengths]) -> list[int]:
+def outputs(requests: Sequence[RequestLengths]) -> list[int]:
     return [one.output_length for one in requests]
 
 

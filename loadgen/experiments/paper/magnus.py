@@ -19,7 +19,7 @@ from loadgen.experiments.paper.row import PERCENT, PUBLISHED, PaperRuns, ReportR
 from loadgen.experiments.paper.trial import TrialPoint, TrialStage, limits, shrink
 from loadgen.simulate.prediction import SimulatedPrediction
 from loadgen.simulate.simulation import fit_parts, prices_of, simulate
-from loadgen.workload.lengths import Lengths, clip
+from loadgen.workload.lengths import RequestLengths, clip
 from loadgen.workload.sample import Sample, estimate, read_jsonl
 from models.errors import UserError
 from scheduler.learner import Learner, Lesson
@@ -102,7 +102,7 @@ def learning(stage: TrialStage) -> Experiment:
 
 
 def lesson_errors(
-    stage: TrialStage, cost: RoughCost, requests: Sequence[Lengths], title: str
+    stage: TrialStage, cost: RoughCost, requests: Sequence[RequestLengths], title: str
 ) -> list[tuple[float, float, float]]:
     parts = fit_parts(STRATEGIES["magnus"], limits(), V100_CHATGLM_6B, cost.cost)
     assert parts.estimates.batches is not None, "magnus learns serving times"
@@ -246,11 +246,11 @@ def read_pool(folder: Path, answers: str, seed: int, input_scale: float = 1.0) -
     return fitted(lengths, input_scale, source, LONGEST, tuple(samples))
 
 
-def _lengths(sample: Sample, answers: str) -> Lengths:
+def _lengths(sample: Sample, answers: str) -> RequestLengths:
     output = sample.output_length(estimate) or 1
     if answers == "code" and COMMENTED in sample.instruction:
         output += estimate(sample.input)
-    return Lengths(0.0, max(1, sample.input_length(estimate)), clip(output, LONGEST))
+    return RequestLengths(0.0, max(1, sample.input_length(estimate)), clip(output, LONGEST))
 
 
 PAPER = Paper(

@@ -14,12 +14,12 @@ import uvloop
 
 from engine.executor import Executor
 from engine.kv.host_store import HostStore
-from engine.messages import Deliver, ExecutorInfo, Report, StepReport, Tally
+from engine.messages import Deliver, ExecutorInfo, Report, StepReport, StepStats
 from engine.row import Row
 from engine.sampling.params import SamplingParams
 from loadgen.simulate.prediction import Predict, split_forecast
 from loadgen.simulate.simulation import Simulation, Watch, served
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.catalog.catalog import default_cache
 from models.errors import UserError
 from models.network.loader import LoadedModel
@@ -32,10 +32,10 @@ from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear, FloatArray, fit_surfaces
 from scheduler.serving_time.machine import Phase, Step, StepTimings
 from scheduler.serving_time.profile_file import load_profile
-from server.config import ServeConfig
 from server.composition.app import Relay
 from server.composition.devices import conditions_of, swap_bytes
 from server.composition.loading import build_executor, load_models
+from server.config import ServeConfig
 
 FOR_EVER = 1e9  # seconds for which the last speed holds
 
@@ -86,7 +86,7 @@ class Speedometer:
         self._steps += [(report.executor, end, step) for step in reader.read(lasted, self.profile)]
         if not (report.shape.rows or report.shape.staged):
             self._busy_since.pop(report.executor, None)
-        elif report.tally != Tally():  # else rows only moved, as part of the next step
+        elif report.tally != StepStats():  # else rows only moved, as part of the next step
             self._busy_since[report.executor] = end
 
     def read(self) -> RunSpeed:
@@ -170,7 +170,7 @@ def load_engine(config: ServeConfig) -> Engine:
     return replace(engine, infos=tuple(one.info for one in engine.new_executors(lambda report: None)))
 
 
-def random_prompts(trace: Sequence[Lengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
+def random_prompts(trace: Sequence[RequestLengths], vocabulary: int, seed: int) -> list[tuple[int, ...]]:
     """Of the trace's lengths."""
     rng = random.Random(f"{seed}, prompts")
     return [tuple(rng.choices(range(vocabulary), k=request.input_length)) for request in trace]
@@ -183,7 +183,7 @@ WARM_UP_TOKENS = 8
 def play(
     engine: Engine,
     new_parts: Callable[[], SchedulerParts],
-    trace: Sequence[Lengths],
+    trace: Sequence[RequestLengths],
     prompts: Sequence[tuple[int, ...]],
     predict: Predict | None,
     watch: Watch,
@@ -198,7 +198,7 @@ def play(
         relay = Relay(runner.get_loop())
         executors = engine.new_executors(relay.deliver)
 
-        async def serve_apart(requests: Sequence[Lengths], watch: Watch, hear: Deliver) -> list[Request]:
+        async def serve_apart(requests: Sequence[RequestLengths], watch: Watch, hear: Deliver) -> list[Request]:
             dispatcher = Dispatcher(new_parts(), executors, clock)
             with relay.send_to(hear, dispatcher.receive):
                 async with background(dispatcher.run(), "dispatcher"):
@@ -223,7 +223,7 @@ def play(
 async def serve(
     dispatcher: Dispatcher,
     clock: Clock,
-    trace: Sequence[Lengths],
+    trace: Sequence[RequestLengths],
     prompts: Sequence[tuple[int, ...]],
     *,
     max_tokens: int,

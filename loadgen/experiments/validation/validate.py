@@ -18,7 +18,7 @@ from loadgen.simulate.load import draw_arrivals, simulated_load
 from loadgen.simulate.prediction import choose_prediction
 from loadgen.simulate.simulation import Figures, Simulation, measure_latencies, simulate
 from loadgen.turns import collect
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import INTERRUPTED, UserError
 from models.progress import Bars
 from models.threads import run_in_own_thread
@@ -26,8 +26,8 @@ from scheduler.assembly import find_strategies
 from scheduler.learner import inline
 from scheduler.length.oracle import true_length
 from scheduler.strategy import STRATEGIES
-from server.config import ServeConfig, load_config
 from server.composition.scheduling import parts_for
+from server.config import ServeConfig, load_config
 
 MEAN_BOUND, P99_BOUND = 0.05, 0.10  # relative errors within which the simulator is trusted
 
@@ -152,7 +152,7 @@ FULL = RunSize(120.0, 512, 256, 40)
 QUICK = RunSize(20.0, 256, 160, 10)
 
 
-def lengths(asked: ValidateFlags, context_length: int) -> list[Lengths]:
+def lengths(asked: ValidateFlags, context_length: int) -> list[RequestLengths]:
     """At --rate, or all at the start; clipped to the engine's context. Raises UserError."""
     size = QUICK if asked.quick else FULL
     clipped = replace(
@@ -167,7 +167,7 @@ def lengths(asked: ValidateFlags, context_length: int) -> list[Lengths]:
     return [replace(one, arrival=0.0) for one in simulated_load(probe)]
 
 
-def paced(asked: ValidateFlags, probe: Sequence[Lengths], rate: float) -> list[Lengths]:
+def paced(asked: ValidateFlags, probe: Sequence[RequestLengths], rate: float) -> list[RequestLengths]:
     """The probe's requests at a rate."""
     size = QUICK if asked.quick else FULL
     duration = min(asked.duration, size.duration)
@@ -210,7 +210,7 @@ def _judge(asked: ValidateFlags, engine: Engine) -> Iterator[ValidationVerdict]:
 
 
 def _play(
-    asked: ValidateFlags, config: ServeConfig, engine: Engine, trace: Sequence[Lengths], bars: Bars
+    asked: ValidateFlags, config: ServeConfig, engine: Engine, trace: Sequence[RequestLengths], bars: Bars
 ) -> tuple[Simulation, RunSpeed]:
     speed = Speedometer(engine.profile)
     watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
@@ -223,7 +223,7 @@ def _play(
 
 def _traces(
     asked: ValidateFlags, config: ServeConfig, engine: Engine, bars: Bars
-) -> Iterator[tuple[float | None, list[Lengths]]]:
+) -> Iterator[tuple[float | None, list[RequestLengths]]]:
     """At --rate, else at shares of what it just served."""
     wanted = lengths(asked, min(info.context_length for info in engine.infos))
     if asked.rate is not None:
@@ -251,7 +251,7 @@ def _twin(engine: Engine) -> Machine:
     )
 
 
-def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[Lengths]) -> Figures:
+def _simulate(config: ServeConfig, engine: Engine, twin: Machine, trace: Sequence[RequestLengths]) -> Figures:
     """The scheduler believes in the profile, as on the engine."""
     parts = parts_for(config, engine.infos, engine.profile, inline)
     done = simulate(parts, twin, trace, predict=choose_prediction(STRATEGIES[config.strategy], true_length))

@@ -17,6 +17,7 @@ import orjson
 from aiohttp import web
 from msgspec import inspect
 
+from server.access import HOLDER
 from server.api.errors import ApiError, bad_request, busy, invalid
 from server.api.input.messages import MessagesBody
 from server.api.input.schema import GenerationBody
@@ -25,7 +26,6 @@ from server.api.output.sse import HEADER as PROGRESS
 from server.api.register import Record
 from server.api.served_model import MODEL, model_name
 from server.api.ticket import TICKET
-from server.access import HOLDER
 
 LARGE = 64 * 1024  # bytes from which on a body is parsed off the event loop
 

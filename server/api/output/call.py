@@ -15,6 +15,7 @@ from engine.messages import FinishReason, RowUpdate
 from scheduler.dispatcher import Dispatcher, Known
 from scheduler.request import Request
 from scheduler.stream import AT_ONCE, Shortcut
+from server.access import spend_tokens
 from server.api.errors import ApiError, bad_request, failure_error
 from server.api.input.body import ESTIMATE
 from server.api.input.prompts import Prompt
@@ -27,7 +28,6 @@ from server.api.register import Record
 from server.api.request_status import measure
 from server.api.served_model import DISPATCHER
 from server.api.ticket import check_tokens, submit
-from server.access import spend_tokens
 
 
 @dataclass(slots=True)

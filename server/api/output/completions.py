@@ -13,7 +13,6 @@ import orjson
 from engine.messages import FinishReason, RowUpdate, TokenLogprob
 from scheduler.stream import Shortcut
 from server.api.errors import ApiError, error_body
-from server.line_ends import escape_line_ends
 from server.api.input.schema import CompletionBody, StreamOptions, TextBody
 from server.api.output import reply as replies
 from server.api.output.answer import Words
@@ -21,6 +20,7 @@ from server.api.output.call import Call, Part
 from server.api.output.reading import PlainText, TextPiece
 from server.api.output.sse import EventStream, frame
 from server.api.served_model import ServedModel
+from server.line_ends import escape_line_ends
 
 B = TypeVar("B", bound=TextBody)
 C = TypeVar("C", bound=msgspec.Struct)

@@ -13,8 +13,8 @@ from aiohttp import web
 from engine.messages import RowUpdate, TokenLogprob
 from scheduler.request import Request
 from scheduler.wait_estimate.expected_wait import length_interval
-from server.version import VERSION
 from server.line_ends import escape_line_ends
+from server.version import VERSION
 
 if TYPE_CHECKING:
     from models.text import Text

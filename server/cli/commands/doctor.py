@@ -11,11 +11,11 @@ from models.catalog.checkpoint import read_need
 from models.errors import UserError
 from models.machine import usable_cores
 from models.options import Subparsers
-from server.config import NO_EMBEDDINGS, ServeConfig
-from server.settings import add_configured
 from server.cache_paths import journal_path, require_writable
-from server.keys import read_keys
+from server.config import NO_EMBEDDINGS, ServeConfig
 from server.http.port import taken
+from server.keys import read_keys
+from server.settings import add_configured
 
 
 def add_parser(subparsers: Subparsers) -> None:

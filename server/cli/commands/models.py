@@ -11,9 +11,9 @@ import orjson
 from models.catalog.catalog import Catalog, ModelStatus
 from models.catalog.checkpoint import read_need
 from models.options import Subparsers, describe
-from server.config import ServeConfig, Size
-from server.settings import add_configured, add_settings, read_settings
 from server.cache_paths import fetch_model
+from server.config import MemorySize, ServeConfig
+from server.settings import add_configured, add_settings, read_settings
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -29,8 +29,8 @@ def add_parser(subparsers: Subparsers) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     listing = actions.add_parser("list", **describe(_list))
     listing.add_argument("--json", action="store_true", help="print the list as JSON")
-    add_settings(listing, Size)
-    pull = add_configured(actions, "pull", ServeConfig, _pull, Size)
+    add_settings(listing, MemorySize)
+    pull = add_configured(actions, "pull", ServeConfig, _pull, MemorySize)
     pull.add_argument("model", metavar="NAME", help="as for `serve`")
     remove = actions.add_parser("rm", **describe(_remove))
     remove.add_argument("model", metavar="NAME", help="as `lengthwise models` has it")

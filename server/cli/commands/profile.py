@@ -8,9 +8,9 @@ from functools import partial
 
 from models.options import Positive, Subparsers, option
 from models.progress import Bar, Bars
-from server.config import Execution, Model, ServeConfig, Size
-from server.settings import add_configured
+from server.config import Execution, MemorySize, Model, ServeConfig
 from server.process.setup import tune_libraries
+from server.settings import add_configured
 
 TIME_LIMIT = 180.0
 QUICK_TIME_LIMIT = 60.0
@@ -35,7 +35,7 @@ class Profiling(ServeConfig, Measuring):
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    add_configured(subparsers, "profile", Profiling, run, Measuring, Model, Size, Execution)
+    add_configured(subparsers, "profile", Profiling, run, Measuring, Model, MemorySize, Execution)
 
 
 def run(config: Profiling) -> int:

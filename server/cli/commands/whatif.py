@@ -10,9 +10,9 @@ from models.catalog.catalog import default_cache
 from models.errors import INTERRUPTED
 from models.options import Count, Subparsers, option
 from scheduler.options import Scheduling
-from server.config import Execution, Recording, ServeConfig, Size
-from server.settings import add_configured
 from server.cache_paths import journal_path, model_key
+from server.config import Execution, MemorySize, Recording, ServeConfig
+from server.settings import add_configured
 
 if TYPE_CHECKING:
     from loadgen.simulate.whatif import Replay, WhatIfSetting
@@ -41,7 +41,7 @@ class Whatif(ServeConfig, Trying):
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    add_configured(subparsers, "whatif", Whatif, run, Trying, Size, Execution, Scheduling, Recording)
+    add_configured(subparsers, "whatif", Whatif, run, Trying, MemorySize, Execution, Scheduling, Recording)
 
 
 def run(config: Whatif) -> int:

@@ -16,7 +16,7 @@ from engine.kv.arena import KvArena
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
-from engine.messages import NEVER, RowId, RowSpec, Terms
+from engine.messages import NEVER, BatchPolicy, RowId, RowSpec
 from engine.row import Choice, Row
 from engine.torch_device import TorchDevice
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
@@ -126,7 +126,7 @@ def test_each_row_of_a_random_schedule_generates_the_tokens_that_it_generates_al
     """Whatever is cancelled, preempted and handed back, on terms too that would let rows be read again."""
     prefixes: PrefixCache[RowKv] = PrefixCache(2**30)
     schedule = Conversations(seed, model, tiny_text, prefixes) if cached else Schedule(seed, model, tiny_text)
-    schedule.terms = [Terms(), Terms(kept_from=NEVER), MIXED[3][1]]
+    schedule.terms = [BatchPolicy(), BatchPolicy(kept_from=NEVER), MIXED[3][1]]
     schedule.run(rows=25)
     assert prefixes.hits > 0 or not cached
     for row_id, one in schedule.specs.items():

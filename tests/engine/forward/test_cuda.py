@@ -14,7 +14,7 @@ from engine.forward.batch import RunningBatch
 from engine.forward.graphs import Capture, DecodeGraphs, capture_nothing, capture_on
 from engine.kv.arena import KvArena
 from engine.lifecycle import Lifecycle
-from engine.messages import Terms
+from engine.messages import BatchPolicy
 from engine.torch_device import TorchDevice
 from models.network.attention import Runs, flash_attention, gather_attention, masked_attention
 from models.network.decoder.decoder import Decoder
@@ -47,7 +47,7 @@ def answers(model: LoadedModel, text: Text, capture: Callable[[torch.device], Ca
         made.prepare()
     batch = RunningBatch(model, arena, headroom=0, graphs=made)
     lifecycle = Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=64))
-    lifecycle.table.admit(SPECS, Terms())
+    lifecycle.table.admit(SPECS, BatchPolicy())
     return tokens_of(finish(lifecycle))
 
 

@@ -26,7 +26,7 @@ from engine.kv.arena import KvArena
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
-from engine.messages import Entry, FinishReason, Overflow, RowId, RowSpec, RowUpdate, Terms
+from engine.messages import BatchPolicy, Entry, FinishReason, Overflow, RowId, RowSpec, RowUpdate
 from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.params import Grammar, GrammarKind
@@ -67,7 +67,7 @@ def play(
     text: Text,
     jobs: list[RowSpec],
     events: Events,
-    terms: list[Terms],
+    terms: list[BatchPolicy],
     *,
     ahead: bool,
     capacity: int = 400,
@@ -105,7 +105,7 @@ def answers(updates: list[RowUpdate]) -> tuple[Any, ...]:
 
 
 @st.composite
-def plays(draw: st.DrawFn) -> tuple[list[RowSpec], Events, list[Terms]]:
+def plays(draw: st.DrawFn) -> tuple[list[RowSpec], Events, list[BatchPolicy]]:
     sizes = st.tuples(st.integers(1, 40), st.integers(1, 25), st.integers(0, len(WISHES) - 1))
     drawn = draw(st.lists(sizes, min_size=1, max_size=8))
     jobs = [job(row_id, *sizes) for row_id, sizes in enumerate(drawn)]
@@ -113,14 +113,14 @@ def plays(draw: st.DrawFn) -> tuple[list[RowSpec], Events, list[Terms]]:
     events: Events = [(draw(st.integers(0, 30)), "admit", one.row_id) for one in jobs]
     some = st.tuples(st.integers(0, 40), st.sampled_from(["cancel", "pause"]), st.integers(0, len(jobs) - 1))
     events += draw(st.lists(some, max_size=3))
-    terms = [Terms(entry=draw(st.sampled_from(Entry)), overflow=draw(st.sampled_from(Overflow))) for _ in jobs]
+    terms = [BatchPolicy(entry=draw(st.sampled_from(Entry)), overflow=draw(st.sampled_from(Overflow))) for _ in jobs]
     return jobs, sorted(events), terms
 
 
 @settings(max_examples=25, deadline=None)
 @given(told=plays())
 def test_every_answer_is_that_of_steps_one_after_another(
-    tiny_model: LoadedModel, tiny_text: Text, told: tuple[list[RowSpec], Events, list[Terms]]
+    tiny_model: LoadedModel, tiny_text: Text, told: tuple[list[RowSpec], Events, list[BatchPolicy]]
 ) -> None:
     """Rows join, enter, end by text, by token, by length, and are cancelled, handed back and displaced meanwhile."""
     jobs, events, terms = told
@@ -140,7 +140,7 @@ def test_every_answer_is_that_of_steps_one_after_another(
 def test_batches_of_closed_slices_go_on_as_they_do_one_after_another(tiny_model: LoadedModel, tiny_text: Text) -> None:
     """Rows that have ended keep their slots and run in vain; all that are left are handed back every five steps."""
     jobs = [job(row_id, 4 + 5 * row_id, 6 + 7 * row_id, row_id) for row_id in range(4)]
-    terms = Terms(closed=True, iterations=5)
+    terms = BatchPolicy(closed=True, iterations=5)
 
     def run(*, ahead: bool) -> dict[RowId, list[int]]:
         lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=400, rows=4, chunk=64, ahead=ahead)
@@ -368,7 +368,7 @@ def test_no_launch_of_a_step_waits_for_the_device(
     monkeypatch.setattr(decoding.Decode, "_launch", watched_launch)
     jobs = [job(row_id, 5 + 3 * row_id, 6 + row_id, row_id) for row_id in range(len(WISHES) - 1)]
     events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
-    play(torch_model, tiny_text, jobs, events, [Terms()] * len(jobs), ahead=True)
+    play(torch_model, tiny_text, jobs, events, [BatchPolicy()] * len(jobs), ahead=True)
     assert len(found) > 10 and not any(found)
 
 
@@ -392,7 +392,7 @@ def test_a_step_waits_for_the_device_once_to_read_its_tokens(
     monkeypatch.setattr(decoding.Decode, "step", counted_step)
     jobs = [job(row_id, 5 + 3 * row_id, 6 + row_id, row_id) for row_id in range(len(WISHES) - 1)]
     events: Events = [(2 * one.row_id, "admit", one.row_id) for one in jobs]
-    play(torch_model, tiny_text, jobs, events, [Terms()] * len(jobs), ahead=True)
+    play(torch_model, tiny_text, jobs, events, [BatchPolicy()] * len(jobs), ahead=True)
     assert len(counts) > 10 and set(counts) == {1}
 
 

@@ -24,7 +24,7 @@ from engine.forward.batch import RunningBatch
 from engine.forward.graphs import WARMUPS, Capture, DecodeGraphs, DecodeStep, capture_nothing, capture_on
 from engine.kv.arena import KvArena
 from engine.lifecycle import Lifecycle
-from engine.messages import Entry, Terms
+from engine.messages import BatchPolicy, Entry
 from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.attention import gather_attention
@@ -71,9 +71,9 @@ def recorder() -> Recorder:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("capacity", [600, 4096])
-@pytest.mark.parametrize("terms", [Terms(), Terms(entry=Entry.SHAPE), Terms(closed=True)])
+@pytest.mark.parametrize("terms", [BatchPolicy(), BatchPolicy(entry=Entry.SHAPE), BatchPolicy(closed=True)])
 def test_answers_are_the_same_with_graphs(
-    tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder, terms: Terms, capacity: int
+    tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder, terms: BatchPolicy, capacity: int
 ) -> None:
     """With 600 tokens the arena is viewed in other proportions while rows run, which were steps without graphs."""
     plain = lifecycle_of(tiny_model, tiny_text, capacity=capacity, rows=8)
@@ -96,9 +96,11 @@ class GraphedSchedule(Schedule):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize(("seed", "terms"), [(place % 2, terms) for place, terms in enumerate([[Terms()], *MIXED])])
+@pytest.mark.parametrize(
+    ("seed", "terms"), [(place % 2, terms) for place, terms in enumerate([[BatchPolicy()], *MIXED])]
+)
 def test_rows_of_a_random_schedule_are_replayed_to_what_transformers_generates(
-    seed: int, terms: list[Terms], tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference,
+    seed: int, terms: list[BatchPolicy], tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference,
     recorder: Recorder,
 ) -> None:  # fmt: skip
     schedule = GraphedSchedule(seed, tiny_model, tiny_text, recorder)
@@ -160,12 +162,12 @@ def pass_on(recorder: Recorder, device: torch.device) -> Capture:
 @torch.inference_mode()
 def test_rows_with_holes_are_stepped_under_a_mask(tiny_model: LoadedModel, tiny_text: Text, recorder: Recorder) -> None:
     lifecycle = with_graphs(tiny_model, tiny_text, 1024, 4, recorder)
-    lifecycle.table.admit([spec(0, max_tokens=30)], Terms(entry=Entry.SHAPE))
+    lifecycle.table.admit([spec(0, max_tokens=30)], BatchPolicy(entry=Entry.SHAPE))
     for _ in range(4):
         lifecycle.turn()
     before = recorder.replays
     assert before > 3
-    lifecycle.table.admit([spec(1, 9, max_tokens=4)], Terms(entry=Entry.SHAPE))
+    lifecycle.table.admit([spec(1, 9, max_tokens=4)], BatchPolicy(entry=Entry.SHAPE))
     for _ in range(3):
         lifecycle.turn()
     assert device_of(lifecycle).batch.arena.has_holes and recorder.replays == before

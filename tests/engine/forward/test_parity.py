@@ -11,7 +11,7 @@ from engine.forward.batch import RunningBatch
 from engine.kv.arena import KvArena
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
-from engine.messages import NEVER, Cause, Entry, FinishReason, Overflow, RowId, RowSpec, Terms
+from engine.messages import NEVER, BatchPolicy, Cause, Entry, FinishReason, Overflow, RowId, RowSpec
 from engine.sampling.params import SamplingParams
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
@@ -30,7 +30,7 @@ class Schedule:
         capacity, rows = [(300, 12), (1500, 8), (4000, 32)][seed % 3]
         batch = RunningBatch(model, arena(model.kv, capacity, max_rows=rows), headroom=self.rng.choice([0, 32]))
         self.lifecycle = Lifecycle(TorchDevice(model, text, batch, max_prefill_tokens=self.rng.choice([8, 64, 512])))
-        self.terms: list[Terms] = [Terms()]
+        self.terms: list[BatchPolicy] = [BatchPolicy()]
         self.returned: list[RowId] = []
         self.causes: set[Cause] = set()
         self.specs: dict[RowId, RowSpec] = {}
@@ -107,20 +107,20 @@ def test_each_row_of_a_random_schedule_generates_what_transformers_generates_for
 
 
 MIXED = [
-    [Terms(), Terms(kept_from=NEVER)],
-    [Terms(entry=Entry.SHAPE), Terms(entry=Entry.SHAPE, kept_from=NEVER)],
-    [Terms(), Terms(entry=Entry.SHAPE)],
-    [Terms(), Terms(entry=Entry.EMBED_BLOCKING)],
-    [Terms(closed=True), Terms(closed=True, iterations=7, prefill_together=False)],
-    [Terms(closed=True, iterations=5, kept_from=12), Terms(closed=True, overflow=Overflow.SPLIT)],
-    [Terms(), Terms(entry=Entry.SHAPE, kept_from=NEVER), Terms(closed=True, iterations=3)],
+    [BatchPolicy(), BatchPolicy(kept_from=NEVER)],
+    [BatchPolicy(entry=Entry.SHAPE), BatchPolicy(entry=Entry.SHAPE, kept_from=NEVER)],
+    [BatchPolicy(), BatchPolicy(entry=Entry.SHAPE)],
+    [BatchPolicy(), BatchPolicy(entry=Entry.EMBED_BLOCKING)],
+    [BatchPolicy(closed=True), BatchPolicy(closed=True, iterations=7, prefill_together=False)],
+    [BatchPolicy(closed=True, iterations=5, kept_from=12), BatchPolicy(closed=True, overflow=Overflow.SPLIT)],
+    [BatchPolicy(), BatchPolicy(entry=Entry.SHAPE, kept_from=NEVER), BatchPolicy(closed=True, iterations=3)],
 ]
 
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("terms", MIXED)
 def test_the_same_on_whatever_terms_rows_are_admitted_handed_back_and_admitted_again(
-    seed: int, terms: list[Terms], tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
+    seed: int, terms: list[BatchPolicy], tiny_model: LoadedModel, tiny_text: Text, tiny_reference: Reference
 ) -> None:
     schedule = Schedule(seed, tiny_model, tiny_text)
     schedule.terms = terms

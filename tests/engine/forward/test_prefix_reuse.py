@@ -16,7 +16,7 @@ from engine.kv.device_blocks import DeviceBlocks
 from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
-from engine.messages import NEVER, RowSpec, Terms
+from engine.messages import NEVER, BatchPolicy, RowSpec
 from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.kv_adapter import KvStore
@@ -129,7 +129,7 @@ def test_what_is_dearer_to_copy_than_to_read_is_read(tiny_model: LoadedModel, ti
     """It was counted as a hit all the same."""
     prefixes: PrefixCache[RowKv] = PrefixCache(2**20, chunk=4)
     lifecycle, cached = lifecycle_with(prefixes, tiny_model, tiny_text), []
-    for row_id, terms in enumerate([Terms(), Terms(kept_from=NEVER), Terms()]):
+    for row_id, terms in enumerate([BatchPolicy(), BatchPolicy(kept_from=NEVER), BatchPolicy()]):
         lifecycle.table.admit([replace(spec(0, 30), row_id=row_id)], terms)
         cached.append(sum(update.cached_prompt for update in finish(lifecycle)))
     assert cached == [0, 0, 28] and prefixes.hits == 28
@@ -197,7 +197,7 @@ def test_each_answer_of_conversations_is_what_transformers_alone_generates(
         capacity * tiny_model.kv.bytes_per_token, chunk=random.Random(seed).choice([4, 16])
     )
     schedule = Conversations(seed, tiny_model, tiny_text, prefixes)
-    schedule.terms = [Terms(), Terms(kept_from=NEVER), Terms(closed=True, iterations=9)]
+    schedule.terms = [BatchPolicy(), BatchPolicy(kept_from=NEVER), BatchPolicy(closed=True, iterations=9)]
     schedule.run(rows=20)
     assert_as_if_alone(schedule, tiny_reference)
     assert prefixes.hits > 0 or capacity == 40

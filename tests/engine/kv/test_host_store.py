@@ -13,7 +13,7 @@ from engine.kv.arena import KvArena
 from engine.kv.host_store import HostStore
 from engine.kv.row_kv import RowKv
 from engine.lifecycle import Lifecycle
-from engine.messages import Cause, Entry, Overflow, RowId, RowSpec, RowUpdate, Terms
+from engine.messages import BatchPolicy, Cause, Entry, Overflow, RowId, RowSpec, RowUpdate
 from engine.row import Row
 from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
@@ -21,7 +21,7 @@ from models.text import Text
 from tests.engine.invariants import check
 from tests.engine.rows import finish, lifecycle_of, row_of, spec, tokens_of
 
-CLOSED = Terms(closed=True)
+CLOSED = BatchPolicy(closed=True)
 SPECS = [replace(spec(row_id, 4 + 3 * row_id, max_tokens=12), priority=row_id % 2) for row_id in range(5)]
 
 
@@ -74,7 +74,7 @@ class Scant(KvArena):
 
 
 def answers(
-    lifecycle: Lifecycle[Row], store: HostStore[Row], terms: Terms
+    lifecycle: Lifecycle[Row], store: HostStore[Row], terms: BatchPolicy
 ) -> tuple[dict[RowId, list[int]], list[Cause]]:
     """All tokens, rows that are handed back being admitted again at once, and why they were."""
     lifecycle.table.admit(SPECS, terms)
@@ -100,8 +100,8 @@ def answers(
 @pytest.mark.parametrize(
     "terms",
     [
-        Terms(),
-        Terms(entry=Entry.SHAPE),
+        BatchPolicy(),
+        BatchPolicy(entry=Entry.SHAPE),
         CLOSED,
         replace(CLOSED, iterations=3),
         replace(CLOSED, overflow=Overflow.SPLIT),
@@ -109,7 +109,7 @@ def answers(
     ids=["embed", "shape", "closed", "sliced", "split"],
 )
 def test_no_lack_of_host_memory_changes_an_answer(
-    tiny_model: LoadedModel, tiny_text: Text, arena: type[KvArena], tokens: float, terms: Terms
+    tiny_model: LoadedModel, tiny_text: Text, arena: type[KvArena], tokens: float, terms: BatchPolicy
 ) -> None:
     store: HostStore[Row] = HostStore(tokens * tiny_model.kv.bytes_per_token)
     batch = RunningBatch(tiny_model, arena(tiny_model.kv, 64, max_rows=4), headroom=0)

@@ -11,7 +11,7 @@ import pytest
 
 from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
-from engine.messages import NEVER, Cause, Entry, FinishReason, RowId, RowSpec, RowUpdate, Terms
+from engine.messages import NEVER, BatchPolicy, Cause, Entry, FinishReason, RowId, RowSpec, RowUpdate
 from engine.row import Row
 from engine.sampling.grammar import Compiled, Grammars
 from engine.sampling.params import Grammar, GrammarKind
@@ -137,7 +137,7 @@ def test_rows_that_are_paused_handed_back_and_moved_go_on_in_their_grammar(
     specs = {row_id: constrained(row_id, rng.choice(GRAMMARS)) for row_id in range(8)}
     grammars = Grammars(tiny_text.to_json, tiny_model.vocab_size, tiny_model.end_token_ids)
     devices = [shared(tiny_model, tiny_text, store, grammars) for _ in range(2)]
-    terms = [Terms(entry=entry, kept_from=kept_from) for entry in Entry]
+    terms = [BatchPolicy(entry=entry, kept_from=kept_from) for entry in Entry]
     for row_id, one in specs.items():
         devices[row_id % 2].table.admit([one], rng.choice(terms))
     tokens: dict[RowId, list[int]] = {row_id: [] for row_id in specs}

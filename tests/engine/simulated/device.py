@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from engine.messages import ExecutorInfo, Report, RowId, RowSpec, RowUpdate, StepReport, Tally
+from engine.messages import ExecutorInfo, Report, RowId, RowSpec, RowUpdate, StepReport, StepStats
 from engine.sampling.params import SamplingParams
 from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.machine import Cost
@@ -78,5 +78,5 @@ class Device:
         ]
 
     @property
-    def tally(self) -> Tally:
-        return sum((report.tally for _, report in self.reports), Tally())
+    def tally(self) -> StepStats:
+        return sum((report.tally for _, report in self.reports), StepStats())

@@ -13,6 +13,7 @@ from engine.kv.host_store import HostStore
 from engine.messages import (
     NEVER,
     Admit,
+    BatchPolicy,
     Cancel,
     Command,
     Entry,
@@ -20,7 +21,6 @@ from engine.messages import (
     Pause,
     RowId,
     Stop,
-    Terms,
 )
 from engine.simulated.batch import SimulatedRow
 from engine.simulated.device import GLANCE
@@ -64,7 +64,7 @@ def test_a_row_paused_before_it_was_read_starts_from_its_prompt() -> None:
 
 def test_a_cancelled_row_is_gone_at_the_next_iteration() -> None:
     device = Device()
-    device.executor.post(Admit((row(1, 3, 20), row(2, 3, 4)), Terms(closed=True)))
+    device.executor.post(Admit((row(1, 3, 20), row(2, 3, 4)), BatchPolicy(closed=True)))
     device.run(1.25)
     device.executor.post(Cancel((1, 7)))
     device.run()
@@ -86,7 +86,7 @@ def test_an_executor_whose_last_rows_are_cancelled_reports_that_it_is_empty() ->
 def test_what_is_kept_of_a_row_can_be_cancelled() -> None:
     store: HostStore[SimulatedRow] = HostStore()
     device = Device(store=store)
-    device.executor.post(Admit((row(1, 3, 20),), Terms(closed=True, iterations=2)))
+    device.executor.post(Admit((row(1, 3, 20),), BatchPolicy(closed=True, iterations=2)))
     device.run()
     assert len(store) == 1
     device.executor.post(Cancel((1,)))
@@ -105,10 +105,10 @@ def test_a_prefill_is_not_cut_short() -> None:
 
 def test_a_closed_batch_runs_on_when_another_comes() -> None:
     device = Device()
-    device.executor.post(Admit((row(1, 3, 20),), Terms(closed=True)))
+    device.executor.post(Admit((row(1, 3, 20),), BatchPolicy(closed=True)))
     device.run(1.25)
     due = device.executor.due
-    device.executor.post(Admit((row(2, 3, 20),), Terms(closed=True)))
+    device.executor.post(Admit((row(2, 3, 20),), BatchPolicy(closed=True)))
     assert device.executor.due == due
 
 
@@ -133,7 +133,7 @@ def test_a_stopped_executor_does_nothing_more() -> None:
 # Whatever comes
 
 TERMS = st.builds(
-    Terms,
+    BatchPolicy,
     entry=st.sampled_from(Entry),
     closed=st.booleans(),
     iterations=st.none() | st.integers(1, 12),
@@ -199,7 +199,9 @@ class Client:
                     self.runs += 1
 
 
-def _play(cost: Bilinear, chunk: int, admissions: list[tuple[float, Terms, list[tuple[int, int, int]]]]) -> Client:
+def _play(
+    cost: Bilinear, chunk: int, admissions: list[tuple[float, BatchPolicy, list[tuple[int, int, int]]]]
+) -> Client:
     client, number = Client(cost, chunk), 0
     for place, (time, terms, shapes) in enumerate(sorted(admissions, key=lambda one: one[0])):
         specs = tuple(
@@ -225,7 +227,7 @@ def _lengths(client: Client) -> dict[RowId, int]:
 @settings(max_examples=100, deadline=None)
 @given(ADMISSIONS, PAUSES, COSTS, st.integers(1, 100))
 def test_every_row_ends_once_with_exactly_its_tokens(
-    admissions: list[tuple[float, Terms, list[tuple[int, int, int]]]],
+    admissions: list[tuple[float, BatchPolicy, list[tuple[int, int, int]]]],
     pauses: list[tuple[float, list[int]]],
     cost: Bilinear,
     chunk: int,
@@ -256,6 +258,6 @@ def _same_twice(play: Callable[[], Client]) -> None:
 @settings(max_examples=25, deadline=None)
 @given(ADMISSIONS, COSTS)
 def test_the_same_orders_bring_the_same_reports(
-    admissions: list[tuple[float, Terms, list[tuple[int, int, int]]]], cost: Bilinear
+    admissions: list[tuple[float, BatchPolicy, list[tuple[int, int, int]]]], cost: Bilinear
 ) -> None:
     _same_twice(lambda: _play(cost, 16, admissions))

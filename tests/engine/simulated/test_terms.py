@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from engine.kv.host_store import HostStore
-from engine.messages import NEVER, Admit, Entry, FinishReason, Tally, Terms
+from engine.messages import NEVER, Admit, BatchPolicy, Entry, FinishReason, StepStats
 from engine.simulated.batch import SimulatedRow
 from scheduler.serving_time.bilinear import Bilinear
 from tests.engine.simulated.device import PER_COLUMN, STEADY, Device, row
 
-CLOSED = Terms(closed=True)
-SHAPE = Terms(entry=Entry.SHAPE)
-BLOCKING = Terms(entry=Entry.EMBED_BLOCKING)
+CLOSED = BatchPolicy(closed=True)
+SHAPE = BatchPolicy(entry=Entry.SHAPE)
+BLOCKING = BatchPolicy(entry=Entry.EMBED_BLOCKING)
 
 
 def test_a_row_is_prefilled_and_then_decoded() -> None:
@@ -24,7 +24,7 @@ def test_a_row_is_prefilled_and_then_decoded() -> None:
     assert device.first_tokens == {1: 1.0}
     assert device.ends == {1: 1.4}
     assert device.tokens == {1: 5}
-    assert device.tally == Tally(prompt=3, generated=5, reads=4 + 5 + 6 + 7)
+    assert device.tally == StepStats(prompt=3, generated=5, reads=4 + 5 + 6 + 7)
     [begun] = [(time, report.seconds) for time, report in device.reports if report.begun]
     assert begun == (1.0, 1.0), "it began at 0"
 
@@ -55,7 +55,7 @@ def test_a_group_is_read_in_chunks_and_short_rows_leave_it() -> None:
     device.executor.post(Admit((row(1, 2, 1), row(2, 6, 1))))
     device.run()
     assert device.first_tokens == {1: 2.0, 2: 6.0}  # two columns for both, then four for one
-    assert device.tally == Tally(prompt=8, pad=0, generated=2)
+    assert device.tally == StepStats(prompt=8, pad=0, generated=2)
 
 
 def test_padding_of_a_group_is_counted() -> None:
@@ -63,7 +63,7 @@ def test_padding_of_a_group_is_counted() -> None:
     device.executor.post(Admit((row(1, 2, 1), row(2, 6, 1))))
     device.run()
     assert device.first_tokens == {1: 6.0, 2: 6.0}
-    assert device.tally == Tally(prompt=8, pad=4, generated=2)
+    assert device.tally == StepStats(prompt=8, pad=4, generated=2)
 
 
 def test_rows_enter_by_shape_in_one_step_for_all() -> None:
@@ -77,7 +77,7 @@ def test_rows_enter_by_shape_in_one_step_for_all() -> None:
     assert device.ends == {1: 2.8, 2: 2.1}
     # in the step of the entry row 1 gets four holes, which its last seven iterations read
     reads = 4 + sum(range(10, 17))
-    assert device.tally == Tally(prompt=8, pad=4, generated=11, reads=reads, pad_reads=7 * 4)
+    assert device.tally == StepStats(prompt=8, pad=4, generated=11, reads=reads, pad_reads=7 * 4)
 
 
 def test_running_rows_wait_for_every_chunk_of_a_prompt_that_is_read_alone() -> None:
@@ -108,7 +108,7 @@ def test_a_closed_batch_keeps_the_slots_of_rows_that_have_ended() -> None:
     assert device.ends == {1: 1.1, 2: 1.4}
     assert [report.shape.rows for time, report in device.reports if time >= 1.1] == [2, 0]
     reads = 2 * (4 + 5 + 6 + 7)
-    assert device.tally == Tally(prompt=6, generated=7, invalid=3, reads=reads, invalid_reads=5 + 6 + 7)
+    assert device.tally == StepStats(prompt=6, generated=7, invalid=3, reads=reads, invalid_reads=5 + 6 + 7)
 
 
 def test_a_device_that_reads_no_padding_reads_each_rows_own_tokens_and_takes_their_time() -> None:
@@ -118,14 +118,14 @@ def test_a_device_that_reads_no_padding_reads_each_rows_own_tokens_and_takes_the
     device.run()
     own, other = (4, 5, 6), (10, 11, 12)
     assert device.ends == {1: 1.14, 2: round(1 + 0.01 * sum(own + other), 9)}
-    assert device.tally == Tally(
+    assert device.tally == StepStats(
         prompt=12, pad=6, generated=6, invalid=2, reads=sum(own + other), invalid_reads=own[1] + own[2]
     )
 
 
 @pytest.mark.parametrize(("kept_from", "second", "third"), [(0, 0.3, 0.3), (NEVER, 1.3, 1.1)])
 def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(kept_from: int, second: float, third: float) -> None:
-    terms = Terms(closed=True, iterations=3, kept_from=kept_from)
+    terms = BatchPolicy(closed=True, iterations=3, kept_from=kept_from)
     store: HostStore[SimulatedRow] = HostStore()
     devices = [Device(store=store) for _ in range(3)]
     for device in devices:
@@ -141,7 +141,7 @@ def test_a_slice_hands_rows_back_and_they_go_on_elsewhere(kept_from: int, second
 def test_copies_take_their_time_when_rows_come_back() -> None:
     """6 tokens' K and V after the first slice, 9 after the second."""
     cost = replace(STEADY, c1=0.01, c0=0.5)
-    terms, store = Terms(closed=True, iterations=3), HostStore[SimulatedRow]()
+    terms, store = BatchPolicy(closed=True, iterations=3), HostStore[SimulatedRow]()
     devices = [Device(store=store, cost=cost) for _ in range(3)]
     for device in devices:
         device.executor.post(Admit((row(1, 3, 10),), terms))
@@ -154,7 +154,7 @@ def test_copies_take_their_time_when_rows_come_back() -> None:
 def test_rows_of_some_lengths_keep_their_k_and_v() -> None:
     """7 tokens after the first slice are too few; 11 after the second are enough."""
     cost = replace(STEADY, c1=0.01, c0=0.5)
-    terms, store = Terms(closed=True, iterations=3, kept_from=8), HostStore[SimulatedRow]()
+    terms, store = BatchPolicy(closed=True, iterations=3, kept_from=8), HostStore[SimulatedRow]()
     devices = [Device(store=store, cost=cost) for _ in range(3)]
     for device in devices:
         device.executor.post(Admit((row(1, 3, 10),), terms))
@@ -166,21 +166,21 @@ def test_rows_of_some_lengths_keep_their_k_and_v() -> None:
     assert [device.tally.prompt for device in devices] == [3, 7, 0]
 
 
-@pytest.mark.parametrize("terms", [CLOSED, Terms()], ids=["closed", "open"])
-def test_the_worst_ranked_row_waits_when_memory_is_full(terms: Terms) -> None:
+@pytest.mark.parametrize("terms", [CLOSED, BatchPolicy()], ids=["closed", "open"])
+def test_the_worst_ranked_row_waits_when_memory_is_full(terms: BatchPolicy) -> None:
     device = Device(capacity=20)
     device.executor.post(Admit((row(1, 4, 10), row(2, 4, 10)), terms))
     device.run()
     # 6 iterations make 2 rows of 10 cells; row 1 goes on alone for its last 3 tokens, then row 2
     assert device.ends == {1: 1.9, 2: 2.2}
     reads = 2 * sum(range(5, 11)) + 2 * (11 + 12 + 13)
-    assert device.tally == Tally(prompt=8, generated=20, reads=reads)
+    assert device.tally == StepStats(prompt=8, generated=20, reads=reads)
 
 
 def test_a_batch_may_be_prefilled_in_groups_of_similar_length() -> None:
     rows = (row(1, 2, 2), row(2, 6, 2), row(3, 6, 2))
     device = Device(cost=PER_COLUMN, max_prefill_tokens=12)
-    device.executor.post(Admit(rows, Terms(closed=True, prefill_together=False)))
+    device.executor.post(Admit(rows, BatchPolicy(closed=True, prefill_together=False)))
     device.run()
     assert device.first_tokens == {1: 2.0, 2: 8.0, 3: 8.0}
     assert device.ends == dict.fromkeys((1, 2, 3), 8.1)

@@ -14,6 +14,7 @@ from engine.device import HEADROOM
 from engine.lifecycle import Lifecycle
 from engine.messages import (
     Admit,
+    BatchPolicy,
     Entry,
     ExecutorInfo,
     FinishReason,
@@ -22,7 +23,6 @@ from engine.messages import (
     RowSpec,
     RowUpdate,
     StepReport,
-    Terms,
 )
 from engine.simulated.batch import SimulatedBatch, SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
@@ -112,7 +112,7 @@ def test_a_row_that_joins_is_in_the_step_after_the_one_under_way() -> None:
 
 def test_rows_by_shape_get_all_tokens_of_the_step_under_way() -> None:
     virtual = Virtual()
-    terms = Terms(entry=Entry.SHAPE)
+    terms = BatchPolicy(entry=Entry.SHAPE)
     virtual.lifecycle.table.admit([spec(0, 10, 20)], terms)
     virtual.lifecycle.turn()
     virtual.lifecycle.turn()
@@ -123,7 +123,7 @@ def test_rows_by_shape_get_all_tokens_of_the_step_under_way() -> None:
 
 def test_rows_of_a_closed_batch_get_nothing_after_their_end() -> None:
     virtual = Virtual()
-    virtual.lifecycle.table.admit([spec(0, 10, 2), spec(1, 10, 5)], Terms(closed=True))
+    virtual.lifecycle.table.admit([spec(0, 10, 2), spec(1, 10, 5)], BatchPolicy(closed=True))
     told = [update.row_id for _, update in virtual.finish()]
     assert (told.count(0), told.count(1)) == (2, 5)
 

@@ -11,24 +11,24 @@ import pytest
 from engine.sampling.params import SamplingParams
 from engine.simulated.machine import Machine
 from loadgen.simulate.node import Node, VirtualClock
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from scheduler.request import BACKGROUND, Request, TooLate
-from scheduler.wait_estimate.by_arrival import FEWEST_WAITED, Answer, Comparison, compare
+from scheduler.wait_estimate.by_arrival import FEWEST_WAITED, ArrivalComparison, EndedAnswer, compare
 from tests.loadgen.simulate.test_simulation import GROWING, MACHINE, parts
 
 LARGE = Machine(GROWING, capacity_tokens=30_000, max_num_seqs=16, context_length=1500)
 
 
-def draw_load(count: int, rate: float, together: int, seed: int) -> list[Lengths]:
+def draw_load(count: int, rate: float, together: int, seed: int) -> list[RequestLengths]:
     """Requests in groups that come together, with answers of very different lengths."""
     rng, time, requests = random.Random(seed), 0.0, []
     for number in range(count):
         time += 0.0 if number % together else rng.expovariate(rate / together)
-        requests.append(Lengths(time, rng.randint(5, 400), min(900, max(1, int(rng.lognormvariate(4, 1.2))))))
+        requests.append(RequestLengths(time, rng.randint(5, 400), min(900, max(1, int(rng.lognormvariate(4, 1.2))))))
     return requests
 
 
-def serve(name: str, load: list[Lengths]) -> tuple[list[Request], Comparison | None]:
+def serve(name: str, load: list[RequestLengths]) -> tuple[list[Request], ArrivalComparison | None]:
     """The requests once they have ended, and what was told of them."""
     clock = VirtualClock()
     node, requests = Node(parts(name, LARGE, prefill_ahead=2), LARGE, clock), list[Request]()
@@ -94,8 +94,10 @@ def test_there_is_no_comparison_before_enough_answers_have_waited() -> None:
 
 def test_the_last_of_two_that_goes_first_makes_the_first_wait_for_it() -> None:
     """By hand, on one slot: a of 10 s comes before b of 1 s, and b is served first; in turn they end at 10 and 11."""
-    other = [Answer(100.0 + 10 * at, 100.0 + 10 * at, 105.0 + 10 * at, 1, waited=True) for at in range(FEWEST_WAITED)]
-    told = compare([*other, Answer(0.0, 1.5, 11.5, 10, waited=True), Answer(0.1, 0.5, 1.5, 1, waited=True)])
+    other = [
+        EndedAnswer(100.0 + 10 * at, 100.0 + 10 * at, 105.0 + 10 * at, 1, waited=True) for at in range(FEWEST_WAITED)
+    ]
+    told = compare([*other, EndedAnswer(0.0, 1.5, 11.5, 10, waited=True), EndedAnswer(0.1, 0.5, 1.5, 1, waited=True)])
     assert told is not None
     assert told.latency * told.answers == pytest.approx(5 * FEWEST_WAITED + 11.5 + 1.4)
     assert told.latency_by_arrival * told.answers == pytest.approx(5 * FEWEST_WAITED + 10.5 + 11.4)

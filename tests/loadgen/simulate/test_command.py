@@ -14,7 +14,7 @@ from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.load import fit_load, simulated_load
 from loadgen.simulate.node import Node
 from loadgen.simulate.run import machine_of
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.options import read_options
 from scheduler.options import Scheduling
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
@@ -91,10 +91,10 @@ def test_the_default_workload_fits_the_default_machine(tmp_path: Path, capsys: p
 
 
 def test_a_load_that_fits_is_left_as_it_is() -> None:
-    requests = [Lengths(0.0, 10, 20), Lengths(1.0, 15, 15)]
+    requests = [RequestLengths(0.0, 10, 20), RequestLengths(1.0, 15, 15)]
     assert fit_load(requests, 30) == (requests, 0, 0)
-    assert fit_load(requests, 29) == ([Lengths(0.0, 10, 19), Lengths(1.0, 15, 14)], 2, 0)
-    assert fit_load(requests, 15) == ([Lengths(0.0, 10, 5)], 1, 1)
+    assert fit_load(requests, 29) == ([RequestLengths(0.0, 10, 19), RequestLengths(1.0, 15, 14)], 2, 0)
+    assert fit_load(requests, 15) == ([RequestLengths(0.0, 10, 5)], 1, 1)
 
 
 def test_equal_seeds_give_equal_tables_that_say_what_was_simulated(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import Tally
+from engine.messages import StepStats
 from loadgen.commands import add_simulate
 from loadgen.simulate.flags import SimulateFlags
 from loadgen.simulate.node import WorkerRecord
@@ -24,7 +24,7 @@ COST = Bilinear(0, 0, 0, 1.0, 0, 0, 0, 0.25)  # a request of 7 tokens takes 2.5 
 
 DONE = Simulation(
     (Served(0.0, 1.0, 2.0, 11.25, 5, 7, 1, None),),
-    (WorkerRecord(11.25, 1.0, 9.0, 9.0, Tally(prompt=5, generated=7)),),
+    (WorkerRecord(11.25, 1.0, 9.0, 9.0, StepStats(prompt=5, generated=7)),),
 )
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.messages import Tally
+from engine.messages import StepStats
 from engine.simulated.machine import Machine
 from loadgen.simulate.node import ROUTERS, WorkerRecord
 from loadgen.simulate.simulation import Served, Simulation, measure_simulation, simulate
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
@@ -39,19 +39,19 @@ def parts(name: str, machine: Machine = MACHINE, **changes: Any) -> SchedulerPar
     return assemble(STRATEGIES[name], fitted, GROWING)
 
 
-def trace(count: int, seed: int = 0, rate: float = 5.0) -> list[Lengths]:
+def trace(count: int, seed: int = 0, rate: float = 5.0) -> list[RequestLengths]:
     rng, time = random.Random(seed), 0.0
     requests = []
     for _ in range(count):
         time += rng.expovariate(rate)
-        requests.append(Lengths(time, rng.randint(1, 80), rng.randint(1, 60)))
+        requests.append(RequestLengths(time, rng.randint(1, 80), rng.randint(1, 60)))
     return requests
 
 
 def test_an_executor_that_runs_ahead_is_in_the_next_iteration_when_a_row_is_sent() -> None:
     """Two slots: 0-1 reads the first, 1-1.1 decodes it, 1.1-2.1 reads the second, and the first ends at 2.2. The third
     request is sent then, and read at once, or after the iteration that the second row has begun."""
-    trace = [Lengths(0.0, 3, 3), Lengths(0.0, 600, 9), Lengths(0.0, 3, 2)]
+    trace = [RequestLengths(0.0, 3, 3), RequestLengths(0.0, 600, 9), RequestLengths(0.0, 3, 2)]
     machine = replace(MACHINE, max_num_seqs=2, capacity_tokens=2000, context_length=1000)
     for ahead, started in ((False, 2.2), (True, 2.3)):
         twin = replace(machine, runs_ahead=ahead)
@@ -60,7 +60,7 @@ def test_an_executor_that_runs_ahead_is_in_the_next_iteration_when_a_row_is_sent
 
 
 def test_joining_requests_take_the_time_of_their_steps() -> None:
-    done = simulate(parts("baton-pd"), MACHINE, [Lengths(0.0, 3, 5), Lengths(1.05, 3, 2)], max_tokens=9)
+    done = simulate(parts("baton-pd"), MACHINE, [RequestLengths(0.0, 3, 5), RequestLengths(1.05, 3, 2)], max_tokens=9)
     # 0-1 reads the first, 1-1.1 decodes it, 1.1-2.1 reads the second, 2.1-2.3 decodes
     first, second = done.requests
     assert (first.started, first.first_token, first.end) == pytest.approx((0.0, 1.0, 2.4))
@@ -69,11 +69,11 @@ def test_joining_requests_take_the_time_of_their_steps() -> None:
     [worker] = done.workers
     assert (worker.completion, worker.prefill, worker.decode) == pytest.approx((2.4, 2.0, 0.4))
     assert worker.row_decode == pytest.approx(0.5)
-    assert worker.tally == Tally(prompt=6, generated=7, reads=4 + 2 * 5 + 6 + 7, pad_reads=1)
+    assert worker.tally == StepStats(prompt=6, generated=7, reads=4 + 2 * 5 + 6 + 7, pad_reads=1)
 
 
 def test_a_static_batch_returns_its_answers_together() -> None:
-    requests = [Lengths(0.0, 3, 5), Lengths(0.5, 3, 2), Lengths(0.5, 3, 4)]
+    requests = [RequestLengths(0.0, 3, 5), RequestLengths(0.5, 3, 2), RequestLengths(0.5, 3, 4)]
     done = simulate(parts("vs"), MACHINE, requests, max_tokens=9)
     # the first runs alone until 1.4, the others until 2.7
     assert [one.end for one in done.requests] == pytest.approx([1.4, 2.7, 2.7])
@@ -84,13 +84,15 @@ def test_a_static_batch_returns_its_answers_together() -> None:
 
 
 def test_work_is_shared_by_the_executors() -> None:
-    done = simulate(parts("vs"), replace(MACHINE, workers=2), [Lengths(0.0, 3, 5), Lengths(0.5, 3, 5)], max_tokens=9)
+    done = simulate(
+        parts("vs"), replace(MACHINE, workers=2), [RequestLengths(0.0, 3, 5), RequestLengths(0.5, 3, 5)], max_tokens=9
+    )
     assert [one.end for one in done.requests] == pytest.approx([1.4, 1.9])
     assert [worker.completion for worker in done.workers] == pytest.approx([1.4, 1.9])
 
 
 def test_slices_are_counted() -> None:
-    done = simulate(parts("so", slice_length=4), MACHINE, [Lengths(0.0, 3, 10)], max_tokens=20)
+    done = simulate(parts("so", slice_length=4), MACHINE, [RequestLengths(0.0, 3, 10)], max_tokens=20)
     assert done.requests[0].runs == 3  # 1 + 4, 4, 1
     assert done.requests[0].end == pytest.approx(1.9)
 
@@ -119,13 +121,15 @@ def test_equal_traces_have_equal_results(name: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(sorted(STRATEGIES)),
-    st.lists(st.builds(Lengths, st.floats(0, 10), st.integers(1, 100), st.integers(1, 60)), min_size=1, max_size=15),
+    st.lists(
+        st.builds(RequestLengths, st.floats(0, 10), st.integers(1, 100), st.integers(1, 60)), min_size=1, max_size=15
+    ),
     st.integers(1, 3),
     st.integers(1, 6),
     st.booleans(),
 )
 def test_any_trace_is_served_on_any_machine(
-    name: str, requests: list[Lengths], workers: int, rows: int, recompute: bool
+    name: str, requests: list[RequestLengths], workers: int, rows: int, recompute: bool
 ) -> None:
     machine = Machine(GROWING, 260, rows, 200, workers, max_prefill_tokens=64)
     done = simulate(parts(name, machine, recompute=recompute), machine, requests, max_tokens=60)
@@ -134,13 +138,13 @@ def test_any_trace_is_served_on_any_machine(
 
 
 def test_answers_stop_at_the_length_that_was_asked_for() -> None:
-    done = simulate(parts("baton-pd"), MACHINE, [Lengths(0.0, 3, 50)], max_tokens=9)
+    done = simulate(parts("baton-pd"), MACHINE, [RequestLengths(0.0, 3, 50)], max_tokens=9)
     assert done.requests[0].output_length == 9
 
 
 def test_a_request_that_no_executor_holds_is_refused_with_the_remedy() -> None:
     with pytest.raises(UserError, match=r"200 \+ 60 .*--max-input-len"):
-        simulate(parts("vs"), MACHINE, [Lengths(0.0, 3, 5), Lengths(0.0, 200, 60)], max_tokens=100)
+        simulate(parts("vs"), MACHINE, [RequestLengths(0.0, 3, 5), RequestLengths(0.0, 200, 60)], max_tokens=100)
 
 
 def test_an_empty_trace_is_refused() -> None:
@@ -153,7 +157,7 @@ def test_a_strategy_that_serves_nobody_is_found_out() -> None:
         return []
 
     with pytest.raises(UserError, match="1 requests unserved"):
-        simulate(replace(parts("vs"), placement=nowhere), MACHINE, [Lengths(0.0, 3, 5)], max_tokens=9)
+        simulate(replace(parts("vs"), placement=nowhere), MACHINE, [RequestLengths(0.0, 3, 5)], max_tokens=9)
 
 
 def test_who_watches_sees_each_request_end() -> None:
@@ -173,8 +177,8 @@ def test_figures_by_hand() -> None:
     one = Simulation(
         requests=(served(1.0, 2.0, 3.0), served(2.0, 5.0, 6.0, tokens=30, runs=3), served(3.0, 3.5, 4.0, ok=False)),
         workers=(
-            WorkerRecord(4.0, 1.0, decode=2.0, row_decode=6.0, tally=Tally(pad=30, invalid=3)),
-            WorkerRecord(6.0, 1.0, decode=1.0, row_decode=1.5, tally=Tally(pad=3, invalid=9)),
+            WorkerRecord(4.0, 1.0, decode=2.0, row_decode=6.0, tally=StepStats(pad=30, invalid=3)),
+            WorkerRecord(6.0, 1.0, decode=1.0, row_decode=1.5, tally=StepStats(pad=3, invalid=9)),
         ),
     )
     assert (
@@ -191,7 +195,7 @@ def test_turns_of_a_conversation_follow_each_other_and_read_what_is_new() -> Non
     """Two turns of 100 tokens, answers of 50: the second comes 2 s after the first's answer, with 150 + 100 tokens, of
     which the first whole chunk of 64 is kept."""
     machine = replace(MACHINE, capacity_tokens=2000, context_length=2000, prefix_cache_tokens=1000)
-    load = [Lengths(0.0, 100, 50), Lengths(0.5, 100, 50), Lengths(1.0, 30, 5)]
+    load = [RequestLengths(0.0, 100, 50), RequestLengths(0.5, 100, 50), RequestLengths(1.0, 30, 5)]
     done = simulate(parts("baton-pd"), machine, load, 100, turns=2, think_time=2.0)
     first, alone, second = done.requests
     assert [one.input_length for one in done.requests] == [100, 30, 250]
@@ -202,19 +206,19 @@ def test_turns_of_a_conversation_follow_each_other_and_read_what_is_new() -> Non
 
 
 def test_a_conversation_ends_before_a_turn_that_does_not_fit() -> None:
-    done = simulate(parts("baton-pd"), MACHINE, [Lengths(0.0, 60, 30)] * 3, 100, turns=3)
+    done = simulate(parts("baton-pd"), MACHINE, [RequestLengths(0.0, 60, 30)] * 3, 100, turns=3)
     assert len(done.requests) == MACHINE.longest // 90
 
 
-def bimodal(count: int, rate: float) -> list[Lengths]:
+def bimodal(count: int, rate: float) -> list[RequestLengths]:
     rng, time, requests = random.Random(1), 0.0, []
     for _ in range(count):
         time += rng.expovariate(rate)
-        requests.append(Lengths(time, rng.randint(1, 20), rng.choice((3, 3, 3, 3, 150))))
+        requests.append(RequestLengths(time, rng.randint(1, 20), rng.choice((3, 3, 3, 3, 150))))
     return requests
 
 
-def behind(router: str, requests: list[Lengths], machines: Sequence[Machine]) -> Simulation:
+def behind(router: str, requests: list[RequestLengths], machines: Sequence[Machine]) -> Simulation:
     first, *others = ((parts("lengthwise", machine), machine) for machine in machines)
     return simulate(*first, requests, 150, predict=true_length, others=others, router=ROUTERS[router]())
 
@@ -258,7 +262,7 @@ def test_a_node_of_half_the_speed_gets_half_the_work() -> None:
 
 def test_a_conversation_stays_where_its_prefix_is_kept() -> None:
     machine = replace(MACHINE, cost=replace(GROWING, p1=0.01), prefix_cache_tokens=100_000)
-    requests = [Lengths(place / 3, 70, 5) for place in range(60)]
+    requests = [RequestLengths(place / 3, 70, 5) for place in range(60)]
     kept = {}
     for name in ("work", "pow2"):
         (first, *others), router = [(parts("lengthwise", machine), machine) for _ in range(4)], ROUTERS[name]()
@@ -271,7 +275,7 @@ def test_ends_are_foretold_with_the_time_that_prompts_take() -> None:
     """A prompt of 900 tokens was expected to take as long as one of 10, so that half of the ends were a third off."""
     slow = replace(MACHINE, cost=SLOW, capacity_tokens=10_000, context_length=1000)
     limits = BatchLimits(group_tokens=1000, prefill_ahead=1).within(10_000, 1000, 4)
-    load = [Lengths(4.0 * number, 900 if number % 2 else 10, 50) for number in range(200)]
+    load = [RequestLengths(4.0 * number, 900 if number % 2 else 10, 50) for number in range(200)]
     done = simulate(assemble(STRATEGIES["lengthwise"], limits, SLOW), slow, load, 50, predict=true_length)
     told = measure_simulation(done)
     assert told["foretold_answers"] > 190 and told["foretold_error"] < 0.05 and told["foretold_inside"] > 0.85
@@ -280,7 +284,7 @@ def test_ends_are_foretold_with_the_time_that_prompts_take() -> None:
 def test_ends_of_a_burst_are_foretold_after_one_request_alone() -> None:
     """Four rows were expected to work as fast as one, and one that came at the same moment before
     all others, so that none was expected to wait."""
-    load = [Lengths(0.0, 10, 50), *(Lengths(30.0, 10, 20 + number % 60) for number in range(60))]
+    load = [RequestLengths(0.0, 10, 50), *(RequestLengths(30.0, 10, 20 + number % 60) for number in range(60))]
     limits = BatchLimits(group_tokens=512, prefill_ahead=1).within(1000, 250, 4)
     done = simulate(
         assemble(STRATEGIES["baton-pd"], limits, SLOW), replace(MACHINE, cost=SLOW), load, 100, predict=true_length

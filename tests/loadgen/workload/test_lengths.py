@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.workload.lengths import Cut, Lengths, load_trace
+from loadgen.workload.lengths import Cut, RequestLengths, load_trace
 from models.errors import UserError
 from tests.loadgen.workload.args import write
 
@@ -38,7 +38,7 @@ SERVEGEN = """request_id,timestamp,input_tokens,output_tokens
 FORMATS = {"azure": AZURE, "burstgpt": BURSTGPT, "mooncake": MOONCAKE, "qwen-bailian": BAILIAN, "servegen": SERVEGEN}
 
 
-def read(folder: Path, kind: str, text: str | bytes, cut: Cut | None = None) -> list[Lengths]:
+def read(folder: Path, kind: str, text: str | bytes, cut: Cut | None = None) -> list[RequestLengths]:
     return load_trace(write(folder, "trace", text), kind, cut or Cut())
 
 
@@ -51,7 +51,7 @@ def test_azure_dates_may_name_their_time_zone(tmp_path: Path) -> None:
 
 
 def test_burstgpt_leaves_failed_requests_out_and_counts_from_the_first(tmp_path: Path) -> None:
-    assert read(tmp_path, "burstgpt", BURSTGPT) == [Lengths(0.0, 472, 18), Lengths(113.5, 417, 276)]
+    assert read(tmp_path, "burstgpt", BURSTGPT) == [RequestLengths(0.0, 472, 18), RequestLengths(113.5, 417, 276)]
 
 
 def test_the_published_traces_are_in_their_own_units(tmp_path: Path) -> None:
@@ -88,8 +88,10 @@ def test_requests_that_failed_are_left_out_and_counted(
 @pytest.mark.parametrize("written", ["15", "15.0", '"15"', '"15.0"', "1.5e1"])
 def test_a_whole_number_may_be_written_in_any_way_and_hashes_may_lack(tmp_path: Path, written: str) -> None:
     rows = f'{{"timestamp": "0", "input_length": {written}, "output_length": {written}}}'
-    assert read(tmp_path, "mooncake", rows) == [Lengths(0.0, 15, 15)]
-    assert read(tmp_path, "servegen", f"{SERVEGEN.splitlines()[0]}\n0,0,{written},{written}") == [Lengths(0.0, 15, 15)]
+    assert read(tmp_path, "mooncake", rows) == [RequestLengths(0.0, 15, 15)]
+    assert read(tmp_path, "servegen", f"{SERVEGEN.splitlines()[0]}\n0,0,{written},{written}") == [
+        RequestLengths(0.0, 15, 15)
+    ]
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -149,7 +151,7 @@ def test_a_window_starts_at_zero_and_leaves_its_end_out(steady: Path) -> None:
 
 
 def test_a_window_keeps_the_silence_before_its_first_request(steady: Path) -> None:
-    assert load_trace(steady, "burstgpt", Cut(start=10.75, duration=1)) == [Lengths(0.25, 12, 24)]
+    assert load_trace(steady, "burstgpt", Cut(start=10.75, duration=1)) == [RequestLengths(0.25, 12, 24)]
 
 
 def test_speed_scales_arrivals_and_nothing_else(steady: Path) -> None:
@@ -160,7 +162,7 @@ def test_speed_scales_arrivals_and_nothing_else(steady: Path) -> None:
 
 def test_lengths_are_clipped_and_requests_counted(steady: Path) -> None:
     found = load_trace(steady, "burstgpt", Cut(start=48, max_input=50, max_output=99, limit=3))
-    assert found == [Lengths(0, 49, 98), Lengths(1, 50, 99), Lengths(2, 50, 99)]
+    assert found == [RequestLengths(0, 49, 98), RequestLengths(1, 50, 99), RequestLengths(2, 50, 99)]
 
 
 def test_a_window_without_requests_is_refused_with_the_length_of_the_trace(steady: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from engine.messages import Admit, Cause, ExecutorDied
 from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import simulate
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
@@ -83,7 +83,7 @@ def served(recompute: bool, model: Bilinear) -> tuple[float, int]:
     """Seconds that two requests take in slices of 4, and how many tokens are read."""
     machine = Machine(model, capacity_tokens=1000, max_num_seqs=4, context_length=500)
     limits = replace(LIMITS, options=replace(LIMITS.options, recompute=recompute)).within(1000, 500, 4)
-    trace = [Lengths(0.0, 2, 9), Lengths(0.0, 2, 13)]
+    trace = [RequestLengths(0.0, 2, 9), RequestLengths(0.0, 2, 13)]
     done = simulate(assemble(STRATEGIES["scls"], limits, model), machine, trace, 50)
     return done.duration, sum(worker.tally.prompt for worker in done.workers)
 

@@ -15,7 +15,7 @@ from loadgen.simulate.node import Node
 from loadgen.simulate.node import VirtualClock as MovedClock
 from loadgen.simulate.prediction import read_prediction
 from loadgen.simulate.simulation import simulate
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.continuous import ContinuousBatcher
@@ -180,7 +180,7 @@ def test_a_short_request_need_not_wait_for_a_long_one() -> None:
     """One slot: the long one has it from 0 s, the short one comes at 1 s, when 11 of 100 tokens are there."""
     limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=8))
     machine = Machine(COST, capacity_tokens=1000, max_num_seqs=1, context_length=500)
-    trace = [Lengths(0.0, 4, 100), Lengths(1.0, 4, 5)]
+    trace = [RequestLengths(0.0, 4, 100), RequestLengths(1.0, 4, 5)]
     done = simulate(assemble(STRATEGIES["srpt"], limits), machine, trace, 100, predict=true_length).requests
     # The executor reports all rows every 32 iterations: at 3.3 s the scheduler learns of the slice.
     assert done[1].end == pytest.approx(3.3 + 0.5, abs=0.11)
@@ -202,7 +202,7 @@ def test_no_request_is_lost_and_none_is_paused_before_a_slice(
     rng, time, trace = random.Random(seed), 0.0, []
     for _ in range(60):
         time += rng.expovariate(0.7 * slots * workers)
-        trace.append(Lengths(time, rng.randint(1, 30), rng.choice((1, 3, 10, 80))))
+        trace.append(RequestLengths(time, rng.randint(1, 30), rng.choice((1, 3, 10, 80))))
     limits = BatchLimits(group_tokens=64, prefill_ahead=0, options=Scheduling(slice_length=8))
     machine = Machine(COST, capacity_tokens=250 * slots, max_num_seqs=slots, context_length=200, workers=workers)
     limits = limits.within(machine.capacity_tokens, machine.context_length, slots)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.measure.timing import SliceTiming, Timing, Timings
-from engine.messages import BatchShape, RowUpdate, StepReport, Tally
+from engine.messages import BatchShape, RowUpdate, StepReport, StepStats
 from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import simulate
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.batching.dp import DpBatcher
@@ -53,7 +53,7 @@ class Serving:
         self.now = 0.0
         self._step = 0
 
-    def _report(self, seconds: float, updated: Iterator[int], tally: Tally, begun: tuple[int, ...] = ()) -> None:
+    def _report(self, seconds: float, updated: Iterator[int], tally: StepStats, begun: tuple[int, ...] = ()) -> None:
         self._step += 1
         self.now += seconds
         updates = tuple(RowUpdate(row_id, (1,)) for row_id in updated)
@@ -61,12 +61,12 @@ class Serving:
         self.learning.receive(report, self.now)
 
     def decode(self, rows: int, columns: int, factor: float = 1.0) -> None:
-        tally = Tally(generated=rows, reads=rows * columns)
+        tally = StepStats(generated=rows, reads=rows * columns)
         self._report(factor * self.model.iteration(rows, columns), iter(range(rows)), tally)
 
     def prefill(self, rows: int, length: int) -> None:
         begun = tuple(range(100, 100 + rows))
-        tally = Tally(prompt=rows * length, generated=rows)
+        tally = StepStats(prompt=rows * length, generated=rows)
         self._report(self.model.prefill(rows, length), iter(begun), tally, begun)
 
     def serve(self, seconds: float, rng: random.Random) -> None:
@@ -118,7 +118,9 @@ def test_after_a_minute_of_mixed_load_a_step_is_priced_within_15_percent(
     rng, arrival, trace = random.Random(1), 0.0, []
     while arrival < 60:
         arrival += rng.expovariate(rate)
-        trace.append(Lengths(arrival, 1 + int(rng.lognormvariate(4.5, 1)) % 1000, 1 + int(rng.lognormvariate(4, 0.8))))
+        trace.append(
+            RequestLengths(arrival, 1 + int(rng.lognormvariate(4.5, 1)) % 1000, 1 + int(rng.lognormvariate(4, 0.8)))
+        )
     machine = Machine(NoisyCost(model), capacity_tokens=32_000, max_num_seqs=32, context_length=2048)
     limits, kept = BatchLimits(group_tokens=2048, prefill_ahead=2).within(32_000, 2048, 32), []
     learning = StepLearning(MachineModel(), keep=lambda found, served: kept.append((found, served)))
@@ -350,7 +352,7 @@ def test_k_and_v_are_kept_by_the_new_model_too() -> None:
 def test_estimates_follow_a_machine_slower_than_its_profile_while_it_serves() -> None:
     learning = profiled(PROFILE)
     machine = Machine(PROFILE.slowed(2.0), capacity_tokens=20_000, max_num_seqs=16, context_length=1000, workers=2)
-    trace = [Lengths(1.5 * number, 30 + number % 300, 150) for number in range(100)]
+    trace = [RequestLengths(1.5 * number, 30 + number % 300, 150) for number in range(100)]
     simulate(scls(learning), machine, trace, 200)
     model = learning.machine.model
     assert model is not None
@@ -361,7 +363,7 @@ def test_estimates_follow_a_machine_slower_than_its_profile_while_it_serves() ->
 def test_strategies_that_plan_by_serving_times_begin_without_any(strategy: str) -> None:
     """They refused to start. What they end with is within a tenth of what they do on a profile."""
     machine = Machine(CPU, capacity_tokens=20_000, max_num_seqs=16, context_length=1000)
-    trace = [Lengths(0.5 * number, 30 + number % 300, 20 + number % 120) for number in range(150)]
+    trace = [RequestLengths(0.5 * number, 30 + number % 300, 20 + number % 120) for number in range(150)]
     means = []
     for known in (CPU, None):
         parts = assemble(STRATEGIES[strategy], LIMITS.within(20_000, 1000, 16), known)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import Served, simulate
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
@@ -254,14 +254,16 @@ COST = Bilinear(p1=2e-5, p2=1e-3, p3=1e-5, p4=2e-3, d1=1e-7, d2=2e-4, d3=1e-6, d
 MACHINE = Machine(COST, capacity_tokens=32_768, max_num_seqs=16, context_length=2048)
 
 
-def served(strategy: str, trace: list[Lengths], shares: Shares | None, length: float | None = None) -> list[Served]:
+def served(
+    strategy: str, trace: list[RequestLengths], shares: Shares | None, length: float | None = None
+) -> list[Served]:
     """The trace served; lengths are predicted as `length` of the true ones."""
     limits = BatchLimits(group_tokens=512, prefill_ahead=2, shares=shares).within(32_768, 2048, 16)
     predict = None if length is None else lambda sampling: length * float(sampling.replay_tokens or 1)
     return list(simulate(assemble(STRATEGIES[strategy], limits, COST), MACHINE, trace, 2000, predict=predict).requests)
 
 
-def shares_by_minute(trace: list[Lengths], done: list[Served], client: str, seconds: int) -> list[float]:
+def shares_by_minute(trace: list[RequestLengths], done: list[Served], client: str, seconds: int) -> list[float]:
     """The part of all service that a client had in the minutes from 20 s on, one each 10 s; tokens spread evenly."""
 
     def had(one: Served, start: float, end: float) -> float:
@@ -276,12 +278,12 @@ def shares_by_minute(trace: list[Lengths], done: list[Served], client: str, seco
     return parts
 
 
-def merged(*traces: list[Lengths]) -> list[Lengths]:
+def merged(*traces: list[RequestLengths]) -> list[RequestLengths]:
     return sorted((one for trace in traces for one in trace), key=lambda one: one.arrival)
 
 
-def steady(client: str, rate: float, prompt: int, answer: int, seconds: float) -> list[Lengths]:
-    return [Lengths(n / rate, prompt, answer, client) for n in range(int(rate * seconds))]
+def steady(client: str, rate: float, prompt: int, answer: int, seconds: float) -> list[RequestLengths]:
+    return [RequestLengths(n / rate, prompt, answer, client) for n in range(int(rate * seconds))]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +310,7 @@ def test_without_shares_the_greedy_client_takes_nearly_all() -> None:
 
 
 def test_one_client_alone_is_served_as_without_shares() -> None:
-    trace = [Lengths(n / 5.0, 20 + n * 37 % 100, 10 + n * 53 % 300, "alone") for n in range(300)]
+    trace = [RequestLengths(n / 5.0, 20 + n * 37 % 100, 10 + n * 53 % 300, "alone") for n in range(300)]
     alone = served("lengthwise", trace, {}, 0.7)
     plain = served("lengthwise", trace, None, 0.7)
     assert [replace(one, foretold=None) for one in alone] == [replace(one, foretold=None) for one in plain]
@@ -316,7 +318,7 @@ def test_one_client_alone_is_served_as_without_shares() -> None:
 
 def test_a_newcomer_waits_for_a_slot_and_not_for_the_backlog() -> None:
     """Its counter is the least, so it takes the next slot but for those that the greedy client was given before."""
-    trace = merged(steady("greedy", 25.0, 40, 60, 24), [Lengths(20.001, 40, 60, "new")])
+    trace = merged(steady("greedy", 25.0, 40, 60, 24), [RequestLengths(20.001, 40, 60, "new")])
     waits = []
     offered: tuple[Shares | None, ...] = ({}, None)
     for shares in offered:

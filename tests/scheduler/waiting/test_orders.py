@@ -8,7 +8,7 @@ import pytest
 
 from engine.simulated.machine import Machine
 from loadgen.simulate.simulation import Served, simulate
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from scheduler.assembly import ORDERS, assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.length.oracle import true_length
@@ -151,11 +151,11 @@ def long_one_among_short_ones(strategy: str, factor: float, seed: int | None) ->
     rng, time, trace = (
         random.Random(seed),
         0.0,
-        [Lengths(0.0, 4, LONG if place == 10 else SHORT) for place in range(11)],
+        [RequestLengths(0.0, 4, LONG if place == 10 else SHORT) for place in range(11)],
     )
     for _ in range(800):
         time += SHORT * TOKEN * (1.0 if seed is None else rng.uniform(0.4, 1.4))
-        trace.append(Lengths(time, 4, SHORT))
+        trace.append(RequestLengths(time, 4, SHORT))
     options = Scheduling(slice_length=16, aging_factor=factor)
     limits = BatchLimits(group_tokens=512, prefill_ahead=0, options=options, seconds_per_token=TOKEN)
     parts = assemble(STRATEGIES[strategy], limits.within(1000, 500, 1), COST)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from scheduler.request import Request
-from scheduler.waiting.sorted_requests import Ahead, Key, SortedRequests
+from scheduler.waiting.sorted_requests import Key, QueueAhead, SortedRequests
 from tests.scheduler.fakes import request
 
 
@@ -30,9 +30,9 @@ def test_whatever_comes_and_goes_order_and_sums_are_those_of_a_plain_list(seed: 
             ahead = [plain[other] for other in ranked if other < key]
             known = [one.predicted_length for one in ahead if one.predicted_length is not None]
             unread = sum(one.input_length for one in ahead)
-            assert found.ahead(key) == Ahead(len(ahead), sum(known), len(ahead) - len(known), unread)
+            assert found.ahead(key) == QueueAhead(len(ahead), sum(known), len(ahead) - len(known), unread)
 
 
 def test_without_requests_nothing_is_ahead() -> None:
     empty = SortedRequests()
-    assert (list(empty), len(empty), empty.ahead((1,))) == ([], 0, Ahead())
+    assert (list(empty), len(empty), empty.ahead((1,))) == ([], 0, QueueAhead())

@@ -10,8 +10,8 @@ import pytest
 
 from server.api.input.schema import ChatBody
 from server.api.openapi import document, encode_document
-from server.http.operations import OPERATIONS
 from server.cli.main import main
+from server.http.operations import OPERATIONS
 from tests.server.live import Live
 
 

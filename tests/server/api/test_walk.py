@@ -13,8 +13,8 @@ from types import FrameType
 from aiohttp import ClientSession
 
 import server
-from server.config import load_config
 from server.composition.app import open_service
+from server.config import load_config
 from server.process.life import listen
 
 ROOT = Path(server.__file__).parents[1]

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from server.access import Quota, Share
 from server.api.batch_asker import ModelAsker
 from server.batches.batch import BatchRecord, LineReply, ResultLine, append, read_answered
 from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import FileStore, NoSuchFile, RecordFolder, StoredFile, hold_folder
 from server.config import Admission
-from server.access import Quota, Share
 
 LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
 

@@ -12,10 +12,10 @@ from safetensors import safe_open
 
 from models.catalog.checkpoint import read_need
 from models.network.loader import LoadedModel, LoadError
-from server.config import ServeConfig
-from server.predictor_cores import PREDICTOR_NICENESS, run_beside_executors
 from server.composition.devices import cuda_devices, require_memory, require_room, swap_bytes, threads
 from server.composition.loading import load_networks
+from server.config import ServeConfig
+from server.predictor_cores import PREDICTOR_NICENESS, run_beside_executors
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from models.network.attention import gather_attention
 from models.network.loader import LoadedModel, LoadError, load
 from models.network.quantization import Kernels
 from models.text import Text
-from server.config import ServeConfig
 from server.cache_paths import forest_path, model_key, proxy_path
 from server.composition.loading import build_executor, load_models
+from server.config import ServeConfig
 from tests import tiny
 from tests.engine.forward.recorded import Recorder
 from tests.engine.rows import device_of, finish, lifecycle_of, spec, tokens_of

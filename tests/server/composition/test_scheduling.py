@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.measure.timing import Timing, Timings
-from engine.messages import BatchShape, ExecutorInfo, RowUpdate, StepReport, Tally
+from engine.messages import BatchShape, ExecutorInfo, RowUpdate, StepReport, StepStats
 from models.errors import UserError
 from scheduler.batching.batcher import Batcher
 from scheduler.learner import inline
@@ -21,9 +21,9 @@ from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.machine import StepLearning
 from scheduler.serving_time.profile_file import VERSION, Conditions, Profile, load_profile, write_profile
 from scheduler.waiting.fair import Fair
-from server.config import ServeConfig
 from server.composition import scheduling
 from server.composition.scheduling import learn_steps, parts_for
+from server.config import ServeConfig
 from tests.scheduler.fakes import request, worker
 
 SECOND_A_TOKEN = Bilinear(0, 0, 0, 0, 0, 0, 0, 1.0)
@@ -121,12 +121,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def serve(learning: StepLearning, seconds: float) -> None:
     """A prefill and ten decode steps a second."""
     for second in range(round(seconds)):
-        prefill = Tally(prompt=50 + second % 7, generated=1)
+        prefill = StepStats(prompt=50 + second % 7, generated=1)
         update = (RowUpdate(second, (1,)),)
         report = StepReport(0, 11 * second + 1, update, BatchShape(), 0.1, begun=(second,), tally=prefill)
         learning.receive(report, second)
         for step in range(10):
-            decode = Tally(generated=2, reads=2 * (60 + step))
+            decode = StepStats(generated=2, reads=2 * (60 + step))
             learning.receive(StepReport(0, 11 * second + 2 + step, (), BatchShape(), 0.05, tally=decode), second)
 
 

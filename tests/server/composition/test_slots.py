@@ -16,10 +16,10 @@ from models.network.loader import LoadedModel
 from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Profile, write_profile
-from server.config import ServeConfig
 from server.composition import slots
 from server.composition.devices import conditions_of
 from server.composition.slots import CUDA_SLOTS, choose_slots, others_seconds
+from server.config import ServeConfig
 from tests.engine.measure.test_profiler import Device
 from tests.engine.rows import faulty
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from engine.messages import BatchShape, ExecutorDied, FinishReason, Report, StepReport, Tally
+from engine.messages import BatchShape, ExecutorDied, FinishReason, Report, StepReport, StepStats
 from engine.sampling.params import SamplingParams
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
@@ -18,7 +18,7 @@ from scheduler.request import Request
 from scheduler.strategy import STRATEGIES
 from server.api.errors import ApiError
 from server.dashboard.feed import MOST_VIEWERS, Feed
-from server.dashboard.scene import Scene
+from server.dashboard.scene import DashboardState
 from server.dashboard.snapshot import Stage
 from tests.scheduler.fakes import VirtualClock, port, token
 from tests.server.live import Live, live_server
@@ -37,7 +37,7 @@ class Theatre:
         parts = assemble(STRATEGIES["baton-pd"], BatchLimits(group_tokens=100, prefill_ahead=0))
         self.dispatcher = Dispatcher(parts, [port(rows=2)], self.clock, (self.feed,))
         self.dispatcher.waits.wait = lambda request: 1.5  # type: ignore[method-assign]
-        self.feed.show(Scene(self.dispatcher, model, "baton-pd", 500))
+        self.feed.show(DashboardState(self.dispatcher, model, "baton-pd", 500))
 
     def submit(self, predicted: float | None = None, priority: int = 0) -> Request:
         sampling = SamplingParams(max_tokens=8)
@@ -52,8 +52,8 @@ class Theatre:
         """A second passes in which rows get a token."""
         self.clock.time += 1.0
         updates = tuple(token(row_id, 5, end=end) for row_id in row_ids)
-        reads = Tally(reads=6 * len(updates), pad_reads=3, invalid_reads=2)
-        tally = Tally(prompt=4 * len(begun), generated=len(updates), pad=1, invalid=2) + reads
+        reads = StepStats(reads=6 * len(updates), pad_reads=3, invalid_reads=2)
+        tally = StepStats(prompt=4 * len(begun), generated=len(updates), pad=1, invalid=2) + reads
         shape = BatchShape(rows=len(updates), start=3, end=9, columns=50, capacity_tokens=200)
         self.receive(StepReport(0, 1, updates, shape, 0.25, begun, tally=tally))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from engine.messages import BatchShape, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport, Tally
+from engine.messages import BatchShape, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport, StepStats
 from scheduler.request import Request, State
 from server.dashboard import snapshot
-from server.dashboard.lanes import Lanes
+from server.dashboard.lanes import RowTimeline
 from server.dashboard.snapshot import Stage
 from tests.scheduler.fakes import request, token
 
@@ -22,7 +22,7 @@ class Watched:
 
     def __init__(self, *held: Request) -> None:
         self.changes: list[snapshot.Change] = []
-        self.lanes = Lanes(0, self.changes, held)
+        self.lanes = RowTimeline(0, self.changes, held)
         self.requests: dict[RowId, Request] = {one.row_id: one for one in held}
         self.now = 0.0
 
@@ -39,7 +39,7 @@ class Watched:
         begun: tuple[RowId, ...] = (),
         extracted: tuple[RowId, ...] = (),
         back: tuple[RowId, ...] = (),
-        tally: Tally = Tally(generated=1),  # noqa: B008
+        tally: StepStats = StepStats(generated=1),  # noqa: B008
         rows: int = 1,
         staged: int = 0,
     ) -> list[Moved]:
@@ -62,7 +62,7 @@ class Watched:
         return {one.lane: (one.row, one.stage) for one in self.lanes.rows}
 
 
-READ = Tally(prompt=8)
+READ = StepStats(prompt=8)
 
 
 def change(at: float, lane: int, row: int, stage: Stage) -> Moved:
@@ -72,7 +72,7 @@ def change(at: float, lane: int, row: int, stage: Stage) -> Moved:
 def test_a_row_is_read_waits_for_a_slot_and_decodes() -> None:
     watched = Watched.holding(7)
     assert watched.turn(begun=(7,), tally=READ, rows=0) == [change(0.0, 0, 7, Stage.PREFILL)]
-    first = watched.turn(token(7, 1), tally=Tally(prompt=8, generated=1), rows=0, staged=1)
+    first = watched.turn(token(7, 1), tally=StepStats(prompt=8, generated=1), rows=0, staged=1)
     assert first == [change(2.0, 0, 7, Stage.STAGED)]
     assert watched.turn(token(7, 1)) == [change(2.0, 0, 7, Stage.DECODE)]
     assert watched.turn(token(7, 1)) == []
@@ -82,9 +82,9 @@ def test_a_row_is_read_waits_for_a_slot_and_decodes() -> None:
 
 def test_a_row_that_enters_by_shape_is_in_the_batch_with_its_first_token() -> None:
     watched = Watched.holding(1, 2)
-    watched.turn(token(1, 5), begun=(1,), tally=Tally(prompt=4, generated=1))
+    watched.turn(token(1, 5), begun=(1,), tally=StepStats(prompt=4, generated=1))
     assert watched.stages == {0: (1, Stage.DECODE)}
-    watched.turn(token(1, 5), token(2, 5), begun=(2,), tally=Tally(prompt=4, generated=2), rows=2)
+    watched.turn(token(1, 5), token(2, 5), begun=(2,), tally=StepStats(prompt=4, generated=2), rows=2)
     assert watched.stages == {0: (1, Stage.DECODE), 1: (2, Stage.DECODE)}
 
 
@@ -99,16 +99,16 @@ def test_lanes_are_used_again_the_lowest_first() -> None:
 
 def test_a_row_that_is_taken_out_is_paused_until_it_has_another_token() -> None:
     watched = Watched.holding(1, 2)
-    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
+    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=StepStats(prompt=4, generated=2), rows=2)
     assert watched.turn(token(1, 5), extracted=(2,), staged=1) == [change(1.0, 1, 2, Stage.PAUSED)]
     assert watched.turn(token(1, 5), token(2, 5), rows=2) == [change(2.0, 1, 2, Stage.DECODE)]
 
 
 def test_rows_of_a_closed_batch_are_invalid_from_their_end_to_the_batchs() -> None:
     watched = Watched.holding(1, 2)
-    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
+    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=StepStats(prompt=4, generated=2), rows=2)
     assert watched.turn(token(1, 5, end=END), token(2, 5), rows=2) == [change(2.0, 0, 1, Stage.GONE)]
-    invalid = Tally(generated=1, invalid=1)
+    invalid = StepStats(generated=1, invalid=1)
     assert watched.turn(token(2, 5), tally=invalid, rows=2) == [change(2.0, 0, 1, Stage.INVALID)]
     assert watched.stages == {0: (1, Stage.INVALID), 1: (2, Stage.DECODE)}
     last = watched.turn(token(2, 5, end=END), tally=invalid, rows=0)
@@ -118,7 +118,7 @@ def test_rows_of_a_closed_batch_are_invalid_from_their_end_to_the_batchs() -> No
 
 def test_an_ended_row_without_a_slot_gives_its_lane_back_with_the_next_step() -> None:
     watched = Watched.holding(1, 2, 3)
-    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=Tally(prompt=4, generated=2), rows=2)
+    watched.turn(token(1, 5), token(2, 5), begun=(1, 2), tally=StepStats(prompt=4, generated=2), rows=2)
     watched.turn(token(1, 5, end=END), token(2, 5))
     assert watched.turn(token(2, 5)) == []
     watched.turn(begun=(3,), tally=READ)
@@ -152,9 +152,9 @@ def test_who_comes_later_sees_what_runs_already() -> None:
 
 def test_changes_are_told_to_newcomers_for_five_minutes_and_the_last_of_each_lane_for_longer() -> None:
     watched = Watched.holding(1, 2)
-    watched.turn(token(1, 5), begun=(1,), tally=Tally(prompt=4, generated=1))
+    watched.turn(token(1, 5), begun=(1,), tally=StepStats(prompt=4, generated=1))
     watched.now = 200.0
-    watched.turn(token(2, 5), begun=(2,), tally=Tally(prompt=4, generated=1))
+    watched.turn(token(2, 5), begun=(2,), tally=StepStats(prompt=4, generated=1))
     told = [(one.row, one.stage) for one in watched.lanes.history(400.0)]
     assert told == [(1, Stage.DECODE), (2, Stage.PREFILL), (2, Stage.STAGED), (2, Stage.DECODE)]
     (one,) = (one for one in watched.lanes.history(600.0) if one.row == 2)

@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 import yaml
 
-from server.cli.main import build_parser
 from server.access import Access
+from server.cli.main import build_parser
 from server.http.front import Front
 from server.keys import Keyring
 from tests.server.counted import counted

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from server.http.operations import OPERATIONS
 from server.cli.main import build_parser
+from server.http.operations import OPERATIONS
 
 DEPLOY = files("server.deploy")
 MANIFEST = DEPLOY / "kubernetes.yaml"

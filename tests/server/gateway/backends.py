@@ -13,12 +13,12 @@ import orjson
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from server.config import GatewayConfig
-from server.composition.gateway import open_gateway
 from server.access import Access, Quota
+from server.composition.gateway import open_gateway
+from server.config import GatewayConfig
 from server.http.front import Front
-from server.keys import Keyring
 from server.http.service import Service, build_app
+from server.keys import Keyring
 
 PATIENCE = 20.0
 

@@ -10,8 +10,8 @@ import pytest
 
 from engine.messages import ExecutorHealth
 from models.errors import UserError
-from server.config import GatewayConfig
 from server.composition.gateway import check_backends
+from server.config import GatewayConfig
 from server.gateway.sending import RETRIES
 from tests.server.gateway.backends import Backend, chat, event, gateway, until
 from tests.server.gateway.fake_backend import Engine, listening

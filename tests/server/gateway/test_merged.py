@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.api.errors import ApiError
-from server.gateway.merged import Merged, as_stream
+from server.gateway.merged import StreamAggregator, as_stream
 from server.gateway.meta import MOST_WORDS, TABLE, read_cache_key, read_deadline, read_meta, read_priority
 
 CHAT = "/v1/chat/completions"
@@ -17,7 +17,7 @@ CHAT = "/v1/chat/completions"
 def merged(*events: Any) -> Any:
     """The answer of a stream that comes in pieces of seven bytes; None where it is not whole."""
     stream = b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in events) + b"data: [DONE]\n\n"
-    answer = Merged()
+    answer = StreamAggregator()
     for start in range(0, len(stream), 7):
         answer.add(stream[start : start + 7])
     whole = answer.whole()

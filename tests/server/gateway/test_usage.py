@@ -9,7 +9,7 @@ import pytest
 
 from engine.messages import RowUpdate
 from scheduler.stream import join_updates
-from server.gateway.merged import LINE, MOST, Merged
+from server.gateway.merged import LINE, MOST, StreamAggregator
 from server.gateway.usage import read_tokens
 
 
@@ -64,7 +64,7 @@ def chunk(content: Any, reason: str | None = None) -> bytes:
 
 def test_a_long_answer_is_put_together_once() -> None:
     """20 MB in 10,000 events were 100 GB of copies."""
-    merged = Merged()
+    merged = StreamAggregator()
     for _ in range(10_000):
         merged.add(chunk("x" * 2000))
     merged.add(chunk("", "stop"))
@@ -86,7 +86,7 @@ def test_a_long_answer_is_put_together_once() -> None:
     ],
 )
 def test_of_a_foreign_or_endless_stream_no_answer_is_made(stream: bytes) -> None:
-    merged = Merged()
+    merged = StreamAggregator()
     for start in range(0, len(stream), 2**17):
         merged.add(stream[start : start + 2**17])
         assert len(merged._rest) <= LINE

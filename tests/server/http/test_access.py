@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from server.access import Quota
 from server.api.errors import ApiError
 from server.config import Admission, ServeConfig, load_config
-from server.settings import ConfigError
-from server.access import Quota
-from server.keys import load_keys
 from server.http.service import build_app
+from server.keys import load_keys
 from server.observe.logs import fields_of
+from server.settings import ConfigError
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, bearer, chat_body, live_server, text_of
 

@@ -8,9 +8,9 @@ from contextlib import nullcontext
 import pytest
 from multidict import CIMultiDictProxy
 
+from server.access import Access
 from server.api.errors import ApiError
 from server.config import ConfigError, FrontConfig, ServeConfig
-from server.access import Access
 from server.http.front import Front, build_front, check_host, local_hosts
 from server.keys import Keyring
 from tests.server.live import Live, chat_body, live_server

@@ -19,12 +19,12 @@ import pytest
 from engine.messages import FinishReason, RowSpec, RowUpdate
 from models.errors import UserError
 from server.config import FrontConfig
-from server.settings import ConfigError
 from server.http import listener
 from server.http.front import Front, tls_context
 from server.http.listener import Connection
-from server.process.life import listen
 from server.http.port import take_path
+from server.process.life import listen
+from server.settings import ConfigError
 from tests.certificates import make_certificate
 from tests.server.fakes import ANSWER, PlayedDispatcher, fake_service, played_dispatcher
 from tests.server.live import Live, chat_body, live_server, raw_post, text_of

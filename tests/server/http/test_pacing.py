@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.http import service
-from server.http.service import BURST, INTERVAL, LONGEST, SENDERS, Pace
+from server.http.service import BURST, INTERVAL, LONGEST, SENDERS, RefusalLimiter
 from tests.server.live import Live, chat_body
 
 REFUSED = chat_body(max_tokens=-1)
@@ -18,7 +18,7 @@ REFUSED = chat_body(max_tokens=-1)
 @given(st.lists(st.floats(0, 0.1), min_size=1, max_size=200))
 def test_refusals_come_at_a_constant_rate_with_bursts(pauses: list[float]) -> None:
     """A sender that waits for each refusal before it sends the next."""
-    pace, now, ends = Pace(), 0.0, list[float]()
+    pace, now, ends = RefusalLimiter(), 0.0, list[float]()
     for pause in pauses:
         now += pause
         now += pace.wait("one", now)
@@ -30,7 +30,7 @@ def test_refusals_come_at_a_constant_rate_with_bursts(pauses: list[float]) -> No
 
 
 def test_of_refusals_at_the_same_time_none_waits_long() -> None:
-    pace = Pace()
+    pace = RefusalLimiter()
     waits = [pace.wait("one", 5.0) for _ in range(1000)]
     assert waits[:BURST] == [0.0] * BURST and max(waits) == LONGEST
     assert all(one <= other for one, other in pairwise(waits))
@@ -38,7 +38,7 @@ def test_of_refusals_at_the_same_time_none_waits_long() -> None:
 
 
 def test_senders_that_were_refused_long_ago_are_forgotten() -> None:
-    pace = Pace()
+    pace = RefusalLimiter()
     for number in range(2 * SENDERS):
         pace.wait(str(number), 0.0)
     assert len(pace._due) == SENDERS

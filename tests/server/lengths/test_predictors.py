@@ -26,8 +26,8 @@ from scheduler.length.learning import Learning
 from scheduler.length.prediction import LengthDistribution, Prediction, Source
 from scheduler.request import Request, Times
 from scheduler.strategy import Length
-from server.config import ServeConfig
 from server.cache_paths import forest_path
+from server.config import ServeConfig
 from server.lengths import predictors
 from server.lengths.lengths import Lengths, PredictorContext
 from server.lengths.predictors import KINDS, fetch_predictor, open_lengths, open_predictor

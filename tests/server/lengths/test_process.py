@@ -22,8 +22,8 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.forest import Examples, Growth, Manifest, grow, read, save
 from scheduler.length.learning import ServedRow
 from scheduler.length.online import fit
-from server.predictor_cores import PREDICTOR_NICENESS
 from server.lengths.process import ForestWorker, NicedProcess, PredictorProcess, Setup, embed
+from server.predictor_cores import PREDICTOR_NICENESS
 from server.worker_process import ProcessFailed
 from tests.models import tiny_embedder
 from tests.scheduler.length.examples import answers, linear, wordless

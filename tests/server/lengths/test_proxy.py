@@ -14,8 +14,8 @@ from models.proxy.task import ProxyTask
 from scheduler.length.features import LengthQuery
 from scheduler.length.forest import Manifest
 from scheduler.length.prediction import Source
-from server.cli.commands import train as train_command
 from server.cache_paths import proxy_path
+from server.cli.commands import train as train_command
 from server.lengths.process import PredictorProcess, ProxyWorker, Setup, load_embedder, make_proxy_worker
 from server.worker_process import ProcessFailed
 from tests.server.cli.commands.runner import run_command

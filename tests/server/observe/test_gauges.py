@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from engine.messages import BatchShape, ExecutorDied, StepReport, Tally
+from engine.messages import BatchShape, ExecutorDied, StepReport, StepStats
 from engine.sampling.params import SamplingParams
 from scheduler.clock import background
-from scheduler.wait_estimate.by_arrival import Comparison
+from scheduler.wait_estimate.by_arrival import ArrivalComparison
 from server.observe import gauges
 from server.observe.gauges import LAG_INTERVAL, log_load, log_throughput, measure_lag
 from server.observe.logs import QueuedLines, fields_of
-from server.observe.metrics import Metrics
+from server.observe.metrics import MetricsCollector
 from server.version import VERSION
 from tests.server.counted import Counted, counted
 
@@ -97,7 +97,7 @@ async def test_the_age_of_a_step_counts_from_the_last_sign_of_life_or_from_the_o
 async def test_what_the_order_brings_is_told_beside_the_order_of_arrival(watched: Counted) -> None:
     name = "lengthwise:order_latency_seconds"
     assert watched.read(name, order="served") is None, "before enough answers waited"
-    watched.dispatcher.waits._by_arrival = inf, Comparison(40, 30, 5.5, 5.0, 0.29, 0.56, 3.0)
+    watched.dispatcher.waits._by_arrival = inf, ArrivalComparison(40, 30, 5.5, 5.0, 0.29, 0.56, 3.0)
     assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == (5.5, 5)
     name = "lengthwise:order_normalized_latency_seconds"
     assert (watched.read(name, order="served"), watched.read(name, order="arrival")) == (0.29, 0.56)
@@ -146,7 +146,9 @@ class Busy:
 
 
 def step(prompt: int, generated: int) -> StepReport:
-    return StepReport(0, 1, (), BatchShape(1, capacity_tokens=10), 0.1, tally=Tally(prompt=prompt, generated=generated))
+    return StepReport(
+        0, 1, (), BatchShape(1, capacity_tokens=10), 0.1, tally=StepStats(prompt=prompt, generated=generated)
+    )
 
 
 def test_a_line_tells_what_runs_and_how_fast(caplog: pytest.LogCaptureFixture) -> None:
@@ -172,7 +174,7 @@ async def test_each_line_tells_what_came_since_the_one_before(monkeypatch: pytes
     monkeypatch.setattr(gauges, "INTERVAL", 0.001)
     told: asyncio.Queue[tuple[float, float]] = asyncio.Queue()
     monkeypatch.setattr(gauges, "log_load", lambda load, read, generated: told.put_nowait((read, generated)))
-    metrics = Metrics("m")
+    metrics = MetricsCollector("m")
     metrics.receive(step(1000, 1000))
     async with asyncio.timeout(20), background(log_throughput(metrics, cast(Any, Busy(1))), "throughput"):
         assert await told.get() == (0.0, 0.0)

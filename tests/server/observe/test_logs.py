@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from server.observe.logs import MOST_LINES, JsonLines, Prioritised, QueuedLines, configure, in_journal, with_fields
-from server.observe.metrics import Metrics
+from server.observe.metrics import MetricsCollector
 from tests.server.live import Live, live_server
 
 
@@ -128,7 +128,7 @@ def logger_of(name: str, handler: logging.Handler) -> Iterator[None]:
 
 async def test_monitoring_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "server.http.service")
-    async with live_server(metrics=Metrics("m")) as live:
+    async with live_server(metrics=MetricsCollector("m")) as live:
         for path in ("/metrics", "/health", "/health/live", "/health/ready", "/v1/models"):
             assert (await live.get(path)).status == 200
     levels = [record.levelno for record in caplog.records if record.name == "server.http.service"]

@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.messages import BatchShape, Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, StepReport, Tally
+from engine.messages import BatchShape, Cause, ExecutorDied, FinishReason, HandedBack, RowUpdate, StepReport, StepStats
 from engine.sampling.params import SamplingParams
 from scheduler.length.prediction import LengthDistribution
 from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Expected
 from scheduler.waiting.fair import service_had
-from server.observe.metrics import FORGOTTEN, MOST_CLIENTS, REASONS, Metrics
+from server.observe.metrics import FORGOTTEN, MOST_CLIENTS, REASONS, MetricsCollector
 from tests.scheduler.fakes import VirtualClock, request, token
 from tests.server.counted import counted
 from tests.server.live import chat_body, live_server
 
 
-def read(metrics: Metrics, name: str, **labels: str) -> float | None:
+def read(metrics: MetricsCollector, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, {"model_name": "m", **labels})
 
 
-def report(tally: Tally = Tally(), seconds: float = 0.5, executor: int = 0, *updates: RowUpdate) -> StepReport:  # noqa: B008
+def report(tally: StepStats = StepStats(), seconds: float = 0.5, executor: int = 0, *updates: RowUpdate) -> StepReport:  # noqa: B008
     return StepReport(executor, 1, updates, BatchShape(), seconds, tally=tally)
 
 
@@ -37,9 +37,9 @@ def ended(generated: int, predicted: float | None = None) -> Request:
 
 
 def test_tokens_are_counted_by_what_they_were_good_for() -> None:
-    metrics = Metrics("m")
-    metrics.receive(report(Tally(prompt=10, pad=3, generated=2)))
-    metrics.receive(report(Tally(generated=3, invalid=1, reads=40, pad_reads=9, invalid_reads=10), executor=1))
+    metrics = MetricsCollector("m")
+    metrics.receive(report(StepStats(prompt=10, pad=3, generated=2)))
+    metrics.receive(report(StepStats(generated=3, invalid=1, reads=40, pad_reads=9, invalid_reads=10), executor=1))
     metrics.receive(report(seconds=0.0))  # its last rows were cancelled
     metrics.receive(ExecutorDied(1, "fire"))
     names = ("vllm:prompt_tokens", "vllm:generation_tokens", "lengthwise:invalid_tokens", "lengthwise:decode_reads")
@@ -54,7 +54,7 @@ def test_tokens_are_counted_by_what_they_were_good_for() -> None:
 
 
 def test_requests_are_timed_from_their_arrival() -> None:
-    metrics = Metrics("m")
+    metrics = MetricsCollector("m")
     metrics.on_end(ended(7, predicted=10.0), FinishReason.STOP, 15.0)
     metrics.on_end(ended(7), FinishReason.LENGTH, 15.0)
     metrics.on_end(ended(3), FinishReason.ERROR, 15.0)
@@ -78,7 +78,7 @@ async def test_the_first_token_is_timed_when_it_comes_and_not_when_the_answer_en
 
 
 def test_predictions_are_judged_by_what_came() -> None:
-    metrics = Metrics("m")
+    metrics = MetricsCollector("m")
     for predicted, generated in ((10.0, 8), (4.0, 10), (None, 9)):
         metrics.on_end(ended(generated, predicted), FinishReason.STOP, 15.0)
     assert read(metrics, "lengthwise:request_predicted_tokens_sum") == 14.0
@@ -92,7 +92,7 @@ def test_predictions_are_judged_by_what_came() -> None:
 
 def test_a_prediction_that_repeats_max_tokens_or_whose_answer_was_cut_is_not_judged() -> None:
     """Of 757 answers 519 were predicted to have their max_tokens, had them, and made the median error 4 tokens."""
-    metrics, most = Metrics("m"), ended(1).sampling.max_tokens
+    metrics, most = MetricsCollector("m"), ended(1).sampling.max_tokens
     metrics.on_end(ended(most, predicted=float(most)), FinishReason.LENGTH, 15.0)
     metrics.on_end(ended(3, predicted=float(most)), FinishReason.STOP, 15.0)
     assert read(metrics, "lengthwise:request_predicted_tokens_count") == 2
@@ -108,7 +108,7 @@ def test_a_prediction_that_repeats_max_tokens_or_whose_answer_was_cut_is_not_jud
 
 
 def test_expected_ends_are_judged_by_when_they_came() -> None:
-    metrics = Metrics("m")
+    metrics = MetricsCollector("m")
     for at in (10.0, 13.0, 14.0):  # they end at 15, after 5, 2 and 1 s
         one = ended(8)
         one.expected = Expected(at, 0, 0.0, point=2.0, spread=1.0, low=1.5, median=2.0, high=4.0)
@@ -119,7 +119,7 @@ def test_expected_ends_are_judged_by_when_they_came() -> None:
 
 
 def test_service_is_counted_by_client_and_labels_are_bounded() -> None:
-    metrics = Metrics("m")
+    metrics = MetricsCollector("m")
     for number in range(MOST_CLIENTS + 3):
         one = ended(8)
         one.client = f"client {number}" if number else ""
@@ -132,10 +132,10 @@ def test_service_is_counted_by_client_and_labels_are_bounded() -> None:
 
 def test_gaps_between_tokens_are_each_rows_own() -> None:
     clock = VirtualClock()
-    metrics = Metrics("m", clock.now)
+    metrics = MetricsCollector("m", clock.now)
     for at, row_ids in ((0.0, (1, 2)), (0.5, (1,)), (0.75, (1, 2)), (0.75, (3,))):
         clock.time = at
-        metrics.receive(report(Tally(), 0.1, 0, *(token(row_id, 5) for row_id in row_ids)))
+        metrics.receive(report(StepStats(), 0.1, 0, *(token(row_id, 5) for row_id in row_ids)))
     name = "vllm:inter_token_latency_seconds"
     assert (read(metrics, f"{name}_count"), read(metrics, f"{name}_sum")) == (3, 0.5 + 0.25 + 0.75)
     bounds = ("0.2", "0.3", "0.5", "0.75", "+Inf")
@@ -145,16 +145,16 @@ def test_gaps_between_tokens_are_each_rows_own() -> None:
 def test_rows_that_ended_are_not_remembered() -> None:
     """A report that comes after its row was cancelled used to leave an entry behind for good."""
     clock = VirtualClock()
-    metrics = Metrics("m", clock.now)
+    metrics = MetricsCollector("m", clock.now)
     metrics.on_end(request(1), None, 0.0)
-    metrics.receive(report(Tally(), 0.1, 0, token(1, 5)))
+    metrics.receive(report(StepStats(), 0.1, 0, token(1, 5)))
     clock.time = FORGOTTEN + 1.0
-    metrics.receive(report(Tally(), 0.1, 0, token(2, 5)))
+    metrics.receive(report(StepStats(), 0.1, 0, token(2, 5)))
     assert set(metrics._latest_tokens) == {2}
 
 
 def test_rows_that_make_way_are_counted_by_cause() -> None:
-    metrics = Metrics("m")
+    metrics = MetricsCollector("m")
     back = (
         HandedBack((1, 2), Cause.SLICE),
         HandedBack((3,), Cause.PAUSE, dropped=(3,)),
@@ -171,7 +171,7 @@ def test_rows_that_make_way_are_counted_by_cause() -> None:
 
 
 def test_predicted_serving_times_are_judged_where_the_batch_ran_as_planned() -> None:
-    metrics = Metrics("m")
+    metrics = MetricsCollector("m")
     for estimate, intact in ((3.0, True), (3.0, False), (0.0, True)):
         one = Assignment(Plan((request(),), estimate=estimate), 0, sent=1.0, began=2.0, intact=intact)
         metrics.on_finish(one, 4.0)
@@ -187,7 +187,7 @@ async def test_what_may_be_counted_is_0_before_it_first_happens() -> None:
     missing = [f.name for f in families if not f.samples]
     assert missing == ["lengthwise:http_responses"], "its routes and statuses are not known before"
     assert counters["vllm:num_preemptions_total"] == {"model_name": "m"}
-    metrics = Metrics("m")
+    metrics = MetricsCollector("m")
     for name, label, values in (
         ("vllm:request_success", "finished_reason", ("stop", "length")),
         ("lengthwise:request_failure", "kind", ("cancelled", "deadline", "error", "executor", "scheduler", "shutdown")),
@@ -206,7 +206,7 @@ async def test_moments_of_making_are_left_out() -> None:
 
 
 async def test_responses_are_counted_by_route_and_refusals_by_reason() -> None:
-    metrics = Metrics("m")
+    metrics = MetricsCollector("m")
     async with live_server(metrics=metrics) as live:
         for path in ("/health/live", "/v1/models/a", "/v1/models/b", "/x", "/y"):
             await live.get(path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml  # which transformers brings
 
-from scheduler.wait_estimate.by_arrival import Comparison
+from scheduler.wait_estimate.by_arrival import ArrivalComparison
 from tests.server.counted import counted
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ METRIC = re.compile(r"`((?:vllm|lengthwise):\w+)`(?: by ((?:`\w+`(?:, )?)+))?")
 async def told() -> dict[str, tuple[str, set[str], str]]:
     """Type, own labels and help text of each metric, by name."""
     server = await counted()
-    server.dispatcher.waits._by_arrival = inf, Comparison(40, 30, 5.5, 5.0, 0.29, 0.56, 3.0)
+    server.dispatcher.waits._by_arrival = inf, ArrivalComparison(40, 30, 5.5, 5.0, 0.29, 0.56, 3.0)
     families = list(server.metrics.registry.collect())
     return {
         family.name: (family.type, set(_labels(family)) - {"model_name", "le"}, family.documentation)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from server.settings import ConfigError
 from server.http.front import OPEN
 from server.observe.tracing import tracing_to
+from server.settings import ConfigError
 from tests.server.live import chat_body, live_server
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="needs the extra otel")

@@ -28,9 +28,9 @@ from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.stream import TokenStream, Wakeups
 from server.api.served_model import AnswerDefaults
-from server.http.service import Machine
-from server.process.life import drain, shorten_pauses, summarize
 from server.http.port import take_port
+from server.http.service import HostMachine
+from server.process.life import drain, shorten_pauses, summarize
 from tests.server.fakes import ANSWER
 from tests.server.live import Live, chat_body, parse_events, text_of
 
@@ -239,7 +239,7 @@ PRICES = Bilinear(p1=0, p2=0, p3=0, p4=0, d1=0.00001, d2=0.001, d3=0, d4=0.02)
     ],
 )
 async def test_it_tells_what_serves_and_what_to_try(live: Live, prices: Bilinear | None, speed: str) -> None:
-    service = replace(live.service, machine=Machine(CONDITIONS, prices))
+    service = replace(live.service, machine=HostMachine(CONDITIONS, prices))
     assert summarize(service, "http://127.0.0.1:8000", 1.25).splitlines() == [
         "Lengthwise ready on http://127.0.0.1:8000 (fake, 1 executor, 1.2 s)",
         "  weights   bfloat16, kept as int4, on A Processor, 2 threads",
@@ -267,7 +267,7 @@ async def test_it_tells_what_ends_an_answer_whose_request_did_not_ask(
     live: Live, defaults: AnswerDefaults, told: list[str]
 ) -> None:
     model = replace(live.service.model, defaults=defaults)
-    service = replace(live.service, served_model=model, machine=Machine(CONDITIONS, PRICES))
+    service = replace(live.service, served_model=model, machine=HostMachine(CONDITIONS, PRICES))
     lines = summarize(service, "http://127.0.0.1:8000", 1.25).splitlines()
     assert [line for line in lines if "answers" in line] == told
 

@@ -14,6 +14,7 @@ from engine.device import Action
 from engine.executor import Executor
 from engine.lifecycle import Lifecycle
 from engine.messages import (
+    BatchPolicy,
     BatchShape,
     ExecutorInfo,
     FinishReason,
@@ -22,7 +23,6 @@ from engine.messages import (
     RowSpec,
     RowUpdate,
     StepReport,
-    Terms,
 )
 from engine.row import Row
 from engine.rows import RowTable
@@ -60,7 +60,7 @@ class FragileLifecycle:
 
     carry_out = RowTable.carry_out
 
-    def admit(self, specs: Iterable[RowSpec], terms: Terms) -> None:
+    def admit(self, specs: Iterable[RowSpec], terms: BatchPolicy) -> None:
         self.made.update((one.row_id, 0) for one in specs)
 
     def cancel(self, row_ids: Iterable[RowId]) -> None:

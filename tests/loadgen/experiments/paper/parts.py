@@ -10,12 +10,12 @@ from loadgen.experiments.paper.load import PaperLoad, Pool
 from loadgen.experiments.paper.row import FIGURES
 from loadgen.experiments.paper.trial import Figures, TrialLine, TrialPoint, TrialStage, limits
 from loadgen.simulate.prediction import SimulatedPrediction
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from scheduler.serving_time.bilinear import Bilinear
 
 COST = Bilinear(p1=1e-4, p2=0.0, p3=0.0, p4=0.01, d1=1e-6, d2=1e-4, d3=0.0, d4=0.01)
 MACHINE = Machine(COST, 4 * 256, 64, 256)
-POOL = Pool(tuple(Lengths(0.0, 5 + 7 * number % 120, 1 + 11 * number % 60) for number in range(50)), "made up")
+POOL = Pool(tuple(RequestLengths(0.0, 5 + 7 * number % 120, 1 + 11 * number % 60) for number in range(50)), "made up")
 
 
 def stage_of(pool: Pool = POOL, **setting: Any) -> TrialStage:

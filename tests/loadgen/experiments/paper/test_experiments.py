@@ -15,7 +15,7 @@ from loadgen.experiments.paper.row import FIGURES, PUBLISHED
 from loadgen.experiments.paper.run import PAPERS
 from loadgen.experiments.paper.trial import at_point
 from loadgen.simulate.simulation import prices_of
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.serving_time.presets import V100_CHATGLM_6B
 from scheduler.strategy import STRATEGIES
@@ -55,7 +55,7 @@ def test_ssjf_ages_as_its_authors_do_unless_told_otherwise(factor: float, told: 
 def test_ssjf_takes_a_traces_times_where_there_are_any() -> None:
     [row] = ssjf.azure_times(stage_of()).rows
     assert "give --trace" in row.measured
-    pool = Pool(tuple(Lengths(3.0 * place, 5, 5 + place) for place in range(60)), "with times")
+    pool = Pool(tuple(RequestLengths(3.0 * place, 5, 5 + place) for place in range(60)), "with times")
     points = ssjf.azure_times(stage_of(pool)).points
     assert points and all(point.load.own_times for point in points)
 

@@ -19,10 +19,10 @@ from loadgen.experiments.paper.load import (
     task_pool,
     trace_pool,
 )
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 
-POOL = Pool(tuple(Lengths(0.0, place + 1, 1) for place in range(10)), "ten")
+POOL = Pool(tuple(RequestLengths(0.0, place + 1, 1) for place in range(10)), "ten")
 
 
 def test_a_load_takes_the_pool_in_order_and_begins_again() -> None:
@@ -49,7 +49,7 @@ def test_sorted_gaps_are_the_same_ones_the_shortest_first() -> None:
 
 
 def test_a_traces_own_times_are_stretched_to_the_rate() -> None:
-    pool = Pool(tuple(Lengths(float(place**2), 1, 1) for place in range(10)), "squares")
+    pool = Pool(tuple(RequestLengths(float(place**2), 1, 1) for place in range(10)), "squares")
     made = PaperLoad(rate=0.5, count=4, seed=1, own_times=True).requests(pool)
     assert [one.arrival for one in made] == pytest.approx([0.0, 8 * 9 / 33, 8 * 20 / 33, 8.0]), "requests 4 to 7"
     last = PaperLoad(rate=0.5, count=4, seed=2, own_times=True).requests(pool)
@@ -58,7 +58,7 @@ def test_a_traces_own_times_are_stretched_to_the_rate() -> None:
 
 def test_a_trace_shorter_than_the_load_begins_again_after_its_end() -> None:
     """Its times began at 0 again, so that requests came in another order than they were asked for."""
-    pool = Pool(tuple(Lengths(float(time), 1, 1) for time in (0, 1, 4)), "three")
+    pool = Pool(tuple(RequestLengths(float(time), 1, 1) for time in (0, 1, 4)), "three")
     made = PaperLoad(rate=1.0, count=5, own_times=True).requests(pool)
     assert [one.arrival for one in made] == pytest.approx([5 * time / 7 for time in (0, 1, 4, 6, 7)]), (
         "a gap of 2 between"

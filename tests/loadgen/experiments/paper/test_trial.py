@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.messages import Tally, Terms
+from engine.messages import BatchPolicy, StepStats
 from engine.sampling.params import SamplingParams
 from loadgen.experiments.paper.baton import TARGET_2, table_rows
 from loadgen.experiments.paper.experiment import Experiment
@@ -31,8 +31,8 @@ from tests.loadgen.experiments.paper.parts import line, point_at, stage_of, tria
 ONE = Served(0.0, 0.0, 1.0, 4.0, 10, 20, 1, None)
 TWO = Served(2.0, 2.0, 3.0, 12.0, 10, 30, 4, None)
 WORKERS = (
-    WorkerRecord(12.0, 1.0, 8.0, 16.0, Tally(prompt=10, pad=6, generated=20, invalid=10)),
-    WorkerRecord(8.0, 1.0, 2.0, 4.0, Tally(prompt=10, pad=2, generated=30, invalid=0)),
+    WorkerRecord(12.0, 1.0, 8.0, 16.0, StepStats(prompt=10, pad=6, generated=20, invalid=10)),
+    WorkerRecord(8.0, 1.0, 2.0, 4.0, StepStats(prompt=10, pad=2, generated=30, invalid=0)),
 )
 
 
@@ -57,7 +57,7 @@ def test_several_runs_have_the_mean_of_each_figure() -> None:
 @pytest.mark.parametrize(("limit", "share"), [(5, 1.0), (4, 0.0), (None, 0.0)])
 def test_a_slice_is_early_when_all_its_rows_ended_before_its_limit(limit: int | None, share: float) -> None:
     request = Request(0, (1,), SamplingParams(9), Times(0.0), generated=2)
-    assignment = Assignment(Plan((request,), Terms(closed=True, iterations=limit)), 0, 0.0)
+    assignment = Assignment(Plan((request,), BatchPolicy(closed=True, iterations=limit)), 0, 0.0)
     count = SliceCount()
     request.generated = 6
     count.on_finish(assignment, 1.0)

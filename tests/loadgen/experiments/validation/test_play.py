@@ -8,19 +8,19 @@ from typing import Any, cast
 
 import pytest
 
-from engine.messages import BatchShape, ExecutorDied, FinishReason, RowUpdate, StepReport, Tally
+from engine.messages import BatchShape, ExecutorDied, FinishReason, RowUpdate, StepReport, StepStats
 from engine.sampling.params import SamplingParams
 from loadgen.experiments.validation.play import Speedometer, random_prompts, serve
 from loadgen.simulate.prediction import Predict
 from loadgen.simulate.simulation import Simulation, served
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.oracle import true_length
 from scheduler.request import Refused, Request, State, Times
 from scheduler.serving_time.bilinear import Bilinear
 
-TRACE = [Lengths(0.0, 3, 5), Lengths(1.0, 2, 9)]
+TRACE = [RequestLengths(0.0, 3, 5), RequestLengths(1.0, 2, 9)]
 PROMPTS = [(1, 2, 3), (4, 5)]
 
 
@@ -122,12 +122,12 @@ BUSY = BatchShape(rows=1, start=0, end=12)
 
 def prefill(step: int, seconds: float) -> StepReport:
     update = RowUpdate(step, (7,))
-    tally = Tally(prompt=10, generated=1)
+    tally = StepStats(prompt=10, generated=1)
     return StepReport(0, step, (update,), BatchShape(staged=1), seconds, begun=(step,), tally=tally)
 
 
 def iteration(step: int, seconds: float, shape: BatchShape = BUSY) -> StepReport:
-    return StepReport(0, step, (RowUpdate(1, (7,)),), shape, seconds, tally=Tally(generated=1, reads=12))
+    return StepReport(0, step, (RowUpdate(1, (7,)),), shape, seconds, tally=StepStats(generated=1, reads=12))
 
 
 def test_steps_are_held_against_the_profile_and_the_machine_is_as_fast_at_each_moment_as_it_was() -> None:

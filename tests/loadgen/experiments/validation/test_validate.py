@@ -36,8 +36,8 @@ from models.options import read_options
 from scheduler.serving_time.bilinear import Bilinear, FitErrors
 from scheduler.serving_time.profile_file import Profile, write_profile
 from server.cli import main as cli
-from server.config import ServeConfig
 from server.composition.devices import conditions_of
+from server.config import ServeConfig
 
 COST = Bilinear(0, 0, 0, 0.01, 0, 0, 0, 0.002)
 

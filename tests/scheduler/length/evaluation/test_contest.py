@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.length.evaluation import Contestant, judge
+from scheduler.length.evaluation import PredictorContestant, judge
 from scheduler.length.forest import Examples, Forest, Growth, grow
 
 
@@ -25,21 +25,27 @@ def predicted(length: float) -> np.ndarray:
 def test_the_errors_are_means_and_the_least_wins() -> None:
     held_out, old = answers(range(10), 50), forest(answers(range(10), 60))
     contest = judge(held_out, predicted(47), old)
-    assert contest.errors == {Contestant.NEW: 3, Contestant.OLD: 10, Contestant.PLAIN: 45.5}
-    assert (contest.rows, contest.winner) == (10, Contestant.NEW)
-    assert judge(held_out, predicted(70), old).winner is Contestant.OLD
-    assert judge(answers(range(10), 4.5), predicted(70), old).winner is Contestant.PLAIN
+    assert contest.errors == {PredictorContestant.NEW: 3, PredictorContestant.OLD: 10, PredictorContestant.PLAIN: 45.5}
+    assert (contest.rows, contest.winner) == (10, PredictorContestant.NEW)
+    assert judge(held_out, predicted(70), old).winner is PredictorContestant.OLD
+    assert judge(answers(range(10), 4.5), predicted(70), old).winner is PredictorContestant.PLAIN
 
 
 def test_of_equally_good_ones_the_new_forest_is_taken() -> None:
-    assert judge(answers(range(10), 50), predicted(60), forest(answers(range(10), 60))).winner is Contestant.NEW
+    assert (
+        judge(answers(range(10), 50), predicted(60), forest(answers(range(10), 60))).winner is PredictorContestant.NEW
+    )
 
 
 def test_the_old_forest_is_judged_by_answers_that_it_has_not_learned_from_and_so_are_the_others() -> None:
     contest = judge(answers(range(10), 50), predicted(47), forest(answers(range(4), 50)))
-    assert (contest.rows, contest.errors[Contestant.OLD], contest.errors[Contestant.PLAIN]) == (6, 0, 43.5)
+    assert (contest.rows, contest.errors[PredictorContestant.OLD], contest.errors[PredictorContestant.PLAIN]) == (
+        6,
+        0,
+        43.5,
+    )
 
 
 def test_where_it_has_learned_from_most_of_them_it_takes_no_part() -> None:
     contest = judge(answers(range(10), 50), predicted(47), forest(answers(range(6), 50)))
-    assert (contest.rows, set(contest.errors)) == (10, {Contestant.NEW, Contestant.PLAIN})
+    assert (contest.rows, set(contest.errors)) == (10, {PredictorContestant.NEW, PredictorContestant.PLAIN})

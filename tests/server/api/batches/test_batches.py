@@ -17,8 +17,8 @@ import pytest
 
 from engine.messages import RowSpec, RowUpdate
 from scheduler.request import BACKGROUND
-from server.config import Admission, FrontConfig
 from server.access import ACCESS, ALL
+from server.config import Admission, FrontConfig
 from server.http.front import Front
 from server.http.service import FilesPlace
 from server.observe.logs import quiet_broken_requests

@@ -14,8 +14,8 @@ import pytest
 
 from scheduler.stream import AT_ONCE, Wakeups
 from server.api.limits import Limits
-from server.line_ends import escape_line_ends
 from server.api.output.sse import HEADER, Progress, look_often, progress_in
+from server.line_ends import escape_line_ends
 from tests.server.fakes import ANSWER, say
 from tests.server.live import Live, chat_body, parse_events, text_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from engine.messages import FinishReason, RowSpec, RowUpdate
-from server.api.limits import Limits
 from server.access import Access
+from server.api.limits import Limits
 from server.http.front import Front
 from server.keys import Keyring
 from tests.server.fakes import ANSWER, UNKNOWN, FakeText, say

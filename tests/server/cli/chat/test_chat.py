@@ -15,8 +15,8 @@ import pytest
 
 from loadgen.result_file import PROGRAM
 from models.errors import UserError
-from server.cli.commands.chat import Chat, ChatSession
 from server.access import Access
+from server.cli.commands.chat import Chat, ChatSession
 from server.http.front import Front
 from server.keys import Keyring
 from tests.server.fakes import ANSWER, FakeText, say

@@ -19,9 +19,9 @@ from scheduler.serving_time.profile_file import (
     read_profile,
 )
 from server.cli import main as cli
-from server.config import ServeConfig
 from server.composition.devices import conditions_of
 from server.composition.profiling import QUICK, make_profile, slice_cells
+from server.config import ServeConfig
 
 CORES = len(os.sched_getaffinity(0))
 """As many executors leave each a thread, which is what suits a tiny network."""

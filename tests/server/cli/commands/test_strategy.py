@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from server.config import ConfigError, load_config
 from server.cli.main import main
+from server.config import ConfigError, load_config
 
 ROOT = Path(__file__).parents[4]
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from scheduler.length.forest import load
-from server.cli.commands import train as train_command
 from server.cache_paths import forest_path
+from server.cli.commands import train as train_command
 from tests.scheduler.entries import request_entry, written
 from tests.server.cli.commands.runner import run_command
 

@@ -28,7 +28,7 @@ from loadgen.simulate.whatif import (
     try_all,
     write_sentences,
 )
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.lengths import RequestLengths
 from scheduler.assembly import assemble
 from scheduler.batching.batcher import BatchLimits
 from scheduler.journal.file import RequestEntry, append, connect
@@ -62,7 +62,7 @@ def served_by(strategy: str) -> list[RequestEntry]:
     """Entries of 80 requests, nine of ten short, that come faster than first come, first served would like."""
     random = np.random.default_rng(0)
     times = arrival_times(Arrivals(7.0, 1.0), 80, random)
-    trace = [Lengths(float(time), 20, 200 if random.random() < 0.1 else 15) for time in times]
+    trace = [RequestLengths(float(time), 20, 200 if random.random() < 0.1 else 15) for time in times]
     limits = BatchLimits.of(Scheduling(), 512, 4).within(MACHINE.capacity_tokens, 600, 4)
     machine = replace(MACHINE, cost=PRICES.slowed(SLOWDOWN))
     done = simulate(assemble(STRATEGIES[strategy], limits, PRICES), machine, trace, 200).requests
