@@ -44,25 +44,33 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def json_lines(path: Path, kind: type[T]) -> Iterator[tuple[int, T]]:
     """With their lines; empty ones are ignored."""
-    decoder = msgspec.json.Decoder(kind)
+    for number, text in text_lines(path):
+        if text.strip():
+            yield number, _decode(path, number, text, kind)
+
+
+def _decode(path: Path, line: int, text: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise at(path, line, f"is not the JSON that is wanted: {error}") from None
+
+
+def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any] | UserError]]:
+    """Objects with at least `columns`, or what is wrong with them, and their lines."""
     for number, text in text_lines(path):
         if text.strip():
             try:
-                yield number, decoder.decode(text)
-            except (msgspec.MsgspecError, RecursionError) as error:
-                raise at(path, number, f"is not the JSON that is wanted: {error}") from None
+                row = _decode(path, number, text, dict[str, Any])
+            except UserError as error:
+                yield number, error
+                continue
+            missing = [key for key in columns if key not in row]
+            yield number, at(path, number, f"lacks {', '.join(missing)}") if missing else row
 
 
-def json_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Objects with at least `columns`, and their lines."""
-    for number, row in json_lines(path, dict[str, Any]):
-        if missing := [key for key in columns if key not in row]:
-            raise at(path, number, f"lacks {', '.join(missing)}")
-        yield number, row
-
-
-def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """By column, with their last lines; empty ones are ignored."""
+def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str] | UserError]]:
+    """By column, or what is wrong with a row, with their last lines; empty ones are ignored."""
     reader = csv.reader((text for _, text in text_lines(path)), strict=True)
     rows = ([field.strip() for field in row] for row in reader if row)
     try:
@@ -72,8 +80,9 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[
         for row in rows:
             if len(row) != len(header):
                 found = f"has {len(row)} fields, the header has {len(header)}; {TRUNCATED}"
-                raise at(path, reader.line_num, found)
-            yield reader.line_num, dict(zip(header, row, strict=True))
+                yield reader.line_num, at(path, reader.line_num, found)
+            else:
+                yield reader.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise at(path, reader.line_num, f"is not valid CSV: {error}") from None
 
@@ -98,25 +107,34 @@ class RequestLengths:
 class Format:
     """Columns of time, prompt and answer tokens, then other required ones."""
 
-    rows: Callable[[Path, Sequence[str]], Iterator[tuple[int, Mapping[str, Any]]]]
+    rows: Callable[[Path, Sequence[str]], Iterator[tuple[int, Mapping[str, Any] | UserError]]]
     columns: tuple[str, ...]
     per_second: float = 1.0  # of numeric times
     foreign: str | None = None  # only in Qwen-Bailian's rows
 
-    def read(self, path: Path) -> Iterator[RequestLengths]:
-        """By the trace's own clock; raises UserError."""
-        time, prompt, answer, *_ = self.columns
+    def read(self, path: Path) -> Iterator[RequestLengths | UserError]:
+        """By the trace's own clock, and what is wrong with odd rows; raises UserError for the whole file."""
         for line, row in self.rows(path, self.columns):
-            if self.foreign in row:
+            if isinstance(row, UserError):
+                yield row
+            elif self.foreign in row:
                 raise at(path, line, f"has {self.foreign}: its times are seconds, so name it qwen-bailian")
-            parent = str(row.get("parent_chat_id", NO_PARENT))
-            yield RequestLengths(
+            else:
+                yield self._read_row(path, line, row)
+
+    def _read_row(self, path: Path, line: int, row: Mapping[str, Any]) -> RequestLengths | UserError:
+        time, prompt, answer, *_ = self.columns
+        parent = str(row.get("parent_chat_id", NO_PARENT))
+        try:
+            return RequestLengths(
                 _seconds(path, line, time, row[time], self.per_second),
                 _tokens(path, line, prompt, row[prompt]),
                 _tokens(path, line, answer, row[answer]),
                 chat=str(row.get("chat_id", "")),
                 parent="" if parent == NO_PARENT else parent,
             )
+        except UserError as error:
+            return error
 
 
 def _seconds(path: Path, line: int, name: str, value: Any, per_second: float) -> float:
@@ -181,11 +199,17 @@ WHOLE = Cut()
 
 
 def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[RequestLengths]:
-    """In order of arrival; `kind` is a name in TRACES, or None to recognize it. The whole file is checked; failed
-    requests (no tokens) are left out and counted. Raises UserError, also for an empty cut.
+    """In order of arrival; `kind` is a name in TRACES, or None to recognize it. Failed requests (no tokens), and odd
+    rows while fewer than good ones, are left out and counted. Raises UserError, also for an empty cut.
     """
     form = recognize(path) if kind is None else TRACES[kind]
-    read = list(form.read(path))
+    rows = list(form.read(path))
+    odd = [one for one in rows if isinstance(one, UserError)]
+    read = [one for one in rows if isinstance(one, RequestLengths)]
+    if odd and len(odd) >= len(read):
+        raise odd[0]
+    if odd:
+        tell_left_out(path, len(odd), len(rows), f"not as the format has them; the first: {odd[0]}")
     found = sorted((one for one in read if one.input_length and one.output_length), key=lambda one: one.arrival)
     if not found:
         raise UserError(f"{path}: holds no requests with an answer")
