@@ -66,7 +66,6 @@ class Dispatcher:
         self.now = clock.now
         self._deadlines = Deadlines()
         self._wakeups = Wakeups()
-        self._leaving = deque[Request]()
         self._row_ids = itertools.count()
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
@@ -147,19 +146,19 @@ class Dispatcher:
             self.table.end(request, State.CANCELLED, None)
             self._changed()
 
-    def cancel_all(self, requests: Iterable[Request]) -> None:
-        """In slices of the event loop."""
-        if not self._leaving:
-            asyncio.get_running_loop().call_soon(self._cancel_some)
-        self._leaving.extend(requests)
-
-    def _cancel_some(self) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + SLICE
-        while self._leaving and loop.time() < until:
-            self.cancel(self._leaving.popleft())
-        if self._leaving:
-            loop.call_soon(self._cancel_some)
+    async def cancel_all(self, requests: Iterable[Request]) -> None:
+        """In slices of the event loop's time; at once where this is cancelled meanwhile."""
+        left, loop = deque(requests), asyncio.get_running_loop()
+        try:
+            until = loop.time() + SLICE
+            while left:
+                self.cancel(left.popleft())
+                if loop.time() >= until:
+                    await asyncio.sleep(0)
+                    until = loop.time() + SLICE
+        finally:
+            for request in left:
+                self.cancel(request)
 
     def receive(self, report: Report) -> None:
         match report:

@@ -40,7 +40,9 @@ class StepTimings:
     in which rows enter by shape, join or end are ignored.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, every: bool = False) -> None:
+        """`every`: also decode steps in which rows join or end, or that overlap a prompt."""
+        self._every = every
         self._step = 0
         self._decoded = inf  # rows of the latest decode step, if one iteration
         self._group: _Group | None = None
@@ -60,7 +62,7 @@ class StepTimings:
             ends = any(update.finish_reason is not None for update in report.updates)
             moved = iterations == 1 and (ends or decoded > self._decoded)
             self._decoded = decoded
-            if decoded and report.seconds > 0 and group is None and not moved:
+            if decoded and report.seconds > 0 and (self._every or (group is None and not moved)):
                 rows, columns = max(1, round(decoded / iterations)), round(tally.reads / decoded)
                 yield Step("decode", Timing(rows, columns, report.seconds / iterations))
         elif group is not None:

@@ -190,8 +190,10 @@ class ExpectedWait:
         return max(until_slot, self._prices().unit * own)
 
     def _read_work(self, tokens: int, prompts: int = 1) -> float:
+        if not tokens:
+            return 0.0
         prices = self._prices()
-        return prices.entry * prompts + prices.prompt * tokens if tokens else 0.0
+        return prices.entry * prompts + prices.prompt * tokens
 
     def _work_of(self, ahead: QueueAhead) -> float | None:
         """None without a prediction or any answer."""
@@ -203,13 +205,14 @@ class ExpectedWait:
     def _find_held(self) -> _Held:
         """A millisecond for a thousand rows."""
         if self._held is None:
-            held = [request for worker in self._live() for request in worker.requests.values()]
+            live = self._live()
+            held = [request for worker in live for request in worker.requests.values()]
             generating = [request for request in held if _generates(request)] or held
             entering = [request for request in held if not _generates(request)]
             prompts = [request.unread for request in entering if request.needs_prefill]
             unread = self._read_work(sum(prompts), len(prompts))
             rest = sum(map(self._remaining, generating)) / max(1, len(generating))
-            part = max(0, len(held) - _slots(self._live())) / max(1, len(entering))
+            part = max(0, len(held) - _slots(live)) / max(1, len(entering))
             staged = min(1.0, part) * (unread + sum(map(self._remaining, entering)))
             tokens = sum(request.tokens for request in held) / max(1, len(held))
             self._held = _Held(rest, unread, staged, tokens)

@@ -82,7 +82,7 @@ class Speedometer:
         # a late report lengthens one step only, else each delay would count twice
         lasted = replace(report, seconds=max(report.seconds, now - since))
         end = since + lasted.seconds
-        reader = self._readers.setdefault(report.executor, StepTimings())
+        reader = self._readers.setdefault(report.executor, StepTimings(every=True))
         self._steps += [(report.executor, end, step) for step in reader.read(lasted, self.profile)]
         if not (report.shape.rows or report.shape.staged):
             self._busy_since.pop(report.executor, None)

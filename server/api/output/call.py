@@ -135,10 +135,7 @@ async def open_call(
     finally:
         record.leave()
         spend_tokens(app, holder, sum(request.generated for request in record.requests))
-        if len(answers) == 1:
-            dispatcher.cancel(answers[0].request)
-        else:
-            dispatcher.cancel_all(answer.request for answer in answers)
+        await dispatcher.cancel_all(answer.request for answer in answers)
 
 
 Arrivals: TypeAlias = Sequence[tuple[int, RowUpdate]]  # updates since the last look, by place of request

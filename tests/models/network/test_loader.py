@@ -239,7 +239,7 @@ def test_a_checkpoint_that_lacks_weights_is_refused_instead_of_served_with_rando
         load(folder)
 
 
-@pytest.mark.parametrize("text", ["{not json", "[1]", '{"temperature": "0.7"}', '{"top_p": 0}', '{"top_k": -2}'])
+@pytest.mark.parametrize("text", ["{not json", "[1]", '{"temperature": "0.7"}', '{"top_p": -1}', '{"top_k": -2}'])
 def test_sampling_that_cannot_be_recommended_is_refused_at_start(folder: Path, text: str) -> None:
     """A temperature written as a string used to pass, and then failed every request that brought none."""
     (folder / "generation_config.json").write_text(text)

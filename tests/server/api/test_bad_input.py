@@ -166,7 +166,7 @@ BAD: dict[str, tuple[tuple[str, bytes], int, str | None, str]] = {
         chat(messages=[{"role": "assistant", "tool_calls": [{}]}]),
         400,
         "messages",
-        "invalid_value",
+        "invalid_request",
     ),
 }
 
