@@ -165,6 +165,7 @@ class Dispatcher:
             case StepReport():
                 self._wakeups.made = report.made
                 self.table.record(report)
+                # else no slot has become free, and nothing wants one
                 if self.waiting or report.handed_back or any(one.finish_reason for one in report.updates):
                     self._changed()
                 if (steps := self._parts.estimates.steps) is not None:

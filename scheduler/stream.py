@@ -26,16 +26,18 @@ class Wakeups:
 
     def add(self, wake: Callable[[], asyncio.Future[None] | None]) -> None:
         """Returns what a task to be woken waits for."""
-        if not self._due and not self._tasks:
-            asyncio.get_running_loop().call_soon(self._wake)
+        self._schedule()
         self._due.append(wake)
 
     async def turn(self) -> None:
-        task = (loop := asyncio.get_running_loop()).create_future()
-        if not self._due and not self._tasks:
-            loop.call_soon(self._wake)
+        self._schedule()
+        task = asyncio.get_running_loop().create_future()
         self._tasks.append(task)
         await task
+
+    def _schedule(self) -> None:
+        if not self._due and not self._tasks:
+            asyncio.get_running_loop().call_soon(self._wake)
 
     def _wake(self) -> None:
         loop = asyncio.get_running_loop()
