@@ -198,7 +198,7 @@ class Dispatcher:
             self.table.withdraw(request)
             self.table.fail(request, "the deadline passed while the request waited", Failure.DEADLINE)
             self._changed()
-        while any(self._assign(worker) for worker in self._parts.placement(self.table.serving())):
+        while any(self._assign(worker, now) for worker in self._parts.placement(self.table.serving())):
             pass
         for index, row_ids in self._parts.batcher.preempt(self.table.serving(), now).items():
             self.table.workers[index].pausing.update(row_ids)
@@ -248,15 +248,16 @@ class Dispatcher:
 
     def _can_meet(self, request: Request) -> bool:
         """True if unknown."""
-        now, by, expected = self.now(), request.deadline, request.expected
+        by, expected = request.deadline, request.expected
         if by is None or expected is None:
             return True
+        now = self.now()
         seconds = expected.point if self.table.held or expected.place else 0.0
         return now < by and now + seconds <= by
 
-    def _assign(self, worker: Worker) -> bool:
+    def _assign(self, worker: Worker, now: float) -> bool:
         """False without a plan."""
-        plan = self._parts.batcher.take(worker, self.now())
+        plan = self._parts.batcher.take(worker, now)
         if plan is None:
             return False
         self.table.assign(plan, worker)

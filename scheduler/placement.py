@@ -11,6 +11,8 @@ Placement: TypeAlias = Callable[[Sequence[Worker]], Sequence[Worker]]
 
 def idle_first(workers: Sequence[Worker]) -> Sequence[Worker]:
     """By size, then background rows."""
+    if len(workers) < 2:  # asked at each step
+        return workers
     return sorted(
         workers, key=lambda one: (len(one.others) / one.info.max_rows, one.rows / one.info.max_rows, one.index)
     )

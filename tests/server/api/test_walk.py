@@ -55,20 +55,38 @@ def show(calls: list[str]) -> str:
     return "\n".join(f"{count:4d} {name}" for name, count in Counter(calls).most_common())
 
 
+SUBMIT, STEP = "scheduler/dispatcher.py Dispatcher.submit", "scheduler/dispatcher.py Dispatcher.receive"
+SENT = "server/api/output/reply.py encode"  # of a token that brings text
+
+
+def until_queued(names: list[str]) -> list[str]:
+    return [name for name in names[: names.index(SUBMIT)] if name.startswith("server/")]
+
+
+def split_at_steps(names: list[str]) -> list[list[str]]:
+    """Until the second step's report comes, and from each to the next."""
+    places = [place for place, name in enumerate(names) if name == STEP][1:]
+    return [names[a:b] for a, b in pairwise([0, *places])]
+
+
 async def test_a_chat_calls_few_functions_until_it_is_in_the_queue_and_for_each_token(tiny_folder: Path) -> None:
     config = load_config({"model": str(tiny_folder), "no_journal": True, "max_num_seqs": 16}, {}, None)
+    walks: list[list[str]] = []
+    first: list[list[str]] = []  # of walks in which the first token was sent before the second step's report came
     with socket.create_server(("127.0.0.1", 0)) as port:
         url = f"http://127.0.0.1:{port.getsockname()[1]}"
         async with open_service(config) as service, listen(service, port), ClientSession(url) as client:
             for _ in range(8):
                 await stream(client)
-            walks = [await walk(client) for _ in range(5)]  # timers call in between, so the shortest counts
-    names = min(walks, key=len)
-    queued = [one for one in names[: names.index("scheduler/dispatcher.py Dispatcher.submit")] if one[:7] == "server/"]
+            while len(first) < 5 and len(walks) < 200:
+                walks.append(await walk(client))
+                first += [span for span in split_at_steps(walks[-1])[:1] if SENT in span]
+    # Timers call in between, so the least of each figure counts.
+    queued = min(map(until_queued, walks), key=len)
     assert "server/api/output/wanted.py list_sampling" in queued
     assert len(queued) <= TO_QUEUE, show(queued)
-    steps = [place for place, name in enumerate(names) if name == "scheduler/dispatcher.py Dispatcher.receive"]
-    assert steps[1] <= TO_FIRST_TOKEN, f"{steps[1]}\n" + show(names[: steps[1]])
-    spans = [names[a:b] for a, b in pairwise(steps[1:])]
-    each = median(map(len, spans))
-    assert each <= EACH_TOKEN, f"{each}\n" + show(max(spans, key=len))
+    sent = min(first, key=len)
+    assert len(sent) <= TO_FIRST_TOKEN, f"{len(sent)}\n" + show(sent)
+    tokens = [split_at_steps(names)[1:] for names in walks]
+    each = min(median(map(len, spans)) for spans in tokens)
+    assert each <= EACH_TOKEN, f"{each}\n" + show(max(tokens[0], key=len))
