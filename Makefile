@@ -96,7 +96,7 @@ picture: $(TESTING) ## make the dashboard's pictures in docs from a running serv
 
 site: $(RUNTIME) ## build the documents as a site, in build/site
 	$(PIP) -e '.[docs]'
-	@rm -rf build/pages && mkdir -p build/pages && cp -r --parents *.md CITATION.cff LICENSE docs server/deploy build/pages
+	@rm -rf build/pages && mkdir -p build/pages && cp -r --parents *.md CITATION.cff LICENSE docs findings/README.md server/deploy build/pages
 	@cp docs/mkdocs.yml build/ && $(BIN)/zensical build --strict --clean -f build/mkdocs.yml
 
 clean: ## remove .venv, caches and build outputs
