@@ -29,7 +29,7 @@ import msgspec
 
 from engine.sampling.grammar import Compiled, GrammarError, Grammars
 from engine.sampling.params import Grammar
-from scheduler.recent import Recent
+from models.recent import Recent
 from server.worker_process import kill, spawn
 
 log = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ ALLOWED = {
         "models.errors",
         "models.files",
         "models.options",
+        "models.recent",
         "engine.messages",
         "engine.sampling.params",
         "engine.simulated",
@@ -54,6 +55,7 @@ LIGHT = (
     "models/options.py",
     "models/network/quantization.py",
     "models/progress.py",
+    "models/recent.py",
 )
 """Files that must run without a tensor library or a server."""
 

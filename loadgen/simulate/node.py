@@ -21,8 +21,8 @@ from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
-from scheduler.node_router import Job, NodeLoad, WorkRouter
 from scheduler.request import Request
+from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter
 
 
 class VirtualClock:

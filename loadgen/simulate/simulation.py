@@ -26,11 +26,11 @@ from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
-from scheduler.node_router import Job, list_prefixes
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Strategy
 from scheduler.stream import TokenStream
+from scheduler.wait_estimate.node_router import Job, list_prefixes
 
 
 @dataclass(frozen=True, slots=True)

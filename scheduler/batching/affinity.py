@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.recent import Recent
+from models.recent import Recent
 from scheduler.request import Request
 from scheduler.worker import Worker
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from models.recent import Recent
 from scheduler.length.features import FloatMatrix, LengthQuery
 from scheduler.length.prediction import Estimate, LengthDistribution, LengthPredictor, Source
-from scheduler.recent import Recent
 
 CAPACITY = 4096  # prompts remembered: 19 MB with three MiniLM embeddings each
 

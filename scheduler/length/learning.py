@@ -14,12 +14,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from models.recent import Recent
 from scheduler.clock import Clock
 from scheduler.journal.file import ANSWERED, CUT, RequestEntry
 from scheduler.learner import Learner, Lesson
 from scheduler.length.forest import Examples, Forest
 from scheduler.length.holders import HolderStore, holder_of
-from scheduler.recent import Recent
 from scheduler.serving_time.bilinear import rmse
 
 Lengths = NDArray[np.float32]

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
-from scheduler.node_router import NodeLoad
 from scheduler.remaining_length import remaining_length
 from scheduler.request import Request
 from scheduler.wait_estimate.by_arrival import LATEST, ArrivalComparison, EndedAnswer, compare
 from scheduler.wait_estimate.completion import COVERAGE, LEAST_SECONDS, Expected, IntervalCalibration, Speed
+from scheduler.wait_estimate.node_router import NodeLoad
 from scheduler.wait_estimate.places import FRESH, FRONT, Explanation, Places, find_reason
 from scheduler.waiting.sorted_requests import QueueAhead
 from scheduler.worker import Worker

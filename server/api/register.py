@@ -18,8 +18,8 @@ import msgspec
 from aiohttp import web
 
 from engine.messages import FinishReason, RowId, RowUpdate
+from models.recent import Recent
 from scheduler.dispatcher import Dispatcher
-from scheduler.recent import Recent
 from scheduler.request import Request
 from server.access import client_of, holder_of
 from server.api.errors import ApiError, invalid

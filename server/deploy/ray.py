@@ -30,7 +30,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from scheduler.node_router import Job, NodeLoad, WorkRouter, list_prefixes
+from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter, list_prefixes
 from server.access import check_key
 from server.api.errors import ApiError, error_body
 from server.api.health import Load

@@ -15,8 +15,8 @@ from typing import Any
 from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Handler
 
+from models.recent import Recent
 from scheduler.dispatcher import Dispatcher
-from scheduler.recent import Recent
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.stream import Wakeups

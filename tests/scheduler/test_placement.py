@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.node_router import Job, NodeLoad, WorkRouter, list_prefixes
 from scheduler.placement import idle_first, least_unread, max_min, round_robin
 from scheduler.plan import Assignment, Plan
 from scheduler.request import State
 from scheduler.serving_time.bilinear import Bilinear
+from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter, list_prefixes
 from scheduler.waiting.prices import Prices, device_prices
 from scheduler.worker import Worker
 from tests.scheduler.fakes import port, request

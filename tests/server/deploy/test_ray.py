@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scheduler.node_router import Job, NodeLoad, WorkRouter
+from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter
 from scheduler.waiting.prices import Prices
 from server.config import ServeConfig
 from server.deploy.settings import Servers

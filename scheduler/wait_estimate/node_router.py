@@ -8,7 +8,7 @@ from itertools import takewhile
 from math import inf
 from typing import Generic, TypeVar
 
-from scheduler.recent import Recent
+from models.recent import Recent
 from scheduler.waiting.prices import Prices, device_prices
 
 Name = TypeVar("Name", bound=Hashable)
