@@ -23,6 +23,10 @@ class CatalogError(UserError):
     """A model cannot be had."""
 
 
+class LoadError(UserError):
+    """Of a network; the message says why and what to do."""
+
+
 class TextError(UserError, ValueError):
     """The message is for the client."""
 

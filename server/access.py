@@ -12,7 +12,7 @@ from aiohttp import web
 
 from server.api.errors import ApiError, bad_request, busy
 from server.api.served_model import DISPATCHER
-from server.config import Admission
+from server.front_settings import Admission
 from server.keys import Keyring
 
 HOLDER = web.RequestKey("holder", str)

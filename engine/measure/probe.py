@@ -14,7 +14,8 @@ from engine.kv.arena import KvArena
 from engine.messages import RowSpec
 from engine.row import Choice, Row
 from engine.sampling.params import SamplingParams
-from models.network.loader import LoadedModel, LoadError
+from models.errors import LoadError
+from models.network.loader import LoadedModel
 from models.text import Text
 
 PROMPT = tuple(range(10, 22))

@@ -12,7 +12,9 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from models.catalog.checkpoint import weight_files
-from models.network.loader import LoadedModel, LoadError, read_config
+from models.errors import LoadError
+from models.network.loader import LoadedModel
+from models.network.model_config import read_config
 
 ROWS = 8192  # 134 MB at 4,096 numbers each
 

@@ -1,10 +1,8 @@
-"""Loads a verified folder of weights onto a device; decides dtype and what checkpoints may contain."""
+"""Loads a verified folder of weights onto a device, and chooses its pass."""
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +11,9 @@ from typing import TypeAlias
 import psutil
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from models.errors import UserError, translate_failures
+from models.errors import LoadError, translate_failures
 from models.native.decoder import NativeDecoder, NotNative, take_over_natively
 from models.native.library import Library, find_library
 from models.network.attention import Mask, Select, register
@@ -23,28 +21,13 @@ from models.network.decoder.decoder import Decoder, OtherLogits, take_over
 from models.network.decoder.family import NotOfFamily
 from models.network.generation_config import SamplingDefaults, sampling_defaults
 from models.network.kv_adapter import ForeignNetwork, KvShape, KvStore
-from models.network.packing import choose, computes_bfloat16, move_weights, pack, packs
+from models.network.model_config import choose_dtype, read_config, read_context_length, read_kv_shape
+from models.network.packing import choose, move_weights, pack, packs
 from models.network.quantization import FEW_BITS, Kernels, Quantization
 
 log = logging.getLogger(__name__)
 
 _Report: TypeAlias = Mapping[str, Collection[object]]  # transformers' keys by problem
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-SIZES = (
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "hidden_size",
-    "vocab_size",
-    "max_position_embeddings",
-)
-
-
-class LoadError(UserError):
-    """The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,42 +177,6 @@ def _choose_library(kernels: Kernels, kept: Quantization, dtype: torch.dtype, de
     return None
 
 
-def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Raises LoadError."""
-    if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" or computes_bfloat16() else torch.float32
-    if name not in DTYPES:
-        raise LoadError(f"unknown dtype '{name}': choose auto, {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
-def read_config(folder: Path) -> PreTrainedConfig:
-    """The text part; raises LoadError."""
-    told = f"{folder.name}: config.json is not that of a known model"
-    with translate_failures(lambda why: LoadError(f"{told}: {why}. Copy that of the original model there")):
-        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if "auto_map" in raw:
-            raise LoadError(
-                f"{folder.name} asks to run Python code of its own ('auto_map' in config.json), which this server "
-                "never does. Choose a model whose architecture is part of the transformers library."
-            )
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        text = config.get_text_config(decoder=True)
-        _require_sane(text)
-    return text
-
-
-def _require_sane(config: PreTrainedConfig) -> None:
-    """Raises ValueError for sizes that compute nothing, or NaN."""
-    for name in SIZES:
-        size = getattr(config, name, None)
-        if size is not None and (not isinstance(size, int) or size < 1):
-            raise ValueError(f"{name} is {size}, which must be a whole number above 0")
-    for name, value in config.to_dict().items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, which is no finite number")
-
-
 def _read_network(folder: Path, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     loaded: tuple[PreTrainedModel, _Report] = AutoModelForCausalLM.from_pretrained(  # type: ignore[assignment]
         folder,
@@ -254,39 +201,6 @@ def _require_all_weights(folder: Path, report: _Report) -> None:
             f"{folder.name} is not a complete causal language model: {len(lacking)} of its weights are missing or of "
             f"another shape, {lacking[0]} among them. Fetch it again, or choose another."
         )
-
-
-def read_context_length(config: PreTrainedConfig) -> int:
-    """Tokens, within a sliding window, where sliding and full attention agree."""
-    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    foreign = layer_types - {"full_attention", "sliding_attention"}
-    if foreign:
-        raise LoadError(f"layers of type {', '.join(sorted(foreign))} keep a state that is not K and V: not supported")
-    context = int(getattr(config, "max_position_embeddings", None) or 2048)
-    window = getattr(config, "sliding_window", None)
-    if window and window < context and ("sliding_attention" in layer_types or not getattr(config, "layer_types", None)):
-        log.warning("context limited to the sliding window of %d tokens (the model has %d)", window, context)
-        context = int(window)
-    rope = getattr(config, "rope_parameters", None) or {}
-    # Beyond it longrope rotates the whole batch differently, so rows would depend on neighbours.
-    original = int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else context
-    if original < context:
-        log.warning(
-            "context limited to %d tokens, where longrope changes its rotation (the model has %d)", original, context
-        )
-        context = original
-    return context
-
-
-def read_kv_shape(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> KvShape:
-    heads = config.num_attention_heads
-    return KvShape(
-        layers=config.num_hidden_layers,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        dtype=dtype,
-        device=device,
-    )
 
 
 def _end_token_ids(network: PreTrainedModel, vocab_size: int) -> frozenset[int]:

@@ -12,8 +12,10 @@ import torch
 import transformers
 
 from engine.measure.profiler import Profiler
+from models.errors import LoadError
 from models.machine import processor_name, usable_cores
-from models.network.loader import LoadedModel, LoadError, choose_dtype
+from models.network.loader import LoadedModel
+from models.network.model_config import choose_dtype
 from models.text import Text
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.strategy import STRATEGIES

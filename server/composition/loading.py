@@ -30,10 +30,11 @@ from engine.simulated.virtual import VirtualDevice
 from engine.torch_device import TorchDevice
 from models.catalog.catalog import default_cache
 from models.catalog.checkpoint import count_values
+from models.errors import LoadError
 from models.network.decoder.decoder import Decoder
 from models.network.embeddings import token_embeddings
 from models.network.generation_config import SamplingDefaults
-from models.network.loader import LoadedModel, LoadError, load
+from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.progress import Bars
 from models.text import Text

@@ -16,7 +16,7 @@ from aiohttp import http_parser, web
 from models.errors import UserError
 from server.api.errors import ApiError, error_body, error_response
 from server.api.output.reply import encode
-from server.config import Listening
+from server.front_settings import Listening
 from server.request_id import HEADER, request_id
 
 log = logging.getLogger(__name__)

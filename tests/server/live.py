@@ -17,7 +17,7 @@ from multidict import CIMultiDictProxy
 
 from server.access import Access, Quota
 from server.api.limits import Limits
-from server.config import Admission
+from server.front_settings import Admission
 from server.http.front import OPEN, Front
 from server.http.service import Service
 from server.keys import Keyring

@@ -29,7 +29,8 @@ from engine.messages import RowId, RowSpec
 from engine.row import Choice, Row
 from engine.torch_device import TorchDevice
 from loadgen.console import format_number
-from loadgen.experiments.engine.bench import OURS, THEIRS, Generate, Lengthwise, Shape, contest, draw_rows
+from loadgen.experiments.engine.bench import OURS, THEIRS
+from loadgen.experiments.engine.contest import Generate, Lengthwise, Shape, contest, draw_rows
 from loadgen.experiments.engine.host import measure_host
 from loadgen.experiments.engine.setup import CHUNK_TOKENS, describe_device, llama_8b, random_subject, read_clock, tiny
 from loadgen.experiments.options import GpuBench

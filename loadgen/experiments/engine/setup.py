@@ -32,7 +32,8 @@ from models.network.decoder.decoder import Decoder
 from models.network.decoder.family import read_spec
 from models.network.generation_config import SamplingDefaults
 from models.network.linear import InferenceLinear
-from models.network.loader import LoadedModel, load, read_kv_shape
+from models.network.loader import LoadedModel, load
+from models.network.model_config import read_kv_shape
 from models.network.quantization import Quantization
 from models.text import Text
 from server.composition.devices import device_name

@@ -100,7 +100,7 @@ def _check_devices(config: ServeConfig) -> str:
 
 
 def _check_memory(config: ServeConfig) -> str:
-    from models.network.loader import choose_dtype
+    from models.network.model_config import choose_dtype
     from server.composition.devices import first_device, free_gib, hush_transformers, require_memory
 
     hush_transformers()

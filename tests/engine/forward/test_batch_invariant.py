@@ -20,8 +20,9 @@ from engine.messages import NEVER, BatchPolicy, RowId, RowSpec
 from engine.row import Choice, Row
 from engine.torch_device import TorchDevice
 from models.catalog.catalog import DEFAULT_MODEL, Catalog
+from models.errors import LoadError
 from models.native.library import find_library
-from models.network.loader import LoadedModel, LoadError, load
+from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
 from tests.engine.forward.test_parity import MIXED, Schedule

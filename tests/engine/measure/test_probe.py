@@ -15,9 +15,10 @@ from torch import Tensor
 
 from engine.forward.graphs import DecodeGraphs
 from engine.measure import probe
+from models.errors import LoadError
 from models.network.attention import Mask, Runs, gather_attention
 from models.network.kv_adapter import KvStore
-from models.network.loader import LoadedModel, LoadError, load
+from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
 from tests.architectures import GPT2, GROUPED, SERVED, SIZES, Served, build

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from models.errors import LoadError
 from models.native.decoder import NativeDecoder, NotNative, take_over_natively
 from models.native.library import BUILDS, Library, find_library
 from models.network import loader
 from models.network.decoder.decoder import OtherLogits, take_over
 from models.network.kv_adapter import KvCells
 from models.network.linear import round_to_int4, round_to_int8
-from models.network.loader import LoadError, load
+from models.network.loader import load
 from models.network.quantization import Kernels, Quantization
 from tests import tiny
 from tests.architectures import GROUPED, SERVED, Served, build

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from models.errors import LoadError
 from models.network import embeddings
 from models.network.embeddings import read_token_embeddings, token_embeddings
-from models.network.loader import LoadedModel, LoadError
+from models.network.loader import LoadedModel
 
 
 @pytest.mark.parametrize("prefix", ["model.", ""])

@@ -12,12 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from models.errors import LoadError
 from models.network import loader
 from models.network.decoder.decoder import Decoder
 from models.network.generation_config import SamplingDefaults
 from models.network.kv_adapter import KvShape, PassingStore
 from models.network.linear import HalfLinear, PackedLinear
-from models.network.loader import LoadedModel, LoadError, load
+from models.network.loader import LoadedModel, load
+from models.network.model_config import choose_dtype
 from models.network.packing import UnsupportedQuantization, halves
 from models.network.quantization import Kernels
 from tests import tiny
@@ -146,7 +148,7 @@ def test_a_quantization_that_cannot_be_had_is_refused_with_the_remedy(folder: Pa
 
 def test_auto_is_bfloat16_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert loader.choose_dtype("auto", torch.device("cuda")) is torch.bfloat16
+    assert choose_dtype("auto", torch.device("cuda")) is torch.bfloat16
 
 
 def test_sampling_defaults_come_from_the_models_own_recommendation(folder: Path) -> None:

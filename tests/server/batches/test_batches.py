@@ -20,7 +20,7 @@ from server.api.batch_asker import ModelAsker
 from server.batches.batch import BatchRecord, LineReply, ResultLine, append, read_answered
 from server.batches.batches import Batches, TooManyBatches
 from server.batches.files import FileStore, NoSuchFile, RecordFolder, StoredFile, hold_folder
-from server.config import Admission
+from server.front_settings import Admission
 
 LINE = b'{"custom_id": "%d", "url": "/x", "body": {}}\n'
 

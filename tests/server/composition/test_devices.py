@@ -11,7 +11,8 @@ import torch
 from safetensors import safe_open
 
 from models.catalog.checkpoint import read_need
-from models.network.loader import LoadedModel, LoadError
+from models.errors import LoadError
+from models.network.loader import LoadedModel
 from server.composition.devices import cuda_devices, require_memory, require_room, swap_bytes, threads
 from server.composition.loading import load_networks
 from server.config import ServeConfig

@@ -18,9 +18,10 @@ from engine.forward.graphs import DecodeGraphs
 from engine.kv.host_store import HostStore
 from engine.lifecycle import Lifecycle
 from engine.sampling.params import Grammar, GrammarKind
+from models.errors import LoadError
 from models.native.library import find_library
 from models.network.attention import gather_attention
-from models.network.loader import LoadedModel, LoadError, load
+from models.network.loader import LoadedModel, load
 from models.network.quantization import Kernels
 from models.text import Text
 from server.cache_paths import forest_path, model_key, proxy_path

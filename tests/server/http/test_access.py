@@ -14,7 +14,8 @@ from aiohttp import web
 
 from server.access import Quota
 from server.api.errors import ApiError
-from server.config import Admission, ServeConfig, load_config
+from server.config import ServeConfig, load_config
+from server.front_settings import Admission
 from server.http.service import build_app
 from server.keys import load_keys
 from server.observe.logs import fields_of

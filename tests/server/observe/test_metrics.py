@@ -15,7 +15,8 @@ from scheduler.plan import Assignment, Plan
 from scheduler.request import Request
 from scheduler.wait_estimate.completion import Expected
 from scheduler.waiting.fair import service_had
-from server.observe.metrics import FORGOTTEN, MOST_CLIENTS, REASONS, MetricsCollector
+from server.observe.families import REASONS
+from server.observe.metrics import FORGOTTEN, MOST_CLIENTS, MetricsCollector
 from tests.scheduler.fakes import VirtualClock, request, token
 from tests.server.counted import counted
 from tests.server.live import chat_body, live_server

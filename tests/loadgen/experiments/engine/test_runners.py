@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.messages import RowSpec
-from loadgen.experiments.engine.bench import (
+from loadgen.experiments.engine.contest import (
     BenchTurn,
     Generate,
     Lengthwise,

@@ -18,7 +18,8 @@ import pytest
 from engine.messages import RowSpec, RowUpdate
 from scheduler.request import BACKGROUND
 from server.access import ACCESS, ALL
-from server.config import Admission, FrontConfig
+from server.config import FrontConfig
+from server.front_settings import Admission
 from server.http.front import Front
 from server.http.service import FilesPlace
 from server.observe.logs import quiet_broken_requests

@@ -20,8 +20,8 @@ import server.embeddings as waiting
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog
 from models.embedder import Embedder
 from server.api.health import LIFE
-from server.config import Admission
 from server.embeddings import TextEmbedder, make_embedding_worker
+from server.front_settings import Admission
 from server.predictor_cores import PREDICTOR_NICENESS
 from server.worker_process import WorkerProcess
 from tests.server.api.embeddings import light_embedder
