@@ -17,7 +17,7 @@ class Ordering:
     aging_factor: NonNegative = option(10.0)
     """serve by arrival once the oldest request has waited N times its predicted time, or 100 s; 0: never (SSJF)"""
     out_of_turn: Annotated[float, Meta(ge=0, lt=1)] = option(0.3)
-    """share of the work that goes out of turn, to the cheapest requests that wait; 0: none (lengthwise)"""
+    """share of the work that may jump the queue, cheapest requests first; 0: none (lengthwise)"""
     boost_gamma: Positive = option(0.1)
     """how fast long waits get rarer, in 1/s: the greater, the less cheap requests are put forward (boost)"""
 
@@ -27,9 +27,9 @@ class Scheduling(Ordering):
     """Scheduling: how requests are put into batches; durations are seconds."""
 
     prefill_ahead: Natural | None = option(None)
-    """prompts that may be read ahead of a free slot; default: an eighth of --max-num-seqs"""
+    """prompts that may be prefilled before a slot is free; default: an eighth of --max-num-seqs"""
     max_batch_size: Annotated[int, Meta(ge=1, le=65536)] | None = option(None)
-    """most sequences of a batch that none joins later, for strategies with such batches; default: --max-num-seqs"""
+    """most sequences of a static batch; default: --max-num-seqs"""
     batch_wait_timeout: NonNegative = option(0.0)
     """seconds that the first request of a batch waits for the batch to fill up, for dynamic batching"""
     wma_threshold: Count = option(50_000)
@@ -43,4 +43,4 @@ class Scheduling(Ordering):
     batch_slowdown: NonNegative = option(0.03)
     """share by which lines of /v1/batches may slow other requests; 0: lines run only while nothing else does"""
     recompute: bool = option(False)
-    """read prompts again after each slice or pause, instead of keeping keys and values in host memory"""
+    """prefill again after each slice or preemption, instead of keeping the KV cache in host memory"""

@@ -75,7 +75,7 @@ class MemorySize:
     """Size: what decides how much memory a model takes."""
 
     device: str = option("auto", choices=lambda: (*DEVICES, "virtual:PRESET"), check=_check_device)
-    """where to run; auto: CUDA if there, else the CPU; virtual:PRESET: nowhere, filler at that machine's speed"""
+    """where to run; auto: CUDA if there, else the CPU; virtual:PRESET: a simulated device, dummy text"""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")
     """type of the weights; auto: bfloat16 where it is fast, else float32"""
     max_num_seqs: Annotated[int, Meta(ge=1, le=65536)] | None = option(None)
@@ -98,11 +98,11 @@ class Execution:
     max_num_batched_tokens: Count | None = option(None)
     """prompt tokens that are read between two decode steps; default: 2048 on CUDA, else 512"""
     kv_cache_memory: Annotated[float, Meta(ge=0.001)] | None = option(None)
-    """memory for keys and values per executor, in GiB; default: what the device leaves"""
+    """memory for the KV cache of an executor, in GiB; default: what the device leaves"""
     swap_space: NonNegative | None = option(None)
-    """host memory for keys and values of rows that wait, in GiB; default: 4, or a quarter of what is free if less"""
+    """host memory for the KV cache of preempted sequences, in GiB; default: 4, or a quarter of what is free if less"""
     prefix_cache_memory: NonNegative | None = option(None)
-    """host memory for keys and values of prompts that may come again, in GiB; default: an eighth of what is free"""
+    """host memory for the KV cache of prompts that may come again, in GiB; default: an eighth of what is free"""
     gpu_memory_utilization: Annotated[float, Meta(ge=0.01, le=1)] = option(0.9)
     """share of a CUDA device's memory to use, weights included"""
     enforce_eager: bool = option(False)

@@ -175,7 +175,7 @@ async def test_the_queue_is_shown_in_the_order_in_which_it_is_served(played: Pla
         [f"{late.row_id}", "2", "≈ 1.0 s"],
     ]
     note = await page.value("document.getElementById('queue-note').textContent")
-    assert note == "2 waiting, in the order of baton-pd; a request's number tells why"
+    assert note == "2 waiting, sorted by baton-pd; click an ID for why it waits"
 
 
 async def test_predictions_are_judged_by_answers_that_could_show_them_wrong(played: Played) -> None:

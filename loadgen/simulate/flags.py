@@ -43,14 +43,14 @@ class SimulatedMachine:
     workers: Count | None = option(None)
     """executors of a node (default: the preset's, else 1)"""
     capacity_tokens: Count | None = option(None)
-    """tokens of K and V that each holds (default: the preset's)"""
+    """tokens of KV cache that each holds (default: the preset's)"""
     max_num_seqs: Count | None = option(None)
     """rows that each runs at once (default: the preset's, else 32)"""
     max_model_len: Count | None = option(None)
     """longest prompt plus answer; unless --max-input-len or --max-output-len is given, longer answers end there and
     longer prompts are left out (default: the preset's, else the capacity)"""
     prefix_cache_tokens: Natural = option(0)
-    """tokens of prompts whose K and V are kept in host memory"""
+    """tokens of prompts whose KV cache is kept in host memory"""
     max_num_batched_tokens: Count | None = option(None)
     """prompt cells to read at a time (default: a whole group's, up to 8192)"""
 

@@ -76,7 +76,7 @@ class Need:
         """`width` bytes a number, slots of `context` tokens (None: the model's)."""
         weights, tokens = f"weights {self.weights * width / 2**30:.1f} GiB", context or self.context
         kept = slots * tokens * self.kv * width / 2**30
-        return f"{weights}, K and V of {slots} slots with {tokens:,} tokens each {kept:.1f} GiB" if kept else weights
+        return f"{weights}, KV cache of {slots} slots with {tokens:,} tokens each {kept:.1f} GiB" if kept else weights
 
 
 def read_need(folder: Path) -> Need:

@@ -70,7 +70,7 @@ def read_context_length(config: PreTrainedConfig) -> int:
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
     foreign = layer_types - {"full_attention", "sliding_attention"}
     if foreign:
-        raise LoadError(f"layers of type {', '.join(sorted(foreign))} keep a state that is not K and V: not supported")
+        raise LoadError(f"layers of type {', '.join(sorted(foreign))} keep a state that is no KV cache: not supported")
     context = int(getattr(config, "max_position_embeddings", None) or 2048)
     window = getattr(config, "sliding_window", None)
     if window and window < context and ("sliding_attention" in layer_types or not getattr(config, "layer_types", None)):

@@ -104,7 +104,7 @@ def capacity_tokens(config: ServeConfig, model: LoadedModel) -> int:
         room = free_gib(CPU) * 2**30 * CPU_MEMORY_SHARE / max(1, config.executors)
     tokens = int(room) // model.kv.bytes_per_token
     if tokens < 2:
-        raise LoadError("no memory is left for K and V: free some, or choose a smaller model or dtype")
+        raise LoadError("no memory is left for the KV cache: free some, or choose a smaller model or dtype")
     return tokens
 
 
@@ -136,7 +136,7 @@ def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None
     executors = 1 if model.device.type == "cuda" else max(1, config.executors)
     if executors * given > free:
         raise LoadError(
-            f"--kv-cache-memory {given:g}: {executors} x {given:.1f} GiB of keys and values do not fit into the "
+            f"--kv-cache-memory {given:g}: {executors} x {given:.1f} GiB of KV cache do not fit into the "
             f"{free:.1f} GiB that are free: give less"
         )
     if given - wanted > 0.05 * given:

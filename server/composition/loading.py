@@ -185,7 +185,7 @@ def build_executor(
     devices.require_room(config, model, capacity)
     if config.max_model_len is not None and capacity < context:
         raise LoadError(
-            f"memory for {capacity} tokens of K and V does not hold one row of --max-model-len {context}: "
+            f"memory for {capacity} tokens of KV cache does not hold one row of --max-model-len {context}: "
             "lower it, or give more with --kv-cache-memory or --gpu-memory-utilization"
         )
     arena = KvArena(model.kv, capacity, max_rows=config.expected_slots)

@@ -116,7 +116,7 @@ def print_report(profile: Profile) -> None:
     for title, cells in (
         ("prefill in ms, by rows and prompt tokens", timings.prefill),
         ("one decode iteration in ms, by rows and columns read", timings.decode),
-        ("K and V of a row to host memory and back in ms, by tokens", copies),
+        ("KV cache of a row to host memory and back in ms, by tokens", copies),
     ):
         say(title)
         console.print(_grid(cells))

@@ -33,10 +33,10 @@ OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
     ("executor_up", attrgetter("serves"), "1 while an executor takes requests, else 0."),
     ("executor_rows", attrgetter("shape.rows"), "Sequences in the executor's batch."),
     ("executor_slots", attrgetter("info.max_rows"), "Most sequences that the executor's batch can hold."),
-    ("staged_rows", attrgetter("shape.staged"), "Sequences whose prompt is read and that wait for a slot."),
-    ("kv_capacity_tokens", attrgetter("capacity_tokens"), "Tokens whose keys and values the executor can hold."),
+    ("staged_rows", attrgetter("shape.staged"), "Sequences that are prefilled and wait for a slot."),
+    ("kv_capacity_tokens", attrgetter("capacity_tokens"), "Tokens that the executor's KV cache can hold."),
     ("predicted_load_seconds", attrgetter("load"), "Predicted seconds of work that the executor has."),
-    ("kv_used_tokens", attrgetter("used_tokens"), "Cells of keys and values that the executor's batch takes."),
+    ("kv_used_tokens", attrgetter("used_tokens"), "KV cache cells that the executor's batch takes."),
 )
 STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 
@@ -72,7 +72,7 @@ class Gauges(Collector):
         yield Gauge("vllm:num_requests_waiting", text, table.requests_waiting)
         text = "Requests that an executor has begun."
         yield Gauge("vllm:num_requests_running", text, table.requests_running)
-        text = "Share of all memory for keys and values in use, 0 to 1."
+        text = "Share of the KV cache in use, 0 to 1."
         yield Gauge("vllm:kv_cache_usage_perc", text, table.kv_usage)
         tokens = sum(request.input_length for request in chain(table.waiting, table.not_begun))
         yield Gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens)
@@ -119,12 +119,12 @@ class Gauges(Collector):
 
     def _kept(self) -> Iterator[Metric]:
         if (store := self.store) is not None:
-            text = "Bytes of host memory with keys and values of sequences that are paused."
+            text = "Bytes of host memory with the KV cache of preempted sequences."
             yield Gauge("lengthwise:host_memory_bytes", text, store.bytes)
-            text = "Paused sequences with keys and values in host memory."
+            text = "Preempted sequences whose KV cache is in host memory."
             yield Gauge("lengthwise:host_memory_rows", text, len(store))
         if (prefixes := self.prefixes) is not None:
-            text = "Bytes of host memory with keys and values of earlier prompts."
+            text = "Bytes of host memory with the KV cache of earlier prompts."
             yield Gauge("lengthwise:prefix_cache_bytes", text, prefixes.bytes)
             yield Counter(
                 "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
@@ -143,7 +143,7 @@ class Gauges(Collector):
         yield _family(Gauge, "lengthwise:info", text, [(info, 1.0)])
         capacity = sum(worker.info.capacity_tokens for worker in self.dispatcher.workers)
         blocks = {"block_size": str(CHUNK), "num_gpu_blocks": str(capacity // CHUNK)}
-        text = "Always 1; the labels are the tokens of a block of keys and values, and the number of blocks."
+        text = "Always 1; the labels are the tokens of a KV cache block, and the number of blocks."
         yield _family(Gauge, "vllm:cache_config_info", text, [(blocks, 1.0)])
         workers = self.dispatcher.workers
         for name, read, text in (*OF_EXECUTORS, ("step_age_seconds", self._age, STEP_AGE)):
@@ -208,4 +208,4 @@ def log_load(load: RequestTable, read: float, generated: float) -> None:
         prompt_tokens_per_s=round(read, 1),
         kv_usage=round(usage, 3),
     )
-    log.info("%d running, %d waiting; %s; K/V %.0f %% full", running, waiting, speed, 100 * usage, extra=fields)
+    log.info("%d running, %d waiting; %s; KV cache %.0f %% full", running, waiting, speed, 100 * usage, extra=fields)

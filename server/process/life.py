@@ -209,7 +209,7 @@ def summarize(service: Service, address: str, seconds: float) -> str:
         slots, tokens = sum(info.max_rows for info in infos), sum(info.capacity_tokens for info in infos)
         longest = service.model.context_length
         lines.append(f"  weights   {_weights(machine)}")
-        lines.append(f"  room      {slots} slots, {tokens:,} tokens of K and V; a request may take {longest:,}")
+        lines.append(f"  room      {slots} slots, {tokens:,} tokens of KV cache; a request may take {longest:,}")
         lines.append(f"  speed     {_speed(machine, infos[0].max_rows)}")
         if (most := service.model.defaults.max_tokens) is not None:
             lines.append(f"  answers   without max_tokens end after {most:,} tokens: --default-max-tokens changes that")

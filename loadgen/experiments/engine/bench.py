@@ -42,7 +42,7 @@ def show(found: Json, console: Console) -> None:
     floor, setting = found["floor"], found["setting"]
     console.print(
         f"memory bandwidth {floor['bandwidth'] / 1e9:.1f} GB/s, weights {floor['weight_bytes'] / MIB:.0f} MiB, "
-        f"K and V {floor['kv_bytes_per_token'] / 1024:.1f} KiB a token",
+        f"KV cache {floor['kv_bytes_per_token'] / 1024:.1f} KiB a token",
         highlight=False,
     )
     title = (

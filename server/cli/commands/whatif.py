@@ -29,7 +29,7 @@ class Trying:
     strategies: tuple[str, ...] | None = option(None, commas=True, metavar="A,B,...")
     """strategies to try (default: all that need no other weights)"""
     capacity_tokens: Count | None = option(None)
-    """tokens of K and V that an executor holds, lengthwise:kv_capacity_tokens in /metrics (default: enough for all
+    """tokens of KV cache that an executor holds, lengthwise:kv_capacity_tokens in /metrics (default: enough for all
     slots)"""
     save_result: Path | None = option(None)
     """write the figures as JSON too"""

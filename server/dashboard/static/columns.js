@@ -55,7 +55,7 @@ export class Columns {
     pen.textBaseline = "alphabetic";
     pen.fillStyle = this.paint.faint;
     pen.textAlign = "left";
-    pen.fillText(`${window.toLocaleString("en")} columns`, 2, bottom + 13);
+    pen.fillText(`${window.toLocaleString("en")} tokens`, 2, bottom + 13);
     pen.textAlign = "right";
     if (foreseen) pen.fillText("predicted →", this.surface.width - 2, bottom + 13);
   }

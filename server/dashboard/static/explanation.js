@@ -34,7 +34,7 @@ function words(call) {
   const { ahead, better_priority: better, came_earlier: earlier, put_first: first, passed_for_s: passed } = reason;
   const kinds = [[better, "of better priority"], [earlier, "came earlier"], [first, "came later and are put first by the order or their deadline"]];
   const parts = kinds.filter(([many]) => many).map(([many, what]) => `${count(many)} ${what}`);
-  const lines = [ahead ? `${count(ahead)} ahead in the order of ${reason.strategy}: ${parts.join(", ")}.` : "It is next: it waits for a free slot."];
+  const lines = [ahead ? `${count(ahead)} ahead by ${reason.strategy}: ${parts.join(", ")}.` : "It is next: it waits for a free slot."];
   if (reason.own_ahead.length) lines.push(`Of the same caller: ${reason.own_ahead.join(", ")}.`);
   const wait = call.expected_wait_s;
   if (wait !== null) lines.push(`It starts in about ${seconds(wait)}, if none comes that goes first.`);

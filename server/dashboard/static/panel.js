@@ -56,8 +56,8 @@ export class Panel {
     const used = executor.capacity ? (executor.batch * executor.window) / executor.capacity : 0;
     if (this.remote) this.note.textContent = executor.alive ? `${running} answers come` : "does not answer, or rests";
     else this.note.textContent = executor.alive
-      ? `${running} of ${this.device.max_rows} slots decode · ${count(executor.window)} columns · ` +
-        `${percent(used)} of K and V · ${count(executor.step_ms)} ms a step`
+      ? `${running} of ${this.device.max_rows} slots decode · longest sequence ${count(executor.window)} tokens · ` +
+        `${percent(used)} of the KV cache · ${count(executor.step_ms)} ms a step`
       : "gone";
     if (t - this.told > 3) this.describe(t, rows, executor);
   }
@@ -70,7 +70,7 @@ export class Panel {
     const cells = own.length * executor.window;
     const padding = cells ? 1 - own.reduce((sum, one) => sum + Math.min(one, executor.window), 0) / cells : 0;
     const text = this.remote ? `Backend ${executor.index}: ${of(DECODE)} answers come` :
-      `Executor ${executor.index}: ${of(DECODE)} rows decode, ${of(PREFILL)} in prefill, ${of(PAUSED)} paused, ` +
+      `Executor ${executor.index}: ${of(DECODE)} sequences decode, ${of(PREFILL)} in prefill, ${of(PAUSED)} preempted, ` +
       `${percent(padding)} of what a step reads is padding`;
     this.timeline.surface.canvas.setAttribute("aria-label", text);
     this.columns?.surface.canvas.setAttribute("aria-label", text);

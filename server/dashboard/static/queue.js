@@ -29,14 +29,14 @@ export class Queue {
     this.empty.hidden = tick.queue.length > 0;
     const more = tick.waiting - tick.queue.length;
     const hidden = more > 0 ? `, ${count(more)} of them not shown` : "";
-    this.note.textContent = tick.waiting ? `${count(tick.waiting)} waiting${hidden}, in the order of ${this.strategy}; a request's number tells why` : "";
+    this.note.textContent = tick.waiting ? `${count(tick.waiting)} waiting${hidden}, sorted by ${this.strategy}; click an ID for why it waits` : "";
   }
 }
 
 function line([row, input, generated, predicted, waited, expected, priority, executor], place) {
   const marks = [`${row}`];
   if (priority) marks.push(`priority ${priority}`);
-  if (generated) marks.push(`paused after ${count(generated)}`);
+  if (generated) marks.push(`preempted after ${count(generated)}`);
   const wait = executor === null ? (expected === null ? "–" : `≈ ${seconds(expected)}`) : `on executor ${executor}`;
   return [marks.join(" · "), place, count(input), count(predicted), seconds(waited), wait];
 }

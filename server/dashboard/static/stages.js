@@ -11,16 +11,16 @@ export const NAMES = {
   [PREFILL]: "prefill",
   [STAGED]: "waits for a slot",
   [DECODE]: "decode",
-  [PAUSED]: "paused",
-  [INVALID]: "ended, still computed",
+  [PAUSED]: "preempted",
+  [INVALID]: "finished, slot still held",
 };
 
 /** Legend entries: [paint, text]. */
 export const LEGEND = [
-  ["prefill", "prefill: its prompt is read"],
+  ["prefill", "prefill: its prompt"],
   ["staged", "waits for a slot"],
   ["decode", "decode: its own tokens"],
-  ["padding", "padding to the longest row"],
-  ["paused", "paused, in host memory"],
-  ["invalid", "ended, still computed"],
+  ["padding", "padding to the longest sequence"],
+  ["paused", "preempted, swapped to host memory"],
+  ["invalid", "finished, slot still held (static batch)"],
 ];

@@ -156,8 +156,8 @@ def test_a_line_tells_what_runs_and_how_fast(caplog: pytest.LogCaptureFixture) -
     log_load(cast(Any, Busy(3, 2, 0.124)), 10.0, 3.2)
     log_load(cast(Any, Busy(1)), 0.0, 0.0)
     assert caplog.messages == [
-        "3 running, 2 waiting; tokens/s: 3.2 generated, 10.0 of prompts; K/V 12 % full",
-        "1 running, 0 waiting; tokens/s: 0.0 generated, 0.0 of prompts; K/V 0 % full",
+        "3 running, 2 waiting; tokens/s: 3.2 generated, 10.0 of prompts; KV cache 12 % full",
+        "1 running, 0 waiting; tokens/s: 0.0 generated, 0.0 of prompts; KV cache 0 % full",
     ]
     assert fields_of(caplog.records[0])["generated_tokens_per_s"] == 3.2
 

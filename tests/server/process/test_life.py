@@ -243,7 +243,7 @@ async def test_it_tells_what_serves_and_what_to_try(live: Live, prices: Bilinear
     assert summarize(service, "http://127.0.0.1:8000", 1.25).splitlines() == [
         "Lengthwise ready on http://127.0.0.1:8000 (fake, 1 executor, 1.2 s)",
         "  weights   bfloat16, kept as int4, on A Processor, 2 threads",
-        "  room      64 slots, 1,000,000 tokens of K and V; a request may take 256",
+        "  room      64 slots, 1,000,000 tokens of KV cache; a request may take 256",
         f"  speed     {speed}",
         "  open http://127.0.0.1:8000 or run: lengthwise chat",
     ]

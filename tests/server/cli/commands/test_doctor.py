@@ -30,7 +30,7 @@ def test_a_machine_on_which_all_is_well_gets_0(
     assert [*told] == ["journal", "keys", "certificate", "model", "port", "devices", "memory", "predictor"]
     assert {state for state, _ in told.values()} == {"ok"}
     assert str(tiny_folder) in told["model"][1]
-    assert "K and V of 4 slots with" in told["memory"][1]
+    assert "KV cache of 4 slots with" in told["memory"][1]
     assert str(cache) in told["journal"][1]
 
 

@@ -53,7 +53,7 @@ def test_pull_prints_the_folder_and_apart_from_it_the_memory(
     assert run("pull", folder, "--max-num-seqs", 3) == 0
     output = capsys.readouterr()
     assert output.out == f"{folder}\n"
-    assert output.err.startswith(f"{folder}: weights 0.0 GiB, K and V of 3 slots with ")
+    assert output.err.startswith(f"{folder}: weights 0.0 GiB, KV cache of 3 slots with ")
 
 
 def test_a_model_whose_weights_do_not_fit_is_refused_before_it_is_fetched(

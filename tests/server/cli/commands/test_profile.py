@@ -50,7 +50,7 @@ def test_the_command_prints_tables_and_fit_and_keeps_them(
     assert cli.main(["profile", str(tiny_folder), "--quick", *FLAGS]) == 0
     output = capsys.readouterr()
     for said in (
-        *("prefill in ms", "one decode iteration in ms", "K and V of a row to host memory and back in ms"),
+        *("prefill in ms", "one decode iteration in ms", "KV cache of a row to host memory and back in ms"),
         *("T_prefill(N, L) = ", "τ_decode(l, N)", "T_copy(L)", "slice of 128"),
         *("SCLS: 160 ms", "SCLS: 2300 ms"),
     ):
