@@ -6,13 +6,12 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
 
 from loadgen.options import BenchFlags, CompareFlags
 from loadgen.simulate.flags import VALIDATED_STRATEGIES, SimulateFlags, ValidateFlags, Validation
 from models.options import Subparsers, add_groups, describe, groups_of, read_options
 
-Validate: TypeAlias = Callable[[ValidateFlags], int]
+Validate = Callable[[ValidateFlags], int]
 
 
 def add_bench(subparsers: Subparsers, others: Sequence[Callable[[Subparsers], None]] = ()) -> None:
@@ -74,8 +73,7 @@ def add_simulate(subparsers: Subparsers, cache: Callable[[], Path], validate: Va
         """
         if validate is not None and args.validate is not None:
             asked = read_options(args, ValidateFlags)
-            chosen = dict.fromkeys(asked.strategies or VALIDATED_STRATEGIES)
-            return validate(replace(asked, strategies=tuple(chosen)))
+            return validate(replace(asked, strategies=asked.strategies or VALIDATED_STRATEGIES))
         from loadgen.simulate.run import run_simulate
 
         return run_simulate(read_options(args, SimulateFlags), cache)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table as TextTable
@@ -70,8 +70,8 @@ def show_table(table: Table) -> TextTable:
     return shown
 
 
-Better: TypeAlias = Literal["higher", "lower"]
-Figures: TypeAlias = Mapping[str, object]
+Better = Literal["higher", "lower"]
+Figures = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import fmean
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from loadgen.bench.measures import divide, find_percentile
 from loadgen.client.request import Clock, LoadPrompt, PreparedRequest, RequestForm, RequestOutcome
 from loadgen.result_file import Json
-from scheduler.clock import background
+from scheduler.clock import background, watch_lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +99,11 @@ def measure_client(cpu: float, lags: Sequence[float]) -> Json:
     }
 
 
-async def _note_lags(lags: list[float]) -> None:
-    while True:
-        due = time.perf_counter() + INTERVAL
-        await asyncio.sleep(INTERVAL)
-        lags.append(max(0.0, time.perf_counter() - due))
-
-
 # (request, seconds since the start) -> outcome
-Send: TypeAlias = Callable[[PreparedRequest, Clock], Awaitable[RequestOutcome]]
+Send = Callable[[PreparedRequest, Clock], Awaitable[RequestOutcome]]
 
 
-Show: TypeAlias = Callable[..., None]  # called with the number of ended requests and a `note`
+Show = Callable[..., None]  # called with the number of ended requests and a `note`
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +132,7 @@ async def play(
     gate = nullcontext() if max_concurrency is None else asyncio.Semaphore(max_concurrency)
     begin, begin_cpu, lags = time.perf_counter(), time.process_time(), list[float]()
     player = _Player(send, show, gate, lambda: time.perf_counter() - begin, think_time)
-    async with background(_note_lags(lags), "note lags"):
+    async with background(watch_lag(lags.append, INTERVAL), "note lags"):
         await player.play(requests)
         duration, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
     load = measure_client(divide(cpu, duration), lags or [0.0])

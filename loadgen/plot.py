@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -29,7 +29,7 @@ def render_page(template: Path, **values: object) -> str:
     return environment.get_template(template.name).render(values)
 
 
-Spec: TypeAlias = dict[str, object]  # Vega-Lite specification, or part of one
+Spec = dict[str, object]  # Vega-Lite specification, or part of one
 
 INSTALL = "pip install 'lengthwise[report]'"  # for plots
 

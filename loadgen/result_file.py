@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
 
@@ -37,7 +37,7 @@ def stoppable() -> AbstractContextManager[None]:
     return handle_signals({signal.SIGINT: signal.default_int_handler, **stopping})
 
 
-Json: TypeAlias = dict[str, object]
+Json = dict[str, object]
 
 # names, units, and tables of figures
 FIGURES: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))

@@ -6,24 +6,17 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def run_in_own_thread(work: Callable[[], T], stop: threading.Event | None = None) -> T:
-    """Propagates results; `stop` is set on interruption, which waits."""
+def run_in_own_thread(work: Callable[[], T]) -> T:
+    """Propagates results; an interruption waits for its end."""
     with ThreadPoolExecutor(1, "own") as pool:
-        future = pool.submit(work)
-        try:
-            wait([future])
-        except BaseException:
-            if stop is not None:
-                stop.set()
-            raise  # after its end
-        return future.result()
+        return pool.submit(work).result()
 
 
 class _Overdue(BaseException):

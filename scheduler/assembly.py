@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from engine.messages import Entry
 from models.errors import StrategyError, UserError
@@ -119,7 +119,7 @@ def make_queue(strategy: Strategy, limits: BatchLimits, estimates: Estimates) ->
     return lambda: RankedQueue(share_out(new_order, shares, timed.aging), timed.aging)
 
 
-Suits: TypeAlias = Mapping[str, Collection[object]]  # column -> choices that a batcher works with
+Suits = Mapping[str, Collection[object]]  # column -> choices that a batcher works with
 
 _ROOM = ("scale", "fixed", "whole", "peak", "paged")
 _QUEUED: Suits = {"memory": _ROOM, "serving_time": (None,), "preemption": ("none",)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -35,6 +35,15 @@ class MonotonicClock:
 def earliest(*moments: float | None) -> float | None:
     """None for never."""
     return min((moment for moment in moments if moment is not None), default=None)
+
+
+async def watch_lag(observe: Callable[[float], object], interval: float) -> None:
+    """Until cancelled: by how many seconds the event loop woke up late."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + interval
+        await asyncio.sleep(interval)
+        observe(max(0.0, loop.time() - due))
 
 
 class WorkFailed(Exception):

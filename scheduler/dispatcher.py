@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from engine.messages import ExecutorDied, ExecutorHealth, Pause, Report, StepReport, Stop
 from engine.sampling.params import SamplingParams
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-KeptPrefix: TypeAlias = Callable[[Sequence[int], str], int]  # (prompt, scope) -> cached tokens
+KeptPrefix = Callable[[Sequence[int], str], int]  # (prompt, scope) -> cached tokens
 
 NO_ROW = 2**63 - 1  # an estimate's row
 

@@ -8,13 +8,13 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
-Submit: TypeAlias = Callable[[Callable[[], None]], object]  # off the event loop, one at a time
+Submit = Callable[[Callable[[], None]], object]  # off the event loop, one at a time
 
 
 def inline(work: Callable[[], None]) -> None:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
 
 from scheduler.request import State
 from scheduler.worker import Worker
 
-Placement: TypeAlias = Callable[[Sequence[Worker]], Sequence[Worker]]
+Placement = Callable[[Sequence[Worker]], Sequence[Worker]]
 
 
 def idle_first(workers: Sequence[Worker]) -> Sequence[Worker]:

@@ -144,8 +144,7 @@ class RequestTable:
                 self._absorb(request, update, worker.assignments[update.row_id], now)
         for handed_back in report.handed_back:
             self._take_back(worker, handed_back, now)
-        tally = report.tally
-        self.waits.made(made, decoded, tally.prompt, len(report.begun))
+        self.waits.made(made, decoded, report.tally.prompt, len(report.begun))
 
     def post(self, worker: Worker, command: Command) -> None:
         """On failure the executor is lost."""

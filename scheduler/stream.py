@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
-from typing import TypeAlias
 
 import msgspec
 
@@ -54,7 +53,7 @@ class Wakeups:
 
 
 # takes an update in place of the waiting reader, without waking it; False leaves it to the reader
-Shortcut: TypeAlias = Callable[[RowUpdate], bool]
+Shortcut = Callable[[RowUpdate], bool]
 
 
 class TokenStream:

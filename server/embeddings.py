@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ from server.worker_process import Refusal, WorkerProcess
 if TYPE_CHECKING:
     from models.embedder import Embedder
 
-Ids: TypeAlias = tuple[int, ...]
-FloatMatrix: TypeAlias = NDArray[np.float32]
+Ids = tuple[int, ...]
+FloatMatrix = NDArray[np.float32]
 
 
 class EmbeddingRefused(Refusal):

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 from types import MappingProxyType
-from typing import TypeAlias
 
 from loadgen.client.request import Foretold, RequestOutcome
 from loadgen.result_file import FIGURES, Json
 
-Samples: TypeAlias = Callable[
-    [RequestOutcome], Sequence[float]
-]  # of a completed request, in seconds; none where undefined
+Samples = Callable[[RequestOutcome], Sequence[float]]  # of a completed request, in seconds; none where undefined
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +147,7 @@ def _find_peak_tokens(completed: Sequence[RequestOutcome]) -> float:
     tokens: dict[int, float] = {}
     for outcome in completed:
         for second, chunks in Counter(int(time - begin) for time in outcome.token_times).items():
-            share = outcome.output_tokens * chunks / len(outcome.token_times)
-            tokens[second] = tokens.get(second, 0.0) + share
+            tokens[second] = tokens.get(second, 0.0) + outcome.output_tokens * chunks / len(outcome.token_times)
     return max(tokens.values(), default=0.0)
 
 

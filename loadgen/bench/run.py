@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TypeAlias
 
 import uvloop
 from rich.console import Console
@@ -96,7 +95,7 @@ def list_errors(outcomes: Sequence[RequestOutcome]) -> list[str]:
     return [*lines, f"and {len(said) - MAX_ERRORS} other errors"] if len(said) > MAX_ERRORS else lines
 
 
-Watch: TypeAlias = Callable[[str, int], Show]  # begins a progress display, given a title and a number
+Watch = Callable[[str, int], Show]  # begins a progress display, given a title and a number
 
 SPARE_FILES = 64  # open files beside connections
 
@@ -176,8 +175,7 @@ def run_bench(asked: BenchFlags) -> int:
     if not asked.url.startswith(("http://", "https://")):
         raise UserError(f"--base-url {asked.url}: must begin with http:// or https://")
     metrics = tuple(dict.fromkeys(asked.percentile_metrics))
-    eos = asked.ignore_eos or workload.ignores_eos(asked)
-    asked = replace(asked, ignore_eos=eos, percentile_metrics=metrics)
+    asked = replace(asked, ignore_eos=asked.ignore_eos or workload.ignores_eos(asked), percentile_metrics=metrics)
     folder = asked.result_dir or Path()
     # a folder or a name alone asks for a file, too
     saves = asked.save_result or asked.save_detailed or asked.result_dir or asked.result_filename

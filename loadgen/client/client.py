@@ -121,9 +121,8 @@ async def connect(target: Target, *, id_prefix: str = "bench-") -> AsyncIterator
 
 async def _require_stream(response: aiohttp.ClientResponse) -> None:
     if response.status != 200:
-        body = await response.content.read(MAX_ERROR_BYTES)
-        message = f"status {response.status}: {error_message(body)}"
-        raise RequestError(RequestFailure("http", message, response.status))
+        said = error_message(await response.content.read(MAX_ERROR_BYTES))
+        raise RequestError(RequestFailure("http", f"status {response.status}: {said}", response.status))
     if response.content_type != "text/event-stream":
         raise RequestError(
             RequestFailure("protocol", f"the server answered with {response.content_type}, not a stream")

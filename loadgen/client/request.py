@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import orjson
 
@@ -25,7 +25,7 @@ class LoadPrompt:
     label: str = ""  # of the task or trace
 
 
-Clock: TypeAlias = Callable[[], float]  # seconds since the run's start
+Clock = Callable[[], float]  # seconds since the run's start
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -92,10 +92,10 @@ class Foretold:
 
 
 # rejected: 429 or 503; cancelled: by this client
-Status: TypeAlias = Literal["completed", "failed", "rejected", "cancelled"]
+Status = Literal["completed", "failed", "rejected", "cancelled"]
 
 # no connection; cut stream; silence; status other than 200; error event; unreadable
-ErrorKind: TypeAlias = Literal["connection", "closed", "timeout", "http", "server", "protocol"]
+ErrorKind = Literal["connection", "closed", "timeout", "http", "server", "protocol"]
 
 
 @dataclass(frozen=True, slots=True)

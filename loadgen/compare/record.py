@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 from loadgen.console import COLUMNS, TABLES, Better, Column
 from loadgen.options import LEAST_ROUNDS, CompareFlags
@@ -170,7 +170,7 @@ def _serve_command(model: str | None, serve_args: str, strategy: str) -> str:
 
 CONFIDENCE = 0.95  # of a change's bounds
 
-Outcome: TypeAlias = Literal["better", "worse", "not shown", "no verdict"]
+Outcome = Literal["better", "worse", "not shown", "no verdict"]
 
 
 class MeanChange(NamedTuple):

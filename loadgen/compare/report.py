@@ -101,9 +101,10 @@ MARKS = {"better": "▲ ", "worse": "▼ "}
 
 def make_page(comparison: Comparison, setting: CompareSetting) -> str:
     flags, (*first, last) = comparison.flags, comparison.names
-    seeds = f"seeds {flags.seed} to {flags.seed + flags.rounds - 1}"
+    finished = ", ".join(f"{comparison.rounds_finished(name)} by {name}" for name in comparison.names)
     lines = [
-        f"{setting.date}. {_write_rounds(comparison)}; {seeds}, one a round. {tell_warm_up(flags.num_warmups)}",
+        f"{setting.date}. Of {flags.rounds} rounds were finished: {finished}; seeds {flags.seed} to "
+        f"{flags.seed + flags.rounds - 1}, one a round. {tell_warm_up(flags.num_warmups)}",
         *(f"Warning: {line}" for line in find_warnings(comparison)),
     ]
     verdicts = list(_tabulate_verdicts(comparison))
@@ -120,8 +121,7 @@ def make_page(comparison: Comparison, setting: CompareSetting) -> str:
 def make_summary(comparison: Comparison) -> RenderableType:
     tables = (
         show_table(tabulate(f"{point.label}: mean of the rounds (lowest–highest)", found, BRIEF))
-        for point in comparison.points
-        if (found := _find_results(comparison, point))
+        for point, found in _find_results(comparison)
     )
     verdicts = (
         Text(f"{one.contestant} against {one.baseline}, {one.point.label}, {one.quantity.short}: {one.text}")
@@ -138,21 +138,19 @@ def tell_warm_up(requests: int) -> str:
     return f"Each server was warmed up with {sent} before each of its turns, which the figures leave out."
 
 
-def _find_results(comparison: Comparison, point: LoadPoint) -> dict[str, list[Figures]]:
-    found = {name: [play.figures for play in comparison.whole_plays(name, point)] for name in comparison.names}
-    return {name: figures for name, figures in found.items() if figures}
-
-
-def _write_rounds(comparison: Comparison) -> str:
-    told = ", ".join(f"{comparison.rounds_finished(name)} by {name}" for name in comparison.names)
-    return f"Of {comparison.flags.rounds} rounds were finished: {told}"
+def _find_results(comparison: Comparison) -> Iterator[tuple[LoadPoint, dict[str, list[Figures]]]]:
+    """Of the loads that somebody has played to the end."""
+    for point in comparison.points:
+        plays = {name: comparison.whole_plays(name, point) for name in comparison.names}
+        if found := {name: [play.figures for play in whole] for name, whole in plays.items() if whole}:
+            yield point, found
 
 
 def _draw_loads(comparison: Comparison) -> list[Plot]:
     """Over rates of one burstiness; mean against p99 where loads stand alone."""
     plots: list[Plot] = []
-    played = [(point, found) for point in comparison.points if (found := _find_results(comparison, point))]
-    for (bursts, _), group in groupby(played, key=lambda pair: (pair[0].burstiness, pair[0].rate in (None, math.inf))):
+    played = groupby(_find_results(comparison), key=lambda pair: (pair[0].burstiness, pair[0].rate in (None, math.inf)))
+    for (bursts, _), group in played:
         (first, alone), *others = group
         if others:
             over = {point.rate or 0.0: results for point, results in ((first, alone), *others)}
@@ -176,11 +174,10 @@ def _tabulate_verdicts(comparison: Comparison) -> Iterator[Table]:
 
 
 def _tabulate_figures(comparison: Comparison) -> Iterator[Table]:
-    for point in comparison.points:
-        if found := _find_results(comparison, point):
-            told = {key for figures in found.values() for one in figures for key in one if one[key] is not None}
-            keys = [key for key in TABLES["compared"] if key in told]
-            yield set_upright(tabulate(f"At {point.label}", found, keys), keys)
+    for point, found in _find_results(comparison):
+        told = {key for figures in found.values() for one in figures for key in one if one[key] is not None}
+        keys = [key for key in TABLES["compared"] if key in told]
+        yield set_upright(tabulate(f"At {point.label}", found, keys), keys)
 
 
 def _tabulate_setting(comparison: Comparison, setting: CompareSetting) -> Table:

@@ -67,8 +67,7 @@ def run_compare(asked: CompareFlags) -> int:
         with Bars(threaded=True, latest_only=True) as bars:
             for done in play_rounds(planned, prompts, folder / LOGS, bars):
                 if done.plays:
-                    document = make_document(done, setting)
-                    _write(folder / DATA, orjson.dumps(document, option=orjson.OPT_INDENT_2))
+                    _write(folder / DATA, orjson.dumps(make_document(done, setting), option=orjson.OPT_INDENT_2))
         if draws and done.plays:
             _write(folder / PAGE, make_page(done, setting).encode())
     return _report(done, [folder / PAGE, folder / DATA] if draws else [folder / DATA])

@@ -9,11 +9,9 @@ from models.options import Subparsers, add_command
 
 
 def add_benchmarks(subparsers: Subparsers) -> None:
-    engine = add_command(subparsers, "engine", EngineBench, run_engine)
-    gpu = add_command(subparsers, "gpu", GpuBench, run_gpu)
-    quality = add_command(subparsers, "quality", QualityBench, run_quality)
-    for command in (engine, gpu, quality):
-        command.set_defaults(computes=True)
+    add_command(subparsers, "engine", EngineBench, run_engine).set_defaults(computes=True)
+    add_command(subparsers, "gpu", GpuBench, run_gpu).set_defaults(computes=True)
+    add_command(subparsers, "quality", QualityBench, run_quality).set_defaults(computes=True)
     add_command(subparsers, "grid", Grid, run_grid)
 
 

@@ -99,9 +99,6 @@ class Grid(Simulated):
     save_result: Path = option(
         Path("grid.jsonl"), "a line a run is appended here; what the file holds already is not played again"
     )
-    strategies: tuple[str, ...] = option(
-        (), "some of the contenders by name, beside first come, first served (default: all)", commas=True, metavar="A,B"
-    )
     num_prompts: Count = option(600, "requests of a run, but for overloads of 100 and of 3,000")
     cells: Count | None = option(None, "play this many cells, a fair sample (default: all)")
     seeds: Count = option(1, "runs of each cell: --seed and those after it")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -87,8 +87,8 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Mapping[
         raise at(path, reader.line_num, f"is not valid CSV: {error}") from None
 
 
-Time: TypeAlias = Annotated[float, Meta(ge=0, le=1e15)]
-Tokens: TypeAlias = Annotated[float, Meta(ge=0, le=10_000_000)]  # some files have 15.0; larger numbers are damage
+Time = Annotated[float, Meta(ge=0, le=1e15)]
+Tokens = Annotated[float, Meta(ge=0, le=10_000_000)]  # some files have 15.0; larger numbers are damage
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,8 +175,7 @@ def load(workload: Workload, requests: int, seed: int) -> list[LoadPrompt]:
     workload.refuse()
     vocabulary = load_vocabulary(workload.tokenizer, workload.random_vocab_size)
     prompts = DATASETS[workload.dataset_name](workload, requests, vocabulary, random.Random(f"{seed}, part 0"))
-    longest = max((prompt.replay_tokens or 0 for prompt in prompts), default=0)
-    bound = workload.max_output_len or longest or None
+    bound = workload.max_output_len or max((prompt.replay_tokens or 0 for prompt in prompts), default=0) or None
     return [_finished(prompt, workload, bound) for prompt in prompts]
 
 

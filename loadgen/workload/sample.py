@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -18,7 +18,7 @@ from loadgen.client.request import LoadPrompt
 from loadgen.workload.lengths import at, json_lines, tell_left_out, text_lines
 from models.errors import UserError
 
-Count: TypeAlias = Callable[[str], int]  # tokens of a text, without special ones
+Count = Callable[[str], int]  # tokens of a text, without special ones
 
 VOCABULARY = 32_000  # ids known to nearly every model
 

@@ -16,12 +16,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from loadgen.workload.sample import Sample
 from models.errors import UserError
 
-Definition: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 LONGEST_FUNCTION = 4000  # characters; longer ones are mostly generated tables
 
@@ -91,10 +91,7 @@ def _sentences(tree: ast.Module) -> Iterator[str]:
 def prose(docstring: str) -> Iterator[str]:
     """Sentences, without lists, examples and headings."""
     for paragraph in re.split(r"\n\s*\n", docstring):
-        text = " ".join(paragraph.split())
-        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z])", text):
-            if _is_prose(sentence):
-                yield sentence
+        yield from filter(_is_prose, re.split(r"(?<=[.!?])\s+(?=[A-Z])", " ".join(paragraph.split())))
 
 
 def _is_prose(sentence: str) -> bool:
@@ -135,8 +132,7 @@ def bad_grammar(sentence: str, rng: random.Random) -> str:
     words = sentence.split(" ")
     for _ in range(rng.randint(1, 3)):
         rng.choice((_drop_article, _wrong_word, _repeat, _misspell))(words, rng)
-    damaged = " ".join(words)
-    if damaged == sentence:
+    if " ".join(words) == sentence:
         _misspell(words, rng)
     return " ".join(words)
 
@@ -197,9 +193,9 @@ def buggy(source: str, rng: random.Random) -> str:
 
 SCATTER = 0.12  # relative deviation of a translation's length
 
-Drawn: TypeAlias = tuple[str, str]  # user's text, reference
+Drawn = tuple[str, str]  # user's text, reference
 
-Draw: TypeAlias = Callable[[Material, random.Random], Drawn]
+Draw = Callable[[Material, random.Random], Drawn]
 
 
 @dataclass(frozen=True, slots=True)

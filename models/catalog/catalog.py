@@ -106,17 +106,9 @@ class Catalog:
             packaged.append(
                 ModelStatus(model.name, model.kind, model.summary, model.license, cached, size, model.need, folder)
             )
+        about: tuple[Kind, str, str, bool] = ("causal-lm", "converted from GGUF", "", True)
         converted = [
-            ModelStatus(
-                name=manifest.origin.source,
-                kind="causal-lm",
-                summary="converted from GGUF",
-                license="",
-                cached=True,
-                size=manifest.size,
-                need=read_need(folder),
-                folder=folder,
-            )
+            ModelStatus(manifest.origin.source, *about, manifest.size, read_need(folder), folder)
             for folder, manifest in find_whole(self._cache / GGUF_SHELF)
         ]
         return (*packaged, *converted)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
@@ -61,7 +60,7 @@ def count_values(folder: Path) -> int:
 
 
 # called with the parameters beforehand; raises to refuse
-Admit: TypeAlias = Callable[[int], object]
+Admit = Callable[[int], object]
 
 
 @dataclass(frozen=True, slots=True)

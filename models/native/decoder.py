@@ -261,8 +261,7 @@ def _scaled(weight: Tensor) -> Tensor:
 
 
 def _matrices(decoder: Decoder) -> list[Tensor]:
-    linears = [one.weight for one in decoder.modules() if isinstance(one, nn.Linear)]
-    return [decoder.embeddings, *linears]
+    return [decoder.embeddings, *(one.weight for one in decoder.modules() if isinstance(one, nn.Linear))]
 
 
 def _pair_up(gate_up: Tensor, lanes: int) -> Tensor:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -78,9 +78,9 @@ class Runs:
 
 
 # what new tokens may read: a tensor as in `masked_attention`, runs; None: causal
-Mask: TypeAlias = Tensor | Causal | Runs | None
+Mask = Tensor | Causal | Runs | None
 
-Select: TypeAlias = tuple[Tensor, Tensor] | None  # rows and places, each (k,); None: all
+Select = tuple[Tensor, Tensor] | None  # rows and places, each (k,); None: all
 
 
 def has_flash(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:

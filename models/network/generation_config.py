@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from models.options import suggest
 
-Temperature: TypeAlias = Annotated[float, Meta(ge=0, le=2)]
-TopP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-TopK: TypeAlias = Annotated[int, Meta(ge=-1, le=2**31 - 1)]  # 0 and -1: off
-MinP: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
-RepetitionPenalty: TypeAlias = Annotated[float, Meta(ge=0.01, le=10)]
-TokenCount: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+TopP = Annotated[float, Meta(ge=0, le=1)]
+TopK = Annotated[int, Meta(ge=-1, le=2**31 - 1)]  # 0 and -1: off
+MinP = Annotated[float, Meta(ge=0, le=1)]
+RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=10)]
+TokenCount = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class SamplingDefaults(msgspec.Struct, frozen=True):

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 import psutil
 import torch
@@ -27,7 +26,7 @@ from models.network.quantization import FEW_BITS, Kernels, Quantization
 
 log = logging.getLogger(__name__)
 
-_Report: TypeAlias = Mapping[str, Collection[object]]  # transformers' keys by problem
+_Report = Mapping[str, Collection[object]]  # transformers' keys by problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,7 @@ def _load(folder: Path, dtype: str, where: torch.device, quantization: str, kern
     if kernels is Kernels.NATIVE and not isinstance(network, NativeDecoder):
         raise LoadError(f"--kernels native: they do not compute {folder.name}, as the log says: leave the flag out")
     if not isinstance(network, NativeDecoder) and (kept is not Quantization.NONE or packs(chosen, where)):
-        free = psutil.virtual_memory().available
-        pack(network, kept, _head(network), free=free, device=where)
+        pack(network, kept, _head(network), free=psutil.virtual_memory().available, device=where)
         nn.Module.to(network, where)
     if isinstance(network, Decoder) and where.type == "cuda":
         network.compile_parts()

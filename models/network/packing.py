@@ -57,8 +57,7 @@ def halves(dtype: torch.dtype, device: torch.device) -> bool:
 def choose(name: str, stored: str, dtype: torch.dtype, device: torch.device, *, narrows: bool) -> Quantization:
     """Raises UnsupportedQuantization. `auto` keeps 16-bit weights where the CPU would widen them, if it `narrows`."""
     if name == "auto":
-        fits = narrows and stored in HALVES and halves(dtype, device)
-        return Quantization.FLOAT16 if fits else Quantization.NONE
+        return Quantization.FLOAT16 if narrows and stored in HALVES and halves(dtype, device) else Quantization.NONE
     if name not in QUANTIZATIONS:
         raise UnsupportedQuantization(f"unknown quantization '{name}': choose auto, {', '.join(QUANTIZATIONS)}")
     chosen = Quantization(name)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -51,7 +50,7 @@ class TrainingStep:
     total: int
 
 
-Watch: TypeAlias = Callable[[TrainingStep], None]
+Watch = Callable[[TrainingStep], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from engine.messages import MOST_PADDING, NEVER, BatchPolicy, Cause, RowId
 from models.errors import StrategyError
@@ -71,7 +70,7 @@ class BatchLimits:
         return self if model is None else replace(self, seconds_per_token=model.iteration(float(rows), columns))
 
 
-Pauses: TypeAlias = Mapping[int, Sequence[RowId]]  # by executor
+Pauses = Mapping[int, Sequence[RowId]]  # by executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +140,5 @@ class Batcher(ABC):
         return self._kit.plan(requests) if requests else None
 
 
-BatcherFactory: TypeAlias = Callable[[BatcherParts], Batcher]
-OrderFactory: TypeAlias = Callable[[BatchLimits, PricesNow], Order]
+BatcherFactory = Callable[[BatcherParts], Batcher]
+OrderFactory = Callable[[BatchLimits, PricesNow], Order]

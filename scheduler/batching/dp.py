@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,8 @@ from scheduler.waiting.by_length import Arrived
 from scheduler.waiting.queue import RankedQueue
 from scheduler.worker import Worker
 
-IntArray: TypeAlias = NDArray[np.int64]
-BoolArray: TypeAlias = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from math import inf
-from typing import TypeAlias
 
 from engine.messages import RowId
 from scheduler.batching.memory import Memory
@@ -17,7 +16,7 @@ from scheduler.waiting.sorted_requests import Keys
 from scheduler.worker import Worker
 
 # (executor, waiting, best first, now) -> rows
-Preemption: TypeAlias = Callable[[Worker, Iterable[Request], float], Sequence[RowId]]
+Preemption = Callable[[Worker, Iterable[Request], float], Sequence[RowId]]
 
 EARLY = 0.8  # C of TRAIL (2410.01035)
 

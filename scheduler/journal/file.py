@@ -48,8 +48,7 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 def read_version(connection: sqlite3.Connection) -> int:
     """0 before tables exist. Raises sqlite3.Error."""
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 BUSY = 5.0  # seconds

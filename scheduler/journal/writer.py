@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 from scheduler.journal.file import RequestEntry, append, connect, is_damage, own_file, set_aside
 
@@ -54,7 +53,7 @@ INTERVAL = 60.0  # seconds
 CLOSING_TIME = 5.0  # seconds
 
 
-_Waiting: TypeAlias = tuple[RequestEntry, Future[bool]]  # and whether it was written
+_Waiting = tuple[RequestEntry, Future[bool]]  # and whether it was written
 
 
 class Journal:

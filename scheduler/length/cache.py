@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,12 +73,13 @@ class LengthCache:
         similarities = self._directions[: len(self)] @ direction
         # Rounding must not make a prompt differ from itself.
         near = np.flatnonzero(similarities >= self._threshold - 1e-6).tolist()
-        alike = (place for place in near if self._is_alike(place, prompt_length, scope))
+        answers = ((place, *self._answers[place]) for place in near)
+        alike = (
+            place
+            for place, other, _, its_scope in answers
+            if its_scope == scope and abs(other - prompt_length) <= TOLERANCE * max(other, prompt_length)
+        )
         return max(alike, key=similarities.__getitem__, default=None)
-
-    def _is_alike(self, place: int, prompt_length: int, scope: str) -> bool:
-        other, _, its_scope = self._answers[place]
-        return its_scope == scope and abs(other - prompt_length) <= TOLERANCE * max(other, prompt_length)
 
 
 def _direction(embedding: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -89,7 +89,7 @@ def _direction(embedding: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(embedding / norm, dtype=np.float32)
 
 
-Embed: TypeAlias = Callable[[Sequence[str]], Awaitable[FloatMatrix]]  # texts -> (n, dim), in order; may raise anything
+Embed = Callable[[Sequence[str]], Awaitable[FloatMatrix]]  # texts -> (n, dim), in order; may raise anything
 
 
 class CachedPredictor:

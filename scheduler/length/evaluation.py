@@ -128,22 +128,11 @@ def guess(examples: Examples) -> LengthDistribution:
     return LengthDistribution.of(examples.lengths, np.ones_like(examples.lengths))
 
 
-BINS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    rows: int
-    predicted: float
-    actual: float
-
-
 @dataclass(frozen=True, slots=True)
 class Quality:
     accuracy: float  # share in their own quantile class; a guess scores 0.25 with cuts at 25, 50, 75 and 99 %
     f1: float
     errors: Accuracy
-    reliability: tuple[Bin, ...]
 
 
 def quality(predicted: NDArray[np.float32], actual: NDArray[np.float32], edges: Sequence[float]) -> Quality:
@@ -152,18 +141,11 @@ def quality(predicted: NDArray[np.float32], actual: NDArray[np.float32], edges: 
 
     true, guessed = _classes(actual, edges), _classes(predicted, edges)
     f1 = float(f1_score(true, guessed, labels=range(len(edges) + 1), average="macro", zero_division=0))
-    return Quality(float(np.mean(true == guessed)), f1, accuracy(predicted, actual), _reliability(predicted, actual))
+    return Quality(float(np.mean(true == guessed)), f1, accuracy(predicted, actual))
 
 
 def _classes(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np.intp]:
     return np.searchsorted(np.asarray(edges, dtype=np.float32), lengths, side="right")
-
-
-def _reliability(predicted: NDArray[np.float32], actual: NDArray[np.float32]) -> tuple[Bin, ...]:
-    cuts = np.unique(np.quantile(predicted, np.arange(1, BINS) / BINS))
-    places = np.searchsorted(cuts, predicted, side="left")
-    bins = (places == place for place in np.unique(places))
-    return tuple(Bin(int(one.sum()), float(predicted[one].mean()), float(actual[one].mean())) for one in bins)
 
 
 FRESH_SHARE = 0.5  # share of held-out answers unknown to the forest in use, from which on only these judge
@@ -195,10 +177,7 @@ def judge(held_out: Examples, predicted: NDArray[np.float32], old: Forest | None
     if old is not None:
         learned = set(_keys(old.examples))
         fresh = np.array([key not in learned for key in _keys(held_out)])
-        if fresh.mean() >= FRESH_SHARE:
-            judges = fresh
-        else:
-            old = None
+        judges, old = (fresh, old) if fresh.mean() >= FRESH_SHARE else (judges, None)
     answers = held_out.where(judges)
     predictions = {PredictorContestant.NEW: predicted[judges]}
     if old is not None:
@@ -209,5 +188,4 @@ def judge(held_out: Examples, predicted: NDArray[np.float32], old: Forest | None
 
 
 def _keys(examples: Examples) -> list[tuple[float, ...]]:
-    rows = np.column_stack((examples.features, examples.lengths)).round(DECIMALS)
-    return [tuple(row) for row in rows.tolist()]
+    return [*map(tuple, np.column_stack((examples.features, examples.lengths)).round(DECIMALS).tolist())]

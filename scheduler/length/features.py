@@ -8,12 +8,11 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-FloatMatrix: TypeAlias = NDArray[np.float32]
+FloatMatrix = NDArray[np.float32]
 
 INSTRUCTION_GROUPS = 4
 INPUT_GROUPS = 16  # dimensions of a compressed embedding (section III-B)

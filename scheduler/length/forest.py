@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Regressor: TypeAlias = "RandomForestRegressor | ExtraTreesRegressor"
 
-Tree: TypeAlias = Any  # sklearn.tree._tree.Tree, untyped
+Tree = Any  # sklearn.tree._tree.Tree, untyped
 
 GROWN_AT_ONCE = 5  # trees between two reports of progress
 

@@ -30,7 +30,6 @@ class HolderStore(Generic[T]):
         self._make, self._most, self._parts, self._overhead = make, most, parts, overhead
         self._of: dict[str, OrderedDict[object, T]] = {}
         self._sizes: Counter[str] = Counter()
-        self._total = 0
 
     def get(self, holder: str, name: object) -> T | None:
         parts = self._of.get(holder)
@@ -43,14 +42,14 @@ class HolderStore(Generic[T]):
         parts = self._of.setdefault(holder, OrderedDict())
         if (part := parts.get(name)) is None:
             part = parts[name] = self._make()
-            self._grow(holder, self._overhead)
+            self._sizes[holder] += self._overhead
         parts.move_to_end(name)
         before = len(part.rows)
         part.rows.append(row)
-        self._grow(holder, len(part.rows) - before)
+        self._sizes[holder] += len(part.rows) - before
         if len(parts) > self._parts:
             self._shrink(holder)
-        while self._total > self._most:
+        while self._sizes.total() > self._most:
             self._shrink(max(self._sizes, key=self._sizes.__getitem__))
         return part
 
@@ -61,13 +60,9 @@ class HolderStore(Generic[T]):
         if len(parts) == 1 and len(rows) > 1:
             for _ in range(half := len(rows) // 2):
                 rows.popleft()
-            self._grow(holder, -half)
+            self._sizes[holder] -= half
             return
         del parts[oldest]
-        self._grow(holder, -len(rows) - self._overhead)
+        self._sizes[holder] -= len(rows) + self._overhead
         if not parts:
             del self._of[holder], self._sizes[holder]
-
-    def _grow(self, holder: str, by: int) -> None:
-        self._sizes[holder] += by
-        self._total += by

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log2
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,12 +189,11 @@ def is_worse(new: Forest, present: Forest | None, judges: Sequence[ServedRow]) -
 def _error(predicted: NDArray[np.float32], rows: Sequence[ServedRow]) -> float:
     """Mean absolute error in tokens; a longer prediction of a truncated answer is none."""
     errors = predicted - np.array([row.generated for row in rows], dtype=np.float32)
-    cut = np.array([row.cut for row in rows])
-    return float(np.abs(np.where(cut, np.minimum(errors, 0), errors)).mean())
+    return float(np.abs(np.where([row.cut for row in rows], np.minimum(errors, 0), errors)).mean())
 
 
 # grows a forest and puts it in place in one step, unless it predicts the rows worse (`is_worse`)
-Train: TypeAlias = Callable[[Examples, Sequence[ServedRow]], Awaitable[None]]
+Train = Callable[[Examples, Sequence[ServedRow]], Awaitable[None]]
 
 
 class Learning:

@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeAlias
 
 from scheduler.length.features import LengthQuery
 from scheduler.length.learning import LengthHistory
@@ -34,7 +33,7 @@ LONGEST_PAUSE = 60.0  # seconds; pauses begin with one and double with each fail
 DOUBLINGS = 6
 
 
-_Asked: TypeAlias = tuple[LengthQuery, Answer]
+_Asked = tuple[LengthQuery, Answer]
 
 
 class MicroBatcher:

@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +91,7 @@ def _grow(answers: Answers, growth: Growth, ranks: tuple[float, float]) -> Calib
     return CalibratedForest(WordScore.fit(prompts, lengths), forest, ranks)
 
 
-Fit: TypeAlias = Callable[[Answers], CalibratedForest]  # may raise anything, and CancelledError at shutdown
+Fit = Callable[[Answers], CalibratedForest]  # may raise anything, and CancelledError at shutdown
 
 
 @dataclass(slots=True)
@@ -104,7 +103,7 @@ class _Scope:
 
 
 # scope, rows, and those among them new since the last forest
-_Work: TypeAlias = tuple[_Scope, Sequence[ServedRow], Sequence[ServedRow]]
+_Work = tuple[_Scope, Sequence[ServedRow], Sequence[ServedRow]]
 
 
 class OnlineForest:
@@ -139,8 +138,7 @@ class OnlineForest:
 
     def add(self, row: ServedRow) -> None:
         scope = self._remember(row)
-        rested = self._idle.is_set() and self._clock.now() >= self._rests_until
-        if scope.new >= scope.due and rested:
+        if scope.new >= scope.due and self._idle.is_set() and self._clock.now() >= self._rests_until:
             self._begin([scope])
 
     def _remember(self, row: ServedRow) -> _Scope:

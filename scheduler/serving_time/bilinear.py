@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from math import isfinite
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from engine.measure.timing import Timing, Timings
 from engine.messages import NEVER
 
-FloatArray: TypeAlias = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 Quantity = TypeVar("Quantity", float, FloatArray)
 
@@ -102,8 +102,7 @@ class Bilinear(ServingTime):
         return self.c1 * length + self.c0
 
     def estimate_all(self, batches: FloatArray) -> FloatArray:
-        seconds: FloatArray = self.serve(batches[:, 0], batches[:, 1], batches[:, 2])
-        return seconds
+        return self.serve(batches[:, 0], batches[:, 1], batches[:, 2])
 
 
 @lru_cache(maxsize=16)
@@ -211,7 +210,6 @@ def least_squares(
     scale = shares.max(axis=0, initial=0.0)
     scale[scale == 0] = 1.0
     count = shares.shape[1]
-    ridge = np.diag(ridges[:count])
-    rows = np.concatenate([shares / scale, ridge])
+    rows = np.concatenate([shares / scale, np.diag(ridges[:count])])
     found, _ = nnls(rows, np.concatenate([measured[seen] / divisors, np.zeros(count)]))
     return tuple(float(value) for value in found / scale)

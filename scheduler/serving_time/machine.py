@@ -7,17 +7,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from math import inf, log2
 from statistics import median
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 from engine.measure.timing import Timing, Timings
 from engine.messages import RowId, StepReport
 from scheduler.learner import Learner, Lesson, Submit, inline
 from scheduler.serving_time.bilinear import LEAST_SECONDS, MANY, Bilinear, FloatArray, ServingTime, fit_surfaces, rmse
 
-Phase: TypeAlias = Literal["prefill", "decode"]
+Phase = Literal["prefill", "decode"]
 
 
 class Step(NamedTuple):
@@ -102,9 +102,9 @@ UNKNOWN = Bilinear(d4=UNMEASURED_ITERATION)  # a batch costs its iterations
 
 KEEP_INTERVAL = 60.0  # seconds between saves
 
-Keep: TypeAlias = Callable[[Bilinear, Timings], None]  # saves a model and its timings, off the event loop
+Keep = Callable[[Bilinear, Timings], None]  # saves a model and its timings, off the event loop
 
-_Place: TypeAlias = tuple[Phase, int, int]
+_Place = tuple[Phase, int, int]
 
 
 class MachineModel(ServingTime):
@@ -171,8 +171,7 @@ class StepLearning:
         if self._counts["decode"] < FEWEST or self._counts["prefill"] < FEWEST_PREFILLS:
             return None
         timings = replace(self._measured, prefill=self._medians("prefill"), decode=self._medians("decode"))
-        copies = () if before is None else (before.c1, before.c0)
-        model = fit_surfaces(timings.prefill, timings.decode, copies)
+        model = fit_surfaces(timings.prefill, timings.decode, () if before is None else (before.c1, before.c0))
         if not model.gains_by_rows:
             log.info("prices by which %d requests are no faster than one are not taken: other work ran beside", MANY)
             return None
@@ -223,15 +222,11 @@ class StepLearning:
             cell.extend(slowed)
 
     def _medians(self, phase: Phase) -> tuple[Timing, ...]:
-        cells = [cell for (own, *_), cell in sorted(self._cells.items()) if own == phase]
-        return tuple(
-            Timing(
-                round(median(one.rows for one in cell)),
-                round(median(one.length for one in cell)),
-                median(one.seconds for one in cell),
-            )
-            for cell in cells
+        columns = (
+            zip(*map(astuple, cell), strict=True) for (own, *_), cell in sorted(self._cells.items()) if own == phase
         )
+        medians = (map(median, one) for one in columns)
+        return tuple(Timing(round(rows), round(length), seconds) for rows, length, seconds in medians)
 
 
 def _seconds(model: Bilinear, step: Step) -> float:

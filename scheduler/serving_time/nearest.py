@@ -46,8 +46,7 @@ def served_batch(assignment: Assignment) -> SliceTiming | None:
 
 def _features(batches: Sequence[SliceTiming]) -> FloatArray:
     """Rows, input lengths and generation lengths: (batches, 3)."""
-    features = [(one.rows, one.length, one.iterations) for one in batches]
-    return np.array(features, dtype=np.float64).reshape(-1, 3)
+    return np.array([(one.rows, one.length, one.iterations) for one in batches], dtype=np.float64).reshape(-1, 3)
 
 
 def _logarithms(features: FloatArray) -> FloatArray:

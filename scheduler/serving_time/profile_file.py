@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -42,13 +43,6 @@ class Profile:
     errors: FitErrors
     timings: Timings
     version: int = VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class _Versioned:
-    """What is readable in any version."""
-
-    version: int
 
 
 def digest(conditions: Conditions) -> str:
@@ -90,13 +84,13 @@ def read_profile(path: Path) -> Profile:
     remedy = "measure it again with `lengthwise profile`"
     try:
         content = path.read_bytes()
-        version = msgspec.json.decode(content, type=_Versioned).version
+        version = msgspec.json.decode(content, type=dict[str, Any])["version"]
         if version != VERSION:
             raise UserError(f"{path} has version {version} and this program reads version {VERSION}: {remedy}")
         return msgspec.json.decode(content, type=Profile)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}; {remedy}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
         raise UserError(f"{path} is not a profile: {error}; {remedy}") from error
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from scheduler.request import BACKGROUND
 from server.access import ACCESS, ALL, Share
 from server.api.embeddings import EmbeddingBody, embed
-from server.api.errors import ApiError, error_body, invalid
+from server.api.errors import ApiError, error_body, internal_error, invalid
 from server.api.generate import CHAT, COMPLETION, Endpoint
 from server.api.input.body import decode
 from server.api.output.answer import gather_answers
@@ -64,8 +64,7 @@ class ModelAsker:
             return None if failure.status in LATER else _failed(failure, request_id)
         except Exception:
             log.exception("request %s failed", request_id)
-            message = f"internal error; the server's log tells more under the request id {request_id}"
-            return _failed(ApiError(500, message), request_id)
+            return _failed(internal_error(request_id), request_id)
         written = await self._app[MODEL].run_in_thread(encode, reply)  # may be large
         return LineReply(200, request_id, msgspec.Raw(written))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from aiohttp import BodyPartReader, web
@@ -24,8 +24,8 @@ from server.batches.files import FileObject, NoSuchFile, StoredFile
 
 RETRY_AFTER = 60.0  # seconds, where there are too many batches
 
-MetadataKey: TypeAlias = Annotated[str, Meta(max_length=64)]
-MetadataValue: TypeAlias = Annotated[str, Meta(max_length=512)]
+MetadataKey = Annotated[str, Meta(max_length=64)]
+MetadataValue = Annotated[str, Meta(max_length=512)]
 
 
 SAME = ("id", "endpoint", "input_file_id", "status", "created_at", "expires_at")  # as in the record
@@ -239,8 +239,7 @@ async def list_files(request: web.Request) -> web.Response:
     """List the files that are kept, the latest first; raises ApiError 400."""
     files = batches_of(request).files.all_of(holder_of(request))
     purpose = request.query.get("purpose")
-    objects = [_file_object(file) for file in files if purpose in (None, file.purpose)]
-    return _send_page(request, objects, FileList)
+    return _send_page(request, [_file_object(file) for file in files if purpose in (None, file.purpose)], FileList)
 
 
 async def show_file(request: web.Request) -> web.Response:

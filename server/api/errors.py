@@ -178,7 +178,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
             error = ApiError(507, "the disk of the server is full; try again later, or delete files", close=True)
         else:
             log.exception("request %s failed", request_id(request))
-            error = internal_error(request)
+            error = internal_error(request_id(request))
     dialect = request[OPERATION].dialect
     return error_response(error, body=None if dialect is None else dialect.word(error, request_id(request)))
 
@@ -188,9 +188,9 @@ def error_code(request: web.Request) -> str | None:
     return request.get(_CODE)
 
 
-def internal_error(request: web.Request) -> ApiError:
-    """Status 500 without the cause, which may hold addresses and paths."""
-    return ApiError(500, f"internal error; the server's log tells more under the request id {request_id(request)}")
+def internal_error(name: str) -> ApiError:
+    """Status 500 without the cause, which may hold addresses and paths; `name` is the request's id."""
+    return ApiError(500, f"internal error; the server's log tells more under the request id {name}")
 
 
 OTHERS: Mapping[str, str] = {

@@ -56,8 +56,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     model = request.app[MODEL]
     with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
         chat = await model.run_in_thread(as_chat, body)
-        read = await prompts.chat_prompts(chat, model)
-        return await respond(request, record, chat, read, MessageWords)
+        return await respond(request, record, chat, await prompts.chat_prompts(chat, model), MessageWords)
 
 
 async def count_tokens(request: web.Request) -> web.Response:

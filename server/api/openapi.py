@@ -121,8 +121,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         described["requestBody"] = {"required": True, "content": body}
     success = _json(operation.reply)
     if operation.events:
-        events = [_ref(event) for event in operation.events]
-        success["text/event-stream"] = {"schema": _EVENT, "x-events": events}
+        success["text/event-stream"] = {"schema": _EVENT, "x-events": [_ref(event) for event in operation.events]}
     success |= {media: {} for media in operation.other}
     # Any status but 200. Its `type` and `code` say what is wrong; 429 says when to come again.
     error = _json(ErrorBody if operation.dialect is None else operation.dialect.error)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-Body: TypeAlias = type[msgspec.Struct]
+Body = type[msgspec.Struct]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     keep = partial(request.app[STORE].add, holder_of(request), spoken) if body.store is not False else None
     with reword_errors(bodies.OWN_NAMES, bodies.OWN_WORDS):
         prompts = await chat_prompts(chat, request.app[MODEL])
-        words = partial(replies.ResponseWords, asked=body, keep=keep)
-        return await respond(request, record, chat, prompts, words)
+        return await respond(request, record, chat, prompts, partial(replies.ResponseWords, asked=body, keep=keep))
 
 
 async def read_chat(request: web.Request, body: bodies.ResponsesBody) -> tuple[ChatBody, tuple[Message, ...]]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, TypeAlias
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -16,7 +16,7 @@ from server.access import Share
 
 WINDOW = 24 * 3600  # seconds; OpenAI's only window
 
-BatchStatus: TypeAlias = Literal[
+BatchStatus = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 ]
 

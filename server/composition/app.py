@@ -16,7 +16,7 @@ from engine.executor import Executor
 from engine.messages import Report, Stop
 from models.catalog.catalog import DEFAULT_EMBEDDER, Catalog, default_cache
 from scheduler.assembly import SchedulerParts
-from scheduler.clock import Clock, MonotonicClock, background
+from scheduler.clock import Clock, MonotonicClock, background, watch_lag
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.online import fit
 from scheduler.serving_time.machine import StepLearning
@@ -39,7 +39,7 @@ from server.lengths.instruction import InstructionSplit
 from server.lengths.lengths import Lengths, PredictorContext
 from server.lengths.predictors import fetch_predictor, open_lengths, open_predictor
 from server.lengths.process import NicedProcess
-from server.observe.gauges import Gauges, log_throughput, measure_lag
+from server.observe.gauges import LAG_INTERVAL, Gauges, log_throughput
 from server.observe.metrics import MetricsCollector
 from server.process.watchdog import Watchdog
 from server.worker_process import WorkerProcess
@@ -60,15 +60,13 @@ async def open_service(config: ServeConfig) -> AsyncIterator[Service]:
     async with AsyncExitStack() as stack:
         loaded, lengths = await _load_beside_predictor(stack, config, relay, clock, metrics)
         parts, steps = _build_parts(stack, config, loaded, metrics)
-        observers = metrics, lengths, feed
-        dispatcher = Dispatcher(parts, loaded.executors, clock, observers, loaded.prefixes.length)
+        dispatcher = Dispatcher(parts, loaded.executors, clock, (metrics, lengths, feed), loaded.prefixes.length)
         watchdog = Watchdog(loaded.executors, dispatcher, config.stall_timeout)
 
-        readers = metrics, feed, watchdog, dispatcher
-        stack.enter_context(relay.send_to(*(reader.receive for reader in readers)))
-        stack.enter_context(_run_executors(loaded.executors))
+        stack.enter_context(relay.send_to(metrics.receive, feed.receive, watchdog.receive, dispatcher.receive))
+        stack.enter_context(run_executors(loaded.executors))
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
-        await stack.enter_async_context(background(measure_lag(metrics.lag.observe), "loop lag"))
+        await stack.enter_async_context(background(watch_lag(metrics.lag.observe, LAG_INTERVAL), "loop lag"))
         await stack.enter_async_context(background(log_throughput(metrics, dispatcher.table), "throughput"))
         await stack.enter_async_context(background(watchdog.run(), "watchdog of executors"))
 
@@ -121,8 +119,7 @@ def _build_parts(
     learner.submit(int)  # start its thread now: later the system may have none
     steps = stack.enter_context(closing(learn_steps(loaded.conditions, learner.submit)))
     stack.enter_context(learner)  # ends before the last steps are learned from
-    infos = [executor.info for executor in loaded.executors]
-    parts = parts_for(config, infos, steps, learner.submit)
+    parts = parts_for(config, [executor.info for executor in loaded.executors], steps, learner.submit)
     return replace(parts, observers=(*parts.observers, metrics)), steps
 
 
@@ -131,8 +128,7 @@ def _embedder(config: ServeConfig) -> TextEmbedder | None:
     if config.embedding_model == NO_EMBEDDINGS:
         return None
     model = config.embedding_model or DEFAULT_EMBEDDER
-    make = partial(make_embedding_worker, model, config.device)
-    process = WorkerProcess("embedding model", make, EMBEDDING_TIMEOUT)
+    process = WorkerProcess("embedding model", partial(make_embedding_worker, model, config.device), EMBEDDING_TIMEOUT)
     fetched = config.embedding_model is not None
     return TextEmbedder(Path(model).name, process, lambda: fetched or Catalog().find(model) is not None)
 
@@ -159,7 +155,7 @@ def fetch(config: ServeConfig) -> None:
 
 
 @contextmanager
-def _run_executors(executors: Sequence[Executor]) -> Iterator[None]:
+def run_executors(executors: Sequence[Executor]) -> Iterator[None]:
     for executor in executors:
         executor.start()
     try:

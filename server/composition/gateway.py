@@ -16,7 +16,7 @@ from engine.messages import Report
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits as Batching
-from scheduler.clock import MonotonicClock, background
+from scheduler.clock import MonotonicClock, background, watch_lag
 from scheduler.dispatcher import Dispatcher
 from scheduler.length.features import TokenFeatures
 from scheduler.length.online import fit
@@ -39,7 +39,7 @@ from server.http.service import Service
 from server.keys import read_key_file
 from server.lengths.lengths import PredictorContext, open_recorded_lengths
 from server.lengths.process import NicedProcess
-from server.observe.gauges import Gauges, log_throughput, measure_lag
+from server.observe.gauges import LAG_INTERVAL, Gauges, log_throughput
 from server.observe.metrics import MetricsCollector
 
 CONNECTING = 10.0  # seconds to connect to a backend
@@ -59,8 +59,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
         context = PredictorContext(
             metrics.prediction.observe, metrics.late.observe, submit=niced.submit, fit=partial(niced.run, fit)
         )
-        features = TokenFeatures.hashed(TABLE)
-        lengths = await open_recorded_lengths(stack, config, config.name, features, clock, context)
+        lengths = await open_recorded_lengths(stack, config, config.name, TokenFeatures.hashed(TABLE), clock, context)
 
         def deliver(report: Report) -> None:
             for receive in (metrics.receive, feed.receive, dispatcher.receive):
@@ -78,7 +77,7 @@ async def open_gateway(config: GatewayConfig) -> AsyncIterator[Service]:
         await check_start(backends, session, wait=config.wait)
         await stack.enter_async_context(background(dispatcher.run(), "dispatcher"))
         await stack.enter_async_context(background(watch_backends(backends, dispatcher, session), "backends"))
-        await stack.enter_async_context(background(measure_lag(metrics.lag.observe), "loop lag"))
+        await stack.enter_async_context(background(watch_lag(metrics.lag.observe, LAG_INTERVAL), "loop lag"))
         await stack.enter_async_context(background(log_throughput(metrics, dispatcher.table), "throughput"))
         Gauges(metrics, dispatcher, lengths, feed)
         yield Service(

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +102,15 @@ def _open_grammars(grammars: Grammars, text: Text, model: LoadedModel) -> Gramma
     return GrammarCompiler(grammars, process)
 
 
-def load_models(config: ServeConfig) -> tuple[tuple[LoadedModel, ...], Text]:
-    """A network an executor: on CUDA a device each, on a CPU shared weights. Fetches and probes. Raises
+def load_models(config: ServeConfig, most: int | None = None) -> tuple[tuple[LoadedModel, ...], Text]:
+    """A network an executor, `most` at most: on CUDA a device each, on a CPU shared weights. Fetches and probes. Raises
     CatalogError, LoadError and TextError.
     """
     devices.hush_transformers()
     folder = fetch_model(config)
     text = Text.load(folder, chat_template=chat_template(config))
     text.warm_up()
-    models = tuple(load_networks(config, folder))
+    models = tuple(islice(load_networks(config, folder), most))
     _require_invariance(config, models[0])
     probe(models[0], text)
     models = tuple(join_text(model, text) for model in models)

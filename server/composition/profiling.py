@@ -7,22 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
-from engine.measure.probe import probe
 from engine.measure.profiler import GridCell, Profiler, grid, survey
 from engine.measure.timing import SliceTiming, Timing
 from models.errors import UserError
-from models.network.loader import LoadedModel
-from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear, fit
 from scheduler.serving_time.profile_file import Profile
-from server.cache_paths import fetch_model
 from server.composition import devices, scheduling
-from server.composition.loading import join_text, load_networks
+from server.composition.loading import load_models
 from server.config import ServeConfig
 
 LONGEST = 2048  # tokens of measured rows by default; beyond, attention dominates and the bilinear fit suffers
@@ -33,7 +28,7 @@ SLICES_SHARE = 0.4  # of the time limit
 
 COPIES = 3  # a prefill holds prompts three times: group, cut rows, arena
 
-Watch: TypeAlias = Callable[[str, int, int], None]  # (phase, steps done, steps)
+Watch = Callable[[str, int, int], None]  # (phase, steps done, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +47,7 @@ def make_profile(
     config: ServeConfig, effort: Effort, time_limit: float, watch: Watch, clock: Callable[[], float] = time.perf_counter
 ) -> Profile:
     """For about `time_limit` seconds after loading. Raises UserError, also for too little time."""
-    model, text = _load(config)
+    (model,), text = load_models(config, most=1)
     longest = min(devices.context_length(config, model.context_length), config.max_model_len or LONGEST)
     capacity = min(devices.capacity_tokens(config, model) // COPIES, config.expected_slots * (longest + SLICE))
     profiler = devices.open_profiler(config, model, text, config.expected_slots, capacity, clock)
@@ -70,15 +65,6 @@ def make_profile(
     )
     timings = replace(timings, slices=_slices(profiler, wanted, watch))
     return scheduling.make_profile(devices.conditions_of(config, model), fitted, timings)
-
-
-def _load(config: ServeConfig) -> tuple[LoadedModel, Text]:
-    devices.hush_transformers()
-    folder = fetch_model(config)
-    text = Text.load(folder)
-    model = next(load_networks(config, folder))
-    probe(model, text)
-    return join_text(model, text), text
 
 
 def slice_cells(cells: Iterable[GridCell], model: Bilinear, count: int, seconds: float) -> tuple[GridCell, ...]:

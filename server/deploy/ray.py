@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -63,7 +63,7 @@ LOST = ApiError(
 
 APP = "lengthwise"
 
-Headers: TypeAlias = Sequence[tuple[str, str]]
+Headers = Sequence[tuple[str, str]]
 
 POLL = 0.1  # seconds between looks for a listening server
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -73,7 +73,7 @@ def _preflight(request: web.Request, settings: FrontConfig) -> web.Response:
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
-Hosts: TypeAlias = frozenset[str]  # lower case, no ports
+Hosts = frozenset[str]  # lower case, no ports
 
 
 def local_hosts(bound: str, more: Iterable[str]) -> Hosts:

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from server.cache_paths import journal_path
 from server.config import FrontConfig
 
 # takes a better prediction of a request's length, as the dispatcher does
-Revise: TypeAlias = Callable[[Request, float | None, LengthDistribution | None], None]
+Revise = Callable[[Request, float | None, LengthDistribution | None], None]
 
 CANCELLED = "cancelled"  # outcome beside finish reasons and REPETITION
 
@@ -100,8 +99,7 @@ class Lengths:
         outcome = _outcome(request, reason)
         if outcome in ANSWERED and request.generated:
             limited = outcome == FinishReason.LENGTH and request.generated >= request.sampling.max_tokens
-            cut = limited or outcome == REPETITION
-            self._learn(query, prediction, request.generated, cut=cut)
+            self._learn(query, prediction, request.generated, cut=limited or outcome == REPETITION)
         if self.journal is not None:
             recorded = self.journal.put(self._entry(request, query, prediction, outcome))
             request.recorded = recorded if self.config.journal_sync else None
@@ -180,11 +178,10 @@ async def open_recorded_lengths(
 
 def _served_before(path: Path, model: str) -> list[ServedRow]:
     with suppress(JournalError):
-        entries = read(path, last=ROWS, model=model)
         # Arrays take a tenth of tuples' memory.
         return [
             replace(row, features=np.array(row.features, dtype=np.float32))
-            for entry in entries
+            for entry in read(path, last=ROWS, model=model)
             for row in served_rows([entry])
         ]
     return []

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -141,7 +141,7 @@ def make_proxy_worker(setup: Setup) -> ProxyWorker:
     return ProxyWorker(load(setup.forest).pack(), partial(load_embedder, setup.folder, setup.about.max_tokens))
 
 
-Make: TypeAlias = Callable[[Setup], object]
+Make = Callable[[Setup], object]
 
 
 class PredictorProcess:

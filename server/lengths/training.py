@@ -155,10 +155,7 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     tasks = {str(task): figures for task, (_, figures) in outcomes.items()}
     if args.json:
         return _json(rows=parts, proxy=str(path), kept=str(kept), tasks=tasks)
-    shown = {
-        task: {what: one for what, one in figures.items() if what not in ("reliability", "losses")}
-        for task, figures in tasks.items()
-    }
+    shown = {task: {what: one for what, one in figures.items() if what != "losses"} for task, figures in tasks.items()}
     told = f"{parts['learn']} rows to learn from, {parts['watch']} watched, {parts['test']} held out"
     return _lines(shown, f"{told}; the proxy is in {path}")
 

@@ -38,6 +38,29 @@ OF_EXECUTORS: tuple[tuple[str, Callable[[Worker], float], str], ...] = (
     ("predicted_load_seconds", attrgetter("load"), "Predicted seconds of work that the executor has."),
     ("kv_used_tokens", attrgetter("used_tokens"), "KV cache cells that the executor's batch takes."),
 )
+
+# by part and attribute
+OF_PARTS: Mapping[str, tuple[type[Gauge] | type[Counter], str, str]] = {
+    "table.requests_waiting": (Gauge, "vllm:num_requests_waiting", "Requests whose prompt nobody has begun to read."),
+    "table.requests_running": (Gauge, "vllm:num_requests_running", "Requests that an executor has begun."),
+    "table.kv_usage": (Gauge, "vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1."),
+    "feed.viewers": (Gauge, "lengthwise:dashboard_viewers", "Open dashboards."),
+    "front.timeouts": (Counter, "lengthwise:prediction_timeouts", "Requests scheduled before their prediction."),
+    "front.failures": (Counter, "lengthwise:prediction_failures", "Failed calls of the length predictor."),
+    "cache.lookups": (Counter, "lengthwise:length_cache_lookups", "Length-cache lookups."),
+    "cache.hits": (Counter, "lengthwise:length_cache_hits", "Length-cache hits."),
+    "lesson.rmse": (Gauge, "lengthwise:length_rmse_tokens", "RMSE of predicted lengths before the latest training."),
+    "calibration.answers": (Gauge, "lengthwise:calibration_answers", "Latest answers that correct predictions."),
+    "calibration.ratio": (Gauge, "lengthwise:calibration_ratio", "Their tokens for each predicted token."),
+    "times.changes": (Counter, "lengthwise:serving_time_lessons", "Times that serving-time estimates changed."),
+    "latest.rmse": (Gauge, "lengthwise:serving_time_rmse_seconds", "RMSE of serving times before the latest fit."),
+    "store.bytes": (Gauge, "lengthwise:host_memory_bytes", "Host memory for the KV cache of preempted sequences."),
+    "prefixes.bytes": (Gauge, "lengthwise:prefix_cache_bytes", "Host memory for the KV cache of earlier prompts."),
+    "prefixes.queries": (Counter, "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts."),
+    "prefixes.hits": (Counter, "vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts."),
+    "journal.written": (Counter, "lengthwise:journal_written", "Entries written to the journal."),
+    "journal.lost": (Counter, "lengthwise:journal_lost", "Journal entries that could not be written."),
+}
 STEP_AGE = "Seconds since the executor's last report while it has work, else 0."
 
 
@@ -60,23 +83,40 @@ class Gauges(Collector):
         ProcessCollector(registry=registry)
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._queue()
+        parts = self._list_parts()
+        for path, (kind, name, text) in OF_PARTS.items():
+            part, _, attribute = path.partition(".")
+            if parts[part] is not None:
+                yield kind(name, text, getattr(parts[part], attribute))
+        tokens = sum(one.input_length for one in chain(self.dispatcher.waiting, self.dispatcher.table.not_begun))
+        yield Gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens)
+        if (front := self.lengths.front) is not None:
+            sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
+            yield _family(Counter, "lengthwise:predictions", "Length predictions, by what made them.", sources)
+        if (store := self.store) is not None:
+            text = "Preempted sequences whose KV cache is in host memory."
+            yield Gauge("lengthwise:host_memory_rows", text, len(store))
+        text = "Log lines dropped because nobody read the log."
+        yield Counter("lengthwise:log_lines_dropped", text, count_dropped())
         yield from self._order()
-        yield from self._predictions()
-        yield from self._kept()
         yield from self._executors()
 
-    def _queue(self) -> Iterator[Metric]:
-        table = self.dispatcher.table
-        text = "Requests whose prompt nobody has begun to read."
-        yield Gauge("vllm:num_requests_waiting", text, table.requests_waiting)
-        text = "Requests that an executor has begun."
-        yield Gauge("vllm:num_requests_running", text, table.requests_running)
-        text = "Share of the KV cache in use, 0 to 1."
-        yield Gauge("vllm:kv_cache_usage_perc", text, table.kv_usage)
-        tokens = sum(request.input_length for request in chain(table.waiting, table.not_begun))
-        yield Gauge("lengthwise:waiting_prompt_tokens", "Prompt tokens of the requests that wait.", tokens)
-        yield Gauge("lengthwise:dashboard_viewers", "Open dashboards.", self.feed.viewers)
+    def _list_parts(self) -> Mapping[str, object | None]:
+        """By the names in OF_PARTS."""
+        lengths, times = self.lengths, self.serving_times
+        return {
+            "table": self.dispatcher.table,
+            "feed": self.feed,
+            "front": lengths.front,
+            "cache": lengths.cached and lengths.cached.cache,
+            "lesson": lengths.lesson,
+            "calibration": self.dispatcher.table.calibration,
+            "times": times,
+            "latest": times and times.latest,
+            "store": self.store,
+            "prefixes": self.prefixes,
+            "journal": lengths.journal,
+        }
 
     def _order(self) -> Iterator[Metric]:
         if (means := self.dispatcher.waits.by_arrival) is None:
@@ -91,51 +131,6 @@ class Gauges(Collector):
             yield _family(Gauge, f"lengthwise:order_{name}_seconds", text, values)
         text = "Most seconds that one of the latest answers ended later than in order of arrival, as replayed."
         yield Gauge("lengthwise:order_latest_seconds", text, means.latest)
-
-    def _predictions(self) -> Iterator[Metric]:
-        if (front := self.lengths.front) is not None:
-            sources = [({"source": str(source)}, float(count)) for source, count in front.sources.items()]
-            yield _family(Counter, "lengthwise:predictions", "Length predictions, by what made them.", sources)
-            text = "Requests scheduled before their prediction arrived."
-            yield Counter("lengthwise:prediction_timeouts", text, front.timeouts)
-            yield Counter("lengthwise:prediction_failures", "Failed calls of the length predictor.", front.failures)
-        if (cached := self.lengths.cached) is not None:
-            yield Counter("lengthwise:length_cache_lookups", "Length-cache lookups.", cached.cache.lookups)
-            yield Counter("lengthwise:length_cache_hits", "Length-cache hits.", cached.cache.hits)
-        if (lesson := self.lengths.lesson) is not None:
-            text = "Root-mean-square error of predicted lengths, in tokens, before the latest training."
-            yield Gauge("lengthwise:length_rmse_tokens", text, lesson.rmse)
-        if (calibration := self.dispatcher.table.calibration) is not None:
-            text = "Latest answers that predictions are corrected by."
-            yield Gauge("lengthwise:calibration_answers", text, calibration.answers)
-            text = "Tokens of these answers for each token that was predicted."
-            yield Gauge("lengthwise:calibration_ratio", text, calibration.ratio)
-        if (times := self.serving_times) is not None:
-            text = "Times that estimates of serving times changed."
-            yield Counter("lengthwise:serving_time_lessons", text, times.changes)
-            if times.latest is not None:
-                text = "Root-mean-square error of estimated serving times, in seconds, before the latest fit."
-                yield Gauge("lengthwise:serving_time_rmse_seconds", text, times.latest.rmse)
-
-    def _kept(self) -> Iterator[Metric]:
-        if (store := self.store) is not None:
-            text = "Bytes of host memory with the KV cache of preempted sequences."
-            yield Gauge("lengthwise:host_memory_bytes", text, store.bytes)
-            text = "Preempted sequences whose KV cache is in host memory."
-            yield Gauge("lengthwise:host_memory_rows", text, len(store))
-        if (prefixes := self.prefixes) is not None:
-            text = "Bytes of host memory with the KV cache of earlier prompts."
-            yield Gauge("lengthwise:prefix_cache_bytes", text, prefixes.bytes)
-            yield Counter(
-                "vllm:prefix_cache_queries", "Prompt tokens looked up among earlier prompts.", prefixes.queries
-            )
-            yield Counter("vllm:prefix_cache_hits", "Prompt tokens reused from earlier prompts.", prefixes.hits)
-        if (journal := self.lengths.journal) is not None:
-            yield Counter("lengthwise:journal_written", "Entries written to the journal.", journal.written)
-            text = "Journal entries lost because they could not be written."
-            yield Counter("lengthwise:journal_lost", text, journal.lost)
-        text = "Log lines dropped because nobody read the log."
-        yield Counter("lengthwise:log_lines_dropped", text, count_dropped())
 
     def _executors(self) -> Iterator[Metric]:
         info = {"version": VERSION, "strategy": self.lengths.config.strategy}
@@ -155,8 +150,7 @@ class Gauges(Collector):
         if worker.lost or not worker.requests:
             return 0.0
         given = min(assignment.sent for assignment in worker.assignments.values())
-        reported = self.metrics.reported.get(worker.index)
-        return max(0.0, self.dispatcher.now() - max(given, reported or given))
+        return max(0.0, self.dispatcher.now() - max(given, self.metrics.reported.get(worker.index, given)))
 
 
 def _family(
@@ -168,16 +162,7 @@ def _family(
     return family
 
 
-LAG_INTERVAL = 0.25  # seconds
-
-
-async def measure_lag(observe: Callable[[float], object]) -> None:
-    """Until cancelled."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due = loop.time() + LAG_INTERVAL
-        await asyncio.sleep(LAG_INTERVAL)
-        observe(max(0.0, loop.time() - due))
+LAG_INTERVAL = 0.25  # seconds, between looks at the event loop's
 
 
 INTERVAL = 10.0  # seconds, as in vLLM

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 from aiohttp import web
@@ -52,7 +52,7 @@ SWITCH_INTERVAL = 0.001
 
 C = TypeVar("C", bound=FrontConfig)
 
-Opener: TypeAlias = Callable[[C], AbstractAsyncContextManager[Service]]  # loads a configuration's service
+Opener = Callable[[C], AbstractAsyncContextManager[Service]]  # loads a configuration's service
 
 FAILED = 70  # EX_SOFTWARE: restart the process
 

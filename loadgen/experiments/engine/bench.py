@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -35,7 +35,7 @@ HEADS = ("rows", "", "tokens/s (min-max)", "to generate", "ms a step", "to floor
 SETTING = ("model", "rounds", "seed", "input_len", "output_len", "num_requests", "min_len", "max_len", "slots")
 
 
-Json: TypeAlias = dict[str, Any]
+Json = dict[str, Any]
 
 
 def show(found: Json, console: Console) -> None:

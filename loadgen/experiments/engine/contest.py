@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ from loadgen.experiments.engine.setup import CHUNK_TOKENS, Clock, Subject
 from loadgen.turns import take_turns
 from models.errors import UserError
 
-Shape: TypeAlias = tuple[int, int]  # tokens of prompt and output
+Shape = tuple[int, int]  # tokens of prompt and output
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +160,8 @@ class Generate:
         return output.shape[1] - tokens.shape[1]
 
 
-Draw: TypeAlias = Callable[[int], Sequence[RowSpec]]  # round -> its rows: equal lengths, other prompts
-Run: TypeAlias = Callable[[Sequence[RowSpec]], BenchTurn]  # may raise anything
+Draw = Callable[[int], Sequence[RowSpec]]  # round -> its rows: equal lengths, other prompts
+Run = Callable[[Sequence[RowSpec]], BenchTurn]  # may raise anything
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from transformers import LlamaConfig
@@ -38,8 +38,8 @@ from loadgen.result_file import require_writable, save_json
 from models.network.attention import Runs, attend, flash_attention, gather_attention, has_flash, prepare_mask
 from server.composition.devices import hush_transformers
 
-Json: TypeAlias = dict[str, Any]
-Way: TypeAlias = Callable[[torch.device], Capture] | None  # a decode step's capture; None: under a mask, as with holes
+Json = dict[str, Any]
+Way = Callable[[torch.device], Capture] | None  # a decode step's capture; None: under a mask, as with holes
 
 WAYS: Mapping[str, Way] = {"graph": capture_on, "eager": capture_nothing, "mask": None}
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -35,7 +34,7 @@ PATIENCE = 60.0  # seconds until an answer is given up
 END = b"0\r\n\r\n"
 
 
-Sample: TypeAlias = NDArray[np.float64]
+Sample = NDArray[np.float64]
 
 
 class Stream(asyncio.Protocol):
@@ -60,8 +59,7 @@ def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
 
 async def measure(server: psutil.Process, port: int, count: int, tokens: int) -> tuple[Sample, Sample]:
     """The begin and the end of the window."""
-    messages = [{"role": "user", "content": PROMPT}]
-    body = orjson.dumps({"messages": messages, "max_tokens": tokens, "stream": True})
+    body = orjson.dumps({"messages": [{"role": "user", "content": PROMPT}], "max_tokens": tokens, "stream": True})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
     loop = asyncio.get_running_loop()
     connections = [await loop.create_connection(Stream, "127.0.0.1", port) for _ in range(count)]

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeAlias
 
 import psutil
 import torch
@@ -40,7 +39,7 @@ from server.composition.devices import device_name
 from server.composition.loading import load_models
 from server.config import ServeConfig
 
-Clock: TypeAlias = Callable[[], float]
+Clock = Callable[[], float]
 
 BUFFER_BYTES = 2**30  # read at once, more than any cache
 
@@ -143,7 +142,7 @@ class Subject:
 def load_subject(asked: BenchedModel) -> Subject:
     """As a server loads it; raises CatalogError, LoadError and TextError."""
     given = {name: getattr(asked, name) for name in ("model", "dtype", "quantization", "device")}
-    (model, *_), text = load_models(ServeConfig(**given, executors=1))
+    (model,), text = load_models(ServeConfig(**given), most=1)
     return Subject(model, text, partial(load_plain, model))
 
 
@@ -164,8 +163,7 @@ def load_plain(model: LoadedModel) -> PreTrainedModel:
 
 
 def describe_device(device: torch.device) -> dict[str, object]:
-    about = {"device": device_name(device), "threads": torch.get_num_threads()}
-    return about | describe_machine() | find_versions()
+    return {"device": device_name(device), "threads": torch.get_num_threads()} | describe_machine() | find_versions()
 
 
 def llama_8b(layers: int) -> LlamaConfig:

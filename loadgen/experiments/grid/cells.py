@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from numpy.random import Generator
@@ -25,7 +24,7 @@ from scheduler.strategy import STRATEGIES, Strategy
 
 LONGEST = 1024
 
-Counts: TypeAlias = NDArray[np.int64]
+Counts = NDArray[np.int64]
 
 
 def _log_normal(random: Generator, count: int) -> tuple[Counts, Counts]:

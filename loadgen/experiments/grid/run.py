@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
+from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
 from typing import TextIO
 
-import msgspec
 from rich.console import Console
 
 from loadgen import console
@@ -39,7 +39,7 @@ from loadgen.simulate.run import GROUP_TOKENS
 from loadgen.simulate.simulation import Served, fit_parts, measure_latencies, measure_slowdown, prices_of, simulate
 from loadgen.turns import collect
 from loadgen.workload.lengths import RequestLengths
-from models.errors import INTERRUPTED, UserError
+from models.errors import INTERRUPTED
 from models.progress import Bars
 from scheduler.assembly import find_strategies
 from scheduler.batching.batcher import BatchLimits
@@ -54,16 +54,12 @@ Results = Mapping[Cell, Mapping[str, Figures]]  # cell -> contender -> figures
 
 def run_grid(asked: Grid) -> int:
     """Returns the exit code. Raises UserError."""
-    known = list_contenders()
-    if unknown := [name for name in asked.strategies if name not in known]:
-        raise UserError(f"--strategies: {', '.join(unknown)} is none of {', '.join(known)}")
-    seeds = range(asked.seed, asked.seed + asked.seeds)
+    contenders, seeds = list_contenders(), range(asked.seed, asked.seed + asked.seeds)
     check_traces(asked.trace, asked.num_prompts, seeds)
-    chosen = tuple(dict.fromkeys((BASE, *asked.strategies))) if asked.strategies else tuple(known)
     cells = all_cells(asked.trace, seeds, asked.num_prompts)[: asked.cells]
     shown = table_console()
-    results, complete = play_all(asked.save_result, [(cell, known[name]) for cell in cells for name in chosen], shown)
-    show({cell: results[cell] for cell in cells if cell in results}, chosen, asked.num_prompts, shown)
+    results, complete = play_all(asked.save_result, [*product(cells, contenders.values())], shown)
+    show({cell: results[cell] for cell in cells if cell in results}, [*contenders], asked.num_prompts, shown)
     return 0 if complete else INTERRUPTED
 
 
@@ -163,8 +159,7 @@ def _simulate(
     """`served` requests/s give the mean time, for boost."""
     sizes = MACHINES[machine]
     limits = BatchLimits.of(Scheduling(boost_gamma=served / BOOST), GROUP_TOKENS, sizes.max_num_seqs)
-    parts = fit_parts(strategy, limits, sizes, prices_of(sizes))
-    return simulate(parts, sizes, load, predict=predict).requests
+    return simulate(fit_parts(strategy, limits, sizes, prices_of(sizes)), sizes, load, predict=predict).requests
 
 
 HEADS = ("", "JCT", "TTFT", "normalized latency", "slowdown", "median TTFT", "worst cells", "latest", "least req/s")
@@ -209,7 +204,6 @@ def compare(cells: Sequence[Mapping[str, Figures]], name: str) -> tuple[Figures,
 
 
 TEMPLATE = Path(__file__).with_name("arena.html.j2")
-MEASURED = Path(__file__).parents[3] / "docs" / "research" / "validation"  # of `simulate --validate`
 
 KEYS = (
     *("mean_jct_ms", "p99_jct_ms", "p100_jct_ms", "mean_normalized_latency_s", "mean_slowdown"),
@@ -226,22 +220,9 @@ def tabulate(results: Results, loads: Mapping[str, Cell]) -> Iterator[Table]:
         yield console.tabulate(f"{name}: {cell.described}", marked, KEYS)
 
 
-def tabulate_measured() -> Iterator[Table]:
-    """A table a result file: engine against simulator."""
-    for file in sorted(MEASURED.glob("*.json")):
-        found = msgspec.json.decode(file.read_bytes())
-        rows = []
-        for one in found["verdicts"]:
-            figures = one["quantities"]
-            cells = [f"{figures[name]['real']:.3g} ({100 * figures[name]['deviation']:+.1f} %)" for name in figures]
-            rows.append((f"{one['strategy']}, ρ {one['rho']:g}", str(one["requests"]), *cells))
-        heads = ("", "requests", *found["verdicts"][0]["quantities"])
-        yield Table(f"{file.stem}, on {found['machine']['processor']}, {found['machine']['cores']}", heads, tuple(rows))
-
-
 def make_page(results: Results, loads: Mapping[str, Cell]) -> str:
     plots = [
         draw_frontier(name, {one: [found] for one, found in results[cell].items()}) for name, cell in loads.items()
     ]
-    values = {"tables": list(tabulate(results, loads)), "measured": list(tabulate_measured()), "plots": plots}
-    return render_page(TEMPLATE, title="The arena: every strategy on the same loads", base=BASE, **values)
+    tables, title = list(tabulate(results, loads)), "The arena: every strategy on the same loads"
+    return render_page(TEMPLATE, title=title, base=BASE, tables=tables, plots=plots)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
-from typing import Any, TypeAlias
+from typing import Any
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.paper.experiment import Experiment, Paper
@@ -25,7 +25,7 @@ BENCHMARK = "Benchmark"
 PASS = 0.07066
 CELL = 1.133e-6  # seconds, solved for: Benchmark takes Table 2's 161.77 s at 2 rows, and Table 1's 6,619 s at 8
 
-Range: TypeAlias = tuple[int, int]  # tokens; a word of the text counts as one (5.1)
+Range = tuple[int, int]  # tokens; a word of the text counts as one (5.1)
 LONG: Range = (3600, 4400)  # "around 4,000 words"
 SHORT: Range = (36, 400)  # "a few dozen to 400 words"
 SHORTER: Range = (36, 200)  # Target-2's "a few dozen to 200 words"

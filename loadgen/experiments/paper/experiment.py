@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TypeAlias
 
 from loadgen.experiments.paper.load import LONGEST, Pool
 from loadgen.experiments.paper.row import PaperRuns, ReportRow, round_figure
@@ -17,7 +16,7 @@ from loadgen.turns import collect
 FEW = 30  # requests of the papers' smallest run, Baton's Target-2
 
 
-Rows: TypeAlias = Callable[[PaperRuns], Sequence[ReportRow]]
+Rows = Callable[[PaperRuns], Sequence[ReportRow]]
 
 
 @dataclass(frozen=True, slots=True)

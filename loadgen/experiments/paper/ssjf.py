@@ -85,8 +85,7 @@ def formulations(stage: TrialStage, counting: Counting = OURS) -> Experiment:
     """Table 2, as far as its accuracies decide."""
     points = [make_point(stage, name, TRAINED_RATE, right=right) for name, right, *_ in PUBLISHED["ssjf-table-2"]]
     rows = partial(formulation_rows, throughput=counting.throughput)
-    title = f"ways to train at {TRAINED_RATE:g}/s, Table 2"
-    return _plan(stage, counting, title, points, rows)
+    return _plan(stage, counting, f"ways to train at {TRAINED_RATE:g}/s, Table 2", points, rows)
 
 
 def azure_times(stage: TrialStage, counting: Counting = OURS) -> Experiment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any
 
 from engine.simulated.machine import Machine
 from loadgen.experiments.options import Experiments
@@ -24,8 +24,8 @@ MINUTES_10 = 600.0
 GROUP_TOKENS = 8192  # cells of a prefill group
 
 
-Figures: TypeAlias = Mapping[str, float]  # seconds, 1/s, percent
-Begin: TypeAlias = Callable[[str, int], Watch]  # progress, given a title and a number; returns its callback
+Figures = Mapping[str, float]  # seconds, 1/s, percent
+Begin = Callable[[str, int], Watch]  # progress, given a title and a number; returns its callback
 
 
 @dataclass(frozen=True, slots=True)

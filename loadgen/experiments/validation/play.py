@@ -32,7 +32,7 @@ from scheduler.request import Refused, Request, State
 from scheduler.serving_time.bilinear import Bilinear, FloatArray, fit_surfaces
 from scheduler.serving_time.machine import Phase, Step, StepTimings
 from scheduler.serving_time.profile_file import load_profile
-from server.composition.app import Relay
+from server.composition.app import Relay, run_executors
 from server.composition.devices import conditions_of, swap_bytes
 from server.composition.loading import build_executor, load_models
 from server.config import ServeConfig
@@ -130,9 +130,6 @@ def _price(prices: Bilinear, step: Step) -> float:
     return price(float(step.timing.rows), float(step.timing.length))
 
 
-STOP_TIMEOUT = 10.0
-
-
 @dataclass(frozen=True, slots=True)
 class Engine:
     """Models, text, profile and sizes, shared by all strategies."""
@@ -142,10 +139,6 @@ class Engine:
     text: Text
     profile: Bilinear
     infos: tuple[ExecutorInfo, ...] = ()  # as this engine builds them
-
-    @property
-    def vocabulary(self) -> int:
-        return min(self.text.vocab_size, self.models[0].vocab_size)
 
     def new_executors(self, deliver: Deliver) -> tuple[Executor, ...]:
         """Not started."""
@@ -206,16 +199,10 @@ def play(
                         dispatcher, clock, requests, prompts, max_tokens=most, predict=predict, watch=watch
                     )
 
-        try:
-            for executor in executors:
-                executor.start()
+        with run_executors(executors):
             runner.run(serve_apart(few, lambda ended: None, lambda report: None))
             begin = clock.now()
             done = runner.run(serve_apart(trace, watch, lambda report: hear(report, clock.now() - begin)))
-        finally:
-            for executor in executors:
-                if executor.alive:
-                    executor.stop(STOP_TIMEOUT)
     origin = done[0].times.arrival - trace[0].arrival
     return Simulation(tuple(served(request, origin) for request in done), ())
 

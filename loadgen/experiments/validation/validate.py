@@ -163,8 +163,7 @@ def lengths(asked: ValidateFlags, context_length: int) -> list[RequestLengths]:
     )
     if asked.rate is not None:
         return simulated_load(clipped)
-    probe = replace(clipped, rate=float(PROBE), duration=1.0)
-    return [replace(one, arrival=0.0) for one in simulated_load(probe)]
+    return [replace(one, arrival=0.0) for one in simulated_load(replace(clipped, rate=float(PROBE), duration=1.0))]
 
 
 def paced(asked: ValidateFlags, probe: Sequence[RequestLengths], rate: float) -> list[RequestLengths]:
@@ -214,11 +213,10 @@ def _play(
 ) -> tuple[Simulation, RunSpeed]:
     speed = Speedometer(engine.profile)
     watch = bars.watch(f"{config.strategy} on the engine: {len(trace)} requests", len(trace))
-    prompts = random_prompts(trace, engine.vocabulary, asked.seed)
+    prompts = random_prompts(trace, engine.models[0].vocab_size, asked.seed)
     parts = partial(parts_for, config, engine.infos, engine.profile, inline)
     predict = choose_prediction(STRATEGIES[config.strategy], true_length)
-    real = play(engine, parts, trace, prompts, predict, watch, speed.hear)
-    return real, speed.read()
+    return play(engine, parts, trace, prompts, predict, watch, speed.hear), speed.read()
 
 
 def _traces(

@@ -34,11 +34,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.spec = spec
         body = network.get_submodule("model")
-        embed, head, layers = (
-            body.get_submodule("embed_tokens"),
-            network.get_submodule("lm_head"),
-            body.get_submodule("layers"),
-        )
+        embed, layers = map(body.get_submodule, ("embed_tokens", "layers"))
+        head = network.get_submodule("lm_head")
         assert isinstance(embed, nn.Embedding) and isinstance(head, nn.Linear) and isinstance(layers, nn.ModuleList)
         self.embed, self.head = embed, head
         self._tied = head.weight is embed.weight

@@ -40,12 +40,9 @@ def read_spec(network: PreTrainedModel) -> DecoderSpec:
     _require(_children(network) == {"model", "lm_head"}, "it is more than a body and a head")
     body = network.get_submodule("model")
     _require(_children(body) == {"embed_tokens", "layers", "norm", "rotary_emb"}, "its body has parts of other kinds")
-    plain = (
-        type(body.get_submodule("embed_tokens")) is nn.Embedding and type(network.get_submodule("lm_head")) is nn.Linear
-    )
-    _require(plain, "its embeddings or its head are of another kind")
-    layers = list(body.get_submodule("layers").children())
-    specs = {_read_layer(layer, body, network) for layer in layers}
+    ends = type(body.get_submodule("embed_tokens")), type(network.get_submodule("lm_head"))
+    _require(ends == (nn.Embedding, nn.Linear), "its embeddings or its head are of another kind")
+    specs = {_read_layer(layer, body, network) for layer in body.get_submodule("layers").children()}
     _require(len(specs) == 1, "its layers differ in size")
     return specs.pop()
 

@@ -58,8 +58,7 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
         if value not in ("0", "1"):
             raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
     name, asked = model_name(body.model, app[MODEL]), [name for name, value in asks.items() if value == "1"]
-    user = getattr(body, "user", None)
-    return body, Record.of(request, prefix, name, user, stream=bool(body.stream), asks=asked)
+    return body, Record.of(request, prefix, name, getattr(body, "user", None), stream=bool(body.stream), asks=asked)
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:

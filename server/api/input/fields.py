@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 import orjson
@@ -26,12 +26,12 @@ def refused(reason: str, *harmless: object) -> Meta:
     return Meta(description=reason, extra_json_schema={"enum": list(harmless or NOTHING)})
 
 
-UseLogitBias: TypeAlias = Annotated[Raw, refused("is not supported; use logit_bias")]
-UseGrammar: TypeAlias = Annotated[Raw, refused("is not supported; use structured_outputs with grammar, in Lark")]
-UseTools: TypeAlias = Annotated[Raw, refused("is not supported; use tools with tool_choice 'required'")]
-UseChoice: TypeAlias = Annotated[Raw, refused("is not supported; use tools and tool_choice", *NOTHING, "none", "auto")]
-UseTokenize: TypeAlias = Annotated[Raw, refused("is not supported; shorten the prompt, /tokenize tells its length")]
-UseLogprobs: TypeAlias = Annotated[Raw, refused("is not supported; use logprobs, or /tokenize")]
+UseLogitBias = Annotated[Raw, refused("is not supported; use logit_bias")]
+UseGrammar = Annotated[Raw, refused("is not supported; use structured_outputs with grammar, in Lark")]
+UseTools = Annotated[Raw, refused("is not supported; use tools with tool_choice 'required'")]
+UseChoice = Annotated[Raw, refused("is not supported; use tools and tool_choice", *NOTHING, "none", "auto")]
+UseTokenize = Annotated[Raw, refused("is not supported; shorten the prompt, /tokenize tells its length")]
+UseLogprobs = Annotated[Raw, refused("is not supported; use logprobs, or /tokenize")]
 
 
 class Foreign(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +72,7 @@ def refuse_foreign(body: Foreign) -> None:
     """Raises ApiError 400 for the first field that asks for something."""
     for name, (reason, harmless) in _REFUSED.items():
         value: Raw = getattr(body, name)
-        long = len(memoryview(value)) > LONGEST
-        if long or bytes(value).translate(None, b" \t\r\n") not in harmless:
+        if len(memoryview(value)) > LONGEST or bytes(value).translate(None, b" \t\r\n") not in harmless:
             raise invalid(name, reason, "unsupported")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
 from msgspec.structs import astuple
@@ -157,7 +157,7 @@ def _complete(body: CompletionBody, model: ServedModel, grammar: Compiled | None
     return prompts
 
 
-WrittenPrompt: TypeAlias = str | list[int]
+WrittenPrompt = str | list[int]
 
 
 def separate(given: str | list[str | int | list[int]], name: str, most: int) -> Sequence[WrittenPrompt]:

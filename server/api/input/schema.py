@@ -4,7 +4,7 @@ are in output/wanted.py and prompts.py.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -14,20 +14,20 @@ from server.api.input.fields import ABSENT, Foreign
 
 MAX_CHOICES = 256  # `n` times the prompts
 
-Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
-Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
-TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Alternatives: TypeAlias = Annotated[int, Meta(ge=0, le=20)]
-TokenIds: TypeAlias = Annotated[list[TokenId], Meta(max_length=2**20)]
-StopString: TypeAlias = Annotated[str, Meta(min_length=1, max_length=256)]
-StopStrings: TypeAlias = Annotated[list[StopString], Meta(max_length=256)]
-FunctionName: TypeAlias = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,128}$")]
-ModelName: TypeAlias = Annotated[str, Meta(max_length=1024)]
-GrammarText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=65536)]
-ChoiceText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4096)]
-Priority: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-Deadline: TypeAlias = Annotated[float, Meta(gt=0, le=86_400_000)]
-TemplateVariables: TypeAlias = Annotated[dict[str, str | int | float | bool | None], Meta(max_length=64)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Alternatives = Annotated[int, Meta(ge=0, le=20)]
+TokenIds = Annotated[list[TokenId], Meta(max_length=2**20)]
+StopString = Annotated[str, Meta(min_length=1, max_length=256)]
+StopStrings = Annotated[list[StopString], Meta(max_length=256)]
+FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,128}$")]
+ModelName = Annotated[str, Meta(max_length=1024)]
+GrammarText = Annotated[str, Meta(min_length=1, max_length=65536)]
+ChoiceText = Annotated[str, Meta(min_length=1, max_length=4096)]
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Deadline = Annotated[float, Meta(gt=0, le=86_400_000)]
+TemplateVariables = Annotated[dict[str, str | int | float | bool | None], Meta(max_length=64)]
 
 
 def told(**schema: object) -> Meta:
@@ -163,7 +163,7 @@ class ContentPart(msgspec.Struct, frozen=True):
     refusal: str | None = None
 
 
-Content: TypeAlias = str | Annotated[list[ContentPart], Meta(max_length=2048)]
+Content = str | Annotated[list[ContentPart], Meta(max_length=2048)]
 
 
 class PastFunction(msgspec.Struct, frozen=True):
@@ -183,7 +183,7 @@ class PastCall(msgspec.Struct, frozen=True):
     custom: PastFunction | None = None
 
 
-Role: TypeAlias = Literal["system", "developer", "user", "assistant", "tool", "function"]
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -200,7 +200,7 @@ class Message(msgspec.Struct, frozen=True):
     function_call: PastFunction | None = None
 
 
-Messages: TypeAlias = Annotated[list[Annotated[Message, ROLES]], Meta(min_length=1, max_length=2048)]
+Messages = Annotated[list[Annotated[Message, ROLES]], Meta(min_length=1, max_length=2048)]
 
 
 class FunctionTool(msgspec.Struct, frozen=True):
@@ -275,4 +275,4 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     best_of: Annotated[int, Meta(ge=1, le=64)] | None = None
 
 
-TextBody: TypeAlias = ChatBody | CompletionBody  # what other APIs' bodies become
+TextBody = ChatBody | CompletionBody  # what other APIs' bodies become

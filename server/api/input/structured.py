@@ -171,8 +171,7 @@ def _of_outputs(outputs: StructuredOutputs, field: str, closed: bool) -> Grammar
 def _of_json(schema: Any, path: str, *, lenient: bool, closed: bool) -> Grammar:
     if not isinstance(schema, dict):
         raise invalid(path, "must be a JSON object, a schema")
-    text = orjson.dumps(close_schema(schema) if closed else schema).decode()
-    return Grammar(GrammarKind.JSON_SCHEMA, text, lenient)
+    return Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(close_schema(schema) if closed else schema).decode(), lenient)
 
 
 def calls_grammar(tools: Toolbox, answer: Grammar | None = None) -> Grammar:
@@ -186,15 +185,13 @@ def _lines(tools: Toolbox, answer: Grammar | None) -> Iterator[str]:
     heads = " | ".join(f"{_quoted(call_head(tool.name))} arguments_{place}" for place, tool in tools.callable)
     yield f"call: ({heads}) {_quoted(CALL_TAIL)}"
     for place, tool in tools.callable:
-        arguments = {**tool.parameters, "type": "object"}
-        yield f"arguments_{place}: %json {_schema(arguments, tool.lenient)}"
+        yield f"arguments_{place}: %json {_schema(dict(tool.parameters, type='object'), tool.lenient)}"
     if answer is not None:
         yield f"answer: %json {_schema(orjson.loads(answer.text), answer.lenient)}"
 
 
 def _schema(schema: Mapping[str, Any], lenient: bool) -> str:
-    options = {"whitespace_pattern": WHITESPACE, "lenient": lenient}
-    return orjson.dumps({**schema, "x-guidance": options}).decode()
+    return orjson.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE, "lenient": lenient}}).decode()
 
 
 def _quoted(text: str) -> str:

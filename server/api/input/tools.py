@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import orjson
 
@@ -110,7 +110,7 @@ def call_text(name: str, arguments: str) -> str:
     return f"{call_head(name)}{arguments}{CALL_TAIL}"
 
 
-Turn: TypeAlias = dict[str, Any]  # a message for chat templates, content always text
+Turn = dict[str, Any]  # a message for chat templates, content always text
 
 INSTRUCTION = """\
 You can call functions. These are their names, what they do, and the JSON schemas of their arguments:

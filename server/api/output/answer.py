@@ -138,7 +138,7 @@ async def _send(stream: sse.EventStream, request: web.Request, call: Call, words
         await stream.send([words.failed(error)])
     except Exception:
         log.exception("request %s failed in its stream", request_id(request))
-        await stream.send([words.failed(internal_error(request))])
+        await stream.send([words.failed(internal_error(request_id(request)))])
     if words.end_marker:
         await stream.forward(sse.DONE)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
 
 from models.catalog.catalog import Catalog, default_cache
 from models.catalog.checkpoint import read_need
@@ -127,7 +126,7 @@ def _check_predictor(config: ServeConfig) -> str:
     raise UserError(f"{length} is not trained: run `lengthwise train --predictor {length}`")
 
 
-Checks: TypeAlias = Mapping[str, Callable[[ServeConfig], str]]
+Checks = Mapping[str, Callable[[ServeConfig], str]]
 
 EARLY: Checks = {
     "journal": _check_journal,

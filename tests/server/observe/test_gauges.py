@@ -14,10 +14,10 @@ import pytest
 
 from engine.messages import BatchShape, ExecutorDied, StepReport, StepStats
 from engine.sampling.params import SamplingParams
-from scheduler.clock import background
+from scheduler.clock import background, watch_lag
 from scheduler.wait_estimate.by_arrival import ArrivalComparison
 from server.observe import gauges
-from server.observe.gauges import LAG_INTERVAL, log_load, log_throughput, measure_lag
+from server.observe.gauges import LAG_INTERVAL, log_load, log_throughput
 from server.observe.logs import QueuedLines, fields_of
 from server.observe.metrics import MetricsCollector
 from server.version import VERSION
@@ -130,7 +130,7 @@ async def test_memory_and_predictions_are_told(watched: Counted, monkeypatch: py
 
 async def test_what_blocks_the_event_loop_is_measured() -> None:
     seen: asyncio.Queue[float] = asyncio.Queue()
-    async with asyncio.timeout(20), background(measure_lag(seen.put_nowait), "lag"):
+    async with asyncio.timeout(20), background(watch_lag(seen.put_nowait, LAG_INTERVAL), "lag"):
         await asyncio.sleep(0)  # the first look begins
         time.sleep(LAG_INTERVAL + 0.2)
         assert await seen.get() >= 0.15

@@ -32,7 +32,7 @@ sys.exit(serve(config, lambda _: None, composition.open_gateway))
     ("work", "end", "name"),
     [
         ("watch_backends", "raise ValueError('5,000 digits')", "backends"),
-        ("measure_lag", "import asyncio; raise asyncio.CancelledError", "loop lag"),
+        ("watch_lag", "import asyncio; raise asyncio.CancelledError", "loop lag"),
     ],
 )
 def test_a_process_whose_work_in_the_background_fails_ends_with_70(work: str, end: str, name: str) -> None:
