@@ -1,4 +1,4 @@
-"""The program: `lengthwise COMMAND`, or `python -m lengthwise COMMAND`. First checks that its packages are its own."""
+"""The program `lengthwise`, once its packages are found to be its own."""
 
 from __future__ import annotations
 

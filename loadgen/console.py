@@ -1,6 +1,5 @@
-"""Tables on a terminal, short numbers, and the columns of all tables (columns.toml).
-
-A result is a flat mapping, as in `bench`'s JSON: `mean_jct_ms`, `p99_ttft_ms`, `request_throughput`.
+"""Tables on a terminal, short numbers, and the columns of all tables (columns.toml). A result is a flat mapping, as in
+`bench`'s JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Request times, repeatable by seed, and open-loop runs, whose latencies count from due times ("coordinated omission";
-Gil Tene, "How NOT to Measure Latency"). Gaps for rate r and burstiness b follow Gamma(shape=b, scale=1/(r*b)): 1 is
-Poisson, infinity a metronome.
+"""Repeatable request times, and open-loop runs, whose latencies count from due times ("coordinated omission"; Gil
+Tene). Gaps for rate r and burstiness b follow Gamma(shape=b, scale=1/(r*b)): 1 is Poisson, infinity a metronome.
 """
 
 from __future__ import annotations

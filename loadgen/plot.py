@@ -1,4 +1,4 @@
-"""HTML pages from Jinja2 templates, with static SVG plots by Vega-Lite in the page's colour variables."""
+"""HTML pages from Jinja2 templates, with static SVG plots by Vega-Lite."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def specify_lines(rows: Sequence[Spec], names: Sequence[str], x_label: str, y_la
 def specify_named_points(
     points: Mapping[str, Point], named: Iterable[str], x_label: str, y_label: str, corner: Point
 ) -> Spec:
-    """A mark for every point, names for some; points beyond the corner are left out, lest they squeeze the others."""
+    """A mark for every point, names for some; points beyond the corner are left out."""
     near = {name: one for name, one in points.items() if one.x <= corner.x and one.y <= corner.y}
     alike: dict[tuple[str, str], list[str]] = {}
     for name in (one for one in dict.fromkeys(named) if one in near):

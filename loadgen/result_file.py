@@ -30,9 +30,7 @@ def handle_signals(handlers: Mapping[signal.Signals, Callable[[int, FrameType | 
 
 
 def stoppable() -> AbstractContextManager[None]:
-    """SIGTERM and SIGHUP act as Ctrl-C, so that results are kept and children end. SIGINT too: a background shell
-    ignores it.
-    """
+    """SIGTERM and SIGHUP act as Ctrl-C, and so does SIGINT, which a background shell ignores."""
     stopping = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), lambda *_: signal.raise_signal(signal.SIGINT))
     return handle_signals({signal.SIGINT: signal.default_int_handler, **stopping})
 

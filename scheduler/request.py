@@ -116,9 +116,7 @@ class Request:
     @property
     def unread(self) -> int:
         """To prefill."""
-        if self.generated and not self.lacks_kv:
-            return 0
-        return len(self.prompt) + self.generated - self.cached_prompt
+        return self.tokens - self.cached_prompt if self.needs_prefill else 0
 
     @property
     def needs_prefill(self) -> bool:

@@ -1,4 +1,4 @@
-"""The table of strategies (design 2.1): add a row, and a choice in a part's own table, or bring both from outside."""
+"""The table of strategies (design 2.1): add a row, or bring one from outside."""
 
 from __future__ import annotations
 

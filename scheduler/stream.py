@@ -1,4 +1,4 @@
-"""Streams of answers from dispatcher to readers; the backlog of a slow reader is joined, so the writer never waits."""
+"""Streams of answers; the backlog of a slow reader is joined, so the writer never waits."""
 
 from __future__ import annotations
 

@@ -140,9 +140,7 @@ def holder_of(request: web.Request) -> str | None:
 
 
 def client_of(request: web.Request, user: str | None) -> str:
-    """For fair sharing: API key, else address, then slash and the body's `user`; hashed, since metrics show them. Empty
-    if unknown.
-    """
+    """For fair sharing: API key, else address, then slash and the body's `user`; hashed, since metrics show them."""
     if HOLDER in request:
         return request[HOLDER]
     address, asked = (

@@ -22,13 +22,11 @@ FloatMatrix = NDArray[np.float32]
 
 
 class EmbeddingRefused(Refusal):
-    """The client's error at the input `place`; None concerns all, or `dimensions`."""
+    """The client's error at the input `place`; None concerns all, or another `param`."""
 
-    def __init__(
-        self, message: str, place: int | None = None, code: str | None = None, about_dimensions: bool = False
-    ) -> None:
-        super().__init__(message, place, code, about_dimensions)  # for pickling
-        self.message, self.place, self.code, self.about_dimensions = message, place, code, about_dimensions
+    def __init__(self, message: str, place: int | None = None, code: str | None = None, param: str = "input") -> None:
+        super().__init__(message, place, code, param)  # for pickling
+        self.message, self.place, self.code, self.param = message, place, code, param
 
 
 class EmbeddingWorker:
@@ -56,7 +54,7 @@ class EmbeddingWorker:
     def embed(self, ids: Sequence[Ids], dimensions: int | None) -> FloatMatrix:
         """Token ids -> (n, dim). Raises Refused."""
         if (dimensions or 0) > self._network.dimensions:
-            raise EmbeddingRefused(f"{self._name} has {self._network.dimensions}; ask for fewer", about_dimensions=True)
+            raise EmbeddingRefused(f"{self._name} has {self._network.dimensions}; ask for fewer", param="dimensions")
         return self._network.encode_ids(ids, dimensions)
 
 

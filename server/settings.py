@@ -1,6 +1,4 @@
-"""Settings from command line, environment and file; and three-line error messages: what is wrong, what may be meant,
-where help is.
-"""
+"""Settings from command line, environment and file; errors say what is wrong, what may be meant, where help is."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A process that answers messages, restarted when gone: keeps computation from the executors' interpreter lock and
-OpenMP threads.
-"""
+"""A process that answers messages, restarted when gone: computation stays off the executors' interpreter lock."""
 
 from __future__ import annotations
 

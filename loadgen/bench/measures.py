@@ -25,7 +25,7 @@ class Metric:
 
 
 def tpot(outcome: RequestOutcome) -> Sequence[float]:
-    """Seconds per output token after the first; as in `vllm bench serve`, not as peers that include the first."""
+    """Seconds per output token after the first, as in `vllm bench serve`."""
     if not outcome.token_times or outcome.output_tokens < 2:
         return []
     return [(outcome.end - outcome.token_times[0]) / (outcome.output_tokens - 1)]
@@ -68,7 +68,7 @@ def find_percentile(ordered: Sequence[float], percentile: float) -> float:
 
 
 def judge(endings: Iterable[tuple[Foretold, float]]) -> Json:
-    """How well ends were predicted: the error is the median relative distance from the true time."""
+    """The error is the median relative distance from the true time."""
     ended = [one for one in endings if one[1] > 0]
     if not ended:
         return {}
@@ -86,9 +86,7 @@ def measure(
     metrics: Iterable[str] = tuple(METRICS),
     goals: Mapping[str, float] = MappingProxyType({}),
 ) -> Json:
-    """Goals are bounds in seconds by metric; goodput, of requests that met all, is null without. `uncounted` answers
-    count chunks as tokens.
-    """
+    """Goals are bounds in seconds by metric; goodput is null without. `uncounted` answers count chunks as tokens."""
     completed = [outcome for outcome in outcomes if outcome.completed]
     statuses = Counter(outcome.status for outcome in outcomes)
     read = sum(outcome.prompt_tokens or 0 for outcome in completed)

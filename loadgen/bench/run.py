@@ -1,4 +1,4 @@
-"""A benchmark of one server, from flags to a table and a JSON file with `vllm bench serve`'s keys."""
+"""A benchmark of one server, with `vllm bench serve`'s keys."""
 
 from __future__ import annotations
 
@@ -108,9 +108,7 @@ class Benchmark:
 
 
 async def bench(asked: BenchFlags, prompts: Sequence[LoadPrompt], watch: Watch) -> Benchmark:
-    """Run to the end, or until cancelled: then the result covers what ended. Raises UserError, and KeyboardInterrupt
-    while warming up.
-    """
+    """Cancelled, the result covers what ended. Raises UserError, and KeyboardInterrupt while warming up."""
     async with _connect(asked, len(prompts)) as (client, form):
         arrivals = None if asked.request_rate is None else Arrivals(asked.request_rate, asked.burstiness)
         requests = schedule(prompts, form, arrivals, asked.seed, asked.cancel_rate, asked.cancel_delay)

@@ -1,4 +1,4 @@
-"""Sends requests to an OpenAI-compatible server and times the stream. Never retries; a failure is an outcome."""
+"""Sends requests and times the stream. Never retries; a failure is an outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request of a run, prepared beforehand so that the run only sends, and its outcome."""
+"""A request, prepared so that the run only sends, and its outcome."""
 
 from __future__ import annotations
 

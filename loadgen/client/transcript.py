@@ -1,4 +1,4 @@
-"""One streamed answer so far, from SSE bytes in any pieces. Reads `data: JSON` lines only, as OpenAI sends."""
+"""One streamed answer from SSE bytes in any pieces; `data: JSON` lines only, as OpenAI sends."""
 
 from __future__ import annotations
 

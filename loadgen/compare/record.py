@@ -1,4 +1,4 @@
-"""A comparison as data. Differences are real by Student's t on paired changes over rounds, logarithms where ratios."""
+"""A comparison as data. Differences are real by Student's t on paired changes over rounds."""
 
 from __future__ import annotations
 

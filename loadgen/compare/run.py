@@ -1,4 +1,4 @@
-"""A comparison from flags to report. In each round every contestant's server is started, warmed, loaded and stopped."""
+"""A comparison: in each round every contestant's server is started, warmed, loaded and stopped."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ BATCH_ROWS = "lengthwise:batch_rows"
 
 
 async def read_batch_rows(target: Target) -> tuple[float, float]:
-    """(sum of rows, number of batches) run so far; None where not reported."""
+    """Sum of rows and number of batches so far."""
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10), headers=dict(target.headers)) as session,
@@ -126,10 +126,8 @@ METRICS = ("jct", "ttft", "normalized_latency", "tpot", "itl", "e2el", "client_q
 def play_rounds(
     plan: Comparison, prompts: Sequence[Sequence[LoadPrompt]], logs: Path, bars: Bars
 ) -> Iterator[Comparison]:
-    """Play all rounds, or until KeyboardInterrupt; yields after every turn.
-
-    Each round has its own prompts. A faulty contestant is left out from then on. Raises UserError where no contestant
-    is to blame.
+    """Yields after every turn, until KeyboardInterrupt. A faulty contestant is left out from then on. Raises UserError
+    where none is to blame.
     """
     known = plan
     try:

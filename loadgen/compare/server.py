@@ -46,9 +46,7 @@ def run_server(
     stop_timeout: float = STOP_TIMEOUT,
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[OwnServer]:
-    """Run a server with `environ` added, stop it with SIGTERM. Raises ServerFailure. Its own session keeps Ctrl-C from
-    it.
-    """
+    """Stops it with SIGTERM. Raises ServerFailure. Its own session keeps Ctrl-C from it."""
     process: subprocess.Popen[bytes] | None = None
     try:
         with log.open("wb") as sink, _hold_signals():

@@ -1,4 +1,4 @@
-"""Traces as arrival times and lengths, read in their formats, ordered, cut and scaled."""
+"""Traces as arrival times and lengths."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ WHOLE = Cut()
 
 
 def load_trace(path: Path, kind: str | None = None, cut: Cut = WHOLE) -> list[RequestLengths]:
-    """In order of arrival; `kind` is a name in TRACES, or None to recognize it. Failed requests (no tokens), and odd
-    rows while fewer than good ones, are left out and counted. Raises UserError, also for an empty cut.
+    """In order of arrival; `kind` is a name in TRACES, or None to recognize it. Failed requests, and odd rows while
+    they are fewer, are left out and counted. Raises UserError.
     """
     form = recognize(path) if kind is None else TRACES[kind]
     rows = list(form.read(path))

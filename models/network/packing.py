@@ -1,4 +1,4 @@
-"""Chooses weights' formats and replaces layers. On a CPU weights move to huge pages, unlike sparse KV memory."""
+"""Chooses weights' formats and replaces layers. On a CPU weights move to huge pages."""
 
 from __future__ import annotations
 

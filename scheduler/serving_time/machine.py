@@ -1,6 +1,4 @@
-"""A bilinear model of this machine, learned from its steps while it serves: medians of cells of similar rows and
-length.
-"""
+"""A bilinear model of this machine, learned from its steps: medians of cells of similar rows and length."""
 
 from __future__ import annotations
 
@@ -36,8 +34,8 @@ class _Group:
 
 
 class StepTimings:
-    """Reads one executor's reports in order. A chunked prefill is one timing; a decode beside it is subtracted; steps
-    in which rows enter by shape, join or end are ignored.
+    """One executor's reports in order. A chunked prefill is one timing; a decode beside it is subtracted; steps in
+    which rows enter by shape, join or end are ignored.
     """
 
     def __init__(self, *, every: bool = False) -> None:

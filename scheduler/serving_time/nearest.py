@@ -93,8 +93,8 @@ class Nearest(ServingTime):
 
 
 class BatchLearning:
-    """Fits an estimator to surprises, while that improves estimates of other batches: where times merely scatter,
-    surprises are outliers. `on_finish` belongs to the event loop.
+    """Fits an estimator to surprises, while that improves estimates of other batches. `on_finish` belongs to the event
+    loop.
     """
 
     def __init__(self, estimator: Nearest, submit: Submit) -> None:

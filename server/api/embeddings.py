@@ -109,8 +109,7 @@ def _inputs(body: EmbeddingBody) -> Sequence[str | Ids]:
 
 
 def _bad_request(refused: EmbeddingRefused, *, several: bool) -> ApiError:
-    param = "dimensions" if refused.about_dimensions else "input"
-    path = f"{param}[{refused.place}]" if several and refused.place is not None else param
+    path = f"{refused.param}[{refused.place}]" if several and refused.place is not None else refused.param
     return invalid(path, refused.message, refused.code)
 
 

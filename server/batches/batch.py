@@ -1,4 +1,4 @@
-"""A batch on the disk: its record, and JSON lines of input and results. Disk access blocks, so runs in a thread."""
+"""A batch on the disk, in JSON. Blocks."""
 
 from __future__ import annotations
 

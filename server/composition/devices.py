@@ -126,9 +126,7 @@ def require_memory(config: ServeConfig, weights: int, device: torch.device) -> N
 
 
 def require_room(config: ServeConfig, model: LoadedModel, capacity: int) -> None:
-    """Raises LoadError where --kv-cache-memory does not fit; logs where less is usable: `capacity`, --max-num-seqs
-    of the longest rows.
-    """
+    """Raises LoadError where --kv-cache-memory does not fit; logs where only `capacity` is usable."""
     given = config.kv_cache_memory
     if given is None:
         return

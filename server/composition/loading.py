@@ -120,8 +120,7 @@ def load_models(config: ServeConfig, most: int | None = None) -> tuple[tuple[Loa
 
 
 def join_text(model: LoadedModel, text: Text) -> LoadedModel:
-    """The model with the token ids that its tokenizer has too, and with the end tokens of both. Texts that encode to
-    others are refused from now on."""
+    """With the token ids and end tokens of both; texts that encode to others are refused from now on."""
     text.limit_ids(model.vocab_size)
     known = min(text.vocab_size, model.vocab_size)
     ends = model.end_token_ids | text.end_token_ids

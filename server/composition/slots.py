@@ -1,6 +1,4 @@
-"""Sequences at a time: without a flag, measured at the first start, and again after noisy measurements or where serving
-disagrees.
-"""
+"""Sequences at a time: without a flag measured at the first start, and again where noisy or where serving disagrees."""
 
 from __future__ import annotations
 

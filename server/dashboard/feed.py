@@ -68,9 +68,7 @@ class Feed:
             self._scene.on_end(request, reason, now)
 
     async def frames(self) -> AsyncGenerator[bytes]:
-        """SSE frames: an introduction, then snapshots. Raises ApiError 503 with too many viewers. Close it if not read
-        to the end.
-        """
+        """An introduction, then snapshots. Raises ApiError 503 with too many viewers. Close it unless it ended."""
         scene = self._scene
         if scene is None:
             return

@@ -178,9 +178,7 @@ def _explain(error: OSError, certificate: Path, key: Path | None) -> str:
 
 @contextmanager
 def reload_on_hangup(front: Front, config: FrontConfig, environ: Mapping[str, str]) -> Iterator[None]:
-    """On SIGHUP, keeping the old ones on errors; on a terminal SIGHUP ends the process as usual. Event loop's thread
-    only.
-    """
+    """On SIGHUP, keeping the old ones on errors; on a terminal SIGHUP ends the process. Event loop's thread only."""
     if os.isatty(0):
         yield
         return

@@ -1,6 +1,4 @@
-"""The HTTP application: routes, middlewares, headers and log lines. Rapid refusals are delayed while rows run, since
-each takes the interpreter from executors.
-"""
+"""The HTTP application. Rapid refusals are delayed while rows run, since each takes the interpreter from executors."""
 
 from __future__ import annotations
 

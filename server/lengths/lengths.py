@@ -1,4 +1,4 @@
-"""Predicts lengths, records and learns from finished requests; without a tensor library, unlike predictors.py."""
+"""Predicts lengths, records and learns from finished requests; without a tensor library."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The predictor's part of the composition root; seeds' predictors run in a process that starts while the model
-loads.
-"""
+"""The predictor's part of the composition root."""
 
 from __future__ import annotations
 
@@ -76,9 +74,7 @@ def cache_size(config: ServeConfig, kind: PredictorKind) -> int:
 async def open_predictor(
     config: ServeConfig, make: Make | None = None, niceness: int = NICENESS
 ) -> AsyncIterator[PredictorProcess | None]:
-    """Starts without waiting; None where not wanted. `make` replaces the worker in tests, `niceness` is the trainer's.
-    Raises CatalogError and UserError.
-    """
+    """Starts without waiting; None where not wanted. Raises CatalogError and UserError."""
     kind = KINDS.get(choose_predictor(config))
     if kind is None:
         yield None

@@ -1,4 +1,4 @@
-"""`lengthwise train`: Magnus's forest, with the predictors of Table II, or SSJF's proxy, measured on held-out rows."""
+"""`lengthwise train`: predictors, measured on held-out rows."""
 
 from __future__ import annotations
 

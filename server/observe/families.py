@@ -1,6 +1,4 @@
-"""The families of GET /metrics with their help, labels and buckets, in vLLM's names where meanings agree
-(docs/observability.md).
-"""
+"""The families of GET /metrics, in vLLM's names where meanings agree (docs/observability.md)."""
 
 from __future__ import annotations
 

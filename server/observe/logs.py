@@ -1,5 +1,5 @@
-"""Log lines, for people or as JSON, without loss of service when nobody reads them or clients cause floods. In
-systemd's journal they carry a severity (sd-daemon(3)) and no time.
+"""Log lines that cost no service when nobody reads them or clients cause floods. In systemd's journal they carry a
+severity (sd-daemon(3)) and no time.
 """
 
 from __future__ import annotations

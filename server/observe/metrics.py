@@ -1,6 +1,4 @@
-"""GET /metrics in Prometheus format, with vLLM's names where meanings agree (docs/observability.md); gauges.py reads
-the rest.
-"""
+"""GET /metrics in Prometheus format; gauges.py reads the rest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""OpenTelemetry spans of generating calls (extra `otel`), with the GenAI conventions' names and vLLM's for
-latencies; no prompts or answers.
-"""
+"""OpenTelemetry spans of generating calls (extra `otel`); no prompts or answers."""
 
 from __future__ import annotations
 

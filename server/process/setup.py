@@ -70,8 +70,8 @@ KEPT_PRODUCTS = "256"
 
 
 def tune_libraries(environ: MutableMapping[str, str]) -> None:
-    """Waiting OpenMP threads yield soon, as with another busy process on 2 cores spinning made decode steps of 70 ms up
-    to 3 s; bounds oneDNN's cache.
+    """Waiting OpenMP threads yield soon: beside a busy process their spinning made decode steps of 70 ms up to 3 s.
+    Bounds oneDNN's cache.
     """
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -1,5 +1,5 @@
-"""Gives up executors that hang: silent, with requests, for longer than `--stall-timeout` and ALLOWED_TURNS times their
-slowest recent turn. Silence is counted in looks, as the clock goes on while the process is stopped.
+"""Gives up executors that are silent, with requests, for longer than `--stall-timeout` and ALLOWED_TURNS times their
+slowest recent turn. Counted in looks, as the clock goes on while the process is stopped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""This engine and transformers' `generate` take turns on the same rows, so that other load hits both alike.
-
-A few more rows than slots come in order, so that prompts are read ahead as in a server.
+"""This engine and transformers' `generate` take turns on the same rows. A few more rows than slots come in order, as in
+a server.
 """
 
 from __future__ import annotations
@@ -57,9 +56,7 @@ def shape_of(row: RowSpec) -> Shape:
 
 
 def draw_ragged_shapes(rng: random.Random, count: int, shortest: int, longest: int) -> list[Shape]:
-    """Distinct tokens of prompts and of outputs, uniform in `shortest` to `longest`. Raises UserError when there are
-    too few.
-    """
+    """Uniform and distinct. Raises UserError when there are too few."""
     lengths = range(shortest, longest + 1)
     if len(lengths) < count:
         raise UserError(

@@ -1,6 +1,4 @@
-"""`lengthwise bench gpu`: correctness and speed by parts; errors are results. On a CPU gathering attention and
-uncaptured steps stand in.
-"""
+"""`lengthwise bench gpu`: errors are results. On a CPU gathering attention and uncaptured steps stand in."""
 
 from __future__ import annotations
 
@@ -242,7 +240,7 @@ DRY = "no CUDA device: a dry run of a tiny network over the reference paths; its
 
 @torch.inference_mode()
 def run_gpu(asked: GpuBench) -> int:
-    """Print each part as it ends, and save; the exit code is 1 where one failed. Raises UserError."""
+    """Saves what ended; the exit code is 1 where a part failed. Raises UserError."""
     require_writable(asked.save_result)
     hush_transformers()
     dry = not torch.cuda.is_available()

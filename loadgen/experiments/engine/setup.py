@@ -1,6 +1,4 @@
-"""Networks and devices to compare: loaded by name, or random Llama networks; and a decode step's floor, the time to
-read weights and live KV once.
-"""
+"""Networks to compare, and a decode step's floor: the time to read weights and live KV once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Magnus's experiments: main comparison and ablation (IV), correlations of prompt and answer lengths (Table I), and
-the learning estimator (Fig. 14). Figure 6 is not one: the simulated speeds are fitted to it.
-"""
+"""Magnus's experiments (IV, Table I, Fig. 14). Figure 6 is not one: the simulated speeds are fitted to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of runs, and report rows: published figures or claims beside measured ones, our own findings, skips."""
+"""Figures of runs, and report rows."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ class ReportRow:
     def beside(
         cls, what: str, measured: Mapping[str, float], low: float, high: float, unit: str, where: str
     ) -> ReportRow:
-        """Figures by point beside a published range; without figures the row is skipped. `where`: section and
-        figure.
-        """
+        """Without figures the row is skipped. `where`: section and figure."""
         published = span(low, high, unit)
         if not measured:
             return cls.skip(what, "the other strategy has none of it", published, where)

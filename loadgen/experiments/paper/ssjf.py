@@ -1,6 +1,4 @@
-"""SSJF's experiments (4.2): JCT and throughput against rate, burstiness, batch size and training. Numbers of
-requests and variations are those of the authors' simulator.
-"""
+"""SSJF's experiments (4.2), with the numbers of requests and variations of the authors' simulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A point of an experiment, strategies' simulated runs there, and figures that papers ask for."""
+"""A point of an experiment, and strategies' simulated runs there."""
 
 from __future__ import annotations
 

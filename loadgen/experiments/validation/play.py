@@ -182,8 +182,8 @@ def play(
     watch: Watch,
     hear: Callable[[Report, float], None],
 ) -> Simulation:
-    """The record in order of arrival, on new executors, warmed up on parts of their own. Raises UserError when a
-    request fails. `hear` gets each report and its seconds.
+    """On new executors, warmed up on parts of their own. Raises UserError when a request fails. `hear` gets each report
+    and its seconds.
     """
     clock, most = MonotonicClock(), max(one.output_length for one in trace)
     few = [replace(one, arrival=0.0, output_length=min(one.output_length, WARM_UP_TOKENS)) for one in trace[:WARM_UP]]

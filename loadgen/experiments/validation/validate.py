@@ -74,11 +74,7 @@ def _deviate(simulated: float, real: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ValidationVerdict:
-    """One strategy at one load.
-
-    At the run's own speed: other load slows a machine, and near saturation a tenth more work is half as long again to
-    wait.
-    """
+    """One strategy at one load, at the run's own speed, as other load slows a machine."""
 
     strategy: str
     rho: float | None  # of what the strategy serves; None with a given rate
