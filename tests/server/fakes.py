@@ -280,8 +280,8 @@ class PlayedDispatcher(Dispatcher):
         self._changes.set()
         await super().drain()
 
-    def _assign(self, worker: Worker) -> bool:
-        return (self.pause != 0 or self.go.is_set()) and super()._assign(worker)
+    def _assign(self, worker: Worker, now: float) -> bool:
+        return (self.pause != 0 or self.go.is_set()) and super()._assign(worker, now)
 
     def _changed(self) -> None:
         super()._changed()
