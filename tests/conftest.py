@@ -19,7 +19,7 @@ from models.network.loader import LoadedModel, load
 from models.text import Text
 from tests import tiny
 from tests.browser import chromium
-from tests.live_server import serve
+from tests.live_server import serve_here
 from tests.reference import Reference
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def all_cores() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def live_url(tiny_folder: Path) -> Iterator[str]:
     """A real server with the tiny model, whose id is "tiny"."""
-    with serve(tiny_folder) as url:
+    with serve_here(tiny_folder) as url:
         yield url
 
 

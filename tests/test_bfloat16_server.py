@@ -16,14 +16,14 @@ from openai.types.chat import ChatCompletion
 
 from tests import tiny
 from tests.engine.sampling.grammars import SCHEMAS
-from tests.live_server import serve
+from tests.live_server import serve_here
 
 MODEL = "tiny"
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serve(tiny.build(tmp_path_factory.mktemp("models") / MODEL), "--dtype", "bfloat16") as url:
+    with serve_here(tiny.build(tmp_path_factory.mktemp("models") / MODEL), "--dtype", "bfloat16") as url:
         yield url
 
 

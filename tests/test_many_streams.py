@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.live_server import serve
+from tests.live_server import serve_here
 from tests.server.api.trimming_reader import TrimmingReader
 from tests.server.live import chat_body
 
@@ -18,7 +18,7 @@ BODY = chat_body(max_tokens=12, ignore_eos=True, temperature=0, stream=True, str
 
 @pytest.fixture(scope="module")
 def url(tiny_folder: Path) -> Iterator[str]:
-    with serve(tiny_folder, "--max-num-seqs", "16", "--dtype", "float32", "--sse-keep-alive-interval", "0.02") as url:
+    with serve_here(tiny_folder, "--max-num-seqs", "16", "--dtype", "float32", "--sse-keep-alive-interval", "0.02") as url:
         yield url
 
 

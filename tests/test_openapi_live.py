@@ -26,7 +26,7 @@ from server.api.openapi import document
 from server.api.operation import Operation
 from server.http.operations import OPERATIONS
 from tests import tiny
-from tests.live_server import serve
+from tests.live_server import serve_here
 from tests.models import tiny_embedder
 
 API = schemathesis.openapi.from_dict(document(OPERATIONS))
@@ -102,7 +102,7 @@ QUICK = {
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("models")
     embedder = tiny_embedder.build(folder / "embedder")
-    with serve(tiny.build(folder / "tiny", context=64), "--embedding-model", str(embedder)) as url:
+    with serve_here(tiny.build(folder / "tiny", context=64), "--embedding-model", str(embedder)) as url:
         yield url
 
 

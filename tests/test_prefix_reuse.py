@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.live_server import serve
+from tests.live_server import serve_here
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -20,7 +20,7 @@ HISTORY: list[Any] = [{"role": "system", "content": "the quick brown fox jumps o
 
 @pytest.fixture(scope="module")
 def url(tiny_folder: Path) -> Iterator[str]:
-    with serve(tiny_folder, "--api-key", KEYS[0], "--api-key", KEYS[1]) as url:
+    with serve_here(tiny_folder, "--api-key", KEYS[0], "--api-key", KEYS[1]) as url:
         yield url
 
 

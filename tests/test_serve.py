@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests import tiny
-from tests.live_server import serve
+from tests.live_server import serve, serve_here
 
 SAYING = "世猫😀é م"
 """Characters of one to four bytes, whose tokens are parts of characters."""
@@ -88,7 +88,7 @@ def test_a_cut_off_character_is_no_text_but_its_tokens_are_told(parrot_url: str)
 
 def test_answers_that_repeat_themselves_are_ended_where_that_is_wanted(tmp_path: Path) -> None:
     """Whole and streamed, each of several; not one that has to match a grammar."""
-    with serve(tiny.build_parrot(tmp_path / "parrot", SAYING), "--stop-repetition") as url:
+    with serve_here(tiny.build_parrot(tmp_path / "parrot", SAYING), "--stop-repetition") as url:
         _, whole = post(url, {"n": 2, "max_tokens": 400})
         choices = json.loads(whole)["choices"]
         assert [(one["finish_reason"], one["stop_reason"]) for one in choices] == [("stop", "repetition")] * 2

@@ -12,14 +12,14 @@ from urllib.request import Request, urlopen
 import pytest
 
 from server.config import ConfigError, load_config
-from tests.live_server import serve
+from tests.live_server import serve_here
 
 NAME = "virtual:h100-8b"
 
 
 @pytest.fixture(scope="module")
 def url(tiny_folder: Path) -> Iterator[str]:
-    with serve(tiny_folder, "--device", NAME) as url:
+    with serve_here(tiny_folder, "--device", NAME) as url:
         yield url
 
 

@@ -72,7 +72,7 @@ def theatre() -> Theatre:
 async def test_a_viewer_is_told_what_serves_and_then_what_happens(theatre: Theatre) -> None:
     first, second, third = theatre.submit(predicted=6.4), theatre.submit(), theatre.submit()
     theatre.dispatcher.dispatch()
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+    async with aclosing(theatre.feed.frames()) as frames:
         name, hello = parsed(await anext(frames))
         assert (name, hello["model"], hello["strategy"]) == ("hello", "m", "baton-pd")
         room = {"max_rows": 2, "capacity_tokens": 1000, "context_length": 500}
@@ -98,7 +98,7 @@ async def test_clients_are_told_apart_once_there_are_two(theatre: Theatre) -> No
     second.client = "user-1"
     theatre.submit().client = "user-2"
     theatre.dispatcher.dispatch()
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+    async with aclosing(theatre.feed.frames()) as frames:
         await anext(frames)
         theatre.step(first.row_id, begun=(first.row_id,))
         _, tick = parsed(await anext(frames))
@@ -116,33 +116,33 @@ async def test_clients_are_told_apart_once_there_are_two(theatre: Theatre) -> No
 async def test_answers_are_told_once_and_to_newcomers_again(theatre: Theatre) -> None:
     one = theatre.submit(predicted=3.0)
     theatre.dispatcher.dispatch()
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+    async with aclosing(theatre.feed.frames()) as frames:
         await anext(frames)
         theatre.step(one.row_id, begun=(one.row_id,))
         theatre.step(one.row_id, end=FinishReason.STOP)
         ended = [2.0, 4, 2, 3, 0.75, 1.0, 2.0, None]
         assert parsed(await anext(frames))[1]["ended"] == [ended]
         assert parsed(await anext(frames))[1]["ended"] == []
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+    async with aclosing(theatre.feed.frames()) as frames:
         assert parsed(await anext(frames))[1]["ended"] == [ended]
 
 
 async def test_first_tokens_are_told_when_they_come(theatre: Theatre) -> None:
     one = theatre.submit()
     theatre.dispatcher.dispatch()
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+    async with aclosing(theatre.feed.frames()) as frames:
         await anext(frames)
         theatre.step(one.row_id, begun=(one.row_id,))
         tick = parsed(await anext(frames))[1]
         assert (tick["first_tokens"], tick["ended"]) == ([[1.0, 1.0]], [])
         theatre.step(one.row_id)
         assert parsed(await anext(frames))[1]["first_tokens"] == []
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+    async with aclosing(theatre.feed.frames()) as frames:
         assert parsed(await anext(frames))[1]["first_tokens"] == [[1.0, 1.0]]
 
 
 async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre: Theatre) -> None:
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as slow, aclosing(theatre.feed.frames()) as quick:
+    async with aclosing(theatre.feed.frames()) as slow, aclosing(theatre.feed.frames()) as quick:
         await anext(slow), await anext(quick)
         for _ in range(5):
             theatre.submit()
@@ -193,20 +193,20 @@ async def test_snapshots_are_made_only_while_somebody_looks(theatre: Theatre) ->
 async def test_a_fault_of_the_feed_ends_it_and_reaches_nobody_else(
     theatre: Theatre, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+    async with aclosing(theatre.feed.frames()) as frames:
         await anext(frames)
         theatre.feed.receive(ExecutorDied(99, "of which nobody has heard"))
         with pytest.raises(StopAsyncIteration):
             await anext(frames)
     assert "the dashboard lost track" in caplog.text
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+    async with aclosing(theatre.feed.frames()) as frames:
         assert [parsed(await anext(frames))[0] for _ in range(2)] == ["hello", "tick"]
 
 
 async def test_an_executor_that_died_leaves_no_row(theatre: Theatre) -> None:
     one = theatre.submit()
     theatre.dispatcher.dispatch()
-    async with asyncio.timeout(20), aclosing(theatre.feed.frames()) as frames:
+    async with aclosing(theatre.feed.frames()) as frames:
         await anext(frames)
         theatre.step(one.row_id, begun=(one.row_id,))
         theatre.receive(ExecutorDied(0, "fire"))
@@ -225,7 +225,7 @@ async def test_only_so_many_may_look(theatre: Theatre) -> None:
 
 
 async def test_it_is_served_as_events_until_the_reader_leaves(theatre: Theatre) -> None:
-    async with asyncio.timeout(20), live_server(feed=theatre.feed) as live:
+    async with live_server(feed=theatre.feed) as live:
         async with live.session.get(live.url + "/dashboard/events") as response:
             assert response.headers["Content-Type"].startswith("text/event-stream")
             lines = [await response.content.readuntil(b"\n\n") for _ in range(2)]
@@ -235,13 +235,12 @@ async def test_it_is_served_as_events_until_the_reader_leaves(theatre: Theatre) 
 
 
 async def test_a_server_that_goes_does_not_wait_for_viewers(theatre: Theatre) -> None:
-    async with asyncio.timeout(20):
-        async with live_server(feed=theatre.feed) as live:
-            response = await live.session.get(live.url + "/dashboard/events")
-            await response.content.readuntil(b"\n\n")
-            theatre.feed.close()
-            assert (await response.read()).count(b"event: hello") == 0
-            assert (await live.get("/dashboard/events")).status == 503
+    async with live_server(feed=theatre.feed) as live:
+        response = await live.session.get(live.url + "/dashboard/events")
+        await response.content.readuntil(b"\n\n")
+        theatre.feed.close()
+        assert (await response.read()).count(b"event: hello") == 0
+        assert (await live.get("/dashboard/events")).status == 503
 
 
 async def test_a_server_without_a_feed_has_none(live: Live) -> None:

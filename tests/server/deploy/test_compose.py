@@ -102,7 +102,6 @@ def proxy(tmp_path: Path, live: Live) -> Iterator[Path]:
 async def test_tokens_pass_through_nginx_as_they_come(live: Live, proxy: Path) -> None:
     live.dispatcher.pause = 3
     async with (
-        asyncio.timeout(60),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(proxy))) as session,
         session.post("http://localhost/v1/chat/completions", json=chat_body(stream=True)) as response,
     ):
@@ -178,9 +177,8 @@ async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
 async def test_prometheus_scrapes_a_server_and_understands_every_expression_of_the_dashboard(
     prometheus: Prometheus,
 ) -> None:
-    async with asyncio.timeout(120):
-        while not (await prometheus.ask("query", query='up{job="lengthwise"} == 1'))["result"]:
-            await asyncio.sleep(0.05)
+    while not (await prometheus.ask("query", query='up{job="lengthwise"} == 1'))["result"]:
+        await asyncio.sleep(0.05)
     assert (await prometheus.ask("query", query="lengthwise:info"))["result"]
     (group,) = (await prometheus.ask("rules"))["groups"]
     assert all(rule["health"] in ("ok", "unknown") for rule in group["rules"]) and len(group["rules"]) > 6

@@ -156,6 +156,5 @@ async def _serve(app: web.Application, stack: AsyncExitStack) -> str:
 
 async def until(condition: Any) -> None:
     """Wait until something is so; the event loop goes on meanwhile."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0)
+    while not condition():
+        await asyncio.sleep(0)

@@ -36,9 +36,8 @@ async def read(session: aiohttp.ClientSession, url: str) -> Any:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():
-            await asyncio.sleep(0.02)
+    while not await condition():
+        await asyncio.sleep(0.02)
 
 
 async def under_way(session: aiohttp.ClientSession, server: Process) -> int:

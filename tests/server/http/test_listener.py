@@ -51,8 +51,7 @@ async def test_half_a_header_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
         for sent in (b"", b"GET /health/live HTTP/1.1\r\nHo", LIVE + LIVE[:9]):
             async with live.connect() as (reader, writer):
                 writer.write(sent)
-                async with asyncio.timeout(20):
-                    answer = await reader.read()
+                answer = await reader.read()
                 assert answer.count(b"HTTP/1.1 200 ") == sent.count(LIVE)
 
 
@@ -78,7 +77,7 @@ async def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
         live.dispatcher.script = huge
         async with live.connect() as (_, writer):
             writer.write(raw_post(CHAT, chat_body(stream=stream)))
-            await asyncio.wait_for(lost.wait(), 20)
+            await lost.wait()
         assert live.dispatcher.table.requests_running == 0
 
 

@@ -178,7 +178,7 @@ async def test_with_the_only_executor_standing_still_all_get_one_error_and_readi
         made.watched.set()
         assert await ended == ["executor_failed"] * 3
         assert await ready(live) == (503, "no_executor")
-        await asyncio.wait_for(made.dispatcher.death(), 20)
+        await made.dispatcher.death()
         status, reply = await live.post("/v1/chat/completions", chat_body())
         assert (status, reply["error"]["code"]) == (503, "executor_failed")
 

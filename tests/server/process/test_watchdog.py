@@ -164,7 +164,7 @@ async def test_signs_of_life_are_counted_anew_after_each() -> None:
 
 async def test_one_that_is_stopped_ends_nothing_and_does_not_wait_for_its_next_look() -> None:
     ended = threading.Event()
-    async with asyncio.timeout(20), watch_loop(ended.set, limit=60.0, interval=30.0):
+    async with watch_loop(ended.set, limit=60.0, interval=30.0):
         pass
     assert not ended.is_set()
 
@@ -232,10 +232,10 @@ async def test_the_watchdog_hears_that_all_is_well_only_while_it_is(manager: soc
         return well
 
     async with background(feed_watchdog(notifier, healthy), "watchdog"):
-        await asyncio.wait_for(asked.wait(), 20)
+        await asked.wait()
         assert set(heard(manager)) == {"WATCHDOG=1"}
         well = False
         for _ in range(3):
             asked.clear()
-            await asyncio.wait_for(asked.wait(), 20)
+            await asked.wait()
         assert heard(manager) in ([], ["WATCHDOG=1"])
