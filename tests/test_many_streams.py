@@ -18,7 +18,9 @@ BODY = chat_body(max_tokens=12, ignore_eos=True, temperature=0, stream=True, str
 
 @pytest.fixture(scope="module")
 def url(tiny_folder: Path) -> Iterator[str]:
-    with serve_here(tiny_folder, "--max-num-seqs", "16", "--dtype", "float32", "--sse-keep-alive-interval", "0.02") as url:
+    with serve_here(
+        tiny_folder, "--max-num-seqs", "16", "--dtype", "float32", "--sse-keep-alive-interval", "0.02"
+    ) as url:
         yield url
 
 

@@ -88,12 +88,12 @@ LOOSE = frozenset({"estimate", "createMessage", "countMessageTokens", "createRes
 and those of responses."""
 
 QUICK = {
-    "createChatCompletion": 120,
-    "createResponse": 120,
-    "createEmbedding": 60,
-    "createCompletion": 150,
-    "tokenize": 200,
-    "detokenize": 250,
+    "createChatCompletion": 60,
+    "createResponse": 60,
+    "createEmbedding": 40,
+    "createCompletion": 80,
+    "tokenize": 80,
+    "detokenize": 100,
 }
 """Requests to the operations that have a body, the same each time."""
 

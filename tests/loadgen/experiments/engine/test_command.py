@@ -112,6 +112,8 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(
 
     monkeypatch.setattr(GpuParts, "step", fail)
     monkeypatch.setattr(gpu, "measure_host", dict)
+    for part in ("parity", "rounding", "graphs", "attention", "prefill", "generate"):
+        monkeypatch.setattr(GpuParts, part, lambda *_: {})
     code, found = run(tmp_path / "gpu.json")
     assert code == 1 and found["step 1"] == {"failed": "OutOfMemoryError: CUDA out of memory"}
     assert "failed OutOfMemoryError" in capsys.readouterr().out and found["copies"]["out_ms"]
