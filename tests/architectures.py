@@ -1,7 +1,5 @@
 """Tiny checkpoints of other architectures than llama, with random weights and no tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

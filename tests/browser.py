@@ -1,7 +1,5 @@
 """A browser without a window: Chromium, driven over its debugging protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import itertools

@@ -1,7 +1,5 @@
 """Certificates for 127.0.0.1, made with the openssl program."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

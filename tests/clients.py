@@ -1,7 +1,5 @@
 """Calls of the official client to a live server besides the API that it is made for."""
 
-from __future__ import annotations
-
 from openai import AsyncOpenAI
 
 

@@ -1,7 +1,5 @@
 """A whole server on a free loopback port: a process as a user would start it, or a thread of this one."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -3,8 +3,6 @@
 Only the choice of a token, where it is not greedy, is the engine's: it is called on the reference's logits.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

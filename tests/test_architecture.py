@@ -1,8 +1,6 @@
 """The house rules that a program can check: which way imports run and what they cost, and that every test file tests
 something."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A batch on a real server that is killed again and again: each line is answered once, whatever was lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

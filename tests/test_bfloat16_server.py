@@ -1,7 +1,5 @@
 """A live server in bfloat16: an answer may depend on its neighbours there; what is promised all the same is checked."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import json

@@ -1,7 +1,5 @@
 """The dashboard in a real browser, in front of a real server: what it shows, how it looks, how it is used."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

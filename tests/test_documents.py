@@ -1,7 +1,5 @@
 """Links of the documents lead to files of the repository, and docs/strategies.md has every strategy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch

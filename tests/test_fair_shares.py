@@ -1,7 +1,5 @@
 """Shares of service over HTTP: a real server and two keys, one of which asks for ten times as much."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Grammars that ended the process, filled its memory, or stopped its other answers, sent to a server that has to live
 through them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator
 from io import BytesIO

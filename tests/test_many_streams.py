@@ -1,7 +1,5 @@
 """Many streams at once from a live server with few slots: most wait, and their client trims what arrives."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

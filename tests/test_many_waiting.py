@@ -1,7 +1,5 @@
 """Ten thousand requests that wait in a whole service: whatever it is asked then, no callback of its loop takes long."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import socket

@@ -1,7 +1,5 @@
 """That a package of somebody else with the name of one of this program's is named, and is never run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

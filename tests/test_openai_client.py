@@ -2,8 +2,6 @@
 and consistency are what is checked.
 """
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 from typing import Any

@@ -2,8 +2,6 @@
 what the document says, and none is a failure of the server.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A server that predicts lengths, started as a user would start it: its predictor may die, and never outlives it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

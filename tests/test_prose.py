@@ -1,7 +1,5 @@
 """Docstrings and comments use the field's words, and stay few; both ceilings only fall."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

@@ -1,8 +1,6 @@
 """Commands of README, index and tutorials do what they are there for: each is run as printed, or stands below with why
 it is not. Those of all other documents have flags that exist."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

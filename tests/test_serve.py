@@ -1,7 +1,5 @@
 """The server as a user starts it, read over a raw socket: what is on the wire is well-formed and whole."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """That what is installed, what was tested and what is in the tree agree."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """The site of the documents has every page, and its builder finds no fault."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

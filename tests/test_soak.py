@@ -1,7 +1,5 @@
 """Many requests, every tenth of them cancelled: the server's memory does not grow with what it has served."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

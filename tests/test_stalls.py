@@ -1,7 +1,5 @@
 """Bodies that the API allows, sent to a whole service: none of them holds the event loop, and with it every stream."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import logging

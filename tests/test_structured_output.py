@@ -2,8 +2,6 @@
 rather say, what comes out matches.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Threads of a whole service: what it started is gone when it ends, whatever was under way."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

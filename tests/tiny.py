@@ -1,7 +1,5 @@
 """A tiny random model with a byte-level tokenizer, written to a folder: a real checkpoint that takes milliseconds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """A server with two executors, thirty calls to it all at once, and what must be true of it afterwards."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

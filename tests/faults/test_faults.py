@@ -3,8 +3,6 @@
 A few of the places by default; with LENGTHWISE_TEST_FAULTS=K every K-th, as `make test-faults` does with 1.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterator, Sequence

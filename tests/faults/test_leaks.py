@@ -3,8 +3,6 @@
 Many more of both with LENGTHWISE_TEST_FAULTS set, as `make test-faults` does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

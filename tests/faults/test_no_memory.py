@@ -3,8 +3,6 @@
 With LENGTHWISE_TEST_FAULTS set only, as `make test-faults` does: the process gives its device a quarter of a minute.
 """
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server on the loopback interface that answers with exactly the bytes a test tells it, and a clock that it sets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """Short figures, tables in narrow windows, and how this program starts itself."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

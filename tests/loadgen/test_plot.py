@@ -1,7 +1,5 @@
 """Plots are static SVG that shows every name and figure, says what it shows, and takes its colours from the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element

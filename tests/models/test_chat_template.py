@@ -1,7 +1,5 @@
 """Messages through the chat template: no user can forge a turn, and what a template refuses is said."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

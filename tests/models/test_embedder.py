@@ -1,7 +1,5 @@
 """The sentence embedder: its rules on a tiny random one, and the real one where it is cached."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

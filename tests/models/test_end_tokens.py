@@ -1,7 +1,5 @@
 """End tokens that only the tokenizer or its chat template knows, and texts with tokens that the network lacks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A file is replaced whole or not at all, and a place that cannot be written is refused before anything is done."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

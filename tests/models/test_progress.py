@@ -1,7 +1,5 @@
 """Progress without a terminal is a few lines; on one, bars that are drawn no oftener than twice a second."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Text to token ids and back: no half characters, no lost ones, and no turn that a user can forge."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

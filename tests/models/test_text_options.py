@@ -1,7 +1,5 @@
 """The options of Text for /tokenize and for a chat's template variables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

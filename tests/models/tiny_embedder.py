@@ -1,7 +1,5 @@
 """A sentence embedder in miniature, written to a folder: 16 dimensions, and its words are letters."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer

@@ -1,7 +1,5 @@
 """A llama of two layers in a GGUF file, written with llama.cpp's own writer, and the weights that it must become."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Journal entries in miniature."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from scheduler.journal.file import RequestEntry

@@ -1,7 +1,5 @@
 """A scheduler's surroundings in miniature: a clock that a test moves, executors that a test plays, short requests."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

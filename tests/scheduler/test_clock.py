@@ -1,7 +1,5 @@
 """The machine's own time."""
 
-from __future__ import annotations
-
 import asyncio
 
 from scheduler.clock import MonotonicClock

@@ -1,7 +1,5 @@
 """Operations that decisions take while thousands wait: function calls are counted, since a test's time tells little."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The loop that decides, on a clock and executors that the test plays."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

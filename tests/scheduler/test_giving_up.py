@@ -1,7 +1,5 @@
 """Executors that stand still: given up like dead ones, and what they say afterwards counts for nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The book on what executors have to do: kept by a dispatcher over sliced batches, with estimates that are wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

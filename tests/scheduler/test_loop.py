@@ -1,7 +1,5 @@
 """The dispatcher's coroutine, and hundreds of requests through it with everything happening that can happen."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

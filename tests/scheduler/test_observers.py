@@ -1,7 +1,5 @@
 """Who wants to know how requests and plans end is told, once each; and what a request is submitted with."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.messages import ExecutorDied, FinishReason

@@ -1,7 +1,5 @@
 """Strategies from outside the tree: found by file, package and entry point, and held to the rules of the table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

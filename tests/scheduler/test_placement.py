@@ -1,7 +1,5 @@
 """Executors and nodes are ranked by what they have to do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

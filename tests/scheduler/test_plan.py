@@ -1,7 +1,5 @@
 """Figures of a plan when it is over, which observers are told once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Tokens that are still to come of an answer, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The life of a request: which moves are legal, and what is booked."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.messages import FinishReason, RowSpec

@@ -1,7 +1,5 @@
 """Predictions that change while requests wait, in every strategy: nobody is lost, doubled, or brought back."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.assembly import assemble

@@ -1,7 +1,5 @@
 """The table of strategies names parts that exist."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The way of an answer to its reader: in order, whole, joined for slow readers, and ended once."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import chain, pairwise
 

@@ -1,7 +1,5 @@
 """A live server for each test that asks for one, and what predictors are made from."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 

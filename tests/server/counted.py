@@ -1,7 +1,5 @@
 """Metrics with everything behind them that may publish something, real parts on a clock that the test moves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast

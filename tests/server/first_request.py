@@ -3,8 +3,6 @@
 Run as a program, since the tests' own process has imported everything already.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import multiprocessing

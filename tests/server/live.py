@@ -1,7 +1,5 @@
 """A real server on a free port of the loopback interface, and what tests ask of it."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence

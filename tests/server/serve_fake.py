@@ -1,7 +1,5 @@
 """Run as a program: `lengthwise serve` with nothing behind it. The first argument is the model's name."""
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from threading import Event

@@ -1,7 +1,5 @@
 """Ready means warm: what the first request needs is there before it comes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The commands of docs/tutorial-*.md, run as printed where they take seconds, in a clone's folder and outside."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

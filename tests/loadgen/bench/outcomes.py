@@ -1,7 +1,5 @@
 """Outcomes for tests, written by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from loadgen.client.request import CHAT, PreparedRequest, RequestOutcome, Status

@@ -1,7 +1,5 @@
 """`lengthwise bench` as a program: against a live server of ours, and against scripted ones."""
 
-from __future__ import annotations
-
 import json
 import signal
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec

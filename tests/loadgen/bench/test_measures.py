@@ -1,7 +1,5 @@
 """Figures of samples and of outcomes, by hand and against what numpy says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

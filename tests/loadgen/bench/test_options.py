@@ -1,7 +1,5 @@
 """The flags of `lengthwise bench`: their meanings, which are refused, and what they need of the system."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import resource

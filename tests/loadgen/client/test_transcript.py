@@ -1,7 +1,5 @@
 """One streamed answer: its framing, and what its events tell."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Comparisons as if they had been played, with figures that a test chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from loadgen.compare.record import CompareSetting, Comparison, Contestant, LoadPoint, Play

@@ -1,7 +1,5 @@
 """`lengthwise compare` as a program: servers that it starts, servers that it finds and asks, and Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The machine of a comparison, and what of its settings stays hidden."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import replace

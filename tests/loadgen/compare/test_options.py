@@ -1,7 +1,5 @@
 """The flags of `lengthwise compare`, read together."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 

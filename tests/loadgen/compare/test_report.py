@@ -1,7 +1,5 @@
 """The report: well-formed, self-contained, complete in what it names, and silent about what nobody measured."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

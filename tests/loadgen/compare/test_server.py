@@ -1,7 +1,5 @@
 """Starting and stopping a server, with programs that behave as servers may."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

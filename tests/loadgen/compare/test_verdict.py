@@ -1,7 +1,5 @@
 """Verdicts on differences: directions, edges, lost requests, and how often chance alone would do it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The open loop: what is sent when, whatever becomes of it. Requests are played to a function, not a server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

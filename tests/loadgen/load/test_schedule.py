@@ -1,7 +1,5 @@
 """When requests are sent, and as which bodies."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

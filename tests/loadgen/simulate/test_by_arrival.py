@@ -1,7 +1,5 @@
 """What the scheduler tells of its order against the order of arrival, beside both orders simulated on one load."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from math import inf

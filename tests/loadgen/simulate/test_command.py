@@ -1,7 +1,5 @@
 """`lengthwise simulate` from its flags to the table and the file."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

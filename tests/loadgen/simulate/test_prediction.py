@@ -1,7 +1,5 @@
 """Predictions for a simulated scheduler: as exact as was asked for, the same each time."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables of simulations, and `simulate --sweep`: which values are played, and what table, CSV and page hold of them."""
 
-from __future__ import annotations
-
 import csv
 import io
 from functools import partial

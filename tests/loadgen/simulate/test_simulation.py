@@ -1,7 +1,5 @@
 """The real dispatcher on a virtual clock: every strategy serves every request, in times that can be worked out."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Flags as the command line has them."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

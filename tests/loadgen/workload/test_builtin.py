@@ -1,7 +1,5 @@
 """The workload that needs no files: eight tasks on the standard library's own prose and functions."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Traces become arrivals and lengths, and what is wrong with a file is told with its line."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The requests of a workload: random tokens, traces, mixes, conversations, and flags that are refused."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

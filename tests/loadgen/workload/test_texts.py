@@ -1,7 +1,5 @@
 """Workloads of text from files: jsonl and sharegpt."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

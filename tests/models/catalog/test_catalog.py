@@ -1,7 +1,5 @@
 """Names and what they resolve to; what may go wrong while a packaged model is fetched."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

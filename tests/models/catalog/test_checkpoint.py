@@ -1,7 +1,5 @@
 """Folders that can be served, and why others are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The cache folder: whole or absent, whatever happens while an entry is built."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """GGUF files: what becomes of their weights and tokenizers, and which are refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

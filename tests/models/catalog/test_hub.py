@@ -1,7 +1,5 @@
 """Hub ids: their form, what is asked of the hub, and how its refusals read. No network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wheels: fetched by the real pip, and archives that must not be trusted."""
 
-from __future__ import annotations
-
 import sys
 import zipfile
 from collections.abc import Sequence

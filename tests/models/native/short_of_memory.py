@@ -3,8 +3,6 @@
 python -m tests.models.native.short_of_memory FOLDER WHAT
 """
 
-from __future__ import annotations
-
 import resource
 import sys
 from collections.abc import Callable, Iterator

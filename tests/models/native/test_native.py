@@ -1,7 +1,5 @@
 """The compiled pass: that it computes what transformers does, whatever is computed beside it, in each of its builds."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

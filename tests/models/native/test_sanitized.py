@@ -1,7 +1,5 @@
 """The compiled pass under the compiler's sanitizers: `make test-native`, some two minutes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tomllib

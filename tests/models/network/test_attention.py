@@ -1,7 +1,5 @@
 """Attention against a plain loop in float64, for every way in which rows, groups and masks can be."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """This server's own forward pass: which networks run on it, that it computes what transformers does, and how."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import shutil

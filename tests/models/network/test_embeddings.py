@@ -1,7 +1,5 @@
 """Token embeddings: those of a folder are those of the network that is loaded from it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

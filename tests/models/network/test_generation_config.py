@@ -1,7 +1,5 @@
 """Defaults for what requests leave out: a model's own, an operator's, and which are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

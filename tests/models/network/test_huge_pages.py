@@ -1,7 +1,5 @@
 """Which memory is moved into huge pages, and that nothing depends on it."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The likeliest tokens' logits against sums in float64."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Checkpoints that may be loaded, the networks made of them, and how these compute."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

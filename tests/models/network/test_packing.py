@@ -1,7 +1,5 @@
 """Layers for inference compute what plain ones do, as closely as their weights are kept, where there are kernels."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """The proxy on an encoder of 16 dimensions: what it reads, that it learns, and that it comes back from disk."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

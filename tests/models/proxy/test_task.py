@@ -1,7 +1,5 @@
 """Targets of the proxy's tasks, and the meaning of their outputs, by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Requests of one `prompt_cache_key` go where the last of them ran, if there is room, and wait for no executor."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.messages import ExecutorHealth, FinishReason

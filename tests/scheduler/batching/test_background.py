@@ -1,7 +1,5 @@
 """Background rows beside others: the bound by hand, the dispatcher's part in it, and what it costs the others."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Batches that wait: their numbers, and which is served first."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

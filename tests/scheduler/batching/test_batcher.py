@@ -1,7 +1,5 @@
 """Which requests are sent together: in numbers first, then the bounds that no choice may break."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Algorithm 1: against every way to part the rows, and in numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

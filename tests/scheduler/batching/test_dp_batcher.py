@@ -1,7 +1,5 @@
 """Batches of a slice each, arranged at intervals: what is arranged, in which order it goes out, and when again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

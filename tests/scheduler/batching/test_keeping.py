@@ -1,7 +1,5 @@
 """K and V of rows that are handed back: whose are kept, and what that changes for those who decide."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Does it fit, in numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from scheduler.batching.memory import MEMORIES, find_peak, predicted_length

@@ -1,7 +1,5 @@
 """Who makes way for whom: the rule by hand, the dispatcher's part in it; nothing is lost and nothing thrashes."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests dealt in turn to executors that serve a queue of their own."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.messages import Cause

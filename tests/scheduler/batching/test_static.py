@@ -1,7 +1,5 @@
 """Batches that nobody joins: how large, when, and how their answers return."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.messages import Cause, ExecutorDied, FinishReason, RowUpdate

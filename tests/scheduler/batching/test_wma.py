@@ -1,7 +1,5 @@
 """Wasted memory accesses: the paper's equations by hand, and the short way to them against the long one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

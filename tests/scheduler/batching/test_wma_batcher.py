@@ -1,7 +1,5 @@
 """Batches arranged on arrival: who joins whom, which batch goes first, and what happens when one is too large."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Wasted memory accesses as the paper's equations have them: row by row (Magnus, section III-C)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from scheduler.batching.wma import BatchLengths, batch_lengths

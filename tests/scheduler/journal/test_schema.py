@@ -1,7 +1,5 @@
 """Journals of an earlier version: they are taken over with all their rows, and read as they are."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The journal's thread and its file: what can be kept is kept, and nothing that goes wrong reaches the caller."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

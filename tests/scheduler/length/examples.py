@@ -1,7 +1,5 @@
 """Training sets in miniature."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

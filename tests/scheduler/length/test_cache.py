@@ -1,7 +1,5 @@
 """The length cache by hand: what counts as near, what is forgotten, and what is counted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

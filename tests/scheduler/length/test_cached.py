@@ -1,7 +1,5 @@
 """A predictor with the cache before it: who is asked, and what is learnt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Kaplan and Meier's estimate by hand and against the textbook's product, and what becomes of answers that were cut."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from statistics import median_low
 

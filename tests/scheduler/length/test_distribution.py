@@ -1,7 +1,5 @@
 """The rest of an answer of which a part is there, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Compression of embeddings against numbers worked out by hand (Magnus, section III-B)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The forest: its means are scikit-learn's, its distributions agree with its means, and it learns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A forest's file: it grows again as it was, and what is no such file, or a damaged one, is refused with a remedy."""
 
-from __future__ import annotations
-
 import zipfile
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The fallback: the median of an instruction's latest answers, else of all, else nothing."""
 
-from __future__ import annotations
-
 from statistics import median_low
 
 import pytest

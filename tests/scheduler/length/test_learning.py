@@ -1,7 +1,5 @@
 """Learning while serving: the paper's rule by hand, and the loop on a virtual clock."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress

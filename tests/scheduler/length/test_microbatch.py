@@ -1,7 +1,5 @@
 """The asynchronous front with a predictor that a test plays: batches, the time limit, the fallback, their counts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress

@@ -1,8 +1,6 @@
 """The forest that learns while serving: how soon it answers, how well its intervals cover, and what it does when it
 fails."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """The oracle, and that nobody else looks at what it knows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Features of a request by the served model's own embeddings: compressed means, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Lengths by the tokens of prompts: what counts of a prompt, what is learned of it, and what nobody can learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """The bilinear serving-time model: its closed form, its fit, and that no estimate is below zero."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import astuple, replace
 

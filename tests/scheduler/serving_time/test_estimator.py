@@ -1,7 +1,5 @@
 """The table of estimators, and Magnus's rule of what to learn from."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from engine.measure.timing import SliceTiming

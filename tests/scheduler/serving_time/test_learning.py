@@ -1,7 +1,5 @@
 """When serving times are learnt, from what, and what comes of it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 

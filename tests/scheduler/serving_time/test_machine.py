@@ -1,7 +1,5 @@
 """The times of steps, learned while serving: from a few steps, from noisy ones, on a machine that changes."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable, Iterator

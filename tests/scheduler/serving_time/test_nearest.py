@@ -1,7 +1,5 @@
 """Nearest-neighbour serving times: the regression by hand, and what the profile's word counts."""
 
-from __future__ import annotations
-
 from math import e, exp, log
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The machines of the papers take the times that their texts print."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.simulated.machine import Machine

@@ -1,7 +1,5 @@
 """Profiles on disk: the way there and back, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Timings that the reports of an executor's steps give."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from engine.messages import BatchShape, FinishReason, RowUpdate, StepReport, StepStats

@@ -1,7 +1,5 @@
 """Whatever JSON comes, the answer is an answer or says what is wrong; the server never fails."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack
 from typing import Any

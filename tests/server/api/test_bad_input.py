@@ -1,7 +1,5 @@
 """Bad input is answered in OpenAI's shape, and no other request notices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import orjson

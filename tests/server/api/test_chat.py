@@ -1,7 +1,5 @@
 """POST /v1/chat/completions, whole and streamed."""
 
-from __future__ import annotations
-
 from server.api.output.reply import FINGERPRINT
 from tests.server.fakes import ANSWER, FakeText
 from tests.server.live import Live, live_server, text_of

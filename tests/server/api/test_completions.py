@@ -1,7 +1,5 @@
 """POST /v1/completions, whole and streamed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.server.fakes import ANSWER, END

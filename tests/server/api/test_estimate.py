@@ -1,7 +1,5 @@
 """Estimates of calls: before they are made, in answers, in headers; and only for clients that ask."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any

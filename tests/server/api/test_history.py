@@ -1,7 +1,5 @@
 """What a client sends back of earlier turns is data: whatever wrote it, the conversation goes on."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules that hold at every endpoint: paths, methods, limits, ids, headers, health."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import logging

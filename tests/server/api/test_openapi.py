@@ -1,7 +1,5 @@
 """The OpenAPI document: it is what the types say, it tells all there is, and it is served."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

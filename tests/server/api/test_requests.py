@@ -1,7 +1,5 @@
 """GET /v1/requests, GET /v1/requests/{id}, POST /v1/requests/{id}/cancel, over loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator

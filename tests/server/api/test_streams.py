@@ -1,7 +1,5 @@
 """Streams over raw sockets: framing, keep-alives, failures, and clients that leave or stand still."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """POST /tokenize and /detokenize, over loopback."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.server.fakes import END, UNKNOWN, FakeText

@@ -1,7 +1,5 @@
 """A stream read by the rule of `vllm bench serve`, which trims what arrives before it looks for the ends of events."""
 
-from __future__ import annotations
-
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches and the folder of their files, without HTTP: what breaks them off, when, and what is counted."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import itertools

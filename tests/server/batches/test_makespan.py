@@ -1,7 +1,5 @@
 """How long the lines of a batch take on a machine by themselves, in virtual time: no longer than any other way."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

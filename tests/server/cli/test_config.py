@@ -1,7 +1,5 @@
 """Where settings come from, which source wins, and what is said about wrong ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The program's commands, flags and exit codes, in a wheel without experiments too."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

@@ -1,7 +1,5 @@
 """What users may get wrong: a wrong use of a command ends with 2, and what cannot be done is told in one line."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

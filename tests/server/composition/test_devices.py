@@ -1,7 +1,5 @@
 """The settings of devices, on machines with and without GPUs, and the number of sequences at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

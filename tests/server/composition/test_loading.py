@@ -1,7 +1,5 @@
 """Settings that are refused before a model is loaded, executors as they are built, and where things are kept."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

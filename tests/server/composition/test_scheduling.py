@@ -1,7 +1,5 @@
 """Flags of `lengthwise serve` that reach parts of a strategy, and prices of steps that a server keeps in its cache."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The number of sequences at a time: measured once on a quiet machine, and again where something speaks against it."""
 
-from __future__ import annotations
-
 import json
 import logging
 from datetime import datetime

@@ -1,7 +1,5 @@
 """A whole server on a virtual device: every reply says that its text is filler, and counts are what was asked for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The chat page in a browser, before a server whose answers the tests play."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 

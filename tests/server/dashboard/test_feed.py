@@ -1,7 +1,5 @@
 """The feed of the dashboard: what it tells, to whom, and that it costs nothing and disturbs nobody."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack, aclosing
 from typing import Any

@@ -1,8 +1,6 @@
 """The compose file and what stands around the server there: each configuration is checked by its own program, and
 nginx and Prometheus are run before a live server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

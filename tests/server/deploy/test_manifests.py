@@ -1,7 +1,5 @@
 """The manifests for Kubernetes and Docker, checked without either."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Two nodes behind Ray Serve, started as a user would: `make test-ray` installs ray and runs this."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A backend that a test holds in its hand, and a gateway before it; both on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -5,8 +5,6 @@ It speaks HTTP/1.1 by hand, so that a measurement of what stands before it is no
     python -m tests.server.gateway.fake_backend --slots 4 --step-ms 5
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import ctypes

@@ -9,8 +9,6 @@ answer's length, which is lognormal by kind. So who reads words can predict leng
 and nobody can know them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

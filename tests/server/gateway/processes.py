@@ -1,7 +1,5 @@
 """A gateway and cheap backends as processes of their own, started as a user would start them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An answer begins with the first event that brings something; until then its call may wait at the backend."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Several backends of which one is at fault: its calls go to another, and it is tried again by one call."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

@@ -1,7 +1,5 @@
 """A gateway before backends: bytes unchanged, calls in turn, and none lost of which no byte was sent."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 

@@ -1,7 +1,5 @@
 """What a gateway reads of bodies, and whole answers that are made of streams."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A gateway and backends as processes: what is left of calls that were aborted, and of those that met a kill."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

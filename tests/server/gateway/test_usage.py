@@ -1,7 +1,5 @@
 """Token counts of answers, and bounds of what is made of a backend's bytes."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

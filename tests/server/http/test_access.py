@@ -1,7 +1,5 @@
 """Keys: which routes want one, what else opens them, that nothing shows them, and the quota of each."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import logging

@@ -1,7 +1,5 @@
 """Who may call: names under which a server answers, and pages of other origins."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """Connections over raw sockets: too many, too slow, unread, encrypted, and through a file."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """Calls that are refused, one after another as fast as can be: neighbours that run get on with their answers."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

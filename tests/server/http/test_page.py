@@ -1,7 +1,5 @@
 """The page at / and its files: who gets them, and that nothing in them comes from elsewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

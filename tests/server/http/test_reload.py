@@ -1,7 +1,5 @@
 """SIGHUP takes keys and certificates anew, and leaves those that serve where the new ones are of no use."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """The predictor's process without a network: what it answers to can be foreseen, and it starts at once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

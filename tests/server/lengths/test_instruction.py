@@ -1,7 +1,5 @@
 """The split of a conversation into instruction and user input."""
 
-from __future__ import annotations
-
 import pytest
 
 from server.lengths.instruction import InstructionSplit, SplitPrompt, split_by, split_messages, split_text

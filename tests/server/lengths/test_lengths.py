@@ -1,7 +1,5 @@
 """Lengths in a server: what is asked about and reaches the dispatcher, estimates that come late, and records."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

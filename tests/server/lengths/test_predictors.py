@@ -1,7 +1,5 @@
 """The length predictor put together: flags, a light process, a journal, learning, and how all of it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The predictor's process: what its worker answers, and a real process that is asked, taught, killed and closed."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """SSJF's proxy from `lengthwise train` to the process that predicts with it, on a tiny model and a tiny encoder."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from functools import partial

@@ -1,7 +1,5 @@
 """The gauges of /metrics, read when they are asked for; the loop's lag, and the log's line that tells what runs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

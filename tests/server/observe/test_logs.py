@@ -1,7 +1,5 @@
 """How log lines look: for people, for programs, and in systemd's journal."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

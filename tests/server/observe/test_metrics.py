@@ -1,7 +1,5 @@
 """Metrics of requests whose numbers are known, and that a scraper finds them on a live server."""
 
-from __future__ import annotations
-
 import urllib.request
 
 import numpy as np

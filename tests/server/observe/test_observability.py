@@ -1,7 +1,5 @@
 """That what is written about metrics, and the Grafana file that draws them, agree with what /metrics tells."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Spans of calls, as a collector gets them."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Coroutine

@@ -1,7 +1,5 @@
 """Work in the background that fails: what relies on it ends, the process with it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import subprocess

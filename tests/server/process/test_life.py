@@ -1,7 +1,5 @@
 """The life of the process: the port, the ready lines, signals, pauses, draining, exit codes."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import gc

@@ -1,7 +1,5 @@
 """The environment that libraries read as they are imported."""
 
-from __future__ import annotations
-
 from server.process.setup import tune_libraries
 
 

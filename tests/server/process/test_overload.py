@@ -1,7 +1,5 @@
 """Refusals under overload, and their answers: over HTTP, with a queue that the test fills."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Mapping

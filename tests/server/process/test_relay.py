@@ -1,7 +1,5 @@
 """Reports come to whoever listens, on the event loop, and trouble nobody when no one does."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

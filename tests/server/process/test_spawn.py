@@ -1,7 +1,5 @@
 """Processes beside the server's."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Executors that stand still or die under a real dispatcher, real threads, real HTTP: who is told what, how often."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator

@@ -1,7 +1,5 @@
 """What watches over a server: its service manager, and who looks for loops and executors that stand still."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

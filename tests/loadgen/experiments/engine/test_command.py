@@ -1,7 +1,5 @@
 """`lengthwise bench engine`, `bench gpu` and `bench quality` from their flags to tables and files, on tiny networks."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The engines that are compared, the rows that they are compared on, their rounds, and the floor of a step."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Sequence

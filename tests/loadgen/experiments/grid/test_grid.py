@@ -1,7 +1,5 @@
 """The grid and the arena: cells and loads, figures by hand, and small ones from the flags to tables and a page."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parts of tests of the papers' experiments: a small pool, a stage on it, a point, and a trial by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from engine.simulated.machine import Machine

@@ -1,7 +1,5 @@
 """The result files in docs/research/papers are what the program computes, and papers.md says what they hold."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

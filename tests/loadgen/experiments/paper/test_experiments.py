@@ -1,7 +1,5 @@
 """The points and runs of the papers' experiments, and Magnus's task files and estimator."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@
 that is meant to change them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The requests of the papers' experiments, and how wrong their predictors are."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`lengthwise paper` from its flags to the tables and the file, on a small share of each paper's size."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

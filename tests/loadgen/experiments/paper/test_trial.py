@@ -2,8 +2,6 @@
 where the golden files have no case: figures that are missing, and parts of a set of queries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

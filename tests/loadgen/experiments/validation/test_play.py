@@ -1,7 +1,5 @@
 """Traces on a scripted dispatcher, and the speed of a run by its steps, by hand."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """`lengthwise simulate --validate` on a tiny checkpoint: its load, its plumbing, and how far apart is too far."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Accuracy by hand, the split, and the four strategies of Table II on data whose answer is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Who is judged by which answers, and who wins."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from scheduler.length.evaluation import PredictorContestant, judge

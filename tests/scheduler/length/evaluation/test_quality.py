@@ -1,7 +1,5 @@
 """The figures of SSJF's Table 2, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

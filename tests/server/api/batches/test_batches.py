@@ -1,7 +1,5 @@
 """Files and batches over loopback: what goes in, what comes out, and what a server that ended leaves to the next."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable

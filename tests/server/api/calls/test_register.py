@@ -1,7 +1,5 @@
 """The register by itself: what it remembers, and that it forgets."""
 
-from __future__ import annotations
-
 import pytest
 
 from engine.sampling.params import SamplingParams

@@ -1,7 +1,5 @@
 """The embedder's process without a network: letters are tokens, and an embedding can be foreseen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

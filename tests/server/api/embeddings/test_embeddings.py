@@ -1,7 +1,5 @@
 """/v1/embeddings over loopback, by a process that embeds letters, and by a real one."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import multiprocessing

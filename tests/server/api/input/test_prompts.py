@@ -1,7 +1,5 @@
 """Where prompts are encoded, short ones on the event loop and others in a thread; bodies made to take long to read."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import Executor, Future
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How a body's fields become the parameters of an answer, and requests that bring its length (design 3.1)."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fields that bind the text of an answer, and the complaints about them."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

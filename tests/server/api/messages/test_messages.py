@@ -1,7 +1,5 @@
 """POST /v1/messages, whole and streamed, over loopback."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Iterable
 from functools import partial

@@ -1,7 +1,5 @@
 """Large replies, encoded in a thread, are the replies that small ones are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Looks at many streams, and the progress of a stream that waits, for clients that ask."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The ends of answers, held back until these are recorded."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import Future
 

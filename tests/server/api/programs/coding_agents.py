@@ -1,7 +1,5 @@
 """Agents that write code, as people start them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from types import MappingProxyType

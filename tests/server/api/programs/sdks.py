@@ -1,7 +1,5 @@
 """Agents that people write with SDKs and with Inspect."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,8 +1,6 @@
 """What a program sends at its defaults, turn for turn: fields, types and the order of turns are those seen in November
 2026, the values are our own. `make docs-clients` runs the programs themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs of others at their defaults: three turns with a tool, and one more of the user's, each answered whole."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Iterable
 from typing import Any

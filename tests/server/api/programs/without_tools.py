@@ -1,7 +1,5 @@
 """Programs that call no tools."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

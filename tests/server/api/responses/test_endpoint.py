@@ -1,7 +1,5 @@
 """POST /v1/responses, whole and streamed, over loopback."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any

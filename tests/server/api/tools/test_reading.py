@@ -1,7 +1,5 @@
 """Text to calls, however the text is cut into pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import orjson

@@ -1,7 +1,5 @@
 """Tools in a chat: what the model is told and may answer, how its calls reach the client; closed schemas."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Any

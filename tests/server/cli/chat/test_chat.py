@@ -1,7 +1,5 @@
 """`lengthwise chat` against a live server: as a program with pipes, and its conversation by itself."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty

@@ -1,7 +1,5 @@
 """A command of the program, by itself and in this process."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import Any

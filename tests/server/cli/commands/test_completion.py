@@ -1,7 +1,5 @@
 """`lengthwise completion`, as the shell itself makes use of it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`lengthwise doctor`: what it finds, and its exit codes."""
 
-from __future__ import annotations
-
 import socket
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`lengthwise journal`: show, export and prune, and their errors."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

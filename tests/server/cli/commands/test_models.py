@@ -1,7 +1,5 @@
 """`lengthwise models`: what it prints where, what it deletes, and its exit codes."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`lengthwise profile` on a tiny checkpoint: what it prints, what it keeps, and how it fails."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from itertools import count

@@ -1,7 +1,5 @@
 """`lengthwise run`: as a program, with a tiny model."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

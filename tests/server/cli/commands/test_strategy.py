@@ -1,7 +1,5 @@
 """`lengthwise strategy new`, and what its files are good for."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

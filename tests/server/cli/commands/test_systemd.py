@@ -1,7 +1,5 @@
 """The unit: what systemd's own tools say of it, and what installing it writes and leaves alone."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`lengthwise train` on a tiny model and a tiny embedder: what it reads, prints and keeps, and its errors."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`lengthwise whatif` on a journal of a simulated server, which a replay must find again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
