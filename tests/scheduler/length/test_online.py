@@ -258,8 +258,9 @@ async def test_a_burst_of_a_thousand_holds_the_loop_for_a_batch_at_most_and_all_
     for task in tasks:
         task.cancel()
     assert len(late) >= 1000 - BATCH and all(one and one.source is Source.OWN and one.distribution for one in late)
-    assert sorted(turns)[-2] < 0.02, "all but the turn in which a thousand tasks begin"
-    assert len(waits) == 1000 and max(waits) < 0.02
+    little = 0.15 * sum(turns)  # of the seconds that this machine takes for all of it
+    assert sorted(turns)[-2] < little, "all but the turn in which a thousand tasks begin"
+    assert len(waits) == 1000 and max(waits) < little
 
 
 def test_a_forest_that_is_given_up_at_the_end_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
