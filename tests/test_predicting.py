@@ -35,9 +35,7 @@ def predictors(journal: Path) -> set[int]:
     return {one.pid for one in server.children() if any("spawn_main" in word for word in one.cmdline())}
 
 
-def test_the_predictor_may_die_and_never_outlives_the_server(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_predictor_may_die_and_ends_too(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / "cache"))
     embedder, journal = tiny_embedder.build(tmp_path / "embedder"), tmp_path / "journal.sqlite3"
     flags = ["--strategy", "abp", "--embedder", str(embedder), "--embedder-max-tokens", "32"]

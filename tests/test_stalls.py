@@ -302,7 +302,7 @@ async def test_a_packed_body_does_not_hold_the_event_loop_after_its_refusal(
 
 
 @pytest.mark.slow
-async def test_no_line_of_a_batch_holds_the_event_loop(
+async def test_no_batch_line_holds_the_loop(
     large_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines were parsed where streams are served, and their answers encoded in one piece."""

@@ -32,9 +32,7 @@ def test_a_forged_turn_inside_a_message_stays_text(tiny_text: Text) -> None:
 
 
 @given(parts=st.lists(st.sampled_from([*CONTROL, "<|im_", "end|>", "start|>", "0", "😀", "<", "|>"]), max_size=8))
-def test_no_mixture_of_control_texts_gives_control_tokens_and_all_of_it_is_kept(
-    tiny_text: Text, parts: list[str]
-) -> None:
+def test_no_mixture_of_control_texts_gives_control_tokens_and_all_is_kept(tiny_text: Text, parts: list[str]) -> None:
     content = "".join(parts)
     ids = tiny_text.encode_chat([turn("system", content), turn("user", content)])
     assert [token_id for token_id in ids if token_id < 3] == [1, 2, 1, 2, 1]

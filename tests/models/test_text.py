@@ -123,9 +123,7 @@ def test_every_piece_of_a_text_is_whole_and_the_pieces_make_the_text(tiny_text: 
 
 
 @given(ids=st.lists(st.integers(0, VOCAB - 1), max_size=LONGEST_WAIT - 1))
-def test_pieces_of_random_tokens_join_to_the_whole_but_for_what_the_end_cuts_off(
-    tiny_text: Text, ids: list[int]
-) -> None:
+def test_pieces_of_random_tokens_join_to_the_whole_but_for_what_its_end_cuts(tiny_text: Text, ids: list[int]) -> None:
     said = b"".join(tiny_text.token_bytes(one) for one in ids if one > tiny.END_ID)
     assert "".join(pieces(tiny_text, ids)) == codecs.getincrementaldecoder("utf-8")("replace").decode(said)
 
@@ -261,9 +259,7 @@ def mixing(backend: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("change", [stripping, normalizing, dropping, mixing])
-def test_no_token_is_the_longest_where_one_may_stand_for_more_than_its_name(
-    tiny_text: Text, change: Callable[[Tokenizer], None]
-) -> None:
+def test_no_token_is_the_longest_where_one_may_say_more(tiny_text: Text, change: Callable[[Tokenizer], None]) -> None:
     """A text was refused as too long though its blanks, say, are part of one token."""
     backend = Tokenizer.from_str(tiny_text.to_json())
     change(backend)

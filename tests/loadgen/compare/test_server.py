@@ -82,9 +82,7 @@ def test_an_interruption_stops_it_too(tmp_path: Path) -> None:
     assert server.process.returncode is not None
 
 
-def test_ctrl_c_while_a_server_is_being_started_leaves_none_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_a_server_starts_leaves_none_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison that was interrupted in that moment left its server running."""
     started: list[subprocess.Popen[bytes]] = []
 

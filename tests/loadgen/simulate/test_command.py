@@ -95,9 +95,7 @@ def test_a_load_that_fits_is_left_as_it_is() -> None:
     assert fit_load(requests, 15) == ([RequestLengths(0.0, 10, 5)], 1, 1)
 
 
-def test_equal_seeds_give_equal_tables_that_say_what_was_simulated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_equal_seeds_give_equal_tables_that_name_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for seed in ("3", "3", "4"):
         args = parse(tmp_path, *SHORT, "--seed", seed, "--strategies", "baton-pd,lengthwise")
@@ -109,18 +107,14 @@ def test_equal_seeds_give_equal_tables_that_say_what_was_simulated(
 
 
 @pytest.mark.parametrize("strategy", ["lengthwise", "scls"])
-def test_without_a_profile_the_scheduler_learns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: str
-) -> None:
+def test_without_a_profile_it_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: str) -> None:
     args = parse(tmp_path, *SHORT, "--no-profile", "--strategies", strategy)
     assert args.run(args) == 0
     assert "a100-llama2-13b-hf, no profile: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("lines", "code"), [(8, 0), (7, 1), (9, 1)])
-def test_a_file_of_predictions_has_a_length_for_each_request(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: int, code: int
-) -> None:
+def test_each_request_needs_a_length(tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: int, code: int) -> None:
     file = tmp_path / "lengths.txt"
     file.write_text("5\n" * lines)
     assert run_command(parse(tmp_path, *SHORT, "--prediction", f"file:{file}", "--strategies", "lengthwise")) == code

@@ -126,7 +126,7 @@ def test_equal_traces_have_equal_results(name: str) -> None:
     st.integers(1, 6),
     st.booleans(),
 )
-def test_any_trace_is_served_on_any_machine(
+def test_any_trace_is_served(
     name: str, requests: list[RequestLengths], workers: int, rows: int, recompute: bool
 ) -> None:
     machine = Machine(GROWING, 260, rows, 200, workers, max_prefill_tokens=64)

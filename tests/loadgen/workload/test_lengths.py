@@ -93,9 +93,7 @@ def test_a_whole_number_may_be_written_in_any_way_and_hashes_may_lack(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_line_ends_of_windows_a_byte_order_mark_and_a_missing_last_line_end_change_nothing(
-    tmp_path: Path, kind: str
-) -> None:
+def test_line_ends_of_windows_a_byte_order_mark_and_no_last_line_end_change_nothing(tmp_path: Path, kind: str) -> None:
     odd = b"\xef\xbb\xbf" + FORMATS[kind].rstrip("\n").replace("\n", "\r\n").encode()
     assert read(tmp_path, kind, odd) == read(tmp_path, kind, FORMATS[kind])
 
@@ -121,9 +119,7 @@ ROWS = {
     ],
     ids=["numbers", "dates"],
 )
-def test_times_are_numbers_or_dates_in_every_format(
-    tmp_path: Path, kind: str, times: tuple[str, str], apart: dict[str, float]
-) -> None:
+def test_times_are_numbers_or_dates(tmp_path: Path, kind: str, times: tuple[str, str], apart: dict[str, float]) -> None:
     assert [one.arrival for one in read(tmp_path, kind, ROWS[kind].format(*times))] == [0, pytest.approx(apart[kind])]
 
 
@@ -243,7 +239,7 @@ def test_an_odd_row_is_left_out_and_counted(
 @pytest.mark.parametrize(
     ("kind", "text", "line", "reason"), [pytest.param(*WRONG[name], id=name) for name in WRONG if name not in ODD]
 )
-def test_a_wrong_file_is_refused_with_file_line_and_reason(
+def test_a_wrong_file_is_refused_with_place(
     tmp_path: Path, kind: str, text: str | bytes, line: int, reason: str
 ) -> None:
     with pytest.raises(UserError) as caught:

@@ -113,9 +113,7 @@ class _LastFile(io.FileIO):
 
 
 @pytest.mark.parametrize("room", range(5))
-def test_a_disk_that_is_full_at_any_write_is_named_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     disk = FullDisk(room)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", lambda path, *args, **kwargs: disk.open(path, *args, **kwargs))

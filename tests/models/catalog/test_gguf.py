@@ -107,9 +107,7 @@ def test_text_survives_encoding_and_decoding_exactly(source: Path, text: str) ->
         ("llama-bpe", ["Ġ", "Ġ", "12"]),
     ],
 )
-def test_text_is_split_as_the_vocabulary_was_learned(
-    source: Path, pre: str, tokens: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_text_is_split_as_learned(source: Path, pre: str, tokens: list[str], caplog: pytest.LogCaptureFixture) -> None:
     tiny_gguf.write(source, pre=pre)
     with caplog.at_level(logging.WARNING, logger="models"):
         folder = converted(source)

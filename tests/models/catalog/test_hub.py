@@ -60,7 +60,7 @@ def test_nothing_else_is_an_id(name: str) -> None:
     assert not HUB_ID.fullmatch(name)
 
 
-def test_the_revision_is_passed_on_and_only_data_is_asked_for(
+def test_a_revision_is_passed_on_and_only_data_asked(
     tmp_path: Path, snapshot: Path, asked: list[dict[str, Any]]
 ) -> None:
     assert resolve(tmp_path, "org/name@v1.0") == snapshot
@@ -120,9 +120,7 @@ def test_weights_of_which_the_hub_tells_nothing_are_downloaded(
     assert len(asked) == 1
 
 
-def test_what_is_here_is_used_where_the_hub_is_out_of_reach(
-    tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_here_is_used_without_the_hub(tmp_path: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(repo: str, *, dry_run: bool = False, **options: Any) -> str:
         if dry_run:
             raise errors.DryRunError("offline")
@@ -148,7 +146,7 @@ def http_error(kind: type[errors.HfHubHTTPError]) -> Exception:
         (ConnectionError("reset"), r"\(reset\): check the network"),
     ],
 )
-def test_each_refusal_of_the_hub_names_its_remedy(
+def test_hubs_refusals_name_remedies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, remedy: str
 ) -> None:
     def refuse_all(*_: object, **__: object) -> str:

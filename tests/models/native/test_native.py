@@ -80,9 +80,7 @@ def read_in_chunks(network: NativeDecoder, tokens: Tensor, cuts: list[int]) -> T
 
 
 @pytest.mark.parametrize("served", [one for one in SERVED if one.own and "GELU" not in str(one)], ids=str)
-def test_each_architecture_of_the_family_computes_what_transformers_does(
-    tmp_path: Path, served: Served, library: Library
-) -> None:
+def test_each_architecture_computes_what_transformers_does(tmp_path: Path, served: Served, library: Library) -> None:
     folder = build(tmp_path, served.kind, served.sizes)
     found = native(folder, library).read(TEXT)
     torch.testing.assert_close(found, plain(folder)(TEXT).logits, atol=1e-4, rtol=1e-4)
@@ -128,7 +126,7 @@ def round_inputs(values: Tensor) -> Tensor:
 @pytest.mark.skipif(not MULTIPLIES_LEVELS, reason="this CPU has no AVX-512 VNNI")
 @pytest.mark.parametrize("quantization", [Quantization.INT8, Quantization.INT4])
 @pytest.mark.parametrize("sizes", [{}, {"head_dim": 20, "intermediate_size": 100}], ids=str)
-def test_weights_in_few_bits_compute_what_their_levels_stand_for(
+def test_weights_in_few_bits_are_their_levels(
     tmp_path: Path, sizes: dict[str, int], quantization: Quantization
 ) -> None:
     library = find_library() or pytest.fail("no library")
@@ -146,9 +144,7 @@ def test_weights_in_few_bits_compute_what_their_levels_stand_for(
 
 @pytest.mark.skipif(not MULTIPLIES_LEVELS, reason="this CPU has no AVX-512 VNNI")
 @pytest.mark.parametrize("quantization", [Quantization.INT8, Quantization.INT4])
-def test_in_few_bits_too_neither_neighbours_nor_cuts_change_a_bit(
-    tiny_folder: Path, quantization: Quantization
-) -> None:
+def test_in_few_bits_neither_neighbours_nor_cuts_change_a_bit(tiny_folder: Path, quantization: Quantization) -> None:
     network = native(tiny_folder, find_library() or pytest.fail("no library"), quantization=quantization)
     together = network.read(TEXT)
     assert torch.equal(network.read(TEXT[1:])[0], together[1])
@@ -171,9 +167,7 @@ def test_no_cut_of_a_text_into_passes_changes_a_bit(one: NativeDecoder, cuts: li
 
 
 @given(rows=st.integers(1, 40), length=st.integers(1, 40), seed=st.integers(0, 99))
-def test_a_text_among_others_has_the_bits_that_it_has_alone(
-    one: NativeDecoder, rows: int, length: int, seed: int
-) -> None:
+def test_a_text_among_others_has_the_bits_it_has_alone(one: NativeDecoder, rows: int, length: int, seed: int) -> None:
     texts = torch.randint(3, 320, (rows, length), generator=torch.Generator().manual_seed(seed))
     together = one.read(texts)
     for row in {0, rows // 2, rows - 1}:
@@ -185,9 +179,7 @@ def test_a_text_among_others_has_the_bits_that_it_has_alone(
     holes=st.sets(st.integers(0, 30), max_size=12),
     seed=st.integers(0, 99),
 )
-def test_rows_read_no_column_that_their_mask_leaves_out(
-    one: NativeDecoder, origins: list[int], holes: set[int], seed: int
-) -> None:
+def test_rows_read_no_column_masked_out(one: NativeDecoder, origins: list[int], holes: set[int], seed: int) -> None:
     """What lies in such a column, be it as large as can be, changes nothing."""
     rows, columns = len(origins), 40
     generator = torch.Generator().manual_seed(seed)

@@ -82,9 +82,7 @@ def test_weights_that_are_kept_in_few_bits_stay_on_their_grid(tmp_path: Path, se
         assert torch.equal(fused[: len(gate)], gate)
 
 
-def test_passes_of_any_length_use_few_compiled_products(
-    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passes_of_any_length_use_few_products(tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN kept one for each number of tokens, half a MiB each, of a thousand numbers."""
     seen: set[int] = set()
     usual = DecoderLayer.forward
@@ -160,9 +158,7 @@ def test_a_network_that_computes_something_else_than_its_kind_runs_through_trans
     assert said.startswith("LlamaForCausalLM runs through transformers, which is slower")
 
 
-def test_a_network_of_another_kind_runs_through_transformers_for_a_reason(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_kind_of_network_runs_through_transformers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         load(build(tmp_path, "Mixtral", {**GROUPED, "num_local_experts": 4}), dtype="float32", kernels=Kernels.TORCH)
     assert "MixtralForCausalLM runs through transformers: its MLP is not a gated one" in caplog.messages
@@ -199,9 +195,7 @@ def running(model: LoadedModel, text: Text, rows: int) -> RunningBatch:
 
 
 @pytest.mark.parametrize(("dtype", "rows"), [("float32", 3), ("bfloat16", 3), ("bfloat16", 8)])
-def test_a_row_among_sixteen_is_bitwise_the_row_among_fewer(
-    tmp_path: Path, tiny_text: Text, dtype: str, rows: int
-) -> None:
+def test_a_row_among_sixteen_is_that_among_fewer(tmp_path: Path, tiny_text: Text, dtype: str, rows: int) -> None:
     """In bfloat16 as long as both are few cells or both many, since these are read by another kernel."""
     if dtype == "bfloat16" and not packs(torch.bfloat16, torch.device("cpu")):
         pytest.skip("this CPU does not compute in bfloat16")

@@ -32,9 +32,7 @@ def test_the_likeliest_are_those_of_a_search_in_all(rows: int, vocab: int, count
 
 
 @given(rows=st.integers(0, 4), vocab=st.integers(1, 5 * BLOCK), levels=st.integers(1, 400), seed=st.integers(0, 99))
-def test_peaks_are_those_of_a_plain_search_among_equals_and_numbers_that_are_none(
-    rows: int, vocab: int, levels: int, seed: int
-) -> None:
+def test_peaks_are_those_of_a_plain_search_among_equals_and_nans(rows: int, vocab: int, levels: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(levels, (rows, vocab), generator=generator).float()
     strange = torch.tensor([torch.nan, torch.inf, -torch.inf])[torch.randint(3, (rows, vocab), generator=generator)]

@@ -123,7 +123,7 @@ def test_auto_keeps_weights_of_16_bits_in_16_bits_unless_told_otherwise(
 
 
 @pytest.mark.parametrize(("quantization", "likeness"), [("float16", 0.99999), ("int8", 0.999), ("int4", 0.9)])
-def test_a_network_of_fewer_bits_and_its_twin_say_nearly_the_same_as_in_float32(
+def test_a_network_of_fewer_bits_and_its_twin_are_near_float32(
     folder: Path, quantization: str, likeness: float
 ) -> None:
     plain = load(folder, dtype="float32", quantization="none")
@@ -173,7 +173,7 @@ def test_end_tokens_are_those_of_the_generation_config_and_of_the_config(
         ("Qwen2", {"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, 64),
     ],
 )
-def test_the_context_ends_where_a_sliding_window_would_begin_to_forget(
+def test_the_context_ends_where_a_window_forgets(
     tmp_path: Path, kind: str, extra: dict[str, Any], context: int
 ) -> None:
     assert load(build(tmp_path, kind, {**GROUPED, **extra})).context_length == context

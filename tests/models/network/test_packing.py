@@ -39,9 +39,7 @@ def plain(inputs: int = 64, outputs: int = 48, *, bias: bool = False) -> nn.Line
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1, 64), (2 * MANY + 1, 64), (3, 5, 64)])
-def test_a_layer_is_as_close_to_the_plain_one_as_its_weights(
-    kind: type[InferenceLinear], bias: bool, shape: tuple[int, ...]
-) -> None:
+def test_a_layer_is_as_close_as_its_weights(kind: type[InferenceLinear], bias: bool, shape: tuple[int, ...]) -> None:
     layer, inputs = plain(bias=bias), torch.randn(shape)
     expected, output = layer(inputs), kind(layer)(inputs)
     assert output.shape == expected.shape and output.dtype is torch.float32
@@ -64,7 +62,7 @@ def test_a_row_gets_the_same_among_few_and_among_many(kind: type[InferenceLinear
 @pytest.mark.parametrize("kind", [Int8Linear, Int4Linear])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [True, False])
-def test_both_sides_of_the_switch_by_rows_compute_one_function(
+def test_both_sides_of_the_switch_are_equal(
     kind: type[Int8Linear | Int4Linear], dtype: torch.dtype, bias: bool
 ) -> None:
     """In float32 they differ in the order of sums, which rounding hides but where a sum is near a tie.
@@ -139,9 +137,7 @@ def network() -> nn.Sequential:
         ("fp8", ["Fp8Linear", "Fp8Linear", "Special", "PackedLinear", "PackedLinear"]),
     ],
 )
-def test_every_plain_layer_of_a_network_becomes_the_closest_kind_that_it_can(
-    quantization: str, kinds: list[str]
-) -> None:
+def test_each_plain_layer_of_a_network_becomes_the_closest_kind_it_can(quantization: str, kinds: list[str]) -> None:
     layers = network()
     pack(layers, Quantization(quantization), layers[2])
     assert [type(module).__name__ for module in layers.modules() if not isinstance(module, nn.Sequential)] == kinds

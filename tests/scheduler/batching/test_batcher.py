@@ -56,9 +56,7 @@ def test_a_group_is_the_best_request_and_those_of_similar_length(lengths: list[i
         ([20, 20, 20], [20, 20], [20]),
     ],
 )
-def test_a_group_fits_in_memory_and_the_best_is_never_passed_over(
-    held: list[int], lengths: list[int], taken: list[int]
-) -> None:
+def test_a_group_fits_and_the_best_is_not_passed_over(held: list[int], lengths: list[int], taken: list[int]) -> None:
     assert group(lengths, held=held, capacity=100) == taken
 
 
@@ -115,9 +113,7 @@ def test_a_discarded_request_is_not_taken() -> None:
         BatchLimits, group_tokens=st.integers(1, 200), prefill_ahead=st.integers(0, 4), max_padding=st.floats(0, 1)
     ),
 )
-def test_no_plan_breaks_a_bound(
-    lengths: list[int], held: list[int], capacity: int, rows: int, limits: BatchLimits
-) -> None:
+def test_no_bound_is_broken(lengths: list[int], held: list[int], capacity: int, rows: int, limits: BatchLimits) -> None:
     requests = [request(row_id, length) for row_id, length in enumerate(lengths)]
     busy = worker(*(request(100 + place, length) for place, length in enumerate(held)), capacity=capacity, rows=rows)
     batcher = batcher_of(*requests, limits=limits)

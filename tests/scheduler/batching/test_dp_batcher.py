@@ -178,9 +178,7 @@ def test_nothing_waits_while_every_executor_rests() -> None:
         ([9.0, 6.0], False, 2.0),
     ],
 )
-def test_the_interval_is_a_part_of_the_least_load_but_not_too_short(
-    loads: list[float], adaptive: bool, due: float
-) -> None:
+def test_the_interval_is_a_part_of_the_least_load_in_bounds(loads: list[float], adaptive: bool, due: float) -> None:
     batcher = batcher_of(request(0), adaptive=adaptive)
     drained(batcher, *(executor(index, load=load) for index, load in enumerate(loads)))
     batcher.add(request(1), 0.1)
@@ -217,9 +215,7 @@ def test_without_a_given_interval_it_is_the_median_slice() -> None:
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30),
     capacities=st.lists(st.integers(70, 400), min_size=1, max_size=3),
 )
-def test_every_request_goes_out_once_and_no_batch_outgrows_its_executor(
-    lengths: list[int], capacities: list[int]
-) -> None:
+def test_each_request_goes_out_once_and_no_batch_outgrows_its_place(lengths: list[int], capacities: list[int]) -> None:
     batcher = batcher_of(*spread(lengths))
     workers = [executor(index, capacity=capacity) for index, capacity in enumerate(capacities)]
     handed: list[int] = []
@@ -246,9 +242,7 @@ def test_every_request_goes_out_once_and_no_batch_outgrows_its_executor(
         (True, replace(MODEL, c1=0.0, c0=0.0), NEVER),
     ],
 )
-def test_k_and_v_are_kept_where_that_takes_less_unless_somebody_forbids_it(
-    recompute: bool, model: Bilinear, kept_from: int
-) -> None:
+def test_k_and_v_are_kept_where_that_takes_less_and_may(recompute: bool, model: Bilinear, kept_from: int) -> None:
     parts = assemble(STRATEGIES["scls"], replace(LIMITS, options=replace(LIMITS.options, recompute=recompute)), model)
     parts.batcher.add(request(), 0.0)
     plan = parts.batcher.take(executor(), 0.0)

@@ -21,9 +21,7 @@ scale, whole, slice_bound, deepspeed = (MEMORIES[name] for name in ("scale", "wh
         ([30, 10, 10], 1, 1, False),  # 4 x 31: the longest row counts for all
     ],
 )
-def test_rows_fit_when_all_of_them_as_long_as_the_longest_do(
-    held: list[int], rows: int, length: int, fits: bool
-) -> None:
+def test_rows_fit_when_all_as_long_as_the_longest_do(held: list[int], rows: int, length: int, fits: bool) -> None:
     requests = [request(row_id, tokens) for row_id, tokens in enumerate(held)]
     assert scale(worker(*requests, capacity=100), rows, length) is fits
 

@@ -168,9 +168,7 @@ def plain_choice(batches: Sequence[Sequence[BatchLengths]], request: BatchLength
     threshold=st.integers(1, 6000),
     capacity=st.integers(200, 1500),
 )
-def test_the_arrangement_is_that_of_the_plain_algorithm(
-    lengths: list[tuple[int, int]], threshold: int, capacity: int
-) -> None:
+def test_it_arranges_as_the_plain_algorithm(lengths: list[tuple[int, int]], threshold: int, capacity: int) -> None:
     limits = replace(LIMITS, options=Scheduling(wma_threshold=threshold), capacity_tokens=capacity)
     batcher = batcher_of(limits=limits)
     plain: list[list[int]] = []
@@ -272,9 +270,7 @@ def test_rows_that_were_let_go_for_another_reason_are_arranged_again() -> None:
         (idle(capacity=15), [0], [[4, 5, 6, 7], [2, 3], [1]]),
     ],
 )
-def test_an_executor_that_is_smaller_than_was_known_takes_what_it_holds(
-    worker: Worker, taken: list[int], left: list[list[int]]
-) -> None:
+def test_a_smaller_executor_takes_what_it_holds(worker: Worker, taken: list[int], left: list[list[int]]) -> None:
     """Eight rows of 20 columns."""
     batcher = batcher_of([asked(row_id) for row_id in range(8)])
     assert row_ids(batcher.take(worker, 0.0)) == taken

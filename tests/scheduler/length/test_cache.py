@@ -22,9 +22,7 @@ def cache_of(*entries: tuple[float, int], capacity: int = 8) -> LengthCache:
 
 
 @pytest.mark.parametrize(("degrees", "length"), [(0, 7), (9.9, 7), (10.1, None), (180, None), (41, 9), (-9, 7)])
-def test_the_length_of_the_most_similar_prompt_is_found_if_it_is_similar_enough(
-    degrees: float, length: int | None
-) -> None:
+def test_the_length_of_the_most_similar_prompt_is_found_if_near_enough(degrees: float, length: int | None) -> None:
     assert cache_of((0, 7), (50, 8), (40, 9)).find(towards(degrees, norm=3.0), 100) == length
 
 

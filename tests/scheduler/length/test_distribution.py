@@ -18,9 +18,7 @@ def test_equal_lengths_are_joined_and_ascend() -> None:
 
 
 @pytest.mark.parametrize(("generated", "remaining"), [(0, 17.5), (9, 8.5), (10, 15), (19, 6), (20, 10), (29, 1)])
-def test_the_remaining_length_is_the_mean_of_longer_answers_less_what_is_there(
-    generated: int, remaining: float
-) -> None:
+def test_what_remains_is_the_mean_of_longer_answers_less_what_is_there(generated: int, remaining: float) -> None:
     assert known().remaining(generated) == pytest.approx(remaining)
 
 

@@ -43,7 +43,7 @@ def row(predicted: float, generated: int) -> ServedRow:
         (3, 1, False),  # 200 %, but 2 tokens
     ],
 )
-def test_surprising_is_an_error_above_10_tokens_and_above_10_percent(
+def test_surprising_is_an_error_above_10_tokens_and_10_percent(
     predicted: float, generated: int, surprising: bool
 ) -> None:
     assert surprises([row(predicted, generated)]) == ((row(predicted, generated),) if surprising else ())

@@ -202,7 +202,7 @@ async def test_where_nobody_waits_the_newest_are_predicted_and_then_the_predicto
     assert predictor.batches[1:] == [["a", "urgent"]]
 
 
-async def test_of_a_crowd_a_few_are_predicted_at_a_time_and_the_predictor_rests_in_between(
+async def test_of_a_crowd_a_few_are_predicted_at_a_time_with_rests_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "BATCH", 4)

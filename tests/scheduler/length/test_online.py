@@ -178,7 +178,7 @@ def test_answers_that_were_cut_do_not_lower_the_ends_of_intervals() -> None:
     assert cut[0] >= whole[0] and cut[1] >= whole[1]
 
 
-def test_where_no_forest_can_be_grown_the_last_one_stays_and_the_next_lesson_tries_again(
+def test_where_no_forest_grows_the_last_stays_and_the_next_lesson_tries_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     broken = [True]
@@ -207,7 +207,7 @@ def test_only_answers_of_this_model_are_known_at_the_start() -> None:
     assert known is not None and unknown is None
 
 
-async def test_a_server_waits_for_the_forest_of_the_answers_of_before_but_not_for_long(
+async def test_a_server_waits_for_the_forest_of_before_but_not_for_long(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It grew beside the first requests, 1.5 s of a core."""
@@ -229,7 +229,7 @@ async def test_a_server_waits_for_the_forest_of_the_answers_of_before_but_not_fo
 
 
 @pytest.mark.usefixtures("interpreter_settings")
-async def test_a_burst_of_a_thousand_holds_the_loop_for_a_batch_at_most_and_all_are_predicted(
+async def test_a_burst_of_a_thousand_holds_the_loop_for_a_batch_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A call of 256 prompts was predicted in one turn of the loop, which took 100 ms. Seconds are this thread's, since

@@ -75,9 +75,7 @@ def test_copies_are_a_line() -> None:
         ((0, 1), (5e-324, 0), 0),
     ],
 )
-def test_k_and_v_are_kept_unless_reading_again_takes_less(
-    reading: tuple[float, float], copying: tuple[float, float], kept: int
-) -> None:
+def test_k_and_v_are_kept_if_that_pays(reading: tuple[float, float], copying: tuple[float, float], kept: int) -> None:
     assert kept_from(Bilinear(*reading, 100, 100, 0, 0, 0, 0, *copying)) == kept
 
 

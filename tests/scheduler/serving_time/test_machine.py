@@ -110,9 +110,7 @@ class NoisyCost:
 
 @pytest.mark.parametrize(("model", "rate"), [(CPU, 2.0), (GPU, 8.0)])
 @pytest.mark.parametrize("strategy", ["baton-pd", "lengthwise"])
-def test_after_a_minute_of_mixed_load_a_step_is_priced_within_15_percent(
-    model: Bilinear, rate: float, strategy: str
-) -> None:
+def test_after_a_minute_of_mixed_load_prices_are_within_15_percent(model: Bilinear, rate: float, strategy: str) -> None:
     rng, arrival, trace = random.Random(1), 0.0, []
     while arrival < 60:
         arrival += rng.expovariate(rate)

@@ -206,9 +206,7 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
 @pytest.mark.parametrize(
     ("prompt", "max_tokens", "granted"), [(255, None, 1), (250, 6, 6), (245, None, 11), (1, 255, 255), (1, 256, 255)]
 )
-async def test_an_answer_may_have_what_the_context_leaves(
-    live: Live, prompt: int, max_tokens: int | None, granted: int
-) -> None:
+async def test_answers_may_have_what_is_left(live: Live, prompt: int, max_tokens: int | None, granted: int) -> None:
     await live.complete(prompt=[1] * prompt, max_tokens=max_tokens)
     assert live.dispatcher.submitted[0].sampling.max_tokens == granted
 

@@ -29,7 +29,7 @@ async def test_a_completion_is_sixteen_tokens_long_unless_told_otherwise(live: L
         ([[72], [105, END]], [(72,), (105, END)]),
     ],
 )
-async def test_prompts_come_as_text_or_token_ids_one_or_several(
+async def test_prompts_are_texts_or_ids_one_or_more(
     live: Live, prompt: object, expected: list[tuple[int, ...]]
 ) -> None:
     reply = await live.complete(prompt=prompt, max_tokens=99)

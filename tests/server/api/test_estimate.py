@@ -70,9 +70,7 @@ async def test_an_estimate_is_given_while_the_queue_is_full() -> None:
     ("body", "param"),
     [({}, "messages"), ({"messages": []}, "messages"), ({"prompt": "x", "max_tokens": 0}, "max_tokens")],
 )
-async def test_what_the_call_would_be_refused_for_the_estimate_is_too(
-    live: Live, body: dict[str, Any], param: str
-) -> None:
+async def test_what_a_call_is_refused_for_the_estimate_is_too(live: Live, body: dict[str, Any], param: str) -> None:
     status, told, _ = await ask(live, ESTIMATE, body)
     assert (status, told["error"]["param"]) == (400, param)
 

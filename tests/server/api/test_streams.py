@@ -116,9 +116,7 @@ async def test_a_stream_that_waits_gets_nothing_but_blank_lines_so_that_every_re
         ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}, b"event: ping\n"),
     ],
 )
-async def test_a_wait_is_counted_by_who_counts_events(
-    live: Live, path: str, fields: dict[str, object], sign: bytes
-) -> None:
+async def test_a_wait_is_counted_by_counters(live: Live, path: str, fields: dict[str, object], sign: bytes) -> None:
     """Codex gave up after five minutes of blank lines, and lost its place."""
     live.dispatcher.crowd(waiting=2)
     async with live.connect() as (source, sink):
@@ -247,7 +245,7 @@ async def test_when_one_of_several_answers_fails_the_others_are_cancelled(live: 
     assert live.dispatcher.table.requests_running == 0
 
 
-async def test_an_unforeseen_failure_in_a_stream_tells_its_cause_only_to_the_log(
+async def test_an_unforeseen_failure_in_a_stream_is_told_in_the_log(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(request: RowSpec) -> Iterable[RowUpdate]:
@@ -270,9 +268,7 @@ def endless(request: RowSpec) -> Iterable[RowUpdate]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("pause", [0, None], ids=["while waiting", "while running"])
 @pytest.mark.parametrize("n", [1, 3])
-async def test_a_client_that_leaves_has_its_requests_cancelled(
-    live: Live, stream: bool, pause: int | None, n: int
-) -> None:
+async def test_a_client_that_leaves_cancels_its_requests(live: Live, stream: bool, pause: int | None, n: int) -> None:
     live.dispatcher.pause = pause
     live.dispatcher.script = endless
     async with live.connect() as (reader, writer):
@@ -310,9 +306,7 @@ def flood(request: RowSpec) -> Iterable[RowUpdate]:
         yield RowUpdate(request.row_id, (65,), "A" * 1_000_000)
 
 
-async def test_a_client_that_stops_reading_is_cut_off_and_others_go_on(
-    live: Live, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_client_that_stops_reading_is_cut_off_alone(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     live.dispatcher.script = flood
     async with live.connect() as (_, writer):
         writer.write(raw_post(CHAT, chat_body(stream=True)))
@@ -332,7 +326,7 @@ async def test_old_clients_without_chunks_get_a_stream_that_ends_with_the_connec
     assert text_of(parse_events(events)) == ANSWER
 
 
-async def test_a_thousand_clients_that_leave_at_any_moment_leave_nothing_behind(
+async def test_a_thousand_clients_leave_nothing_behind_at_any_time(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def leave(turns: int) -> None:

@@ -75,9 +75,7 @@ async def ended(record: BatchRecord) -> BatchRecord:
     return record
 
 
-async def test_a_batch_that_is_about_to_end_is_cancelled_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batch_that_nearly_ended_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path, Asker()) as batches:
         publishes, go_on, save = threading.Event(), threading.Event(), RecordFolder.save
 
@@ -191,9 +189,7 @@ async def test_each_key_has_so_many_batches_under_way(tmp_path: Path, monkeypatc
         await begin(batches, lines=1)
 
 
-async def test_of_batches_that_have_ended_those_of_the_key_with_most_are_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_batches_of_the_key_with_most_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.batches.batches.MOST_BATCHES", 3)
     async with running(tmp_path, Asker()) as batches:
         mine = await ended(await begin(batches, lines=1, holder="mine"))
@@ -218,9 +214,7 @@ async def test_a_line_has_a_bound(tmp_path: Path) -> None:
         assert (record.status, error.code, error.line) == ("failed", "line_too_large", 4)
 
 
-async def test_a_full_disk_makes_a_batch_wait_and_costs_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_full_disk_makes_a_batch_wait_losing_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch failed, and stayed under way for ever where that could not be written either."""
     monkeypatch.setattr("server.batches.batches.RETRY", 0.001)
     writes, sync = itertools.count(), os.fsync

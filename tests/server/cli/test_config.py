@@ -131,9 +131,7 @@ def test_toml_keys_may_be_written_like_flags_and_whole_numbers_do_for_fractions(
         ({}, "[serve]\nport = 1", ["serve"]),
     ],
 )
-def test_a_wrong_setting_is_named_with_its_source(
-    tmp_path: Path, environ: dict[str, str], toml: str, said: list[str]
-) -> None:
+def test_wrong_settings_name_their_source(tmp_path: Path, environ: dict[str, str], toml: str, said: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config({}, environ, write(tmp_path, toml))
     for part in said:

@@ -65,9 +65,7 @@ def one_thread() -> Iterator[None]:
     ("choice", "found"),
     [({"kernels": "torch"}, "lengthwise on torch"), ({"strategy": "baton"}, "baton on compiled"), ({}, None)],
 )
-def test_batch_invariance_needs_compiled_kernels_and_prompts_read_apart(
-    choice: dict[str, Any], found: str | None, tiny_folder: Path
-) -> None:
+def test_batch_invariance_needs_compiled_kernels(choice: dict[str, Any], found: str | None, tiny_folder: Path) -> None:
     if find_library() is None:
         pytest.skip("nothing was compiled for this CPU: no C++ compiler")
     config = ServeConfig(model=str(tiny_folder), device="cpu", dtype="float32", batch_invariant=True, **choice)
@@ -119,7 +117,7 @@ def test_tokens_that_only_the_network_or_only_the_tokenizer_has_are_never_chosen
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_the_ends_of_tokenizer_and_template_end_answers_and_are_barred_and_ignored_as_the_networks(
+def test_ends_of_tokenizer_and_template_end_answers_and_are_barred_and_ignored_as_the_networks(
     tmp_path: Path,
 ) -> None:
     """A fine-tune that changed the tokenizer alone wrote the user's next turn."""

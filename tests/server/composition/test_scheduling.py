@@ -194,9 +194,7 @@ def test_a_file_that_cannot_be_used_is_a_warning_and_prices_are_learned_anew(
     assert "prices are learned anew" in caplog.text and reason in caplog.text
 
 
-def test_a_cache_that_cannot_be_written_is_a_warning(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritten_cache_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(cache: Path, profile: Profile, learned: bool) -> Path:
         raise UserError("cannot write: No space left on device")
 

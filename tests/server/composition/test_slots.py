@@ -38,7 +38,7 @@ def flat_beyond_32(rows: int, columns: int, decodes: bool) -> float:
     return max(0.01, 0.01 * rows / 32)
 
 
-def test_a_machine_is_measured_once(
+def test_machines_are_measured_once(
     tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path
 ) -> None:
     device, asked = Device(flat_beyond_32), config_of(tiny_folder)
@@ -155,9 +155,7 @@ def test_the_time_of_others_is_what_our_cores_had_and_we_had_not(monkeypatch: py
     assert others_seconds() == 10.0
 
 
-def test_memory_bounds_them_and_is_not_kept(
-    tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path
-) -> None:
+def test_memory_bounds_them_unkept(tiny_folder: Path, tiny_model: LoadedModel, tiny_text: Text, tmp_path: Path) -> None:
     device = Device(lambda rows, columns, decodes: 0.01)
     asked = config_of(tiny_folder, kv_cache_memory=20 * 128 * tiny_model.kv.bytes_per_token / 2**30)
     assert choose_slots(asked, faulty(tiny_model, device.run), tiny_text, tmp_path, device.clock) == 16

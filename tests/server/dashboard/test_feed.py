@@ -150,7 +150,7 @@ async def test_a_slow_reader_misses_snapshots_and_nothing_is_kept_for_it(theatre
         assert parsed(await anext(slow))[1]["t"] == 9.0
 
 
-async def test_who_comes_later_gets_the_lanes_of_the_last_five_minutes_and_the_figures_of_the_last(
+async def test_who_comes_later_gets_the_lanes_of_five_minutes_and_the_figures_of_the_last(
     theatre: Theatre,
 ) -> None:
     """The picture began with the page."""
@@ -188,9 +188,7 @@ async def test_snapshots_are_made_only_while_somebody_looks(theatre: Theatre) ->
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "dashboard"]
 
 
-async def test_a_fault_of_the_feed_ends_it_and_reaches_nobody_else(
-    theatre: Theatre, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_fault_of_the_feed_ends_it_and_nothing_else(theatre: Theatre, caplog: pytest.LogCaptureFixture) -> None:
     async with aclosing(theatre.feed.frames()) as frames:
         await anext(frames)
         theatre.feed.receive(ExecutorDied(99, "of which nobody has heard"))

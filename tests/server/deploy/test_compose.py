@@ -172,7 +172,7 @@ async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
 
 
 @needs_prometheus
-async def test_prometheus_scrapes_a_server_and_understands_every_expression_of_the_dashboard(
+async def test_prometheus_scrapes_a_server_and_understands_the_dashboards_expressions(
     prometheus: Prometheus,
 ) -> None:
     while not (await prometheus.ask("query", query='up{job="lengthwise"} == 1'))["result"]:

@@ -226,9 +226,7 @@ def tool(index: int | None, name: str | None, arguments: str) -> dict[str, Any]:
         ([tool(0, "a", "")], None),
     ],
 )
-def test_calls_are_told_apart_by_their_ids_or_not_at_all(
-    calls: list[dict[str, Any]], found: list[tuple[str, str]] | None
-) -> None:
+def test_calls_are_known_by_their_ids_or_not(calls: list[dict[str, Any]], found: list[tuple[str, str]] | None) -> None:
     """Two of one index used to be made one, whose arguments were no JSON."""
     answer = merged(
         *(event(delta(tool_calls=[call])) for call in calls), event(delta(reason="tool_calls")), event(usage=USAGE)

@@ -96,7 +96,7 @@ async def test_each_key_has_its_own_share_and_is_told_when_it_has_used_it() -> N
         assert (await live.get("/v1/models", **bearer(KEY))).status == 200
 
 
-async def test_the_log_and_the_list_of_requests_name_a_caller_by_its_keys_digest(
+async def test_the_log_and_the_requests_name_a_caller_by_its_keys_digest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "server.http.service")
@@ -188,9 +188,7 @@ def test_a_key_may_have_a_weight_behind_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "heavy", "1 2"])
-def test_a_weight_that_is_none_keeps_the_server_from_starting_without_showing_the_key(
-    tmp_path: Path, weight: str
-) -> None:
+def test_a_weight_that_is_none_keeps_the_server_from_starting_hiding_the_key(tmp_path: Path, weight: str) -> None:
     file = tmp_path / "keys"
     file.write_text(f"{KEY} {weight}\n")
     with pytest.raises(ConfigError, match="line 1: behind a key may stand its weight") as error:

@@ -59,9 +59,7 @@ def huge(request: RowSpec) -> Iterable[RowUpdate]:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_an_answer_that_nobody_reads_does_not_keep_its_connection(
-    stream: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_that_nobody_reads_loses_its_connection(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = asyncio.Event()
 
     class Noted(Connection):
@@ -112,17 +110,13 @@ async def test_with_a_certificate_the_server_speaks_https_only(certificate: tupl
 
 
 @pytest.mark.parametrize("order", [(1, 0), (0, 0), (0, 2)])
-def test_files_that_make_no_certificate_are_said_with_the_remedy(
-    certificate: tuple[Path, Path], order: tuple[int, int]
-) -> None:
+def test_files_that_make_no_certificate_are_told(certificate: tuple[Path, Path], order: tuple[int, int]) -> None:
     files = (*certificate, Path("absent.pem"))
     with pytest.raises(ConfigError, match="give PEM files"):
         tls_context(files[order[0]], files[order[1]])
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
-    certificate: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_key_with_a_password_is_refused_without_asking(certificate: tuple[Path, Path], tmp_path: Path) -> None:
     locked = tmp_path / "locked.pem"
     command = ["openssl", "ec", "-in", str(certificate[1]), "-out", str(locked), "-aes128", "-passout", "pass:secret"]
     subprocess.run(command, check=True, capture_output=True)
@@ -172,9 +166,7 @@ async def connects_as(user: int, path: Path) -> bool:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try to connect as another user")
 @pytest.mark.parametrize(("mode", "reached"), [(None, False), ("0660", False), ("0666", True)])
-async def test_another_user_reaches_a_socket_whose_mode_lets_it_whatever_the_umask(
-    mode: str | None, reached: bool
-) -> None:
+async def test_another_user_reaches_a_socket_whose_mode_lets_it_at_any_umask(mode: str | None, reached: bool) -> None:
     """Below the unit's UMask=0077 nginx could not connect to the socket that the documents name."""
     before = os.umask(0o077)
     try:

@@ -68,7 +68,5 @@ def test_a_conversation_without_users_is_user_input() -> None:
         ("  ", ["Hello"], "Hello"),
     ],
 )
-def test_what_a_client_calls_its_instruction_is_left_out_of_the_user_input(
-    instruction: str, contents: list[str], user_input: str
-) -> None:
+def test_an_instruction_is_left_out_of_the_user_input(instruction: str, contents: list[str], user_input: str) -> None:
     assert split_by(instruction, contents) == SplitPrompt(instruction.strip(), user_input)

@@ -87,9 +87,7 @@ def asked(lengths: FakeLengths) -> list[tuple[str, str, int, int]]:
     return [(one.instruction, one.user_input, one.user_input_length, one.max_tokens) for one in lengths.queries]
 
 
-async def test_a_prediction_reaches_the_dispatcher_the_records_and_the_client(
-    predicting: Live, lengths: FakeLengths
-) -> None:
+async def test_a_prediction_reaches_dispatcher_records_and_client(predicting: Live, lengths: FakeLengths) -> None:
     messages = [{"role": "system", "content": "Translate."}, {"role": "user", "content": "Grüße"}]
     reply = await predicting.chat(messages=messages, max_tokens=9)
     (request,) = predicting.dispatcher.submitted
@@ -100,9 +98,7 @@ async def test_a_prediction_reaches_the_dispatcher_the_records_and_the_client(
     assert reply["metrics"]["predicted_tokens"] == 7.2
 
 
-async def test_equal_prompts_are_asked_about_once_and_answers_count_together(
-    predicting: Live, lengths: FakeLengths
-) -> None:
+async def test_equal_prompts_are_asked_about_once_and_count_together(predicting: Live, lengths: FakeLengths) -> None:
     reply = await predicting.complete(prompt=["one", "three"], n=2, max_tokens=3)
     assert [one.user_input for one in lengths.queries] == ["one", "three"]
     assert len(lengths.noted) == 4
@@ -394,9 +390,7 @@ def test_texts_are_recorded_where_the_operator_allows_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("stop", "outcome", "whole"), [((), "repetition", False), (("repetition",), "stop", True)])
-def test_an_answer_that_repeated_itself_is_not_whole(
-    path: Path, stop: tuple[str, ...], outcome: str, whole: bool
-) -> None:
+def test_an_answer_that_repeats_itself_is_cut(path: Path, stop: tuple[str, ...], outcome: str, whole: bool) -> None:
     stage, request = Stage(path), ended_request()
     request.sampling, request.stop_reason = replace(request.sampling, stop=stop), REPETITION
     stage.end(request, FinishReason.STOP)

@@ -88,7 +88,7 @@ def keep_forest(cache: Path, about_embedder: str) -> None:
     save(forest_path(cache, "tiny"), linear(1000), Manifest(about_embedder, 32, Growth(trees=5)))
 
 
-async def test_without_a_forest_earlier_answers_are_the_guess_and_features_go_into_the_journal(
+async def test_without_a_forest_earlier_answers_are_the_guess_and_features_kept(
     config: ServeConfig, cache: Path
 ) -> None:
     async with lengths_of(config) as lengths:
@@ -105,7 +105,7 @@ async def test_without_a_forest_earlier_answers_are_the_guess_and_features_go_in
 
 
 @pytest.mark.parametrize(("cache_size", "cached"), [(0, []), (8, ["1"])])
-async def test_serving_begins_when_the_predictor_is_warm(
+async def test_serving_begins_when_it_is_warm(
     config: ServeConfig, cache: Path, cache_size: int, cached: list[str]
 ) -> None:
     cache.mkdir()
@@ -114,9 +114,7 @@ async def test_serving_begins_when_the_predictor_is_warm(
         assert (cache / "noted").read_text().split() == ["2", "16", *cached]
 
 
-async def test_a_prediction_that_is_late_reaches_its_request_and_the_journal(
-    config: ServeConfig, cache: Path, embedder: Path
-) -> None:
+async def test_a_late_prediction_reaches_request_and_journal(config: ServeConfig, cache: Path, embedder: Path) -> None:
     keep_forest(cache, str(embedder))
     delays: list[float] = []
     revised = asyncio.get_running_loop().create_future()
@@ -136,9 +134,7 @@ async def test_a_prediction_that_is_late_reaches_its_request_and_the_journal(
     assert (entry.predicted, entry.source, len(entry.features)) == (length, "forest", FEATURES)
 
 
-async def test_a_forest_predicts_and_tells_how_likely_lengths_are(
-    config: ServeConfig, cache: Path, embedder: Path
-) -> None:
+async def test_a_forest_predicts_and_says_how_likely_it_is(config: ServeConfig, cache: Path, embedder: Path) -> None:
     keep_forest(cache, str(embedder))
     waits: list[float] = []
     async with lengths_of(config, held=waits.append) as lengths:
@@ -220,7 +216,7 @@ async def test_answers_of_a_model_with_other_embeddings_are_not_learned_from(con
         assert (await serve(lengths, query=asking(3))).source is Source.MAX_TOKENS
 
 
-async def test_a_default_that_fails_is_told_once_and_requests_go_on(
+async def test_a_failing_default_is_told_once_and_all_go_on(
     config: ServeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with own_lengths(config) as lengths:
@@ -244,9 +240,7 @@ async def test_when_the_process_is_killed_requests_go_on_and_another_takes_over(
     assert multiprocessing.active_children() == []
 
 
-async def test_a_process_that_cannot_start_is_told_and_serving_goes_on(
-    config: ServeConfig, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_process_that_cannot_start_stops_nobody(config: ServeConfig, caplog: pytest.LogCaptureFixture) -> None:
     async with lengths_of(config, light_predictor.fail) as lengths:
         assert (await serve(lengths)).source is Source.MAX_TOKENS
         assert lengths.learning is None
@@ -263,9 +257,7 @@ async def test_a_cache_knows_near_duplicates(config: ServeConfig) -> None:
         assert lengths.cached is None
 
 
-async def test_one_flag_turns_a_cache_off_that_a_predictor_comes_with(
-    config: ServeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flag_turns_a_predictors_cache_off(config: ServeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     forest = replace(KINDS[Length.FOREST], cache_size=8)
     monkeypatch.setattr(predictors, "KINDS", {Length.FOREST: forest})
     async with lengths_of(config) as lengths:
@@ -318,9 +310,7 @@ def test_what_is_missing_is_told_before_anything_is_loaded(config: ServeConfig) 
         fetch_predictor(replace(config, length_predictor="own-embeddings", length_cache_size=8))
 
 
-async def test_the_default_embedder_works_where_it_is_cached(
-    config: ServeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_default_embedder_works_if_it_is_there(config: ServeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LENGTHWISE_CACHE")
     if not any(one.cached for one in Catalog().known() if one.name == DEFAULT_EMBEDDER):
         pytest.skip(f"{DEFAULT_EMBEDDER} is not in the cache: `lengthwise models pull {DEFAULT_EMBEDDER}`")

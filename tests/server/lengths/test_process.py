@@ -62,9 +62,7 @@ def test_with_a_forest_the_worker_answers_with_distributions(setup: Setup) -> No
     assert [one.features[-1] for one in estimates] == [40, 5]
 
 
-async def test_a_forest_for_another_embedder_is_told_and_not_used(
-    setup: Setup, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_forest_for_another_embedder_is_not_used(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
     keep_forest(setup, linear(), embedder="labse")
     assert [estimate.distribution for estimate in worker(setup).estimate(QUERIES)] == [None, None]
     with closing(PredictorProcess(setup, light_predictor.predict)) as process:
@@ -88,9 +86,7 @@ async def test_what_goes_wrong_in_a_batch_is_its_answer(setup: Setup) -> None:
                 await process.estimate(QUERIES)
 
 
-async def test_a_real_embedder_works_in_the_process_and_gives_way(
-    setup: Setup, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+async def test_a_real_embedder_works_and_gives_way(setup: Setup, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tiny_embedder.build(tmp_path_factory.mktemp("embedder"))
     with closing(PredictorProcess(replace(setup, folder=folder))) as process:
         await process.start()
@@ -141,9 +137,7 @@ def test_the_default_forest_comes_back_from_its_process_as_it_is_grown_here() ->
     assert [one.mean for one in apart.distributions(unseen)] == pytest.approx(here)
 
 
-async def test_a_forest_that_is_worse_than_the_present_one_is_not_put_in_place(
-    setup: Setup, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_forest_worse_than_the_present_is_not_used(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
     keep_forest(setup, linear(1000))
     kept = setup.forest.read_bytes()
     caplog.set_level("INFO", "server.lengths.process")
@@ -196,9 +190,7 @@ async def test_a_process_that_stands_still_is_replaced(setup: Setup) -> None:
             os.kill(stopped, 0)
 
 
-async def test_the_end_does_not_wait_for_a_process_that_stands_still(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_end_waits_for_no_process_standing_still(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told to end, which a stopped process does not hear, and then waited for without an end."""
     monkeypatch.setattr("server.worker_process.END_TIMEOUT", 0.1)
     process = PredictorProcess(setup, light_predictor.predict, timeout=600)

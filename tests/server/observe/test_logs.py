@@ -86,9 +86,7 @@ def test_the_format_is_chosen_at_the_start(capfd: pytest.CaptureFixture[str], fo
     assert line.startswith("{") is is_json
 
 
-async def test_lines_that_are_written_while_a_request_is_served_tell_its_id(
-    live: Live, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_lines_written_while_a_request_runs_have_its_id(live: Live, capfd: pytest.CaptureFixture[str]) -> None:
     with configured("json"):
         assert (await live.get("/nothing", x_request_id="abc")).status == 404
     line = capfd.readouterr().err.splitlines()[-1]

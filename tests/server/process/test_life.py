@@ -261,9 +261,7 @@ async def test_it_tells_what_serves_and_what_to_try(live: Live, prices: Bilinear
         ),
     ],
 )
-async def test_it_tells_what_ends_an_answer_whose_request_did_not_ask(
-    live: Live, defaults: AnswerDefaults, told: list[str]
-) -> None:
+async def test_it_tells_what_ends_an_answer_unasked(live: Live, defaults: AnswerDefaults, told: list[str]) -> None:
     model = replace(live.service.model, defaults=defaults)
     service = replace(live.service, served_model=model, machine=HostMachine(CONDITIONS, PRICES))
     lines = summarize(service, "http://127.0.0.1:8000", 1.25).splitlines()

@@ -117,9 +117,7 @@ async def test_calls_that_fail_before_the_queue_no_longer_count(live: Live) -> N
     [(200, 50, 200), (200, 90, 429), (0, 230, 200)],
     ids=["fits", "is too much", "is let in alone"],
 )
-async def test_a_call_of_many_tokens_waits_only_where_they_fit(
-    live: Live, waiting: int, max_tokens: int, status: int
-) -> None:
+async def test_many_tokens_wait_only_where_they_fit(live: Live, waiting: int, max_tokens: int, status: int) -> None:
     live.dispatcher.crowd(waiting=1 if waiting else 0, tokens=waiting)
     got, error, _ = await (_let_in if status == 200 else refusal)(live, max_tokens=max_tokens)
     assert got == status

@@ -35,7 +35,7 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def test_every_contestant_has_a_line_for_every_number_of_rows(
+def test_each_contestant_has_a_line_a_count(
     tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "new" / "result.json"
@@ -81,9 +81,7 @@ def run(file: Path) -> tuple[int, Any]:
     return code, json.loads(file.read_text())
 
 
-def test_a_dry_run_goes_through_all_parts_and_says_that_it_is_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_goes_through_all_parts_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = run(tmp_path / "gpu.json")
     assert code == 0 and capsys.readouterr().out.startswith("no CUDA device: a dry run of a tiny network")
     assert found["setting"]["dry"] and found["setting"]["dtype"] == "torch.float32"

@@ -103,9 +103,7 @@ def test_task_files_are_read_in_equal_parts_and_random_order(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("answers", "tokens"), [("code", {52, 54, 56}), ("reference", {2, 3})])
-def test_the_answer_to_a_request_for_commented_code_is_the_code_or_the_comment(
-    answers: str, tokens: set[int], tmp_path: Path
-) -> None:
+def test_commented_code_is_answered_by_code_or_its_comment(answers: str, tokens: set[int], tmp_path: Path) -> None:
     pool = read_pool(write_tasks(tmp_path), answers, seed=0)
     found = {one.output_length for one, own in zip(pool.lengths, pool.samples, strict=True) if own.label == "cc"}
     assert found == tokens

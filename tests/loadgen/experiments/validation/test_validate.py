@@ -70,9 +70,7 @@ LOAD = ("--quick", "--rate", "20", "--duration", "0.4", "--max-output-len", "12"
 
 
 @pytest.mark.usefixtures("profiled")
-def test_engine_and_simulator_stand_side_by_side(
-    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_engine_and_simulator_are_beside(tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
     names = "baton-pd,vs,scls,sjf-oracle-continuous"
     flags = ["--validate", str(tiny_folder), *LOAD, "--strategies", names, "--slice-length", "8"]

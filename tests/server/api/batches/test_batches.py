@@ -341,9 +341,7 @@ async def test_a_files_name_is_only_a_name(live: Live, tmp_path: Path, name: byt
     assert sorted(path.stem for path in (tmp_path / "files").iterdir()) == [file["id"]] * 2
 
 
-async def test_a_file_that_is_left_unread_is_not_sent_for_ever(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_file_left_unread_is_not_sent_for_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each left a traceback in the log."""
     caplog.handler.addFilter(quiet_broken_requests)
     front = Front(settings=FrontConfig(send_timeout=0.3))
@@ -401,9 +399,7 @@ async def test_a_key_sees_only_its_own(tmp_path: Path) -> None:
         assert (await live.get("/v1/batches", **other)).json["data"] == []
 
 
-async def test_lines_count_in_their_keys_quota_and_leave_half_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lines_count_in_their_keys_quota_and_leave_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They counted for nothing: a batch let a key have all that its quota kept from it."""
     monkeypatch.setattr("server.batches.batches.RETRY", 0.001)
     async with server(tmp_path, admission=Admission(requests_per_minute=4)) as live:

@@ -114,9 +114,7 @@ async def test_chat_logprobs_without_alternatives_report_the_tokens_alone(live: 
         ({"replay_tokens": 40}, 40),
     ],
 )
-async def test_the_servers_default_gives_way_to_what_a_request_says(
-    live: Live, fields: dict[str, Any], expected: int
-) -> None:
+async def test_the_default_gives_way_to_what_a_request_says(live: Live, fields: dict[str, Any], expected: int) -> None:
     model = changed(live.service, {"max_tokens": 20, "allow_replay": True}).model
     assert sampling_params(ChatBody(messages=MESSAGES, **fields), model, 10).max_tokens == expected
 
@@ -142,9 +140,7 @@ async def test_no_answer_exceeds_max_new_tokens(live: Live, body: ChatBody | Com
 
 
 @pytest.mark.parametrize(("seed", "choice", "expected"), [(5, 2, 7), (-1, 0, 2**64 - 1), (2**64 - 1, 1, 0)])
-async def test_seeds_of_choices_follow_each_other_within_64_bits(
-    live: Live, seed: int, choice: int, expected: int
-) -> None:
+async def test_seeds_of_choices_follow_on_within_64_bits(live: Live, seed: int, choice: int, expected: int) -> None:
     model = changed(live.service, {"next_seed": lambda: seed}).model
     for given in (None, seed) if seed < 2**63 else (None,):
         body = ChatBody(messages=MESSAGES, n=choice + 1, seed=given)
@@ -173,9 +169,7 @@ async def replaying(limits: Limits) -> AsyncIterator[Live]:
 @pytest.mark.parametrize(
     ("path", "body"), [(CHAT, chat_body(replay_tokens=5)), (COMPLETIONS, {"prompt": "Hi", "replay_tokens": 5})]
 )
-async def test_a_length_is_refused_where_the_server_does_not_replay(
-    live: Live, path: str, body: dict[str, object]
-) -> None:
+async def test_a_length_is_refused_where_nothing_is_replayed(live: Live, path: str, body: dict[str, object]) -> None:
     status, reply = await live.post(path, body)
     assert (status, reply["error"]["param"], reply["error"]["code"]) == (400, "replay_tokens", "unsupported")
     assert "--allow-replay" in reply["error"]["message"]
@@ -207,7 +201,7 @@ async def test_a_length_reaches_the_engine_from_both_endpoints_and_for_every_cho
         ({"replay_tokens": 3, "min_tokens": 4}, "min_tokens", "invalid_request"),
     ],
 )
-async def test_a_length_that_cannot_be_is_refused(
+async def test_an_impossible_length_is_refused(
     replaying: Live, fields: dict[str, object], param: str, code: str
 ) -> None:
     status, reply = await replaying.post(COMPLETIONS, {"prompt": "Hi", **fields})

@@ -54,9 +54,7 @@ CLOSED = orjson.dumps(PERSON | {"additionalProperties": False}).decode()
         ({"structured_outputs": {"regex": "a", "json": None, "json_object": False}}, Grammar(GrammarKind.REGEX, "a")),
     ],
 )
-async def test_both_endpoints_ask_the_engine_for_what_the_fields_say(
-    live: Live, fields: dict[str, object], grammar: Grammar | None
-) -> None:
+async def test_both_endpoints_ask_for_the_same(live: Live, fields: dict[str, object], grammar: Grammar | None) -> None:
     await live.chat(**fields)
     assert asked(live) == grammar
     await live.complete(prompt="Hi", **fields)

@@ -40,9 +40,7 @@ async def test_an_answer_ends_once_it_is_recorded(count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("late", [False, True])
-async def test_an_answer_that_is_not_recorded_ends_with_an_error(
-    count: int, late: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unrecorded_answer_ends_with_an_error(count: int, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.api.output.call.RECORDING_TIME", 0.01)
     requests = [ended(number) for number in range(count)]
     if not late:

@@ -215,9 +215,7 @@ async def test_a_call_is_an_item_of_its_own_whole_and_streamed(tooled: Live) -> 
         (len(f"Let me see.\n{CALL}\nWh"), ["completed", "completed", "incomplete"]),
     ],
 )
-async def test_of_an_answer_that_is_cut_only_the_last_item_is_incomplete(
-    tooled: Live, tokens: int, statuses: list[str]
-) -> None:
+async def test_of_a_cut_answer_only_the_last_item_is_incomplete(tooled: Live, tokens: int, statuses: list[str]) -> None:
     """A call that was whole was called incomplete where the answer was cut behind it, and clients left it out."""
     tooled.dispatcher.script = partial(say, f"Let me see.\n{CALL}\nWhat else?")
     reply = await ask(tooled, tools=[WEATHER], max_output_tokens=tokens)

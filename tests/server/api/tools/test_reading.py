@@ -194,9 +194,7 @@ NO_CALLS: dict[str, str] = {
 
 @pytest.mark.parametrize("sample", FORMS.values(), ids=FORMS)
 @given(places=st.lists(st.integers(0, 400), max_size=6))
-def test_every_form_of_a_call_is_found_with_its_own_bytes(
-    sample: tuple[str, list[tuple[str, str]]], places: list[int]
-) -> None:
+def test_each_form_of_call_is_found_as_written(sample: tuple[str, list[tuple[str, str]]], places: list[int]) -> None:
     text, called = sample
     assert read(found(), cut(text, places)) == ("", called)
     for _, arguments in called:
@@ -222,9 +220,7 @@ def test_text_that_cannot_be_a_bare_call_is_said_at_once() -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
 @given(places=st.lists(st.integers(0, 200), max_size=6))
-def test_calls_are_found_wherever_the_text_is_cut(
-    sample: tuple[str, str, list[tuple[str, str]]], places: list[int]
-) -> None:
+def test_calls_are_found_however_cut(sample: tuple[str, str, list[tuple[str, str]]], places: list[int]) -> None:
     text, said, called = sample
     found_text, found_calls = read(found(), cut(text, places))
     assert found_calls == called
@@ -259,9 +255,7 @@ GUARANTEED: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
 
 @pytest.mark.parametrize("sample", GUARANTEED.values(), ids=GUARANTEED)
 @given(places=st.lists(st.integers(0, 200), max_size=6))
-def test_guaranteed_calls_are_read_wherever_the_text_is_cut(
-    sample: tuple[str, str, list[tuple[str, str]]], places: list[int]
-) -> None:
+def test_guaranteed_calls_are_read_if_cut(sample: tuple[str, str, list[tuple[str, str]]], places: list[int]) -> None:
     text, said, called = sample
     assert read(GuaranteedCalls(), cut(text, places)) == (said, called)
 

@@ -171,9 +171,7 @@ async def test_text_before_a_call_is_told_as_it_comes(live: Live) -> None:
 
 
 @pytest.mark.parametrize(("parallel", "count"), [(None, 2), (True, 2), (False, 1)])
-async def test_several_calls_are_told_unless_the_client_wants_one(
-    live: Live, parallel: bool | None, count: int
-) -> None:
+async def test_several_calls_are_told_unless_one_is_wanted(live: Live, parallel: bool | None, count: int) -> None:
     answers(live, f"{CALL}\n{OTHER}")
     reply = await live.chat(tools=TOOLS, parallel_tool_calls=parallel)
     calls = called(reply["choices"][0]["message"])
@@ -443,9 +441,7 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
 
 
 @pytest.mark.parametrize(("fields", "param", "said"), BAD.values(), ids=BAD)
-async def test_what_is_wrong_with_tools_is_refused_with_the_reason(
-    live: Live, fields: dict[str, object], param: str, said: str
-) -> None:
+async def test_what_is_wrong_with_tools_is_told(live: Live, fields: dict[str, object], param: str, said: str) -> None:
     status, reply = await live.post(CHAT, chat_body(**fields))
     assert status == 400, reply
     assert reply["error"]["param"] == param
@@ -480,9 +476,7 @@ TOOL = {"name": "f", "parameters": OPEN}
         ),
     ],
 )
-def test_objects_are_closed_wherever_their_properties_stand_in_one_place(
-    schema: dict[str, Any], closed: dict[str, Any]
-) -> None:
+def test_objects_are_closed_whose_properties_are_in_one_place(schema: dict[str, Any], closed: dict[str, Any]) -> None:
     assert close_schema(schema) == closed
 
 
@@ -503,9 +497,7 @@ def json_schema(strict: bool | None) -> dict[str, object]:
         (True, {"tools": [{"type": "function", "function": TOOL}]}, True),
     ],
 )
-async def test_strict_schemas_are_closed_and_with_the_flag_all(
-    flag: bool, fields: dict[str, object], closes: bool
-) -> None:
+async def test_strict_schemas_and_by_a_flag_all_close(flag: bool, fields: dict[str, object], closes: bool) -> None:
     async with live_server(close_schemas=flag, context_length=4096) as live:
         choice = {"tool_choice": "required"} if "tools" in fields else {}
         status, reply = await live.post(CHAT, {**chat_body(), **fields, **choice})

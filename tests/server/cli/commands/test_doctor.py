@@ -20,9 +20,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, tuple[str, str]]:
     return {name: (state, words) for state, name, words in parts}
 
 
-def test_a_machine_on_which_all_is_well_gets_0(
-    cache: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_machine_that_is_well_gets_0(cache: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tiny_folder, "--port", "0", "--dtype", "float32", "--max-num-seqs", "4") == 0
     told = lines(capsys)
     assert [*told] == ["journal", "keys", "certificate", "model", "port", "devices", "memory", "predictor"]
@@ -38,9 +36,7 @@ def test_a_model_that_is_not_here_is_not_fetched(cache: Path, capsys: pytest.Cap
     assert not (cache / "packaged").exists()
 
 
-def test_what_would_fail_is_told_with_its_remedy_and_gets_1(
-    tiny_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_would_fail_is_told_with_remedy_and_gets_1(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code = run("smollm2", "--port", port, "--journal", tiny_folder, "--length-predictor", "proxy", "--executors", 1)

@@ -18,9 +18,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 run = partial(run_command, models_command.add_parser, "models")
 
 
-def test_the_list_names_the_packaged_models_with_their_memory_and_touches_no_disk(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_names_packaged_models_and_touches_no_disk(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["NAME", "CACHED", "SIZE", "WEIGHTS", "32", "SLOTS", "LICENCE", "FOLDER", "ABOUT"]
@@ -43,9 +41,7 @@ def test_the_list_as_json_has_sizes_needs_and_folders(cache: Path, capsys: pytes
     assert first["folder"].startswith(str(cache))
 
 
-def test_pull_prints_the_folder_and_apart_from_it_the_memory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pull_prints_the_folder_and_apart_the_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tiny.build(tmp_path / "mine")
     capsys.readouterr()
     assert run("pull", folder, "--max-num-seqs", 3) == 0

@@ -84,9 +84,7 @@ def test_too_little_time_is_told_with_the_remedy(tiny_folder: Path, capsys: pyte
     assert "raise --time-limit" in err
 
 
-def test_a_cache_that_cannot_be_written_is_told_before_anything_is_measured(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cache_that_cannot_be_written_is_told_at_once(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was told after three minutes, and what had been measured was lost."""
     cache.write_text("a file where the folder should be")
     assert cli.main(["profile", "no/such/model"]) == 1

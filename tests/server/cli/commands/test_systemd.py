@@ -40,9 +40,7 @@ def install(root: Path, *more: str) -> int:
     return cli.main(["systemd", "install", "--root", str(root), "--program", str(PROGRAM), *more])
 
 
-def test_installing_writes_a_unit_a_configuration_and_a_secret_key_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_installing_writes_unit_configuration_and_key_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert install(tmp_path) == 0
     unit, folder = tmp_path / "etc/systemd/system/lengthwise.service", tmp_path / "etc/lengthwise"
     assert f"ExecStart={PROGRAM} serve --config /etc/lengthwise/config.toml\n" in unit.read_text()
@@ -55,9 +53,7 @@ def test_installing_writes_a_unit_a_configuration_and_a_secret_key_once(
     assert key.strip() not in capsys.readouterr().out
 
 
-def test_a_unit_that_differs_is_replaced_only_when_that_is_meant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_unit_that_differs_is_replaced_when_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     unit = tmp_path / "etc/systemd/system/lengthwise.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Service]\nExecStart=/bin/false\n")
@@ -67,17 +63,13 @@ def test_a_unit_that_differs_is_replaced_only_when_that_is_meant(
     assert "Type=notify" in unit.read_text()
 
 
-def test_a_program_that_the_service_could_not_see_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_the_service_could_not_see_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["systemd", "install", "--root", str(tmp_path), "--program", "/home/me/bin/lengthwise"]) == 1
     assert "/opt" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_systemd_waits_longer_than_the_drain_that_the_configuration_allows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_systemd_waits_longer_than_the_drain_may_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "config.toml"
     config.write_text("shutdown_timeout = 300\n")
     assert cli.main(["systemd", "print", "--config", str(config)]) == 0
@@ -90,7 +82,7 @@ def test_names_with_spaces_and_percent_signs_stay_whole() -> None:
     assert "ExecStart=/opt/my\\x20models/100%%/lengthwise serve " in text
 
 
-def test_a_template_serves_instances_that_share_models_and_keys_and_nothing_else(
+def test_instances_of_a_template_share_models_and_keys_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert install(tmp_path, "--template") == 0

@@ -162,9 +162,7 @@ def test_a_journal_without_answers_of_the_model_is_told(cache: Path, capsys: pyt
     assert "has no answer of other that was predicted" in capsys.readouterr().err
 
 
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was told when all was trained, which was lost with that."""
     assert train(tmp_path / "no such file", "--output", tmp_path) == 1
     assert f"{tmp_path}: cannot be written: Is a directory" in capsys.readouterr().err

@@ -127,7 +127,7 @@ def test_a_size_that_changes_nothing_is_no_choice(journal: Path) -> None:
     assert "half the memory" not in {sizes for _, sizes in try_to_end(replay, roomy).trials}
 
 
-def test_what_is_interrupted_keeps_its_trials(
+def test_an_interrupt_is_kept(
     journal: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def try_two(*arguments: Any) -> Iterator[WhatIf]:
