@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -64,7 +65,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         "security": [{}, {"key": []}],
         "paths": paths,
         "components": {
-            "schemas": _schemas(described),
+            "schemas": _schemas(_structs(described)),
             "parameters": {"RequestId": _REQUEST_ID},
             "headers": {"RequestId": _ANSWERED_ID},
             "securitySchemes": {
@@ -87,11 +88,16 @@ async def openapi(request: web.Request) -> web.Response:
     return web.Response(body=request.app[DOCUMENT], content_type="application/json")
 
 
-def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
+def _structs(operations: Iterable[Operation]) -> frozenset[type[msgspec.Struct]]:
     types: set[type[msgspec.Struct]] = {ErrorBody}
     for operation in operations:
         errors = () if operation.dialect is None else (operation.dialect.error,)
         types |= {struct for struct in (operation.body, operation.reply, *operation.events, *errors) if struct}
+    return frozenset(types)
+
+
+@cache  # 0.03 s
+def _schemas(types: frozenset[type[msgspec.Struct]]) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(types, ref_template=REF)
     for struct in types:
         schemas[struct.__name__].update({"allOf": [struct.told]} if hasattr(struct, "told") else {})
