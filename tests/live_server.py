@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -65,7 +66,7 @@ def ready_url(lines: Iterator[str]) -> str:
 def serve_here(folder: Path | str, *flags: str) -> Iterator[str]:
     """Yields the URL of the same server in a thread of this process, as a process spends seconds on its imports."""
     config = read_settings(ServeConfig, build_parser().parse_args(words_of(folder, *flags)))
-    ready: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    ready = Future[Any]()
 
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as port:
@@ -77,7 +78,7 @@ def serve_here(folder: Path | str, *flags: str) -> Iterator[str]:
                 await drain(service, config.shutdown_timeout, asyncio.Event())
 
     with ThreadPoolExecutor(1, "server") as pool:
-        served = pool.submit(uvloop.run, run())
+        served: Future[Any] = pool.submit(uvloop.run, run())
         wait((ready, served), return_when=FIRST_COMPLETED)
         if served.done():
             served.result()

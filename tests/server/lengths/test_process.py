@@ -115,18 +115,13 @@ def test_work_is_given_up_at_the_end_also_while_its_process_is_being_started() -
         niced.run(time.sleep, 600)
 
 
-def die_by(number: int) -> None:
-    """Work of a process that ends by a signal before it is done."""
-    os.kill(os.getpid(), number)
-
-
 def test_work_is_given_up_when_a_server_and_all_its_processes_are_told_to_end() -> None:
     """The log of a normal end had `no forest could be grown`."""
     with closing(NicedProcess(niceness=0)) as niced:
         with pytest.raises(CancelledError):
-            niced.run(die_by, signal.SIGTERM)
+            niced.run(signal.raise_signal, signal.SIGTERM)
         with pytest.raises(ProcessFailed, match="is gone"):
-            niced.run(die_by, signal.SIGKILL)
+            niced.run(signal.raise_signal, signal.SIGKILL)
 
 
 def test_the_default_forest_comes_back_from_its_process_as_it_is_grown_here() -> None:
