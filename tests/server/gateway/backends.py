@@ -18,8 +18,6 @@ from server.http.front import Front
 from server.http.service import Service, build_app
 from server.keys import Keyring
 
-PATIENCE = 20.0
-
 
 def event(index: int) -> bytes:
     """One token, with its white space as no JSON library of ours writes it."""
