@@ -77,26 +77,14 @@ BODIES: Mapping[str, Callable[[], tuple[str, dict[str, Any], int]]] = MappingPro
             {"prompt": [[7]] * 256, "logit_bias": {str(n): 0.5 for n in range(300)}, "max_tokens": 1},
             200,
         ),
-        "many prompts with their log-probabilities": lambda: (
-            COMPLETION,
-            {"prompt": [IDS] * 8, "prompt_logprobs": 20, "max_tokens": 1},
-            200,
-        ),
+        "prompts' logprobs": lambda: (COMPLETION, {"prompt": [IDS] * 8, "prompt_logprobs": 20, "max_tokens": 1}, 200),
         "prompts echoed in a stream with their log-probabilities": lambda: (
             COMPLETION,
             {"prompt": [IDS] * 4, "echo": True, "logprobs": 20, "max_tokens": 1, "stream": True},
             200,
         ),
-        "more log-probabilities than there may be": lambda: (
-            COMPLETION,
-            {"prompt": [IDS] * 128, "prompt_logprobs": 20, "max_tokens": 1},
-            400,
-        ),
-        "an estimate of as many answers as there may be": lambda: (
-            "/v1/estimate",
-            {"prompt": [IDS] * 256, "max_tokens": 1},
-            200,
-        ),
+        "too many logprobs": lambda: (COMPLETION, {"prompt": [IDS] * 128, "prompt_logprobs": 20, "max_tokens": 1}, 400),
+        "an estimate of many answers": lambda: ("/v1/estimate", {"prompt": [IDS] * 256, "max_tokens": 1}, 200),
         "a message of many blocks": lambda: (
             "/v1/messages",
             {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 2_000}] * 10, "max_tokens": 1},
@@ -119,7 +107,7 @@ BODIES: Mapping[str, Callable[[], tuple[str, dict[str, Any], int]]] = MappingPro
             {"input": [{"role": "user", "content": prose(1_000)}] * 2_000, "max_output_tokens": 1},
             400,
         ),
-        "a large text echoed in many answers": lambda: (
+        "a large echoed text": lambda: (
             COMPLETION,
             {"prompt": prose(3_000), "echo": True, "n": 32, "max_tokens": 1},
             200,

@@ -250,12 +250,7 @@ async def test_a_picture_in_a_result_is_left_out_and_named(live: Live, kind: str
 
 SAID: dict[str, tuple[str, list[object], str, str]] = {
     # what: (path, turns before the last, what of them is read, what is ignored)
-    "fields that nobody knows": (
-        CHAT,
-        [{"role": "assistant", "content": "A", "audio": None, "x": [{}]}],
-        "assistant:A",
-        "",
-    ),
+    "unknown fields": (CHAT, [{"role": "assistant", "content": "A", "audio": None, "x": [{}]}], "assistant:A", ""),
     "no content": (CHAT, [{"role": "assistant", "content": None, "tool_calls": []}], "assistant:\n", ""),
     "no parts": (CHAT, [turn()], "assistant:\n", ""),
     "a part without text": (CHAT, [turn({"type": "text"})], "assistant:\n", ""),
@@ -389,7 +384,7 @@ STRICT: dict[str, tuple[str, dict[str, object]]] = {
         RESPONSES,
         {"input": [{"role": "developer", "content": "a"}, {"role": "developer", "content": "b"}, user(), user()]},
     ),
-    "a result and a text": (
+    "a result, a text": (
         MESSAGES,
         {"messages": [user(), USED, turn(BACK, {"type": "text", "text": "?"}, role="user")]},
     ),

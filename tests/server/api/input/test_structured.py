@@ -297,11 +297,7 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
     "two things asked": ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "give one of"),
     "an empty choice": ({"structured_outputs": {"choice": [""]}}, "structured_outputs", "length"),
     "a wrong pattern": ({"structured_outputs": {"regex": "a("}}, "structured_outputs", "unclosed"),
-    "a pattern that nothing matches": (
-        {"structured_outputs": {"regex": r"[^\s\S]"}},
-        "structured_outputs",
-        "no text matches it",
-    ),
+    "a pattern of none": ({"structured_outputs": {"regex": r"[^\s\S]"}}, "structured_outputs", "no text matches it"),
     "a wrong grammar": ({"structured_outputs": {"grammar": "begin: x"}}, "structured_outputs", ""),
     "a schema of broken text": ({"structured_outputs": {"json": "{"}}, "structured_outputs", "not valid JSON"),
 }

@@ -1,5 +1,6 @@
 """POST /v1/responses, whole and streamed, over loopback."""
 
+import re
 from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Any
@@ -340,64 +341,50 @@ async def test_a_key_goes_on_from_its_own_responses_only() -> None:
             earlier = earlier or reply["id"]
 
 
-BAD: dict[str, tuple[dict[str, object], str | None, str]] = {
-    # what: (fields, param, beginning of the message)
-    "no input": ({"input": None}, "input", "input: "),
-    "an empty list": ({"input": []}, "input", "input: "),
-    "nothing to read": ({"input": [{"type": "computer_call"}]}, "input", "input: "),
-    "a call without a name": ({"input": [{"type": "function_call", "call_id": "c"}]}, "input", "input[0].name: "),
-    "a result of no call": (
-        {"input": [{"type": "function_call_output", "output": "x"}]},
-        "input",
-        "input[0].call_id: ",
-    ),
-    "an item without role": ({"input": [{"content": "Hi"}]}, "input", "input[0].role: "),
-    "an item without content": ({"input": [{"role": "user"}]}, "input", "input[0].content: "),
-    "an image": (
-        {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-        "input",
-        "input[0].content[0]: ",
-    ),
+BAD: dict[str, tuple[dict[str, object], str]] = {
+    # what: (fields, beginning of the message, with the parameter)
+    "no input": ({"input": None}, "input: "),
+    "an empty list": ({"input": []}, "input: "),
+    "nothing to read": ({"input": [{"type": "computer_call"}]}, "input: "),
+    "a call without a name": ({"input": [{"type": "function_call", "call_id": "c"}]}, "input[0].name: "),
+    "a result of no call": ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id: "),
+    "an item without role": ({"input": [{"content": "Hi"}]}, "input[0].role: "),
+    "an item without content": ({"input": [{"role": "user"}]}, "input[0].content: "),
+    "an image": ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]: "),
     "a part without text": (
         {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
-        "input",
         "input[0].content[0].text: ",
     ),
-    "an item that the tokenizer cannot encode": (
-        {"input": [{"role": "user", "content": UNKNOWN}]},
-        "input",
-        "input: no token",
-    ),
-    "too long an input": ({"input": "x" * 300}, "input", "input: has "),
-    "an answer of nothing": ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens: "),
-    "the background": ({"background": True}, "background", "background: "),
-    "a stored conversation": ({"conversation": "c"}, "conversation", "conversation: "),
-    "a stored prompt": ({"prompt": {"id": "p"}}, "prompt", "prompt: "),
-    "leaving out what is too long": ({"truncation": "auto"}, "truncation", "truncation: "),
-    "a custom tool without a name": ({"tools": [{"type": "custom"}]}, "tools", "tools[0].name: "),
-    "a tool without a name": ({"tools": [{"type": "function"}]}, "tools", "tools[0].name: "),
+    "an item that cannot be encoded": ({"input": [{"role": "user", "content": UNKNOWN}]}, "input: no token"),
+    "too long an input": ({"input": "x" * 300}, "input: has "),
+    "an answer of nothing": ({"max_output_tokens": 0}, "max_output_tokens: "),
+    "the background": ({"background": True}, "background: "),
+    "a stored conversation": ({"conversation": "c"}, "conversation: "),
+    "a stored prompt": ({"prompt": {"id": "p"}}, "prompt: "),
+    "leaving out what is too long": ({"truncation": "auto"}, "truncation: "),
+    "a custom tool without a name": ({"tools": [{"type": "custom"}]}, "tools[0].name: "),
+    "a tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name: "),
     "a tool without an object": (
         {"tools": [{**WEATHER, "parameters": {"type": "array"}, "strict": True}]},
-        "tools",
         "tools[0].parameters.type: ",
     ),
-    "a forced tool and none": ({"tool_choice": "required"}, "tool_choice", "tool_choice: "),
-    "log-probabilities of calls": ({"tools": [WEATHER], "top_logprobs": 1}, "top_logprobs", "top_logprobs: "),
-    "several answers": ({"n": 2}, "n", "n: "),
-    "a chat's max_tokens": ({"max_tokens": 5}, "max_tokens", "max_tokens: is called max_output_tokens"),
-    "a chat's response_format": ({"response_format": {"type": "text"}}, "response_format", "response_format: "),
-    "prompt_logprobs": ({"prompt_logprobs": 1}, "prompt_logprobs", "prompt_logprobs: "),
-    "a JSON schema that is missing": ({"text": {"format": {"type": "json_schema"}}}, "text", "text.format.schema: "),
-    "another role": ({"input": [{"role": "tool", "content": "x"}]}, "input", "input[0].role: "),
+    "a forced tool and none": ({"tool_choice": "required"}, "tool_choice: "),
+    "log-probabilities of calls": ({"tools": [WEATHER], "top_logprobs": 1}, "top_logprobs: "),
+    "several answers": ({"n": 2}, "n: "),
+    "a chat's max_tokens": ({"max_tokens": 5}, "max_tokens: is called max_output_tokens"),
+    "a chat's response_format": ({"response_format": {"type": "text"}}, "response_format: "),
+    "prompt_logprobs": ({"prompt_logprobs": 1}, "prompt_logprobs: "),
+    "a JSON schema that is missing": ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema: "),
+    "another role": ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role: "),
 }
 
 
-@pytest.mark.parametrize(("fields", "param", "beginning"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("fields", "beginning"), BAD.values(), ids=BAD)
 async def test_what_is_not_supported_is_refused_in_the_words_of_responses(
-    live: Live, fields: dict[str, object], param: str | None, beginning: str
+    live: Live, fields: dict[str, object], beginning: str
 ) -> None:
     status, reply = await live.post(PATH, {"input": "Hi", **fields})
-    assert (status, reply["error"]["param"]) == (400, param), reply
+    assert (status, reply["error"]["param"]) == (400, re.split(r"\W", beginning)[0]), reply
     assert reply["error"]["message"].startswith(beginning), reply
     assert "messages" not in reply["error"]["message"]
     assert "max_completion" not in reply["error"]["message"]

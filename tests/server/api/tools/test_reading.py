@@ -119,7 +119,7 @@ FORMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
         tagged('{"name": "f", "arguments": {"i": 1}}\n{"name": "weather-now", "arguments": {}}'),
         [("f", '{"i": 1}'), ("weather-now", "{}")],
     ),
-    "a raw line break and a tab": (
+    "a raw break, a tab": (
         tagged('{"name": "f", "arguments": {"s": "a\nb\tc"}}'),
         [("f", r'{"s": "a\u000ab\u0009c"}')],
     ),
@@ -131,10 +131,7 @@ FORMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "a type and an id beside": (tagged('{"type": "function", "id": "x", "name": "f"}'), [("f", "{}")]),
     "Qwen3-Coder": (tagged(coder(s="Rome")), [("f", '{"s": "Rome"}')]),
     "Qwen3-Coder without the mark": (f"{coder(s='Rome')}\n{coder()}", [("f", '{"s": "Rome"}'), ("f", "{}")]),
-    "Qwen3-Coder, several in a tag": (
-        tagged(coder(i="1") + "\n" + coder(i="2")),
-        [("f", '{"i": 1}'), ("f", '{"i": 2}')],
-    ),
+    "Qwen3-Coder, many in a tag": (tagged(coder(i="1") + "\n" + coder(i="2")), [("f", '{"i": 1}'), ("f", '{"i": 2}')]),
     "Qwen3-Coder's values by their types": (
         tagged(coder(s="5", i="36893488147419103233", b="True", l='[1, "a"]', n="None", e="2", other="7")),
         [("f", '{"s": "5", "i": 36893488147419103233, "b": true, "l": [1, "a"], "n": null, "e": 2, "other": "7"}')],
@@ -144,7 +141,7 @@ FORMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
         tagged(coder(s='if "a":\n    <b></tool_call> </function> {"')),
         [("f", r'{"s": "if \"a\":\n    <b></tool_call> </function> {\""}')],
     ),
-    "Qwen3-Coder's marks in a value without the mark around": (
+    "Qwen3-Coder's marks in a bare value": (
         coder(s="x </function> y", i="1"),
         [("f", '{"s": "x </function> y", "i": 1}')],
     ),
@@ -156,10 +153,7 @@ FORMS: dict[str, tuple[str, list[tuple[str, str]]]] = {
         '[TOOL_CALLS]f[ARGS]{"s": "[ARGS]"}[TOOL_CALLS]weather-now[CALL_ID]a1b2c3d4e[ARGS]{}',
         [("f", '{"s": "[ARGS]"}'), ("weather-now", "{}")],
     ),
-    "Mistral's names without marks, which are control tokens": (
-        'f{"i": 1}weather-now{}',
-        [("f", '{"i": 1}'), ("weather-now", "{}")],
-    ),
+    "Mistral's names without their marks": ('f{"i": 1}weather-now{}', [("f", '{"i": 1}'), ("weather-now", "{}")]),
     "Mistral's list without its mark": ('[{"name": "f", "arguments": {"i": 1}}]', [("f", '{"i": 1}')]),
     "Llama 3's object": ('{"name": "f", "parameters": {"s": "}"}}', [("f", '{"s": "}"}')]),
     "Llama 3's object with a type": ('{"type": "function", "name": "f", "parameters": {}}', [("f", "{}")]),

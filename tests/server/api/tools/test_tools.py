@@ -397,11 +397,7 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
     "a name with a line break": ({"tools": [tool(name="f\n")]}, "tools", "tools[0].function.name"),
     "two tools of a name": ({"tools": [tool(), tool()]}, "tools", "the name of two tools"),
     "too many tools": ({"tools": [tool(name=f"f{n}") for n in range(129)]}, "tools", "tools"),
-    "arguments that are a list": (
-        {"tools": [tool(parameters={"type": "array"}, strict=True)]},
-        "tools",
-        "must be 'object'",
-    ),
+    "arguments in a list": ({"tools": [tool(parameters={"type": "array"}, strict=True)]}, "tools", "must be 'object'"),
     "parameters that are text": ({"tools": [tool(parameters="{}")]}, "tools", "must be a JSON object"),
     "a wrong schema": (
         {
@@ -426,11 +422,7 @@ BAD: dict[str, tuple[dict[str, object], str, str]] = {
         "'g' is none of the tools",
     ),
     "a choice without tools": ({"tool_choice": "required"}, "tool_choice", "give some"),
-    "a call by the user": (
-        {"messages": [{**past()[0], "role": "user", "content": ""}]},
-        "messages",
-        "only the assistant",
-    ),
+    "a user's call": ({"messages": [{**past()[0], "role": "user", "content": ""}]}, "messages", "only the assistant"),
     "a call by a tool": (
         {"messages": [{**past()[0], "role": "tool", "tool_call_id": "c", "content": ""}]},
         "messages",
