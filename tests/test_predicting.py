@@ -22,13 +22,6 @@ def chat(url: str, n: int = 2) -> Any:
         return json.load(response)
 
 
-def told(url: str, name: str) -> float:
-    """The value of a metric."""
-    with urlopen(f"{url}/metrics", timeout=60) as response:
-        lines = response.read().decode().splitlines()
-    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
-
-
 def predictors(journal: Path) -> set[int]:
     """The processes that the server with this journal has started: one that predicts, and none that tries grammars."""
     (server,) = [one for one in psutil.Process().children() if str(journal) in one.cmdline()]

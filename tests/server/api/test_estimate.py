@@ -17,7 +17,6 @@ from tests.server.live import Live, bearer, chat_body, live_server
 
 KEY = "a key of one client"
 CHAT, ESTIMATE = "/v1/chat/completions", "/v1/estimate"
-SHORT = ("x-lengthwise-place", "x-lengthwise-expected-wait-ms")
 
 
 async def ask(live: Live, path: str, body: dict[str, Any], **headers: str) -> tuple[int, Any, Mapping[str, str]]:

@@ -9,8 +9,7 @@ import pytest
 
 from engine.messages import RowSpec, RowUpdate
 from server.api.input.tools import CALL_TAIL, OPEN, RESULT_OPEN, call_head
-from tests.server.api.programs.coding_agents import CODING_AGENTS
-from tests.server.api.programs.sdks import SDKS
+from tests.server.api.programs.agents import CODING_AGENTS, SDKS
 from tests.server.api.programs.shapes import CHATS, PICTURE, RESPONSES, Call, Shape
 from tests.server.api.programs.without_tools import CALLS_WITHOUT_TOOLS
 from tests.server.api.tools.test_tools import assembled
