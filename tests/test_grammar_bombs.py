@@ -2,8 +2,9 @@
 through them."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,11 +13,19 @@ import pytest
 
 from engine.sampling.params import Grammar, GrammarKind
 from tests.engine.sampling.bombs import BOMBS
+from tests.live_server import serve
 
 GROWTH = 300 * 2**20
 """Bytes that all of them together may cost; one of them took 6 GB."""
 
 QUICK_BOMBS = ("1,300 links by items", "a chain of rules", "alternatives multiplied", "ambiguous by two")
+
+
+@pytest.fixture(scope="module")
+def url(tiny_folder: Path) -> Iterator[str]:
+    """A server in a process of its own, which a bomb may end or fill."""
+    with serve(tiny_folder) as url:
+        yield url
 
 
 @pytest.fixture
