@@ -120,7 +120,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-class RowUpdate(msgspec.Struct, frozen=True):
+class RowUpdate(msgspec.Struct, frozen=True, gc=False):
     """A row's tokens of a step; a struct for speed. `text` lags behind while incomplete. The last has the
     `finish_reason`, and the stop text, token id, or REPETITION.
     """

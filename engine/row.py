@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,11 +16,10 @@ from engine.sampling.grammar import Matcher
 from engine.sampling.params import SamplingParams
 from engine.token_counts import TokenCounts
 from models.text import Text
-from models.text_stream import StopMatcher, TextStream
+from models.text_stream import StopMatcher, TextStream, foresee_together
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, gc=False):
     token_id: int
     logprob: TokenLogprob | None = None
 
@@ -39,11 +39,17 @@ class Row(DeviceRow):
         self._ignored = end_token_ids if spec.sampling.ignore_eos else frozenset()
         self._ends = frozenset() if spec.sampling.ignore_eos or replayed else end_token_ids
         self._stop_ids = frozenset(() if replayed else spec.sampling.stop_token_ids)
-        self._stream = TextStream(text)
+        self._text = text
+        self._stream = text.stream()
         stops = () if replayed else spec.sampling.stop
         self._stops = StopMatcher(stops, include=spec.sampling.include_stop_str_in_output)
         self._said: TokenCounts | None = None
         self._repetition = RepetitionDetector() if _may_be_ended_early(spec.sampling) else None
+        # steps in which most tokens only add text
+        watched = stops or self.matcher or self._repetition
+        last = min(spec.sampling.max_tokens, spec.sampling.replay_tokens or spec.sampling.max_tokens)
+        self._plain_steps = range(0) if watched else range(2, last)
+        self._marked = self._ends | self._stop_ids
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -63,7 +69,7 @@ class Row(DeviceRow):
     def said(self) -> TokenCounts:
         """Only with penalties."""
         if self._said is None:
-            self._said = TokenCounts(self.prompt, self.generated)
+            self._said, self._plain_steps = TokenCounts(self.prompt, self.generated), range(0)
         return self._said
 
     @property
@@ -87,16 +93,19 @@ class Row(DeviceRow):
 
     def accept(self, choice: Choice) -> RowUpdate:
         """Raises GrammarFault."""
-        self.generated.append(choice.token_id)
+        token = choice.token_id
+        self.generated.append(token)
+        if choice.logprob is None and len(self.generated) in self._plain_steps and token not in self._marked:
+            return RowUpdate(self.row_id, (token,), self._stream.push(token))
         if self.matcher is not None:
             self.matcher.follow(self.generated)
         if self._said is not None:
-            self._said.add(choice.token_id)
-        text, reason, stop_reason = self._read(choice.token_id)
+            self._said.add(token)
+        text, reason, stop_reason = self._read(token)
         self.ended = reason is not None
         return RowUpdate(
             row_id=self.row_id,
-            token_ids=(choice.token_id,),
+            token_ids=(token,),
             text=text,
             logprobs=() if choice.logprob is None else (choice.logprob,),
             prompt_logprobs=self.prompt_logprobs if self.step == 1 else None,
@@ -126,6 +135,14 @@ class Row(DeviceRow):
     def _rest(self) -> str:
         text, stop = self._stops.push(self._stream.flush())
         return text if stop is not None else text + self._stops.flush()
+
+
+def decode_together(rows: Sequence[Row], choices: Sequence[object]) -> None:
+    """Where text depends on neighbouring tokens, that of all next ones in one call."""
+    if rows and isinstance(rows[0]._stream, TextStream):
+        pairs = zip(rows, choices, strict=True)
+        chosen = [(row._stream, one.token_id) for row, one in pairs if isinstance(one, Choice)]
+        foresee_together(rows[0]._text, [(one, token) for one, token in chosen if isinstance(one, TextStream)])
 
 
 def _may_be_ended_early(sampling: SamplingParams) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -14,6 +16,26 @@ def send(values: Sequence[object], device: torch.device, dtype: torch.dtype = to
 
 def move(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+class Staging:
+    """Pinned memory of one small tensor of numbers, sent again and again."""
+
+    def __init__(self, target: Tensor) -> None:
+        self._target = target
+        self._host = torch.zeros(target.shape, dtype=target.dtype, pin_memory=target.is_cuda)
+        self._sent: torch.cuda.Event | None = None
+
+    def edit(self) -> NDArray[np.int64]:
+        """To write anew before `send`; waits for the last copy."""
+        if self._sent is not None:
+            self._sent.synchronize()
+        return self._host.numpy()
+
+    def send(self) -> None:
+        self._target.copy_(self._host, non_blocking=True)
+        if self._target.is_cuda:
+            self._sent = torch.cuda.current_stream(self._target.device).record_event()
 
 
 class Fetch:

@@ -19,7 +19,7 @@ from tokenizers import Encoding, Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from models.errors import TextError, translate_failures
-from models.text_stream import byte_table, longest_token
+from models.text_stream import ByteStream, TextStream, TokenPieces, byte_table, is_byte_level, longest_token
 from models.threads import Deadline
 
 log = logging.getLogger(__name__)
@@ -185,6 +185,18 @@ class Text:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return str(self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)[0])
+
+    def decode_batch(self, lines: Sequence[Sequence[int]]) -> Sequence[str]:
+        """Without control tokens."""
+        return list(self._backend.decode_batch(list(map(list, lines)), skip_special_tokens=True))
+
+    def stream(self) -> ByteStream | TextStream:
+        """An answer's text, token by token."""
+        return TextStream(self) if self._pieces is None else ByteStream(self._pieces)
+
+    @cached_property
+    def _pieces(self) -> TokenPieces | None:
+        return TokenPieces(self.said_bytes) if is_byte_level(self._backend) else None
 
     def token_text(self, token_id: int) -> str:
         """Part of a character shows as U+FFFD."""

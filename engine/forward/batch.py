@@ -30,6 +30,7 @@ class RunningBatch:
         self.arena = arena
         self.ahead = 0  # steps under way when rows come and go
         self.rows: list[Row] = []
+        self.joined: set[Row] = set()  # since the latest step
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -49,9 +50,11 @@ class RunningBatch:
         self._show(self._view_for(len(self) + 1, max(self.arena.window, kv.length), lasting=lasting))
         self.arena.insert(kv)
         self.rows.append(row)
+        self.joined.add(row)
 
     def remove(self, row: Row, *, wipe: bool = False) -> None:
         place = self.rows.index(row)
+        self.joined.discard(row)
         self.arena.remove(place, wipe=wipe)
         last = self.rows.pop()
         if last is not row:
@@ -69,7 +72,10 @@ class RunningBatch:
         """
         with self._open(self._next_view()):
             logits = self._replay(fed)
-            return self._forward([(row.last_token,) for row in self.rows], fed) if logits is None else logits
+            if logits is None:
+                logits = self._forward([(row.last_token,) for row in self.rows], fed)
+        self.joined.clear()
+        return logits
 
     @contextmanager
     def _open(self, view: tuple[int, int] | None, joining: Sequence[int] = ()) -> Iterator[None]:
@@ -84,9 +90,7 @@ class RunningBatch:
     def _replay(self, fed: Tensor | None) -> Tensor | None:
         if self._graphs is None:
             return None
-        most = self._model.context_length
-        places = [min(length, most) - 1 for length in self.arena.lengths]
-        return self._graphs.step([row.last_token for row in self.rows], places, fed)
+        return self._graphs.step([row.last_token for row in self.rows] if fed is None else fed)
 
     def void(self, rows: Tensor) -> None:
         """Zero what the latest step wrote for the masked rows (rows,), as NaN would be read."""
@@ -158,16 +162,17 @@ class RunningBatch:
 
     def reads(self) -> StepStats:
         """Cells of the latest step, before rows change."""
-        lengths, window = self.arena.lengths, self.arena.window
+        arena, rows = self.arena, self.rows
         apart = self._model.reads_exactly or self._graphs is not None
-        read = [self.arena.end - origin if apart else window for origin in self.arena.origins]
-        live = [place for place, row in enumerate(self.rows) if not row.ended]
-        by_live = sum(read[place] for place in live)
-        return StepStats(
-            reads=sum(read),
-            pad_reads=by_live - sum(lengths[place] for place in live),
-            invalid_reads=sum(read) - by_live,
-        )
+        read = [arena.end - origin for origin in arena.origins] if apart else [arena.window] * len(rows)
+        own = arena.lengths
+        live = [place for place, row in enumerate(rows) if not row.ended]
+        if len(live) < len(rows):
+            own = [own[place] for place in live]
+            by_live = sum(read[place] for place in live)
+        else:
+            by_live = sum(read)
+        return StepStats(reads=sum(read), pad_reads=by_live - sum(own), invalid_reads=sum(read) - by_live)
 
     def shape(self, staged: int = 0) -> BatchShape:
         arena = self.arena

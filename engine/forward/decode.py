@@ -18,9 +18,10 @@ from engine.device import OutOfMemoryError, StepOutcome
 from engine.forward.batch import RunningBatch
 from engine.forward.shortage import refusing
 from engine.messages import RowUpdate, StepStats
-from engine.row import Choice, Row
+from engine.row import Choice, Row, decode_together
 from engine.sampling import sampler as sampling
 from engine.sampling.sampler import Chosen, Unchosen, Unread
+from engine.sampling.table import SamplingTable
 from engine.transfer import send
 
 
@@ -37,6 +38,7 @@ class Decode:
         self._device = device
         self._ahead = ahead
         batch.ahead = int(ahead)
+        self._table = SamplingTable()
         self._under_way: _Step | None = None
 
     def step(self) -> StepOutcome[Row]:
@@ -76,9 +78,8 @@ class Decode:
         step, self._under_way = self._under_way, None
         if step is None:
             return None, {}
-        lengths = zip(self._batch.rows, self._batch.arena.lengths, strict=True)
-        running = {row for row, length in lengths if not row.ended and length > row.cached_tokens}
-        unread = {row: place for place, row in enumerate(step.chosen.rows) if row in running}
+        running = set(self._batch.rows) - self._batch.joined
+        unread = {row: place for place, row in enumerate(step.chosen.rows) if row in running and not row.ended}
         return (step, unread) if unread else (None, {})
 
     def _follow(self, step: _Step, unread: dict[Row, int]) -> _Step | None:
@@ -109,9 +110,9 @@ class Decode:
         return _Step(chosen, len(self._batch), self._batch.reads())
 
     def _choose(self, logits: Tensor, unread: Unread | None = None) -> Chosen:
-        live = self._live()
-        some = logits if len(live) == len(self._batch) else logits[send(live, self._device)]
-        return sampling.choose([self._batch.rows[place] for place in live], some, unread)
+        rows, live = self._batch.rows, self._live()
+        some = logits if len(live) == len(rows) else logits[send(live, self._device)]
+        return sampling.choose([rows[place] for place in live], some, unread, self._table)
 
     def _broken(self, chosen: Chosen) -> Tensor:
         """(rows,) with non-finite logits."""
@@ -125,11 +126,12 @@ class Decode:
 
     def _newest(self, tokens: Tensor, unread: dict[Row, int]) -> tuple[Tensor, Unread]:
         """(rows,), and what the host lacks."""
-        rows, live = self._batch.rows, self._live()
+        rows = self._batch.rows
+        if len(unread) == len(tokens) and rows == list(unread):
+            return tokens, Unread(tokens, range(len(rows)))
+        live = self._live()
         places = [unread.get(row, -1) for row in rows]
         late = frozenset(index for index, place in enumerate(live) if places[place] >= 0)
-        if places == list(range(len(tokens))):
-            return tokens, Unread(tokens, late)
         known = [0 if place >= 0 else row.last_token for place, row in zip(places, rows, strict=True)]
         at, host = send([places, known], self._device)
         lacking = torch.where(at >= 0, tokens[at.clamp(min=0)], -1)
@@ -152,6 +154,7 @@ def accept(
     """One row's failure is its own."""
     updates: list[RowUpdate] = []
     failures: list[tuple[Row, Exception]] = []
+    decode_together(rows, choices)
     for row, choice in zip(rows, choices, strict=True):
         try:
             if not isinstance(choice, Choice):

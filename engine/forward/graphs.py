@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from engine.kv.arena import KvArena
+from engine.transfer import Staging
 from models.network.attention import Runs, VarlenAttention, flash_attention
 from models.network.decoder.decoder import Decoder
 from models.network.loader import LoadedModel
@@ -43,8 +44,10 @@ class DecodeStep:
         device = arena.shape.device
         self.rows, self.longest = rows, longest
         self._model, self._arena, self._attention = model, arena, attention
-        # one buffer for one copy: tokens, positions, lengths, starts
-        self._inputs = torch.zeros(4 * rows + 1, dtype=torch.long, device=device)
+        # one buffer for one copy: tokens, lengths, starts
+        self._inputs = torch.zeros(3 * rows + 1, dtype=torch.long, device=device)
+        self._staging = Staging(self._inputs)
+        self._written: tuple[int, int, int] | None = None  # rows, the arena's layout and end that the inputs are of
         self._places = torch.arange(rows + 1, dtype=torch.int32, device=device)
         self._select = (torch.arange(rows, device=device), torch.zeros(rows, dtype=torch.long, device=device))
         self._replay: Callable[[], None] | None = None
@@ -59,32 +62,33 @@ class DecodeStep:
         self._values[layer].index_copy_(0, self._ends, values.squeeze(2))
         return self._keys[layer], self._values[layer]
 
-    def run(
-        self,
-        capture: Capture,
-        tokens: Sequence[int] = (),
-        positions: Sequence[int] = (),
-        lengths: Sequence[int] = (),
-        starts: Sequence[int] = (),
-        fed: Tensor | None = None,
-    ) -> Tensor:
-        """Logits (live, vocab), valid until the next run.
-
-        lengths  tokens, the new one included
-        starts   of the first in the arena's `tokens`
-        fed      (live,), replaces unread tokens
+    def run(self, capture: Capture, tokens: Sequence[int] | Tensor = ()) -> Tensor:
+        """Logits (live, vocab) behind each live row's newest token, valid until the next run. Lengths are advanced on
+        the device while rows stay.
         """
-        live = len(tokens)
-        spare, nobody = self.rows - live, self._arena.capacity_tokens
-        given = ((tokens, 0), (positions, 0), (lengths, 1), (starts, nobody))
-        inputs = [number for numbers, rest in given for number in (*numbers, *[rest] * spare)]
-        self._inputs.copy_(torch.tensor([*inputs, 0], pin_memory=self._inputs.is_cuda), non_blocking=True)
-        if fed is not None:
-            self._inputs[:live] = fed
+        live, arena, written = len(tokens), self._arena, self._written
+        self._written = None
+        if written == (live, arena.layout, arena.end - 1):
+            self._inputs[self.rows : self.rows + live] += 1
+            self._inputs[:live] = tokens if isinstance(tokens, Tensor) else torch.tensor(tokens)
+        else:
+            self._write(live, tokens)
         if self._replay is None:
             self._replay = self._prepare(capture)
         self._replay()
+        self._written = live, arena.layout, arena.end
         return self.logits[:live]
+
+    def _write(self, live: int, tokens: Sequence[int] | Tensor) -> None:
+        numbers = self._staging.edit()
+        given, lengths, starts = numbers[:-1].reshape(3, self.rows)  # views
+        given[:], lengths[live:], starts[live:] = 0, 1, self._arena.capacity_tokens  # spare rows are nobody's
+        lengths[:live], starts[:live] = self._arena.lengths[:live], self._arena.starts()[:live]
+        if not isinstance(tokens, Tensor):
+            given[:live] = tokens
+        self._staging.send()
+        if isinstance(tokens, Tensor):
+            self._inputs[:live] = tokens
 
     def release(self) -> None:
         """Also the arena's memory."""
@@ -109,8 +113,9 @@ class DecodeStep:
 
     def _body(self) -> None:
         rows = self.rows
-        tokens, positions, lengths, starts = self._inputs[:-1].view(4, rows)
-        bounds = self._inputs[2 * rows :].int()
+        tokens, lengths, starts = self._inputs[:-1].view(3, rows)
+        positions = (lengths - 1).clamp(max=self._model.context_length - 1)  # ended rows may outgrow the context
+        bounds = self._inputs[rows:].int()
         self._ends = starts + lengths - 1
         runs = Runs(bounds[rows:], bounds[:rows], self._places, self.longest, self._attention)
         self.logits = self._model.forward(tokens[:, None], positions[:, None], runs, self, self._select)
@@ -180,15 +185,14 @@ class DecodeGraphs:
             step.release()
         self._capture = self._capture_on(self._arena.shape.device)
 
-    def step(self, tokens: Sequence[int], positions: Sequence[int], fed: Tensor | None = None) -> Tensor | None:
+    def step(self, tokens: Sequence[int] | Tensor) -> Tensor | None:
         """Logits (live, vocab); None with holes or without a bucket."""
         arena = self._arena
         if arena.has_holes:
             return None
-        longest = max(arena.lengths)
         for bucket in self._steps:
-            if bucket.rows >= arena.live and bucket.longest >= longest:
-                return bucket.run(self._capture, tokens, positions, arena.lengths, arena.starts(), fed)
+            if bucket.rows >= arena.live and bucket.longest >= arena.window:
+                return bucket.run(self._capture, tokens)
         return None
 
 

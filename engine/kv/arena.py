@@ -59,10 +59,11 @@ class KvArena:
         self._most_rows = max_rows
         # None: as many as possible
         self._room = ROOM if multiplies_batches(shape.dtype, shape.device) else None
-        self._take(capacity_tokens)
         self.origins: list[int] = []
-        self.lengths: list[int] = []
-        self.end = 0
+        self.holes: list[int] = []  # cells without a token
+        self.end = self._filled = 0  # columns up to `_filled` are noted in `valid`
+        self.layout = 0  # changes with rows and places, but not with steps
+        self._take(capacity_tokens)
 
     @property
     def live(self) -> int:
@@ -76,6 +77,18 @@ class KvArena:
     @property
     def window(self) -> int:
         return self.end - self.start
+
+    @property
+    def lengths(self) -> list[int]:
+        return [self.end - origin - holes for origin, holes in zip(self.origins, self.holes, strict=True)]
+
+    @property
+    def valid(self) -> Tensor:
+        """Steps are noted when it is read, as attention by runs needs none."""
+        if self._filled < self.end:
+            self._valid[: self.live, self._filled : self.end] = True
+            self._filled = self.end
+        return self._valid
 
     def _read(self, width: int) -> slice:
         whole = self._room is not None and width == 1 and reads_whole_pitch(self.live, self.pitch)
@@ -97,7 +110,7 @@ class KvArena:
 
     @property
     def has_holes(self) -> bool:
-        return any(self.end - origin != length for origin, length in zip(self.origins, self.lengths, strict=True))
+        return any(self.holes)
 
     def starts(self) -> list[int]:
         """First token of each live row in `tokens`."""
@@ -124,7 +137,8 @@ class KvArena:
         self.valid[row] = False
         self.valid[row, origin : self.end] = True
         self.origins.append(origin)
-        self.lengths.append(kv.length)
+        self.holes.append(0)
+        self.layout += 1
         return row
 
     def remove(self, row: int, *, wipe: bool = False) -> None:
@@ -138,16 +152,17 @@ class KvArena:
             self._wipe(last)  # it may hold NaN too
         self.valid[last] = False
         self.origins.pop()
-        self.lengths.pop()
+        self.holes.pop()
+        self.layout += 1
         if not self.origins:
-            self.end = 0
+            self.end = self._filled = 0
             self._view_anew()
 
     def extract(self, row: int) -> RowKv:
         """To host memory, without holes; the row stays."""
         cells = slice(self.origins[row], self.end)
         parts = [buffer[:, row, :, cells] for buffer in (self.keys, self.values)]
-        if self.lengths[row] < cells.stop - cells.start:
+        if self.holes[row]:
             parts = [part[:, :, self.valid[row, cells]] for part in parts]
         return RowKv(*(to_host(part) for part in parts))
 
@@ -171,21 +186,27 @@ class KvArena:
             raise ArenaFull(f"{width} more columns, {len(joining)} more rows in {self.rows} x {self.columns}")
         if self.end + width > self.pitch or self._wastes():
             self._lay_out(self.rows, self.columns, 0, width)
-        self.end += width
-        self.valid[: self.live, self.end - 1] = True
-        self.lengths = [length + 1 for length in self.lengths]
+        if not joining:
+            self.end += 1
+            return 1
+        valid = self.valid
+        self.end = self._filled = self.end + width
+        valid[: self.live, self.end - 1] = True
+        self.holes = [holes + width - 1 for holes in self.holes]
         for length in joining:
-            self.valid[self.live, self.end - length : self.end] = True
-            self.lengths.append(length)
+            valid[self.live, self.end - length : self.end] = True
+            self.holes.append(0)
             self.origins.append(self.end - length)
+        self.layout += 1
         return width
 
     def close(self, width: int, joined: int = 0) -> None:
         """Undo `open`."""
-        del self.origins[len(self.origins) - joined :], self.lengths[len(self.lengths) - joined :]
         self.valid[:, self.end - width : self.end] = False
-        self.lengths = [length - 1 for length in self.lengths]
-        self.end -= width
+        del self.origins[len(self.origins) - joined :], self.holes[len(self.holes) - joined :]
+        self.holes = [holes - width + 1 for holes in self.holes]
+        self.end = self._filled = self.end - width
+        self.layout += joined
 
     def begin_pass(self, rows: int, new: int) -> KvCells:
         newest = slice(self.end - new, self.end)
@@ -201,7 +222,7 @@ class KvArena:
         self.values[:, target, :, cells] = self.values[:, source, :, cells]
         self.valid[target] = self.valid[source]
         self.origins[target] = self.origins[source]
-        self.lengths[target] = self.lengths[source]
+        self.holes[target] = self.holes[source]
 
     def _wastes(self) -> bool:
         return self._room is not None and self.pitch - self.window > 2 * self._room + self.window // 4
@@ -219,9 +240,10 @@ class KvArena:
             for old, new in ((old_keys, self.keys), (old_values, self.values)):
                 window.copy_(old[layer, :live, :, cells])
                 new[layer, :live, :, target] = window
-        self.valid[:live, target] = valid
+        self._valid[:live, target] = valid
         self.origins = [origin + to - cells.start for origin in self.origins]
-        self.end = target.stop
+        self.end = self._filled = target.stop
+        self.layout += 1
 
     # The memory
 
@@ -258,7 +280,7 @@ class KvArena:
         used = rows * self.pitch * heads * dim
         views = [flat[:, :used].view(layers, rows, *inner, dim) for flat in (self._flat_keys, self._flat_values)]
         self.keys, self.values = (view.transpose(2, 3) for view in views) if self.by_token else views
-        self.valid = self._flat_valid[: rows * self.pitch].view(rows, self.pitch)
+        self._valid = self._flat_valid[: rows * self.pitch].view(rows, self.pitch)
         self._flat_valid.zero_()
 
 

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from numpy.random import Philox
 from torch import Tensor
 
-from engine.row import Row
 from engine.transfer import send
 
 BLOCK = 256  # summed at a time
@@ -32,22 +30,21 @@ class Drawn:
     redraw: Callable[[int], int] = int  # place -> settled token
 
 
-def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None) -> Drawn:
-    """(rows, vocab) by inverse transform, one number a row, sorted by its own needs only. With `steps` the host does
-    not wait, and draws may be unsettled.
+def draw(logits: Tensor, wishes: Tensor, cuts: Sequence[int], *, waits: bool = True) -> Drawn:
+    """(rows, vocab) by inverse transform, one number a row, sorted by its own needs only. Unless it `waits` for the
+    device, draws may be unsettled.
+
+    wishes  as of SamplingTable
+    cuts    places that want top-k, top-p or min-p
     """
-    waits = steps is None
-    wishes = send(_wishes(rows, [row.step for row in rows] if steps is None else steps), logits.device, torch.float64)
-    asked = [row.sampling for row in rows]
-    places = [at for at, one in enumerate(asked) if one.top_k > 0 or one.top_p < 1 or one.min_p > 0]
-    if not places:
+    if not cuts:
         return Drawn(_invert(_scale(logits, wishes).softmax(dim=-1), wishes[:, 4:]))
-    if len(places) == len(rows) and waits:
+    if len(cuts) == len(logits) and waits:
         return Drawn(_draw_ranked(logits, wishes)[0])
-    at = send(places, logits.device)
-    some, cuts = logits[at], wishes[at]  # copies: logits may be overwritten
-    tokens, settled = _draw_ranked(some, cuts, waits=waits)
-    if len(places) < len(rows):
+    at = send(cuts, logits.device)
+    some, own = logits[at], wishes[at]  # copies: logits may be overwritten
+    tokens, settled = _draw_ranked(some, own, waits=waits)
+    if len(cuts) < len(logits):
         drawn = _invert(_scale(logits, wishes).softmax(dim=-1), wishes[:, 4:])
         tokens = drawn.index_copy_(0, at, tokens)
         settled = None if settled is None else torch.ones_like(drawn, dtype=torch.bool).index_copy_(0, at, settled)
@@ -55,8 +52,8 @@ def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None
         return Drawn(tokens)
 
     def redraw(place: int) -> int:
-        line = slice(index := places.index(place), index + 1)
-        return int(_draw_sorted(some[line], cuts[line]))
+        line = slice(index := cuts.index(place), index + 1)
+        return int(_draw_sorted(some[line], own[line]))
 
     return Drawn(tokens, settled, redraw)
 
@@ -64,26 +61,6 @@ def draw(rows: Sequence[Row], logits: Tensor, steps: Sequence[int] | None = None
 def _scale(logits: Tensor, wishes: Tensor) -> Tensor:
     """Below 1e-6, which could overflow, greedy."""
     return logits / wishes[:, :1].to(logits.dtype).clamp_(min=1e-6)
-
-
-def _wishes(rows: Sequence[Row], steps: Sequence[int]) -> list[tuple[float, ...]]:
-    numbers = uniforms([(row.sampling.seed, step) for row, step in zip(rows, steps, strict=True)])
-    return [
-        (one.temperature, one.min_p, max(one.top_k, 0), one.top_p, number)
-        for one, number in zip([row.sampling for row in rows], numbers, strict=True)
-    ]
-
-
-def uniforms(counters: Sequence[tuple[int, int]]) -> list[float]:
-    """Philox, seed and step."""
-    generator = Philox(key=0)
-    state = generator.state
-    numbers = []
-    for seed, step in counters:
-        state["state"]["key"][0], state["state"]["counter"][0] = seed, step
-        generator.state = state
-        numbers.append((int(generator.random_raw()) >> 11) * 2**-53)
-    return numbers
 
 
 def _draw_ranked(logits: Tensor, wishes: Tensor, *, waits: bool = True) -> tuple[Tensor, Tensor | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,17 +17,18 @@ from engine.messages import TokenLogprob
 from engine.row import Choice, Row
 from engine.sampling.draw import draw
 from engine.sampling.grammar import GrammarFault
+from engine.sampling.table import SamplingTable
 from engine.transfer import Fetch, move, send
 from models.network.likeliest import find_peaks
 
 
-def constrain(rows: Sequence[Row], logits: Tensor) -> tuple[list[int], dict[int, GrammarFault]]:
+def constrain(table: SamplingTable, logits: Tensor) -> tuple[list[int], dict[int, GrammarFault]]:
     """In place on (rows, vocab); constrained places, and faults by place."""
     bits: dict[int, NDArray[np.uint8]] = {}
     faults: dict[int, GrammarFault] = {}
-    for place, row in enumerate(rows):
+    for place in table.grammars:
         try:
-            line = row.allowed()
+            line = table.rows[place].allowed()
         except GrammarFault as fault:
             faults[place] = fault
         else:
@@ -50,17 +51,19 @@ UNKNOWN = array("q", [-1])  # unread token
 
 NEVER = array("f", [0.0])
 
+NO_STEPS = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Unread:
     """On the device only.
 
     tokens  (rows,), -1 where the host has it
-    places  of these rows
+    places  of these rows, each once
     """
 
     tokens: Tensor
-    places: frozenset[int] = frozenset()
+    places: Collection[int] = ()
 
     def count_in(self, tokens: Tensor, often: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Replace UNKNOWN in `tokens`, and count them in `often`, for rows at `places`."""
@@ -71,9 +74,9 @@ class Unread:
         return tokens, torch.where(own, before[places] + 1, often)
 
 
-def penalize(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> list[int]:
+def penalize(table: SamplingTable, logits: Tensor, unread: Unread | None = None) -> list[int]:
     """In place on (rows, vocab); returns penalized places."""
-    penalized = [place for place, row in enumerate(rows) if row.sampling.penalizes]
+    rows, penalized = table.rows, table.penalized
     if not penalized:
         return []
     late = unread.places if unread is not None else ()
@@ -115,48 +118,53 @@ class Chosen:
     finite  (rows,)
     """
 
-    def __init__(self, rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> None:
-        device, late = logits.device, unread.places if unread is not None else ()
-        steps = [row.step + (place in late) for place, row in enumerate(rows)]
-        self.rows = rows
+    def __init__(self, table: SamplingTable, logits: Tensor, unread: Unread | None = None) -> None:
+        device = logits.device
+        self.rows = rows = table.rows
         self.redrawn = False  # the host drew another token
         peaks, self.tokens = find_peaks(logits)
         self.finite = torch.isfinite(peaks)
-        self._wants = [place for place, row in enumerate(rows) if row.sampling.logprobs is not None]
+        self._wants = table.logprobs
         self._raw = logits[send(self._wants, device)].log_softmax(dim=-1) if self._wants else logits[:0]
-        constrained, self._faults = constrain(rows, logits)
-        changed = shape(rows, logits, constrained, steps, unread)
+        constrained, self._faults = constrain(table, logits)
+        steps = table.steps(() if unread is None else unread.places) if table.draws or table.bars else NO_STEPS
+        changed = shape(table, logits, constrained, steps, unread)
         if shaped := [place for place in changed if rows[place].sampling.temperature == 0]:
             at = send(shaped, device)
             self.tokens.index_copy_(0, at, find_peaks(logits[at])[1])
-        self._draws = [place for place, row in enumerate(rows) if row.sampling.temperature > 0]
-        settled = torch.ones_like(self.tokens)
+        self._draws, settled = table.draws, None
         if self._draws:
-            settled = self._draw(logits, settled, None if unread is None else steps)
+            settled = self._draw(table, logits, steps, waits=unread is None)
         scores: Sequence[Tensor] = ()
         if self._wants:
             most = max(rows[place].sampling.logprobs or 0 for place in self._wants)
             scores = score(self._raw, self.tokens[send(self._wants, device)], most)
-        self._fetch = Fetch(torch.stack([self.tokens, self.finite.long(), settled]), *scores)
+        told = [self.tokens, self.finite.long(), *(() if settled is None else (settled,))]
+        self._fetch = Fetch(torch.stack(told), *scores)
 
-    def _draw(self, logits: Tensor, settled: Tensor, steps: Sequence[int] | None) -> Tensor:
-        """(rows,): settled."""
-        rows, at = [self.rows[place] for place in self._draws], send(self._draws, logits.device)
-        some = logits if len(rows) == len(self.rows) else logits[at]
-        self._drawn = draw(rows, some, None if steps is None else [steps[place] for place in self._draws])
+    def _draw(self, table: SamplingTable, logits: Tensor, steps: NDArray[np.int64], *, waits: bool) -> Tensor | None:
+        """(rows,): settled; None: all."""
+        every = len(self._draws) == len(self.rows)
+        at = None if every else send(self._draws, logits.device)
+        some = logits if at is None else logits[at]
+        self._drawn = draw(some, table.wishes(steps, logits.device), table.cuts, waits=waits)
+        settled = self._drawn.settled
+        if at is None:
+            self.tokens = self._drawn.tokens
+            return None if settled is None else settled.long()
         self.tokens.index_copy_(0, at, self._drawn.tokens)
-        return settled if self._drawn.settled is None else settled.index_copy_(0, at, self._drawn.settled.long())
+        return None if settled is None else torch.ones_like(self.tokens).index_copy_(0, at, settled.long())
 
     def read(self) -> list[Choice | Unchosen]:
         """The only wait for the device."""
         found, *scores = self._fetch.read()
-        tokens, finite, settled = found.tolist()
+        tokens, finite, *rest = found.tolist()
         failed: dict[int, Unchosen] = {**self._faults}
-        failed.update((place, NonFiniteLogits()) for place, sound in enumerate(finite) if not sound)
+        failed.update((place, NonFiniteLogits()) for place in _find_zeros(finite))
         tops = [self.rows[place].sampling.logprobs or 0 for place in self._wants]
         told = token_logprobs([tokens[place] for place in self._wants], scores, tops) if scores else ()
         logprobs = dict(zip(self._wants, told, strict=True))
-        for place in [place for place, sure in enumerate(settled) if not sure]:
+        for place in _find_zeros(*rest) if rest else ():
             token = self._drawn.redraw(self._draws.index(place))
             if token != tokens[place]:
                 self.redrawn, tokens[place] = True, token
@@ -164,14 +172,24 @@ class Chosen:
                     line = slice(index := self._wants.index(place), index + 1)
                     anew = score(self._raw[line], self.tokens.new_tensor([token]), tops[index])
                     (logprobs[place],) = token_logprobs([token], anew, tops[line])
+        if not (failed or logprobs):
+            return list(map(Choice, tokens))
         return [failed.get(place) or Choice(token, logprobs.get(place)) for place, token in enumerate(tokens)]
 
 
-def choose(rows: Sequence[Row], logits: Tensor, unread: Unread | None = None) -> Chosen:
+def _find_zeros(flags: Sequence[int]) -> list[int]:
+    return [place for place, flag in enumerate(flags) if not flag] if 0 in flags else []
+
+
+def choose(
+    rows: Sequence[Row], logits: Tensor, unread: Unread | None = None, table: SamplingTable | None = None
+) -> Chosen:
     """From logits (rows, vocab) in float32, overwritten. With `unread` the host does not wait; grammars need their
-    tokens.
+    tokens. `table` keeps what rows ask from step to step.
     """
-    return Chosen(rows, logits, unread)
+    table = SamplingTable() if table is None else table
+    table.sync(rows)
+    return Chosen(table, logits, unread)
 
 
 def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
@@ -179,24 +197,28 @@ def sample(rows: Sequence[Row], logits: Tensor) -> list[Choice | Unchosen]:
 
 
 def shape(
-    rows: Sequence[Row], logits: Tensor, constrained: Sequence[int], steps: Sequence[int], unread: Unread | None
+    table: SamplingTable,
+    logits: Tensor,
+    constrained: Sequence[int],
+    steps: NDArray[np.int64],
+    unread: Unread | None,
 ) -> set[int]:
     """In place on (rows, vocab); returns changed places.
 
     constrained  by grammars
     steps        of next tokens
     """
-    barred = [(place, row.barred_at(step)) for place, (row, step) in enumerate(zip(rows, steps, strict=True))]
-    cells = [(place, token) for place, tokens in barred if place not in constrained for token in tokens]
+    rows, free = table.rows, [place for place in table.bars if place not in constrained]
+    cells = [(place, token) for place in free for token in rows[place].barred_at(int(steps[place]))]
     if cells:
         at, ids = send(cells, logits.device).unbind(dim=1)
         logits[at, ids] = -torch.inf
-    biases = [(place, *bias) for place, row in enumerate(rows) for bias in row.sampling.logit_bias]
+    biases = [(place, *bias) for place in table.biased for bias in rows[place].sampling.logit_bias]
     if biases:
         at, ids = send([(place, token) for place, token, _ in biases], logits.device).unbind(dim=1)
         logits[at, ids] += send([value for *_, value in biases], logits.device, torch.float32)
-    penalized = penalize(rows, logits, unread)
-    return {*constrained, *penalized, *(place for place, _ in cells), *(place for place, *_ in biases)}
+    penalized = penalize(table, logits, unread)
+    return {*constrained, *penalized, *(place for place, _ in cells), *table.biased}
 
 
 def score(logprobs: Tensor, tokens: Tensor, most: int) -> Sequence[Tensor]:

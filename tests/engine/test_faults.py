@@ -179,9 +179,9 @@ def test_a_fault_in_sampling_ends_the_rows_that_were_sampled(
 ) -> None:
     failing, choose = FailsAt(call), sampling.choose
 
-    def choose_or_fail(rows: list[Row], logits: Tensor, unread: sampling.Unread | None = None) -> sampling.Chosen:
+    def choose_or_fail(*asked: Any) -> sampling.Chosen:
         failing.tick()
-        return choose(rows, logits, unread)
+        return choose(*asked)
 
     monkeypatch.setattr(sampling, "choose", choose_or_fail)
     lifecycle = lifecycle_of(tiny_model, tiny_text)

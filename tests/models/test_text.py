@@ -1,7 +1,7 @@
 """Text to token ids and back: no half characters, no lost ones, and no turn that a user can forge."""
 
 import codecs
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from models.errors import TextError
 from models.text import Text
-from models.text_stream import LONGEST_WAIT, StopMatcher, TextStream
+from models.text_stream import LONGEST_WAIT, ByteStream, StopMatcher, TextStream, foresee_together
 from tests import tiny
 
 VOCAB = 320
@@ -34,9 +34,9 @@ SAMPLES = (
 writing = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(SAMPLES)
 
 
-def pieces(text: Text, ids: Iterable[int]) -> list[str]:
+def pieces(text: Text, ids: Iterable[int], stream: TextStream | None = None) -> list[str]:
     """Pieces of text that a reader of the stream sees, the flush at its end last."""
-    stream = TextStream(text)
+    stream = text.stream() if stream is None else stream
     return [*(stream.push(token_id) for token_id in ids), stream.flush()]
 
 
@@ -101,7 +101,9 @@ def test_a_token_that_ends_a_character_and_begins_another_is_shown_up_to_there()
     text = of_vocabulary(letters, decoders.ByteLevel())
     both, *others = (len(letters) - 1, *(byte(text, value) for value in "😀".encode()[1:]))
     assert text.token_bytes(both) == b" \xf0"
-    assert [pieces(text, [both, *others[:count]])[-1] for count in range(3)] == [" ", " ", " "]
+    cut_off = [[both, *others[:count]] for count in range(3)]
+    assert ["".join(pieces(text, ids)) for ids in cut_off] == [" ", " ", " "]
+    assert [pieces(text, ids, TextStream(text))[-1] for ids in cut_off] == [" ", " ", " "]
     assert "".join(pieces(text, [both, *others])) == " 😀"
 
 
@@ -129,6 +131,36 @@ def test_pieces_of_random_tokens_join_to_the_whole_but_for_what_its_end_cuts(tin
 
 
 @given(ids=st.lists(st.integers(0, VOCAB - 1), max_size=LONGEST_WAIT - 1))
+def test_a_table_of_bytes_gives_the_text_that_the_tokenizer_gives(tiny_text: Text, ids: list[int]) -> None:
+    assert isinstance(tiny_text.stream(), ByteStream)
+    assert "".join(pieces(tiny_text, ids)) == "".join(pieces(tiny_text, ids, TextStream(tiny_text)))
+
+
+@pytest.mark.parametrize(("content", "special"), [("<think>", False), ("a b", False), ("<|x|>", True)])
+def test_added_tokens_are_said_as_the_tokenizer_says_them(content: str, special: bool) -> None:
+    text = of_vocabulary([*sorted(pre_tokenizers.ByteLevel.alphabet())], decoders.ByteLevel())
+    text._backend.add_tokens([AddedToken(content, special=special)])
+    first, second = (byte(text, value) for value in "é".encode())
+    for ids in ([256], [first, 256, second], [256, first, second, 256]):
+        assert "".join(pieces(text, ids)) == text.decode(ids)
+
+
+def test_all_streams_of_a_step_are_decoded_in_one_call(tiny_text: Text) -> None:
+    ids = tiny_text.encode("one é, two")
+    streams, texts, calls = [TextStream(tiny_text) for _ in range(3)], [""] * 3, []
+
+    class Counting:
+        def decode_batch(self, lines: Sequence[Sequence[int]]) -> Sequence[str]:
+            calls.append(len(lines))
+            return tiny_text.decode_batch(lines)
+
+    for token in ids:
+        foresee_together(Counting(), [(stream, token) for stream in streams])  # type: ignore[arg-type]
+        texts = [text + stream.push(token) for text, stream in zip(texts, streams, strict=True)]
+    assert calls == [6] * len(ids) and texts == ["one é, two"] * 3
+
+
+@given(ids=st.lists(st.integers(0, VOCAB - 1), max_size=LONGEST_WAIT - 1))
 def test_what_was_shown_never_changes_when_more_tokens_come(tiny_text: Text, ids: list[int]) -> None:
     shown = ""
     whole = tiny_text.decode(ids)
@@ -139,7 +171,7 @@ def test_what_was_shown_never_changes_when_more_tokens_come(tiny_text: Text, ids
 
 def test_an_endless_run_of_stray_bytes_is_shown_after_a_bounded_wait(tiny_text: Text) -> None:
     stray = [byte(tiny_text, 0x80)] * (2 * LONGEST_WAIT)
-    shown = pieces(tiny_text, stray)
+    shown = pieces(tiny_text, stray, TextStream(tiny_text))
     assert shown[LONGEST_WAIT - 1] == "\ufffd" * LONGEST_WAIT
     assert "".join(shown) == "\ufffd" * len(stray)
 
@@ -151,9 +183,9 @@ def test_an_endless_run_of_control_tokens_is_not_decoded_again_and_again(tiny_te
     class Counting:
         most: int = 0
 
-        def decode(self, ids: list[int]) -> str:
-            self.most = max(self.most, len(ids))
-            return tiny_text.decode(ids)
+        def decode_batch(self, lines: Sequence[Sequence[int]]) -> Sequence[str]:
+            self.most = max(self.most, *map(len, lines))
+            return tiny_text.decode_batch(lines)
 
     counting = Counting()
     stream = TextStream(counting)  # type: ignore[arg-type]

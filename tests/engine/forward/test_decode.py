@@ -31,6 +31,7 @@ from engine.row import Choice, Row
 from engine.sampling import sampler as sampling
 from engine.sampling.params import Grammar, GrammarKind
 from engine.sampling.sampler import Unread, choose, sample
+from engine.sampling.table import SamplingTable
 from engine.torch_device import TorchDevice
 from engine.transfer import Fetch
 from models.network.attention import gather_attention
@@ -168,9 +169,9 @@ def watched(tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.Monkey
     log: list[str] = []
     init, read = sampling.Chosen.__init__, sampling.Chosen.read
 
-    def noted_init(self: sampling.Chosen, rows: list[Row], logits: Tensor, unread: Unread | None = None) -> None:
-        log.append(f"launch {len(rows)}")
-        init(self, rows, logits, unread)
+    def noted_init(self: sampling.Chosen, table: SamplingTable, *more: Any) -> None:
+        log.append(f"launch {len(table.rows)}")
+        init(self, table, *more)
 
     def noted_read(self: sampling.Chosen) -> list[Any]:
         log.append("read")
@@ -336,8 +337,8 @@ def test_a_step_that_was_fed_a_token_drawn_anew_is_undone(
     expected = tokens_of(finish(watched(*jobs)[0]))
     choosing, calls = sampling.choose, iter(range(1000))
 
-    def choose_wrong(rows: list[Row], logits: Tensor, unread: Unread | None = None) -> sampling.Chosen:
-        chosen = choosing(rows, logits, unread)
+    def choose_wrong(rows: list[Row], logits: Tensor, unread: Unread | None = None, *more: Any) -> sampling.Chosen:
+        chosen = choosing(rows, logits, unread, *more)
         if unread is not None and next(calls) % 3 == 1:
             chosen.tokens = (chosen.tokens + 1) % 300
             chosen.redrawn = True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +16,8 @@ from torch import Tensor
 
 from engine.row import Choice, Row
 from engine.sampling import draw as drawing
-from engine.sampling.draw import BLOCK, CANDIDATES, uniforms
+from engine.sampling import table as tables
+from engine.sampling.draw import BLOCK, CANDIDATES
 from engine.sampling.sampler import NonFiniteLogits, penalize, sample
 from models.text import Text
 from tests.engine.rows import END_TOKEN, row_of
@@ -89,12 +92,22 @@ def test_cuts_keep_the_likeliest(tiny_text: Text, params: dict[str, Any], kept: 
     assert set(tokens_of_seeds(tiny_text, 300, SHARES, **params)) == kept
 
 
+def table_of(rows: list[Row]) -> tables.SamplingTable:
+    table = tables.SamplingTable()
+    table.sync(rows)
+    return table
+
+
+def number_of(seed: int, step: int) -> float:
+    return float(tables.uniforms(seed, step, 1)[0])
+
+
 @pytest.mark.parametrize("params", [{}, {"top_k": 4}])
 @pytest.mark.parametrize(("number", "token"), [(0.0, 1), (1 - 2**-53, 2)])
 def test_a_token_of_no_probability_is_never_drawn(
     tiny_text: Text, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], number: float, token: int
 ) -> None:
-    monkeypatch.setattr(drawing, "uniforms", lambda counters: [number] * len(counters))
+    monkeypatch.setattr(tables, "uniforms", lambda seed, step, count: np.full(count, number))
     assert chosen([row_of(tiny_text, **params)], logits_of(0.0, 0.6, 0.4, 0.0)[None]) == [token]
 
 
@@ -107,15 +120,42 @@ def test_a_large_vocabulary_is_inverted_as_a_plain_running_sum(tiny_text: Text, 
     ends = logits.softmax(dim=-1).double().cumsum(dim=-1)
     expected = [
         int((ends[place] > number * ends[place, -1]).nonzero()[0])
-        for place, number in enumerate(uniforms([(row.sampling.seed, row.step) for row in rows]))
+        for place, number in enumerate(number_of(row.sampling.seed, row.step) for row in rows)
     ]
     assert chosen(rows, logits) == expected
 
 
 def test_random_numbers_depend_on_seed_and_step_alone() -> None:
     """Literal values: another version of numpy must not change answers to the same seed."""
-    found = uniforms([(0, 0), (0, 1), (1, 0), (2**64 - 1, 7)])
+    found = [number_of(seed, step) for seed, step in [(0, 0), (0, 1), (1, 0), (2**64 - 1, 7)]]
     assert found == [0.011546754286331562, 0.5023796042735054, 0.3035680343067586, 0.6865660636114761]
+
+
+@given(seed=st.integers(0, 2**64 - 1), step=st.integers(0, 10**6), count=st.integers(1, 70))
+def test_numbers_made_ahead_are_those_of_their_own_steps(seed: int, step: int, count: int) -> None:
+    assert tables.uniforms(seed, step, count).tolist() == [number_of(seed, step + more) for more in range(count)]
+
+
+def test_rows_that_come_and_go_keep_their_own_numbers(tiny_text: Text) -> None:
+    """A row's numbers are kept by its place, which others take; a step's tokens may be unread."""
+    table, rng = tables.SamplingTable(), random.Random(5)
+    rows = list[Row]()
+    for seed in range(90):
+        if rows and rng.random() < 0.4:
+            rows[rng.randrange(len(rows))] = rows[-1]
+            rows.pop()
+        rows.append(row_of(tiny_text, seed=seed, temperature=rng.choice([0.0, 0.5, 1.0])))
+        table.sync(rows)
+        for row in rows:
+            row.generated += [5] * rng.choice([1, 1, 63])
+        late = {place for place in range(len(rows)) if rng.random() < 0.3}
+        found = table.wishes(table.steps(late), torch.device("cpu"))
+        drawing_rows = [(place, row) for place, row in enumerate(rows) if row.sampling.temperature > 0]
+        assert [place for place, _ in drawing_rows] == table.draws
+        assert found[:, 4].tolist() == [
+            number_of(row.sampling.seed, row.step + (place in late)) for place, row in drawing_rows
+        ]
+        assert found[:, 0].tolist() == [row.sampling.temperature for _, row in drawing_rows]
 
 
 def test_a_row_draws_anew_at_each_step(tiny_text: Text) -> None:
@@ -168,7 +208,7 @@ def test_a_draw_among_the_likeliest_is_one_from_the_whole_vocabulary_in_order(
     if params["top_p"] == 1 and not params["top_k"] and not params["min_p"]:
         params = {**params, "top_k": 5}
     rows = [row_of(tiny_text, seed=seed + place, **params) for place in range(6)]
-    numbers = uniforms([(seed + place, 0) for place in range(6)])
+    numbers = [number_of(seed + place, 0) for place in range(6)]
     expected = [sorted_draw(line, number, params) for line, number in zip(logits, numbers, strict=True)]
     assert chosen(rows, logits) == expected
 
@@ -206,7 +246,7 @@ def test_penalties_in_numbers(tiny_text: Text) -> None:
     for token in (1, 3, 3, 3):
         row.accept(Choice(token))
     logits = torch.tensor([4.0, 4.0, 4.0, -4.0, -4.0]).repeat(2, 1)
-    assert penalize([row_of(tiny_text), row], logits) == [1]
+    assert penalize(table_of([row_of(tiny_text), row]), logits) == [1]
     assert logits[0].tolist() == [4, 4, 4, -4, -4]
     expected = [4 / 2, 4 / 2 - 0.1 - 0.5, 4, -4 * 2 - 3 * 0.1 - 0.5, -4]
     assert logits[1].tolist() == pytest.approx(expected)
@@ -216,7 +256,7 @@ def test_negative_penalties_and_a_low_repetition_penalty_favour_what_was_said(ti
     row = row_of(tiny_text, prompt=(0,), repetition_penalty=0.5, frequency_penalty=-1.0, presence_penalty=-0.5)
     row.accept(Choice(1))
     logits = torch.tensor([[1.0, -1.0, 1.0]])
-    penalize([row], logits)
+    penalize(table_of([row]), logits)
     assert logits[0].tolist() == pytest.approx([2.0, -0.5 + 1.0 + 0.5, 1.0])
 
 

@@ -1,0 +1,36 @@
+"""The host's time by part, of this checkout and beside another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from loadgen.experiments.engine import host
+
+
+def test_a_step_is_timed_by_part_in_a_process_of_its_own() -> None:
+    found = host.measure_steps([2])
+    assert list(found) == ["2 greedy", "2 sampled"]
+    for parts in found.values():
+        whole, *some = parts.values()
+        assert list(parts) == ["all", "inputs", "sampling", "tokens", "rows"]
+        assert min(some) > 0 and sum(some) < 1.5 * whole
+
+
+def test_checkouts_take_turns_and_medians_are_told_with_their_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = list[Path | None]()
+
+    def steps(rows: Sequence[int], side: Path | None) -> dict[str, dict[str, float]]:
+        sides.append(side)
+        return {"4 greedy": {"all": 30.0 if side else 10.0 + len(sides)}}
+
+    monkeypatch.setattr(host, "measure_steps", steps)
+    monkeypatch.setattr(host, "measure_host", lambda count, checkout: {"loop_us": 8.0 if checkout else 4.0})
+    there = Path("/other")
+    lines = [line.split() for line in host.compare([4], there, 3)]
+    assert sides == [None, there, there, None, None, there]
+    assert lines[0] == ["4", "greedy", "rows,", "us", "a", "step", "all", "14.00", "30.00", "0.47"]
+    assert lines[1] == ["4", "streams", "loop_us", "4.00", "8.00", "0.50"]
+    assert [line.split()[-1] for line in host.compare([4], None, 1)] == ["17.00", "4.00"]
