@@ -19,7 +19,7 @@ def move(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class Staging:
-    """Pinned memory of one small tensor of numbers, sent again and again."""
+    """Pinned memory of one small tensor of numbers that is sent often."""
 
     def __init__(self, target: Tensor) -> None:
         self._target = target
@@ -27,7 +27,7 @@ class Staging:
         self._sent: torch.cuda.Event | None = None
 
     def edit(self) -> NDArray[np.int64]:
-        """To write anew before `send`; waits for the last copy."""
+        """To rewrite before `send`; waits for the last copy."""
         if self._sent is not None:
             self._sent.synchronize()
         return self._host.numpy()

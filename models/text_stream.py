@@ -97,7 +97,7 @@ class TokenPieces(dict[int, str | bytes]):
 
 
 class ByteStream:
-    """As TextStream, where tokens are bytes whatever stands beside them; a twentieth of its time."""
+    """As TextStream, where a token is the same bytes everywhere; a twentieth of its time."""
 
     def __init__(self, pieces: TokenPieces) -> None:
         self._pieces = pieces

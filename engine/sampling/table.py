@@ -93,4 +93,4 @@ def uniforms(seed: int, step: int, count: int) -> NDArray[np.float64]:
     state["state"]["key"][0], state["state"]["counter"][0] = seed, step
     generator.state = state
     raw: NDArray[np.uint64] = generator.random_raw(4 * count)
-    return (raw[::4] >> np.uint64(11)) * 2.0**-53
+    return (raw[::4] >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -25,7 +25,6 @@ class SimulatedRow(DeviceRow):
     offset = 0  # columns less those opened before joining
     own = 0  # cached tokens less iterations so far
     ends_at = 0  # iteration of its last token
-    words: Sequence[str] = ()  # filler
 
     def __init__(self, spec: RowSpec) -> None:
         super().__init__(spec)
@@ -39,11 +38,9 @@ class SimulatedRow(DeviceRow):
     def report(self) -> RowUpdate:
         begin, self.reported = self.reported, self.step
         replayed = self.total == self.sampling.replay_tokens  # ended as recorded
-        words, count = self.words, self.step - begin
         return RowUpdate(
             self.row_id,
-            (TOKEN,) * count,
-            "".join([words[place % len(words)] for place in range(begin, self.step)]) if words else "",
+            (TOKEN,) * (self.step - begin),
             cached_prompt=0 if begin else self.cached_prompt,
             finish_reason=(FinishReason.STOP if replayed else FinishReason.LENGTH) if self.ended else None,
         )

@@ -1,4 +1,6 @@
-"""The simulated device in real time behind an executor thread, with filler text as long as allowed."""
+"""The simulated device in real time behind an executor thread: rows, their text and what sampling asks of the host are
+the real ones, the tokens those of a filler, as many as allowed.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import msgspec
+import torch
+
 from engine.device import Action, RowFault, StepOutcome
 from engine.kv.prefix_cache import PrefixCache
 from engine.messages import RowSpec, RowUpdate, StepStats
+from engine.row import Choice, Row
+from engine.sampling.table import SamplingTable
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.device import SimulatedDevice
 from engine.simulated.machine import Cost
+from models.text import Text
+
+CPU = torch.device("cpu")
 
 PR_SET_TIMERSLACK = 29  # prctl(2): timer slack in ns, 50,000 by default
 
@@ -21,6 +31,26 @@ class NotComputed(RowFault):
     """Only a network computes it."""
 
     by_client = True
+
+
+class VirtualRow(SimulatedRow):
+    def __init__(self, spec: RowSpec, text: Text, tokens: Sequence[int]) -> None:
+        super().__init__(spec)
+        unending = replace(
+            spec.sampling, stop=(), stop_token_ids=(), ignore_eos=True, grammar=None, logprobs=None, min_tokens=0
+        )
+        self.real = Row(replace(spec, sampling=unending), text, frozenset())
+        self._tokens = tokens
+
+    def report(self) -> RowUpdate:
+        tokens, places = self._tokens, range(self.reported, self.step)
+        self.reported, self.real.cached_prompt = self.step, self.cached_prompt
+        first, *others = [self.real.accept(Choice(tokens[place % len(tokens)])) for place in places]
+        if not others:
+            return first
+        ids = first.token_ids + tuple(token for one in others for token in one.token_ids)
+        text = first.text + "".join(one.text for one in others)
+        return msgspec.structs.replace(others[-1], token_ids=ids, text=text, cached_prompt=first.cached_prompt)
 
 
 class VirtualDevice(SimulatedDevice):
@@ -34,21 +64,22 @@ class VirtualDevice(SimulatedDevice):
         max_prefill_tokens: int,
         prefixes: PrefixCache[SimulatedKv] | None = None,
         *,
+        text: Text,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(batch, cost, max_prefill_tokens, prefixes)
-        text = f"{name} takes time and computes nothing: this text is filler."
-        self._words = [f"{word} " for word in text.split()]
+        self._text = text
+        filler = f"{name} takes time and computes nothing: this text is filler. "
+        self._tokens = text.encode(filler, add_special_tokens=False)
+        self._table = SamplingTable()
         self._clock, self._sleep = clock, sleep
         self._read_at = 0.0  # time
         self._stepped_at = 0.0  # time
         self._sleeps_well = False
 
-    def new_row(self, spec: RowSpec) -> SimulatedRow:
-        row = super().new_row(spec)
-        row.words = self._words
-        return row
+    def new_row(self, spec: RowSpec) -> VirtualRow:
+        return VirtualRow(spec, self._text, self._tokens)
 
     def insert(self, row: SimulatedRow, *, lasting: bool) -> None:
         if not self.batch.rows:  # rows gone
@@ -93,9 +124,15 @@ class VirtualDevice(SimulatedDevice):
         self._under_way = int(self.batch.live > 0 and self.batch.can_step())
         if self._under_way:
             self._begin(Action.DECODE)
+        self._ask_sampler()
         self._sleep_until(end)
         updates = self._look()
         return StepOutcome(updates, tally=replace(tally, generated=len(updates)))
+
+    def _ask_sampler(self) -> None:
+        self._table.sync([row.real for row in self.batch.rows if isinstance(row, VirtualRow)])
+        if self._table.draws:
+            self._table.wishes(self._table.steps(), CPU)
 
     def _begin(self, action: Action, entering: Sequence[SimulatedRow] = ()) -> None:
         self._stepped_at = max(self._clock(), self._stepped_at) + self.work(action, entering, 1).seconds

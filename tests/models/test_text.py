@@ -36,8 +36,8 @@ writing = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sa
 
 def pieces(text: Text, ids: Iterable[int], stream: TextStream | None = None) -> list[str]:
     """Pieces of text that a reader of the stream sees, the flush at its end last."""
-    stream = text.stream() if stream is None else stream
-    return [*(stream.push(token_id) for token_id in ids), stream.flush()]
+    reader = text.stream() if stream is None else stream
+    return [*(reader.push(token_id) for token_id in ids), reader.flush()]
 
 
 def byte(text: Text, value: int) -> int:

@@ -1,6 +1,6 @@
-"""The host's cost on a CPU: `python -P -m loadgen.experiments.engine.host [--beside CHECKOUT]` times the executor's steps
-by part under a network that costs nothing, and reads streams of a virtual H100: tokens/s, relative step time, CPU a
-token, and events a read.
+"""The host's cost: `python -P -m loadgen.experiments.engine.host [--beside CHECKOUT]`. Steps of the executor by part,
+under a network that costs nothing; and streams of a virtual H100: tokens/s, relative step time, CPU a token, events a
+read.
 """
 
 from __future__ import annotations

@@ -27,9 +27,13 @@ from engine.messages import (
 from engine.simulated.batch import SimulatedBatch, SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
 from engine.simulated.virtual import VirtualDevice
+from loadgen.experiments.engine.setup import make_tokenizer
+from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.presets import H100_8B
 from tests.engine.rows import spec
+
+TEXT = Text(make_tokenizer(320))
 
 COST = Bilinear(p1=0.001, p2=0.0, p3=0.0, p4=0.02, d1=0.0, d2=0.0, d3=0.0, d4=0.009)
 CHUNK, ROWS = 2048, 256
@@ -58,7 +62,9 @@ class Virtual:
 
     def __post_init__(self) -> None:
         batch = SimulatedBatch(100_000, self.rows, HEADROOM)
-        device = VirtualDevice("virtual:x", batch, self.cost, CHUNK, clock=self.clock.now, sleep=self.clock.sleep)
+        device = VirtualDevice(
+            "virtual:x", batch, self.cost, CHUNK, text=TEXT, clock=self.clock.now, sleep=self.clock.sleep
+        )
         self.lifecycle: Lifecycle[SimulatedRow] = Lifecycle(device)
 
     def finish(self) -> Iterator[tuple[float, RowUpdate]]:
@@ -79,10 +85,18 @@ def test_steps_take_what_the_cost_says_and_bring_a_token_each() -> None:
 
 def test_the_text_names_the_device_from_its_first_token_on() -> None:
     virtual = Virtual()
-    virtual.lifecycle.table.admit([spec(0, 10, 12)])
-    text = "".join(update.text for _, update in virtual.finish())
+    virtual.lifecycle.table.admit([spec(0, 10, 80)])
+    told = [update for _, update in virtual.finish()]
     words = "virtual:x takes time and computes nothing: this text is filler. virtual:x takes "
-    assert text == words and len(text.split()) == 12
+    assert "".join(update.text for update in told) == words
+    assert TEXT.decode([token for update in told for token in update.token_ids]) == words
+
+
+def test_what_would_end_or_bend_an_answer_does_not_where_nothing_is_computed() -> None:
+    virtual = Virtual()
+    wishes = {"stop": ("takes",), "min_tokens": 3, "temperature": 0.7, "repetition_penalty": 1.3}
+    virtual.lifecycle.table.admit([spec(0, 10, 80, **wishes)])
+    assert sum(update.tokens for _, update in virtual.finish()) == 80
 
 
 def test_host_work_between_two_steps_delays_the_next_only_where_it_takes_longer_than_one() -> None:
