@@ -33,17 +33,17 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 5}),
-        ("/v1/completions", {"prompt": "Hi", "max_tokens": 5}),
-        ("/v1/messages", {"model": NAME, "messages": MESSAGES, "max_tokens": 5}),
-        ("/v1/responses", {"input": "Hi", "max_output_tokens": 5}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 50}),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": 50}),
+        ("/v1/messages", {"model": NAME, "messages": MESSAGES, "max_tokens": 50}),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": 50}),
     ],
 )
 def test_every_reply_says_that_it_is_filler(url: str, path: str, body: dict[str, object]) -> None:
     whole: Any = json.loads(post(url, path, body))
     assert whole["model"] == NAME and f"{NAME} takes time and computes " in json.dumps(whole)
     usage = whole["usage"]
-    assert 5 in (usage.get("completion_tokens"), usage.get("output_tokens"))
+    assert 50 in (usage.get("completion_tokens"), usage.get("output_tokens"))
     if "choices" in whole:
         assert whole["system_fingerprint"] == NAME
 
@@ -54,7 +54,8 @@ def test_every_chunk_says_so_too_and_counts_are_as_asked(url: str) -> None:
     *chunks, last = (json.loads(line.removeprefix("data: ")) for line in lines)
     assert end == "data: [DONE]"
     assert {(one["model"], one["system_fingerprint"]) for one in (*chunks, last)} == {(NAME, NAME)}
-    assert len("".join(one["choices"][0]["delta"]["content"] for one in chunks).split()) == 20
+    said = "".join(one["choices"][0]["delta"]["content"] for one in chunks)
+    assert said and f"{NAME} takes time and computes nothing: this text".startswith(said)
     assert last["usage"]["completion_tokens"] == 20
 
 
