@@ -114,8 +114,10 @@ class RowTimeline:
 
     def _enter_by_shape(self, report: StepReport, start: float) -> None:
         """Rows with a first token are staged, unless the executor reports fewer: then they entered by shape."""
-        fresh = {update.row_id for update in report.updates}
         staged = [row_id for row_id, row in self._occupants.items() if row.stage is Stage.STAGED]
+        if not staged:
+            return
+        fresh = {update.row_id for update in report.updates}
         paused = sum(row.stage is Stage.PAUSED for row in self._occupants.values())
         surplus = len(staged) + paused - report.shape.staged
         for row_id in [row_id for row_id in staged if row_id in fresh][: max(0, surplus)]:

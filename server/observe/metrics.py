@@ -126,10 +126,10 @@ class MetricsCollector:
 
     def _count_gaps(self, report: StepReport, now: float) -> None:
         rows = {update.row_id: tokens for update in report.updates if (tokens := update.tokens)}
-        latest = self._latest_tokens
-        gaps = Tallies((now - latest[row_id]) / tokens for row_id, tokens in rows.items() if row_id in latest)
-        for gap, times in gaps.items():
-            self._gap.observe(gap, times)
+        gaps = Tallies(zip(map(self._latest_tokens.get, rows), rows.values(), strict=True))  # few differ
+        for (before, tokens), times in gaps.items():
+            if before is not None:
+                self._gap.observe((now - before) / tokens, times)
         self._latest_tokens.update(dict.fromkeys(rows, now))
         if now - self._swept > FORGOTTEN:  # a row cancelled within a step is reported once more
             self._latest_tokens = {row_id: at for row_id, at in self._latest_tokens.items() if now - at < FORGOTTEN}
