@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
@@ -63,7 +63,14 @@ def describe_machine() -> dict[str, str]:
 
 
 def find_versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {name: _find_version(name) for name in PACKAGES}
+
+
+def _find_version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # lengthwise itself, from a checkout
+        return "not installed"
 
 
 def collect_settings(environ: Mapping[str, str]) -> dict[str, str]:

@@ -41,6 +41,8 @@ PATIENCE = 60.0  # seconds until an answer is given up
 
 END = b"0\r\n\r\n"
 
+ROOT = Path(__file__).parents[3]  # of the checkout, which need not be installed
+
 
 Sample = NDArray[np.float64]
 
@@ -99,15 +101,14 @@ def save_checkpoint(folder: Path) -> None:
     save_file({"unread": np.zeros(1)}, folder / "model.safetensors")
 
 
-def measure_host(count: int = 256, tokens: int = 500, checkout: Path | None = None) -> dict[str, float]:
+def measure_host(count: int = 256, tokens: int = 500, checkout: Path = ROOT) -> dict[str, float]:
     """Tokens/s, a step's relative time, microseconds of CPU a token, events a read; of another checkout's server."""
-    environ = {} if checkout is None else {"PYTHONPATH": str(checkout)}
     with TemporaryDirectory() as folder:
         save_checkpoint(Path(folder))
         flags = [folder, "--device", f"{VIRTUAL}:{PRESET}", "--port", "0", "--max-num-seqs", str(count)]
         more = ["--max-num-batched-tokens", "2048", "--embedding-model", "none", "--log-level", "warning"]
         command = [*PROGRAM, "serve", *flags, *more]
-        with run_server(command, Path(folder) / "log", PATIENCE, environ=environ) as server:
+        with run_server(command, Path(folder) / "log", PATIENCE, environ={"PYTHONPATH": str(checkout)}) as server:
             measuring = measure(psutil.Process(server.process.pid), urlsplit(server.url).port or 0, count, tokens)
             begin, end = uvloop.run(asyncio.wait_for(measuring, PATIENCE))
     seconds, cpu, loop, own, events, reads, steps = (end - begin).tolist()
@@ -124,10 +125,10 @@ def measure_host(count: int = 256, tokens: int = 500, checkout: Path | None = No
     }
 
 
-def measure_steps(rows: Sequence[int], checkout: Path | None = None) -> dict[str, dict[str, float]]:
+def measure_steps(rows: Sequence[int], checkout: Path = ROOT) -> dict[str, dict[str, float]]:
     """Microseconds of a step's parts in the executor's thread, by rows and sampling."""
     program = [sys.executable, "-P", str(Path(host_steps.__file__)), *map(str, rows)]
-    environ = os.environ if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)}
+    environ = {**os.environ, "PYTHONPATH": str(checkout)}
     done = subprocess.run(program, stdout=subprocess.PIPE, check=True, timeout=10 * PATIENCE, env=environ)
     found: dict[str, dict[str, float]] = orjson.loads(done.stdout)
     return found
@@ -135,8 +136,8 @@ def measure_steps(rows: Sequence[int], checkout: Path | None = None) -> dict[str
 
 def compare(rows: Sequence[int], beside: Path | None, rounds: int) -> Iterator[str]:
     """Medians over rounds that alternate; a ratio to `beside` behind each."""
-    sides = [None] if beside is None else [None, beside]
-    found = defaultdict[tuple[str, str], dict[Path | None, list[float]]](lambda: defaultdict(list))
+    sides = [ROOT] if beside is None else [ROOT, beside]
+    found = defaultdict[tuple[str, str], dict[Path, list[float]]](lambda: defaultdict(list))
     for _, side in take_turns(sides, rounds):
         parts = {f"{name} rows, us a step": each for name, each in measure_steps(rows, side).items()}
         parts |= {f"{count} streams": measure_host(count, checkout=side) for count in rows}

@@ -26,6 +26,7 @@ from tests.engine.rows import faulty, finish, spec, tokens_of
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.filterwarnings("default"),  # other versions of torch warn of other things
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and none is visible"),
 ]
 

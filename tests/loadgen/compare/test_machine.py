@@ -3,9 +3,11 @@
 import argparse
 import json
 from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
 
+from loadgen.compare import machine
 from loadgen.compare.machine import collect_settings, describe_machine, find_versions, hide, is_secret
 from loadgen.compare.record import CompareSetting, plan
 from loadgen.compare.report import collect_flags, make_document, make_page
@@ -87,3 +89,9 @@ def test_no_key_lands_in_a_report() -> None:
         "vendor": {"accessToken": "(hidden)", "max_tokens": 7},
     }
     assert "gpu:8000" in written and "v=1" in written and "traces:4318" in written
+
+
+def test_a_package_that_is_not_installed_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a checkout `lengthwise bench gpu` stopped at once, since it asked for its own version."""
+    monkeypatch.setattr(machine, "PACKAGES", ("numpy", "lengthwise-nowhere"))
+    assert find_versions() == {"python": ANY, "numpy": ANY, "lengthwise-nowhere": "not installed"}

@@ -115,6 +115,14 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(
     assert "failed OutOfMemoryError" in capsys.readouterr().out and found["copies"]["out_ms"]
 
 
+def test_the_tests_of_the_gpu_run_from_anywhere_and_end_well_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = gpu.run_tests()
+    assert found["exit code"] == 0 and "skipped" in found["end"]
+
+
 def test_no_part_begins_when_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "LIMIT", 0.0)
     code, found = run(tmp_path / "gpu.json")

@@ -20,17 +20,16 @@ def test_a_step_is_timed_by_part_in_a_process_of_its_own() -> None:
 
 
 def test_checkouts_take_turns_and_medians_are_told_with_their_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    sides = list[Path | None]()
+    sides, there = list[Path](), Path("/other")
 
-    def steps(rows: Sequence[int], side: Path | None) -> dict[str, dict[str, float]]:
+    def steps(rows: Sequence[int], side: Path) -> dict[str, dict[str, float]]:
         sides.append(side)
-        return {"4 greedy": {"all": 30.0 if side else 10.0 + len(sides)}}
+        return {"4 greedy": {"all": 30.0 if side == there else 10.0 + len(sides)}}
 
     monkeypatch.setattr(host, "measure_steps", steps)
-    monkeypatch.setattr(host, "measure_host", lambda count, checkout: {"loop_us": 8.0 if checkout else 4.0})
-    there = Path("/other")
+    monkeypatch.setattr(host, "measure_host", lambda count, checkout: {"loop_us": 8.0 if checkout == there else 4.0})
     lines = [line.split() for line in host.compare([4], there, 3)]
-    assert sides == [None, there, there, None, None, there]
+    assert sides == [host.ROOT, there, there, host.ROOT, host.ROOT, there]
     assert lines[0] == ["4", "greedy", "rows,", "us", "a", "step", "all", "14.00", "30.00", "0.47"]
     assert lines[1] == ["4", "streams", "loop_us", "4.00", "8.00", "0.50"]
     assert [line.split()[-1] for line in host.compare([4], None, 1)] == ["17.00", "4.00"]
