@@ -19,15 +19,17 @@ K is stored after RoPE, so moving columns changes nothing.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from engine.kv.memory import copy_rows, copy_runs, zeros
 from engine.kv.row_kv import RowKv, to_host
 from models.network.attention import has_flash, multiplies_batches, reads_whole_pitch
 from models.network.kv_adapter import KvCells, KvShape
+
+MOST_JOINING = 4096  # tokens copied at once, as they are put together in memory first
 
 ROOM = 64  # spare columns: more are read in vain, fewer mean more copies
 
@@ -62,6 +64,8 @@ class KvArena:
         self.origins: list[int] = []
         self.holes: list[int] = []  # cells without a token
         self.end = self._filled = 0  # columns up to `_filled` are noted in `valid`
+        self._stale = False  # `valid` is to be noted from rows without holes
+        self._joining: list[tuple[int, RowKv]] = []  # places, not copied yet
         self.layout = 0  # changes with rows and places, but not with steps
         self._take(capacity_tokens)
 
@@ -84,11 +88,28 @@ class KvArena:
 
     @property
     def valid(self) -> Tensor:
-        """Steps are noted when it is read, as attention by runs needs none."""
-        if self._filled < self.end:
+        """Noted when it is read, as attention by runs needs none."""
+        if self._stale:
+            columns = torch.arange(self.pitch, device=self.shape.device)
+            origins = torch.tensor(self.origins, device=self.shape.device)[:, None]
+            self._flat_valid.zero_()
+            self._valid[: self.live] = (columns >= origins) & (columns < self.end)
+            self._stale = False
+        elif self._filled < self.end:
             self._valid[: self.live, self._filled : self.end] = True
-            self._filled = self.end
+        self._filled = self.end
         return self._valid
+
+    @property
+    def keys(self) -> Tensor:
+        """(layers, rows, kv_heads, pitch, head_dim), a view."""
+        self._copy_joining()
+        return self._keys
+
+    @property
+    def values(self) -> Tensor:
+        self._copy_joining()
+        return self._values
 
     def _read(self, width: int) -> slice:
         whole = self._room is not None and width == 1 and reads_whole_pitch(self.live, self.pitch)
@@ -120,6 +141,10 @@ class KvArena:
     def tokens(self) -> tuple[Tensor, Tensor]:
         """In place until `resize`."""
         assert self.by_token
+        self._copy_joining()
+        return self._tokens()
+
+    def _tokens(self) -> tuple[Tensor, Tensor]:
         layout = (self.shape.layers, -1, self.shape.kv_heads, self.shape.head_dim)
         return self._flat_keys.view(layout), self._flat_values.view(layout)
 
@@ -132,25 +157,43 @@ class KvArena:
         if kv.length > self.end:
             self._lay_out(self.rows, self.columns, kv.length - self.window)
         row, origin = self.live, self.end - kv.length
-        self.keys[:, row, :, origin : self.end] = kv.keys
-        self.values[:, row, :, origin : self.end] = kv.values
-        self.valid[row] = False
-        self.valid[row, origin : self.end] = True
+        self._joining.append((row, kv))
+        if self.has_holes:
+            self.valid[row] = False
+            self.valid[row, origin : self.end] = True
+        else:
+            self._stale = True
         self.origins.append(origin)
         self.holes.append(0)
         self.layout += 1
+        if not self.by_token or sum(each.length for _, each in self._joining) > MOST_JOINING:
+            self._copy_joining()
         return row
+
+    def _copy_joining(self) -> None:
+        """Kept for another try where memory lacks."""
+        if self._joining:
+            starts = [self.origins[row] for row, _ in self._joining]
+            if self.by_token:
+                copy_runs(self._tokens(), self.pitch, self._joining, starts)
+            else:
+                copy_rows((self._keys, self._values), self._joining, starts)
+            self._joining = []
 
     def remove(self, row: int, *, wipe: bool = False) -> None:
         """The last row takes its place. `wipe` after NaN."""
         last = self.live - 1
+        self._copy_joining()
         if wipe:
             self._wipe(row)
         if row != last:
             self._copy_row(last, row)
         if wipe:
             self._wipe(last)  # it may hold NaN too
-        self.valid[last] = False
+        if self.has_holes:
+            self.valid[last] = False
+        else:
+            self._stale = True
         self.origins.pop()
         self.holes.pop()
         self.layout += 1
@@ -184,6 +227,7 @@ class KvArena:
         width = max(joining, default=1)
         if self.live + len(joining) > self.rows or self.window + width > self.columns:
             raise ArenaFull(f"{width} more columns, {len(joining)} more rows in {self.rows} x {self.columns}")
+        self._copy_joining()
         if self.end + width > self.pitch or self._wastes():
             self._lay_out(self.rows, self.columns, 0, width)
         if not joining:
@@ -202,7 +246,10 @@ class KvArena:
 
     def close(self, width: int, joined: int = 0) -> None:
         """Undo `open`."""
-        self.valid[:, self.end - width : self.end] = False
+        if width == 1 and not self.has_holes:
+            self._stale = True
+        else:
+            self.valid[:, self.end - width : self.end] = False
         del self.origins[len(self.origins) - joined :], self.holes[len(self.holes) - joined :]
         self.holes = [holes - width + 1 for holes in self.holes]
         self.end = self._filled = self.end - width
@@ -220,7 +267,8 @@ class KvArena:
         cells = slice(self.origins[source], self.end)
         self.keys[:, target, :, cells] = self.keys[:, source, :, cells]
         self.values[:, target, :, cells] = self.values[:, source, :, cells]
-        self.valid[target] = self.valid[source]
+        if self.has_holes:
+            self.valid[target] = self.valid[source]
         self.origins[target] = self.origins[source]
         self.holes[target] = self.holes[source]
 
@@ -234,13 +282,15 @@ class KvArena:
         target = slice(to, to + self.window)
         # first, so that a failure changes nothing
         window = torch.empty_like(old_keys[0, :live, :, cells])
-        valid = self.valid[:live, cells].clone()
+        valid = self.valid[:live, cells].clone() if self.has_holes else None
         self._view(rows, columns, target.stop + more)
         for layer in range(self.shape.layers):
-            for old, new in ((old_keys, self.keys), (old_values, self.values)):
+            for old, new in ((old_keys, self._keys), (old_values, self._values)):
                 window.copy_(old[layer, :live, :, cells])
                 new[layer, :live, :, target] = window
-        self._valid[:live, target] = valid
+        if valid is not None:
+            self._valid[:live, target] = valid
+        self._stale = valid is None
         self.origins = [origin + to - cells.start for origin in self.origins]
         self.end = self._filled = target.stop
         self.layout += 1
@@ -257,7 +307,7 @@ class KvArena:
         self._view_anew()
 
     def _take_anew(self, capacity_tokens: int) -> None:
-        self._flat_keys = self._flat_values = self.keys = self.values = torch.empty(0)
+        self._flat_keys = self._flat_values = self._keys = self._values = torch.empty(0)
         if self.shape.device.type == "cuda":
             torch.cuda.empty_cache()
         while True:
@@ -279,16 +329,6 @@ class KvArena:
         inner = (self.pitch, heads) if self.by_token else (heads, self.pitch)
         used = rows * self.pitch * heads * dim
         views = [flat[:, :used].view(layers, rows, *inner, dim) for flat in (self._flat_keys, self._flat_values)]
-        self.keys, self.values = (view.transpose(2, 3) for view in views) if self.by_token else views
+        self._keys, self._values = (view.transpose(2, 3) for view in views) if self.by_token else views
         self._valid = self._flat_valid[: rows * self.pitch].view(rows, self.pitch)
         self._flat_valid.zero_()
-
-
-def zeros(shape: KvShape, per_layer: int) -> Tensor:
-    """(layers, per_layer), as NaN in masked cells spreads. On a CPU mmap's zero pages in small pages: torch.zeros
-    wrote 6 GB in 9 s, and huge pages stalled first steps.
-    """
-    if shape.device.type != "cpu" or not per_layer:
-        return torch.zeros((shape.layers, per_layer), dtype=shape.dtype, device=shape.device)
-    memory = mmap.mmap(-1, shape.layers * per_layer * shape.dtype.itemsize)
-    return torch.frombuffer(memory, dtype=shape.dtype).view(shape.layers, per_layer)

@@ -25,13 +25,12 @@ class DeviceBlocks:
 
     def make(self, kv: RowKv, columns: slice) -> RowKv:
         """To host memory, in the current stream; keeps a device copy."""
-        there = RowKv(*(part[:, :, columns].clone() for part in (kv.keys, kv.values)))
-        block = there
+        both = torch.stack((kv.keys[:, :, columns], kv.values[:, :, columns]))  # one copy, and one to the host
+        block = there = RowKv(*both)
         if not there.in_host_memory:
             stream = torch.cuda.current_stream(self._device)
             kv.hold(stream)
-            parts = [to_host(part, wait=False) for part in (there.keys, there.values)]
-            block = RowKv(*parts, copied=stream.record_event())
+            block = RowKv(*to_host(both, wait=False), copied=stream.record_event())
         self._keep(block, there)
         return block
 

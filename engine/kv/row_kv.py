@@ -30,7 +30,9 @@ class RowKv:
         return RowKv(*(part.to(device, non_blocking=True) for part in (self.keys, self.values)))
 
     def to_host(self) -> RowKv:
-        return self if self.in_host_memory else RowKv(to_host(self.keys), to_host(self.values))
+        """Its own memory, no part of a group's."""
+        own = self.in_host_memory and self.keys.is_contiguous()
+        return self if own else RowKv(to_host(self.keys), to_host(self.values))
 
     def hold(self, stream: torch.cuda.Stream) -> None:
         """Until the stream's work so far is done."""

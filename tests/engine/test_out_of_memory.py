@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import pytest
 import torch
@@ -91,10 +92,10 @@ def test_a_shortage_while_tokens_are_chosen_undoes_the_pass_and_changes_no_answe
     def run(hit: int) -> dict[RowId, list[int]]:
         calls = count()
 
-        def choose_or_fail(rows: list[Row], logits: Tensor, unread: sampling.Unread | None = None) -> sampling.Chosen:
+        def choose_or_fail(*asked: Any) -> sampling.Chosen:
             if next(calls) == hit:
                 raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
-            return choose(rows, logits, unread)
+            return choose(*asked)
 
         monkeypatch.setattr(sampling, "choose", choose_or_fail)
         lifecycle = lifecycle_of(tiny_model, tiny_text, capacity=200, rows=4, chunk=16)

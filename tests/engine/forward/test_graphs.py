@@ -307,7 +307,7 @@ def test_memory_is_given_back_before_other_is_taken_after_a_shortage(
             taken.append(weakref.ref(made))
             return made
 
-    monkeypatch.setattr("engine.kv.arena.mmap.mmap", Noted)
+    monkeypatch.setattr("engine.kv.memory.mmap.mmap", Noted)
     hits = iter([False] * 12 + [True] + [False] * 1000)
     heads = (tiny_model.kv.kv_heads, 1, tiny_model.kv.head_dim)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
+from engine.device import StepOutcome
+from engine.forward.batch import RunningBatch
+from engine.forward.decode import Decode
 from engine.forward.prefill import Prefill, Prefilled
+from engine.kv.arena import KvArena
+from engine.kv.prefix_cache import PrefixCache
 from engine.kv.row_kv import RowKv
+from engine.lifecycle import Lifecycle
 from engine.messages import RowSpec, TokenLogprob
 from engine.row import Row
+from engine.torch_device import TorchDevice
 from models.network.loader import LoadedModel
 from models.text import Text
 from tests.engine.rows import spec
@@ -71,12 +79,13 @@ def assert_same(found: Prefilled, expected: Plain) -> None:
         torch.testing.assert_close(ours, theirs, atol=5e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("grain", [1, 16])
 @pytest.mark.parametrize("chunk", [1, 7, 20, 64, 10_000])
 def test_ragged_rows_in_chunks_equal_transformers_alone(
-    tiny_model: LoadedModel, tiny_text: Text, network: PreTrainedModel, chunk: int
+    tiny_model: LoadedModel, tiny_text: Text, network: PreTrainedModel, chunk: int, grain: int
 ) -> None:
     specs = [spec(row_id, length) for row_id, length in enumerate([5, 24, 1, 17, 24])]
-    done = finish(Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs)), chunk)
+    done = finish(Prefill(tiny_model, rows_of(tiny_model, tiny_text, specs), grain=grain), chunk)
     assert done.keys() == {0, 1, 2, 3, 4}
     for one in specs:
         assert_same(done[one.row_id], plain(network, one.prompt))
@@ -170,3 +179,63 @@ def test_each_token_of_a_prompt_is_ranked_and_has_the_likeliest_beside_it(
         assert [token for token, _ in report.top] == best.indices.tolist()
         assert [value for _, value in report.top] == pytest.approx(best.values.tolist(), abs=1e-4)
         assert report.rank == 1 + int((lines[place] > lines[place, report.token_id]).sum())
+
+
+@pytest.mark.parametrize(("lengths", "shapes"), [([50, 33], [(2, 64)]), ([70], [(1, 128)]), ([4096], [(1, 4096)])])
+def test_passes_have_few_widths_and_no_position_beyond_the_context(
+    tiny_model: LoadedModel,
+    tiny_text: Text,
+    lengths: list[int],
+    shapes: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A width that a GPU had never seen took it up to four times as long."""
+    seen, forward = list[tuple[int, int]](), LoadedModel.forward
+    model = replace(tiny_model, context_length=max(lengths))
+
+    def noted(model: LoadedModel, tokens: Tensor, positions: Tensor, *more: Any) -> Tensor:
+        seen.append((tokens.shape[0], tokens.shape[1]))
+        assert positions.shape == tokens.shape and int(positions.max()) < model.context_length
+        return forward(model, tokens, positions, *more)
+
+    monkeypatch.setattr(LoadedModel, "forward", noted)
+    specs = [spec(row_id, length) for row_id, length in enumerate(lengths)]
+    Prefill(model, rows_of(model, tiny_text, specs), grain=64).finish(8192)
+    assert seen == shapes
+
+
+class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts launches and copies, and new memory; views are neither."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.launches = self.allocations = 0
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returns = [one.alias_info for one in function._schema.returns]
+        if not returns or any(one is None or one.is_write for one in returns):
+            self.launches += 1
+            self.allocations += all(one is None for one in returns)
+        return function(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("kept", "most"), [(0, 8.97 / 6), (2**30, 12.97 / 4)])
+def test_few_launches_copies_and_allocations_belong_to_one_prompt(
+    tiny_model: LoadedModel, tiny_text: Text, monkeypatch: pytest.MonkeyPatch, kept: int, most: float
+) -> None:
+    """From queue to batch, without the network: they were 8.97 a prompt, 12.97 where its prefix is kept."""
+    rows = 64
+    monkeypatch.setattr(LoadedModel, "forward", lambda model, *given: torch.zeros(len(given[-1][0]), 320))
+    monkeypatch.setattr(Decode, "step", lambda decode: StepOutcome())
+    arena = KvArena(tiny_model.kv, rows * 200, max_rows=rows, by_token=True)
+    device = TorchDevice(
+        tiny_model, tiny_text, RunningBatch(tiny_model, arena), 8192, prefixes=PrefixCache(kept, chunk=64)
+    )
+    lifecycle = Lifecycle(device)
+    lifecycle.table.admit([spec(row_id, 64) for row_id in range(rows)])
+    with Kernels() as kernels:
+        while len(device.batch.rows) < rows:
+            lifecycle.turn()
+        assert len(arena.tokens) == 2
+    assert (kernels.launches + kernels.allocations) / rows < most

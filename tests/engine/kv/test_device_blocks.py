@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -79,8 +79,8 @@ class Part:
     def __getitem__(self, _: object) -> Part:
         return self
 
-    def clone(self) -> Part:
-        return Part(is_cuda=True)
+    def __iter__(self) -> Iterator[Part]:
+        return iter((Part(self.is_cuda), Part(self.is_cuda)))
 
     def to(self, device: torch.device, *, non_blocking: bool) -> Part:
         assert non_blocking and not self.is_cuda
@@ -113,14 +113,15 @@ def test_a_block_goes_to_host_memory_in_one_stream_and_is_read_in_another(monkey
         return Part(is_cuda=False)
 
     monkeypatch.setattr("engine.kv.device_blocks.to_host", to_host)
+    monkeypatch.setattr(torch, "stack", lambda parts: Part(parts[0].is_cuda))
     blocks = DeviceBlocks(torch.device("cuda"), 6)
     use(monkeypatch, Stream("side", log))
     prompts = [RowKv(*cast("list[torch.Tensor]", [Part(is_cuda=True), Part(is_cuda=True)])) for _ in range(2)]
     first, other = (blocks.make(prompt, slice(4)) for prompt in prompts)
-    assert log == ["to host", "to host", "side records"] * 2 and first.in_host_memory
+    assert log == ["to host", "side records"] * 2 and first.in_host_memory
     use(monkeypatch, Stream("prefill", log))
     there = [blocks.read(block) for block in (other, first)]
-    assert log[6:] == ["prefill waits until it is copied"] * 2
+    assert log[4:] == ["prefill waits until it is copied"] * 2
     assert streams_of(prompts) == [["side"]] * 4 and streams_of(there) == [["prefill"]] * 4
 
 
