@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from transformers import LlamaConfig
@@ -28,8 +30,17 @@ from engine.torch_device import TorchDevice
 from loadgen.console import format_number
 from loadgen.experiments.engine.bench import OURS, THEIRS
 from loadgen.experiments.engine.contest import Generate, Lengthwise, Shape, contest, draw_rows
-from loadgen.experiments.engine.host import ROOT, measure_host
-from loadgen.experiments.engine.setup import CHUNK_TOKENS, describe_device, llama_8b, random_subject, read_clock, tiny
+from loadgen.experiments.engine.host import ROOT, measure_host, save_tokenizer, serve_streams
+from loadgen.experiments.engine.setup import (
+    CHUNK_TOKENS,
+    describe_device,
+    llama_1b,
+    llama_8b,
+    make_network,
+    random_subject,
+    read_clock,
+    tiny,
+)
 from loadgen.experiments.options import GpuBench
 from loadgen.result_file import require_writable, save_json
 from models.network.attention import Runs, attend, flash_attention, gather_attention, has_flash, prepare_mask
@@ -228,6 +239,18 @@ def _repeated(way: Callable[[], object]) -> Callable[[], None]:
     return body
 
 
+def serve_random(config: LlamaConfig, dtype: torch.dtype, device: torch.device, counts: Sequence[int]) -> Json:
+    """Over HTTP, by number of streams with prompts of 64 tokens."""
+    with TemporaryDirectory() as folder:
+        make_network(config, dtype, device).save_pretrained(folder)
+        save_tokenizer(Path(folder), config.vocab_size)
+        gc.collect()
+        torch.cuda.empty_cache()
+        found = serve_streams([folder, "--device", device.type], counts, 300, "a" * 64)
+    shown = ("first_ms", "tokens_s", "step_ms", "server_us", "loop_us")
+    return {f"{count} {name}": one[name] for count, one in zip(counts, found, strict=True) for name in shown}
+
+
 LIMIT = 400.0  # seconds after which no part begins
 
 MEMORY_SHARE = 0.3  # of free memory for weights: two networks and KV must fit
@@ -264,6 +287,10 @@ def run_gpu(asked: GpuBench) -> int:
         attempt("tests", run_tests)
     attempt("parity", lambda: GpuParts(make(min(4, layers)), torch.float32, device).parity())
     attempt("host", partial(measure_host, *((8, 100) if dry else ())))
+    streams = (1, 4) if dry else (1, 8, 64, 256)
+    attempt("http 1B", lambda: serve_random(make(2) if dry else llama_1b(16), dtype, device, streams))
+    if not dry:
+        attempt("http 8B", lambda: serve_random(llama_8b(layers), dtype, device, streams))
     parts = GpuParts(make(layers), dtype, device)
     rows, length = asked.rows or ((1, 4) if dry else (1, 8, 64, 256)), asked.length or (64 if dry else 1024)
     attempt("bounds", lambda: asdict(parts.subject.floor))

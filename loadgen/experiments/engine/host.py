@@ -37,9 +37,11 @@ WARM = 20  # tokens of each stream before the window
 
 PROMPT = "hello, host"  # a token a letter in its vocabulary
 
+STARTING = 180.0  # seconds until a server of 16 GB is given up
+
 PATIENCE = 60.0  # seconds until an answer is given up
 
-END = b"0\r\n\r\n"
+END = b"\r\n0\r\n\r\n"
 
 ROOT = Path(__file__).parents[3]  # of the checkout, which need not be installed
 
@@ -52,12 +54,18 @@ class Stream(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.events = self.reads = 0
+        self.first: float | None = None  # time.perf_counter
         self.ended = False
+        self._tail = b""  # the end may be a read of its own, and headers may end like it
 
     def data_received(self, data: bytes) -> None:
-        self.events += data.count(b"data: ")
+        events = data.count(b"data: ")
+        if events and self.first is None:
+            self.first = time.perf_counter()
+        self.events += events
         self.reads += 1
-        self.ended = data.endswith(END)
+        self._tail = (self._tail + data)[-len(END) :]
+        self.ended = self._tail == END
 
 
 def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
@@ -70,12 +78,14 @@ def take_sample(server: psutil.Process, streams: Sequence[Stream]) -> Sample:
     return np.array([*times, sum(counts), reads, max(counts)])
 
 
-async def measure(server: psutil.Process, port: int, count: int, tokens: int) -> tuple[Sample, Sample]:
-    """The begin and the end of the window."""
-    body = orjson.dumps({"messages": [{"role": "user", "content": PROMPT}], "max_tokens": tokens, "stream": True})
+async def measure(server: psutil.Process, port: int, count: int, tokens: int, prompt: str) -> dict[str, float]:
+    """A burst's median first token, and what its streams cost from WARM tokens on until the first ends."""
+    asked = {"messages": [{"role": "user", "content": prompt}], "max_tokens": tokens, "stream": True}
+    body = orjson.dumps(asked | {"ignore_eos": True, "temperature": 0})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
     loop = asyncio.get_running_loop()
     connections = [await loop.create_connection(Stream, "127.0.0.1", port) for _ in range(count)]
+    sent = time.perf_counter()
     for transport, _ in connections:  # together, so that prompts are read together
         transport.write(head.encode() + body)
     streams = [stream for _, stream in connections]
@@ -84,45 +94,63 @@ async def measure(server: psutil.Process, port: int, count: int, tokens: int) ->
     begin = end = take_sample(server, streams)
     while not any(one.ended for one in streams):
         end = take_sample(server, streams)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
     for transport, _ in connections:
         transport.abort()
     await asyncio.sleep(0)  # to close them
-    return begin, end
+    seconds, cpu, loop_cpu, own, events, reads, steps = (end - begin).tolist()
+    if not steps:
+        raise RuntimeError(f"{tokens} tokens are too few for a window")
+    return {
+        "streams": count,
+        "first_ms": 1e3 * statistics.median((one.first or sent) - sent for one in streams),
+        "tokens_s": events / seconds,
+        "step_ms": 1e3 * seconds / steps,
+        "server_us": 1e6 * cpu / events,
+        "loop_us": 1e6 * loop_cpu / events,
+        "client_us": 1e6 * own / events,
+        "events_a_read": events / reads,
+        "warm": begin[-1],
+        "steps": steps,
+    }
+
+
+def serve_streams(
+    flags: Sequence[str], counts: Sequence[int], tokens: int, prompt: str = PROMPT, checkout: Path = ROOT
+) -> list[dict[str, float]]:
+    """Of one server, a burst after another."""
+    common = ["--port", "0", "--max-num-seqs", str(max(counts)), "--embedding-model", "none", "--log-level", "warning"]
+    environ = {"PYTHONPATH": str(checkout)}
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        with run_server([*PROGRAM, "serve", *flags, *common], log, STARTING, environ=environ) as server:
+            process, port = psutil.Process(server.process.pid), urlsplit(server.url).port or 0
+            bursts = (measure(process, port, count, tokens, prompt) for count in counts)
+            return [uvloop.run(asyncio.wait_for(burst, PATIENCE)) for burst in bursts]
+
+
+def save_tokenizer(folder: Path, vocabulary: int) -> None:
+    tokenizer = make_tokenizer(vocabulary)
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    tokenizer.save_pretrained(folder)
 
 
 def save_checkpoint(folder: Path) -> None:
     """A model whose tokenizer alone is used."""
     config = tiny(1)
-    tokenizer = make_tokenizer(config.vocab_size)
-    tokenizer.chat_template = "{{ messages[0].content }}"
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(folder, config.vocab_size)
     config.save_pretrained(folder)
     save_file({"unread": np.zeros(1)}, folder / "model.safetensors")
 
 
 def measure_host(count: int = 256, tokens: int = 500, checkout: Path = ROOT) -> dict[str, float]:
-    """Tokens/s, a step's relative time, microseconds of CPU a token, events a read; of another checkout's server."""
+    """Streams of a virtual device, and by its cost a step's milliseconds."""
     with TemporaryDirectory() as folder:
         save_checkpoint(Path(folder))
-        flags = [folder, "--device", f"{VIRTUAL}:{PRESET}", "--port", "0", "--max-num-seqs", str(count)]
-        more = ["--max-num-batched-tokens", "2048", "--embedding-model", "none", "--log-level", "warning"]
-        command = [*PROGRAM, "serve", *flags, *more]
-        with run_server(command, Path(folder) / "log", PATIENCE, environ={"PYTHONPATH": str(checkout)}) as server:
-            measuring = measure(psutil.Process(server.process.pid), urlsplit(server.url).port or 0, count, tokens)
-            begin, end = uvloop.run(asyncio.wait_for(measuring, PATIENCE))
-    seconds, cpu, loop, own, events, reads, steps = (end - begin).tolist()
-    cost = PRESETS[PRESET].cost.decode(count, len(PROMPT) + int(begin[-1]), int(steps))
-    return {
-        "streams": count,
-        "tokens_s": events / seconds,
-        "step_ms": 1e3 * seconds / steps,
-        "cost_ms": 1e3 * cost / steps,
-        "server_us": 1e6 * cpu / events,
-        "loop_us": 1e6 * loop / events,
-        "client_us": 1e6 * own / events,
-        "events_a_read": events / reads,
-    }
+        flags = [folder, "--device", f"{VIRTUAL}:{PRESET}", "--max-num-batched-tokens", "2048"]
+        (found,) = serve_streams(flags, [count], tokens, checkout=checkout)
+    warm, steps = int(found.pop("warm")), int(found.pop("steps"))
+    return found | {"cost_ms": 1e3 * PRESETS[PRESET].cost.decode(count, len(PROMPT) + warm, steps) / steps}
 
 
 def measure_steps(rows: Sequence[int], checkout: Path = ROOT) -> dict[str, dict[str, float]]:

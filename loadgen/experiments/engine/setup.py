@@ -177,6 +177,20 @@ def llama_8b(layers: int) -> LlamaConfig:
     )
 
 
+def llama_1b(layers: int) -> LlamaConfig:
+    """Llama 3.2 1B's sizes (16 layers)."""
+    return LlamaConfig(
+        vocab_size=128256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=32768,
+        tie_word_embeddings=True,
+    )
+
+
 def tiny(layers: int) -> LlamaConfig:
     """Fast on a CPU; wide weights separate likely tokens by more than rounding."""
     return LlamaConfig(

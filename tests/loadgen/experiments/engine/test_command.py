@@ -89,6 +89,8 @@ def test_a_dry_run_goes_through_all_parts_and_says_so(tmp_path: Path, capsys: py
     host = found["host"]
     assert host["streams"] == 8 and host["tokens_s"] == pytest.approx(8e3 / host["step_ms"], rel=0.1)
     assert host["step_ms"] > 0.9 * host["cost_ms"] > 0 and host["server_us"] > 0 and host["events_a_read"] >= 1
+    assert {f"{count} {name}" for count in (1, 4) for name in ("first_ms", "tokens_s")} <= found["http 1B"].keys()
+    assert min(found["http 1B"].values()) > 0
     assert max(found["rounding"].values()) < 1e-4 and found["graphs"]["count"] == 3
     for rows in (1, 3):
         step = found[f"step {rows}"]
@@ -110,6 +112,7 @@ def test_a_part_that_fails_is_told_and_the_others_go_on(
     monkeypatch.setattr(gpu, "measure_host", dict)
     for part in ("parity", "rounding", "graphs", "attention", "prefill", "generate"):
         monkeypatch.setattr(GpuParts, part, lambda *_: {})
+    monkeypatch.setattr(gpu, "serve_random", lambda *_: {})
     code, found = run(tmp_path / "gpu.json")
     assert code == 1 and found["step 1"] == {"failed": "OutOfMemoryError: CUDA out of memory"}
     assert "failed OutOfMemoryError" in capsys.readouterr().out and found["copies"]["out_ms"]

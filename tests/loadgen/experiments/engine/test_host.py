@@ -33,3 +33,13 @@ def test_checkouts_take_turns_and_medians_are_told_with_their_ratio(monkeypatch:
     assert lines[0] == ["4", "greedy", "rows,", "us", "a", "step", "all", "14.00", "30.00", "0.47"]
     assert lines[1] == ["4", "streams", "loop_us", "4.00", "8.00", "0.50"]
     assert [line.split()[-1] for line in host.compare([4], None, 1)] == ["17.00", "4.00"]
+
+
+def test_an_answer_ends_with_its_last_chunk_however_it_is_cut_into_reads() -> None:
+    """A header that ended in 0 ended an answer, and an end that came as two reads did not."""
+    stream = host.Stream()
+    ends = list[bool]()
+    for part in (b"HTTP/1.1 200 OK\r\nX-Place: 0\r\n\r\n", b"9\r\ndata: [\n\n\r\n", b"0\r\n", b"\r\n"):
+        stream.data_received(part)
+        ends.append(stream.ended)
+    assert ends == [False, False, False, True] and stream.events == 1 and stream.first is not None
