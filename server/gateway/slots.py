@@ -6,23 +6,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from statistics import median
 
 from engine.messages import RowId
 
-RECENT = 64  # latest calls watched for other clients; answers between two tries for one more slot with several clients
-
-LAG = 0.009  # seconds to a first byte, typical of this process as of the backend
-
-SHORT = 0.3  # share of an answer before its first byte, up to which streams alone are counted
-
-KEPT = 16
-SOON = 5
-LATE = 1.5  # first bytes of the usual time's median, and the ratio that means a call waited
-
+RECENT = 64  # calls watched for other clients, ends for their rate, and calls until one more is tried beside others
+KEPT = 8  # first bytes of calls that surely had room, and calls judged together at least
+LATE, LAG = 1.5, 0.005  # times the usual seconds to a first byte, and this process's own, from which on a call waited
 QUICK = 0.02  # seconds of work that may queue at the backend to hide latency
-
-READING = 0.7  # share of the usual time to a first byte in which a call surely has its slot
 
 
 @dataclass(slots=True)
@@ -33,6 +25,7 @@ class _Sent:
     place: int  # calls at the backend, itself included
     ended: int  # answers that ended before
     streams: bool
+    late: bool = False
     began: float = 0.0
     sends: int = 0  # calls sent when it began
 
@@ -43,32 +36,23 @@ class _FirstBytes:
 
     roomy: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    tried: tuple[float, int] = (0.0, 0)  # median and slots at the last doubt
     usual: float = float("inf")
+
+    @property
+    def late(self) -> float:
+        return LAG + LATE * self.usual
 
     def add(self, seconds: float, *, roomy: bool) -> None:
         self.recent.append(seconds)
         if roomy:
             self.roomy.append(seconds)
-        soon = sorted(self.recent)[len(self.recent) // SOON]
-        self.usual = min(median(self.roomy or self.recent), soon)
-
-    def doubt(self, seconds: float, slots: int) -> None:
-        """Adopt the median if fewer slots did not lower it."""
-        before, more = self.tried
-        if slots > 0.75 * more:
-            self.tried = max(seconds, before), max(slots, more)
-            return
-        if seconds > 0.9 * before:
-            self.roomy = deque([seconds], KEPT)
-        self.tried = seconds, slots
+        self.usual = min(median(self.roomy or self.recent), median(self.recent))
 
 
 class Slots:
-    """Sends as many calls as had slots at once, and one more to hide latency; twice as many until one waited. Slots are
-    counted from shortly before first bytes, for calls of one token, and only by calls that were not late. Doubt grows
-    slowly: one too many only waits, one too few costs throughput. With several clients, the extra call is sent once in
-    RECENT answers without waiting.
+    """Sends as many calls as had slots at once, and a few more to hide latency; twice as many until one waited. Where most
+    wait, slots are to calls sent as the time without waits to the whole (Little's law). Doubt grows slowly: one too many
+    only waits, one too few costs throughput. Between clients, one more is sent once in RECENT calls without waiting.
     """
 
     def __init__(self, known: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,30 +61,30 @@ class Slots:
         self._clock = clock
         self._seen = 0
         self._growing = True
-        self._calm = 0  # doubted calls in a row that did not wait
-        self._full = 0  # answers until one more is tried
-        self._window = self._lates = 0  # begun and late answers, for forgetting, and the most slots
-        self._best = self._sure = self._sure_before = 0  # at once by all signs, and by streams
+        self._alone = 0  # calls sent one by one, to measure a first byte's usual time
+        self._full = 0  # calls until one more is tried
         self._clients: deque[str] = deque(maxlen=RECENT)
-        self._contested = False
+        self._contested = self._told = False
         self._sent: dict[RowId, _Sent] = {}
         self._begun: dict[RowId, _Sent] = {}
-        self._lasting: deque[float] = deque(maxlen=KEPT)  # seconds from first bytes to ends of streams
-        self._sends = self._at_once = 0
-        self._told = False
-        self._ended = 0
-        self._ends: deque[float] = deque(maxlen=4 * RECENT)
-        self._spare = 0  # extra calls where answers are short
+        self._pressed: list[tuple[_Sent, float]] = []  # calls of the last slots and their seconds, to be judged
+        self._sends = self._ended = self._at_once = self._lates = 0
+        self._ends: deque[float] = deque(maxlen=RECENT)
         self._first = {True: _FirstBytes(), False: _FirstBytes()}  # by streaming
 
     @property
     def most(self) -> int:
         if self._known is not None:
             return self._known
-        if self._growing:
-            return max(1, 2 * self._seen)
-        spare = min(self._spare, 1 + self._seen // 4)
-        return self._seen + max(spare, not (self._contested and self._full))
+        if self._growing or self._alone:
+            return 1 if self._alone else max(1, 2 * self._seen)
+        return self._seen + max(self._spare(), not (self._contested and self._full))
+
+    def _spare(self) -> int:
+        """Extra calls where answers are short."""
+        if len(self._ends) < RECENT:
+            return 0
+        return min(int(0.6 + QUICK * RECENT / max(QUICK, self._ends[-1] - self._ends[0])), 1 + self._seen // 4)
 
     def learn(self, known: int) -> None:
         """Configuration takes precedence."""
@@ -136,68 +120,46 @@ class Slots:
         call = self._sent.pop(row, None)
         if call is None:  # its client has left
             return
-        now = self._clock()
-        self._begun[row], call.began, call.sends = call, now, self._sends
+        self._begun[row], call.began, call.sends = call, self._clock(), self._sends
         self._at_once = max(self._at_once, len(self._begun))
-        first = self._first[call.streams]
-        behind = self._ended > call.ended
-        late = behind and now - call.at > LATE * first.usual
-        if first.usual < LAG:
-            late = behind and len(self._begun) <= self._seen
-        together = len(self._begun)
-        if not late and first.usual > LAG:
-            claim = call.place - self._gone(call, now, first.usual)
-            together = max(together, min(claim, self._bound(call, first.usual)))
-        first.add(now - call.at, roomy=call.place <= max(1, self._seen // 4))
-        self._seen = max(self._seen, len(self._begun), min(together, self._best))
-        self._doubt(call, together, late=late)
-
-    def _bound(self, call: _Sent, usual: float) -> int:
-        """By overlapping streams and the share of a slot spent on prefill."""
-        lasting = median(self._lasting) if self._lasting and call.streams else 0.0
-        sure = max(self._sure, self._sure_before, len(self._begun))
-        if lasting < 0.1 * usual:
-            return call.place
-        return int(sure * (1 + usual / lasting)) if usual > SHORT * lasting else sure
-
-    def _gone(self, call: _Sent, now: float, usual: float) -> int:
-        since, beside = max(call.at, now - READING * usual), 0
-        for end in reversed(self._ends):
-            if end < since:
-                break
-            beside += 1
-        return self._ended - call.ended - beside
-
-    def _doubt(self, call: _Sent, together: int, *, late: bool) -> None:
-        self._full = max(0, self._full - 1)
-        if call.place > self._seen or late:
-            self._calm = 0 if late else self._calm + 1
-            if late:
-                self._growing, self._full = False, RECENT
-            elif self._calm >= max(8, 2 * self._seen):
-                self._growing = True
-        self._window, self._lates = self._window + 1, self._lates + late
-        self._best, self._sure = max(self._best, together), max(self._sure, len(self._begun))
-        if self._window >= max(KEPT, 2 * self._seen):
-            self._forget(self._first[call.streams])
-            self._sure_before = self._sure
-            self._window = self._lates = self._best = self._sure = 0
-
-    def _forget(self, first: _FirstBytes) -> None:
-        most_late = 3 * self._lates > 2 * self._window
-        found = self._sure if most_late else self._best
-        if self._lates and found < self._seen and not self._told:
-            self._seen = max(found, self._seen - max(1, self._seen // 8))
-            if most_late:
-                first.doubt(median(list(first.recent)[-self._window :]), self._seen)
+        seconds, first = call.began - call.at, self._first[call.streams]
+        call.late = self._ended > call.ended and seconds > first.late
+        first.add(seconds, roomy=call.place <= max(1, self._seen // 4))
+        if call.place > self._seen:  # one alone may be late by chance
+            self._lates = self._lates + 1 if call.late else 0
+            self._growing &= self._lates < 2
+        self._full = RECENT if call.late and not self._growing else max(0, self._full - 1)
+        self._alone = max(0, self._alone - 1)
+        if not call.late:
+            since = max(call.at, call.began - first.usual / LATE)
+            call.place -= self._ended - call.ended - sum(1 for _ in takewhile(since.__le__, reversed(self._ends)))
+        else:
+            call.place = max(call.place, len(self._sent) + len(self._begun))
+        self._seen = max(self._seen, len(self._begun), call.place if self._growing and not call.late else 0)
 
     def end(self, row: RowId) -> None:
         """Ended or withdrawn; idempotent."""
         if row in self._begun or row in self._sent:
             self._ended += 1
             self._ends.append(self._clock())
-            if len(self._ends) >= RECENT:
-                self._spare = int(0.6 + QUICK * RECENT / max(QUICK, self._ends[-1] - self._ends[-RECENT]))
         self._sent.pop(row, None)
-        if (call := self._begun.pop(row, None)) is not None and call.streams:
-            self._lasting.append(self._clock() - call.began)
+        if (call := self._begun.pop(row, None)) is not None and call.place >= self._seen:
+            self._pressed.append((call, self._ends[-1] - call.at))
+            if len(self._pressed) >= max(KEPT, self._seen):
+                self._judge()
+
+    def _judge(self) -> None:
+        count, beyond = len(self._pressed), [call.late for call, _ in self._pressed if call.place > self._seen]
+        if 3 * sum(call.late for call, _ in self._pressed) > 2 * count and not self._told:
+            waits = sum(max(0.0, call.began - call.at - self._first[call.streams].usual) for call, _ in self._pressed)
+            share = 1 - waits / sum(seconds for _, seconds in self._pressed)
+            sure = max((call.place for call, _ in self._pressed if not call.late), default=1)
+            found = max(sure, round(share * sum(call.place for call, _ in self._pressed) / count))
+            found = min(self._seen, max(found, self._seen - max(1, self._seen // 8)))
+            self._growing = False
+            self._alone = KEPT if found == 1 < self._seen else 0
+            self._seen = found
+        elif 2 * sum(beyond) <= len(beyond) > 0:
+            self._growing |= not any(beyond) and 2 * len(beyond) >= count
+            self._seen += 1
+        self._pressed.clear()

@@ -17,6 +17,7 @@ class Play:
 
     def __init__(self, tokens: int, clients: int = 1) -> None:
         self.tokens, self.clients, self.now, self.reading = tokens, clients, 0.0, 0
+        self.longer = 0  # steps that every other prompt takes beside
         self.slots = Slots(clock=lambda: self.now)
         self.rows, self.sent, self.running = count(), deque[int](), dict[int, int]()
         self.ends: list[float] = []
@@ -30,7 +31,8 @@ class Play:
             self._send(left, stream)
             self.now += STEP
             while self.sent and len(self.running) < truth:
-                self.running[self.sent.popleft()] = -self.reading
+                row = self.sent.popleft()
+                self.running[row] = -self.reading - row % 2 * self.longer
             for row in list(self.running):
                 self.now += STEP / 1000  # what happens in a step is told one after another
                 self.running[row] += 1
@@ -89,6 +91,18 @@ def test_prompts_that_take_longer_to_read_are_not_taken_for_calls_that_wait(clie
     play.reading = 20
     play.go_on(4, 600)
     assert 300 / (play.ends[-1] - play.ends[-301]) >= 0.95 * 4 / (21 * STEP)
+
+
+@pytest.mark.parametrize("truth", [1, 4, 16])
+@pytest.mark.parametrize("longer", [10, 30, 100])
+def test_long_prompts_among_short_ones_are_not_taken_for_calls_that_wait(truth: int, longer: int) -> None:
+    """One of 16 slots used to be found."""
+    play = Play(1, clients=2)
+    play.longer = longer
+    limits = play.go_on(truth, 100 + 20 * truth)[100:]
+    served = (len(play.ends) - 100 - truth) / (play.ends[-1 - truth] - play.ends[100 - 1])
+    assert served >= 0.9 * truth / ((1 + longer / 2) * STEP)
+    assert sum(limits) / len(limits) <= truth + 4 + truth / 2
 
 
 def test_slots_are_not_forgotten_in_a_quiet_spell() -> None:
