@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import add, attrgetter
 from typing import TypeAlias
 
 import msgspec
@@ -182,7 +183,10 @@ class StepStats:
     cached: int = 0  # prompt tokens from the prefix cache
 
     def __add__(self, more: StepStats) -> StepStats:
-        return StepStats(*(getattr(self, name) + getattr(more, name) for name in StepStats.__slots__))
+        return StepStats(*map(add, AMOUNTS(self), AMOUNTS(more)))
+
+
+AMOUNTS = attrgetter(*StepStats.__slots__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ FEW = 4  # answers from which on similar prompts predict, until a forest has gro
 
 NEAREST = 256  # newest answers compared
 
+FRESH = 0.05  # share of new answers before they are compared too
+
 HELD_OUT = 0.2  # share, the newest, by which distributions are calibrated
 
 
@@ -100,6 +102,8 @@ class _Scope:
     new: int = 0  # since the last forest
     due: int = FEWEST
     forest: CalibratedForest | None = None
+    nearest: NearestPrompts | None = None  # until the first forest
+    compared: int = 0  # rows then
 
 
 # scope, rows, and those among them new since the last forest
@@ -177,8 +181,10 @@ class OnlineForest:
         scope = self._scopes.get(holder_of(name), name)
         if scope is None or scope.forest is not None or len(scope.rows) < FEW:
             return None if scope is None else scope.forest
-        answers = self._answers([*scope.rows][-NEAREST:])
-        return NearestPrompts.of(answers.prompts, answers.lengths)
+        if scope.nearest is None or len(scope.rows) > (1 + FRESH) * scope.compared:
+            answers = self._answers([*scope.rows][-NEAREST:])
+            scope.nearest, scope.compared = NearestPrompts.of(answers.prompts, answers.lengths), len(scope.rows)
+        return scope.nearest
 
     async def estimate(self, queries: Sequence[LengthQuery]) -> Sequence[Estimate]:
         """Without distributions until FEW of the scope's answers have ended."""

@@ -51,8 +51,12 @@ class LengthDistribution:
         return float(np.dot(self.lengths, self.weights))
 
     def quantile(self, share: float) -> float:
-        reached = np.cumsum(self.weights, dtype=np.float64) >= share - ROUNDING
-        return float(self.lengths[reached.argmax() if reached[-1] else -1])
+        lengths, reached = self._tails[0], self._reached
+        return lengths[min(bisect.bisect_left(reached, share - ROUNDING), len(lengths) - 1)]
+
+    @cached_property
+    def _reached(self) -> list[float]:
+        return np.cumsum(self.weights, dtype=np.float64).tolist()
 
     def ranks(self, length: float, *, cut: bool = False) -> NDArray[np.float64]:
         """Randomised PIT (Czado, Gneiting and Held, Biometrics 65, 2009): (RANKS,) spread over the length's

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from io import BytesIO
 from typing import TypeVar
 
@@ -49,8 +48,9 @@ def refuse_kept(what: str) -> ApiError:
     return ApiError(403, f"{what}: {message} (or --pass-client-keys)", param=what, code="not_kept_apart")
 
 
-async def ask(request: web.Request, body: bytes, backend: Backend, repeats: bool) -> aiohttp.ClientResponse:
-    """Returns the headers. Raises aiohttp.ClientError, and ApiError 400 or 502."""
+async def ask(request: web.Request, body: bytes, backend: Backend, reused: list[bool]) -> aiohttp.ClientResponse:
+    """Returns the headers; `reused` is filled where the connection was. Raises aiohttp.ClientError, and ApiError 400
+    or 502."""
     app, path, query = request.app, plain_path(request), request.rel_url.raw_query_string
     if is_broken(request.headers):
         raise ApiError(400, "headers may hold no control characters, and nothing but UTF-8")
@@ -63,8 +63,10 @@ async def ask(request: web.Request, body: bytes, backend: Backend, repeats: bool
         headers.append(("Content-Type", "application/json"))
     headers += [("X-Forwarded-For", request.remote or "unknown"), ("X-Forwarded-Proto", request.scheme)]
     url = URL(backend.url + path.removeprefix("/v1") + f"?{query}" * bool(query), encoded=True)
-    send = partial(app[SESSION].request, request.method, url, headers=headers, allow_redirects=False)
-    answer = await _send(send, body, repeats and not app[BACKENDS].no_retry)
+    data = BytesIO(body) if len(body) >= LARGE else body or None  # in pieces
+    answer = await app[SESSION].request(
+        request.method, url, headers=headers, allow_redirects=False, data=data, trace_request_ctx=reused
+    )
     if answer.status != 304 and not 200 <= answer.status < 300 and not 400 <= answer.status < 600:
         fault = f"answers {answer.status}, which is not followed"
     elif is_broken(answer.headers):
@@ -84,17 +86,3 @@ def plain_path(request: web.Request) -> str:
         message = "write it without empty, . or .. segments, and without escapes, backslashes or semicolons"
         raise ApiError(400, f"the path {request.rel_url.raw_path!r} has several readings: {message}")
     return path
-
-
-async def _send(
-    send: Callable[..., Awaitable[aiohttp.ClientResponse]], body: bytes, repeats: bool
-) -> aiohttp.ClientResponse:
-    """Send a body, again if it `repeats` where the backend had closed an idle connection and did not read it."""
-    while True:
-        reused: list[bool] = []
-        data = BytesIO(body) if len(body) >= LARGE else body or None  # in pieces
-        try:
-            return await send(data=data, trace_request_ctx=reused)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-            if not (reused and repeats):
-                raise

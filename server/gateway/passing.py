@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import aiohttp
 from aiohttp import web
 from msgspec import Raw
 
@@ -27,9 +26,8 @@ from server.api.output.wanted import length_scope
 from server.api.register import CALL, REGISTER, Record
 from server.api.served_model import DISPATCHER, LENGTHS
 from server.api.ticket import TICKET, check_tokens, submit
-from server.gateway.asking import BACKENDS, are_one, ask, plain_path, read_aside, refuse_kept
-from server.gateway.backend import ROOM, Backend
-from server.gateway.health import FAULTS, REFUSED
+from server.gateway.asking import BACKENDS, are_one, plain_path, read_aside, refuse_kept
+from server.gateway.backend import ROOM
 from server.gateway.merged import as_stream
 from server.gateway.meta import (
     BYTES_PER_TOKEN,
@@ -42,8 +40,7 @@ from server.gateway.meta import (
     refuse_unreadable,
 )
 from server.gateway.passage import PASSAGES, ProxiedCall
-from server.gateway.sending import UNSENT, send_call
-from server.http.proxy import replied_headers
+from server.gateway.sending import send_at_once, send_call
 
 UNSTATED = 4096  # tokens of an answer without max_tokens
 
@@ -90,15 +87,15 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
         prediction = await app[LENGTHS].predict(query, sampling) if generates else None
         record.check()
         expected = sampling.max_tokens if prediction is None else min(sampling.max_tokens, int(prediction.length))
-        check_tokens(meta.prompt_tokens + expected, app[LIMITS], app[DISPATCHER])
+        check_tokens(query.user_input_length + expected, app[LIMITS], app[DISPATCHER])
         known = _known(record, meta, prediction)
-        queued = submit(app, record, (0,) * meta.prompt_tokens, sampling, query, prediction, known)
+        queued = submit(app, record, (0,) * query.user_input_length, sampling, query, prediction, known)
         with _open_passage(app, record, queued) as passage:
             passage.as_stream = streamed
             passage.repeats = request.path != "/v1/responses" or meta.store is False
             ticket.settle()
             request[SHORT_FORM] = headers_of(expectation_of((passage.request,)))
-            spend_tokens(app, holder, meta.prompt_tokens)
+            spend_tokens(app, holder, query.user_input_length)
             try:
                 return await send_call(request, body, passage)
             finally:
@@ -177,36 +174,4 @@ async def pass_through(request: web.Request) -> web.StreamResponse:
     async with hold_body(request) as body:
         if TICKET in request:
             request[TICKET].spend(min(len(body) // BYTES_PER_TOKEN, MOST_PROMPT))
-        return await _pass_at_once(request, body)
-
-
-async def _pass_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
-    workers = [worker for worker in request.app[DISPATCHER].workers if worker.serves]
-    repeats = request.method == "GET" or request.path == "/v1/messages/count_tokens"
-    for left, worker in reversed([*enumerate(reversed(workers))]):
-        assert isinstance(worker.port, Backend)
-        left = 0 if request.app[BACKENDS].no_retry else left
-        try:
-            answer = await ask(request, body, worker.port, repeats)
-        except UNSENT:
-            continue
-        except aiohttp.ClientError:
-            if left and repeats:
-                continue
-            raise ApiError(502, "the backend broke off", code="backend_failed") from None
-        if left and answer.status in (FAULTS if repeats else REFUSED):
-            answer.close()
-            continue
-        async with answer:
-            response = web.StreamResponse(status=answer.status, headers=replied_headers(answer.headers))
-            response.content_length = answer.content_length
-            await response.prepare(request)
-            try:
-                async for piece in answer.content.iter_any():
-                    await response.write(piece)
-            except aiohttp.ClientError as error:
-                response.force_close()
-                raise ConnectionResetError(f"the backend broke off: {error}") from None
-            await response.write_eof()
-            return response
-    raise ApiError(503, "no backend answers; try again later", code="no_executor", headers={"Retry-After": "1"})
+        return await send_at_once(request, body)

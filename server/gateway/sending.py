@@ -1,4 +1,6 @@
-"""A call's way to a backend, and on to another where one fails before the answer's first byte."""
+"""A call's way to a backend, and all rules for sending it again: there, or to another backend where one fails before
+the answer's first byte.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from server.gateway.backend import Backend
 from server.gateway.health import FAULTS, REFUSED
 from server.gateway.passage import ProxiedCall
 from server.gateway.relay import NotWhole, relay
+from server.http.proxy import replied_headers
 
 RETRIES = 2  # a call that backends fail on could be what makes them
 PAUSE = 0.25  # seconds before the first retry where there is no other backend
@@ -28,7 +31,7 @@ async def send_call(request: web.Request, body: bytes, passage: ProxiedCall) -> 
     while True:
         backend = await _turn(request, passage)
         passage.admitted = asyncio.get_running_loop().create_future()
-        passage.asking = asyncio.ensure_future(ask(request, passage.as_stream or body, backend, passage.repeats))
+        passage.asking = asyncio.ensure_future(_ask(request, passage.as_stream or body, backend, passage.repeats))
         left, known = 0 if settings.no_retry else RETRIES - retries, backend.health.tried
         try:
             async with asyncio.timeout(settings.first_byte_timeout or None) as limit, await passage.asking as answer:
@@ -84,3 +87,47 @@ def _is_tried_again(
     if others:
         backend.rest(f"answers {status}", answer.headers.get("Retry-After", ""))
     return left > 0 and (others or status in FAULTS - {429}) and (passage.repeats or status in REFUSED)
+
+
+async def _ask(request: web.Request, body: bytes, backend: Backend, repeats: bool) -> aiohttp.ClientResponse:
+    """Again, if it `repeats`, where the backend had closed an idle connection and did not read it."""
+    while True:
+        reused: list[bool] = []
+        try:
+            return await ask(request, body, backend, reused)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+            if not (reused and repeats) or request.app[BACKENDS].no_retry:
+                raise
+
+
+async def send_at_once(request: web.Request, body: bytes) -> web.StreamResponse:
+    """To one backend after another until one answers. Raises ApiError 502 or 503."""
+    workers = [worker for worker in request.app[DISPATCHER].workers if worker.serves]
+    repeats = request.method == "GET" or request.path == "/v1/messages/count_tokens"
+    for left, worker in reversed([*enumerate(reversed(workers))]):
+        assert isinstance(worker.port, Backend)
+        left = 0 if request.app[BACKENDS].no_retry else left
+        try:
+            answer = await _ask(request, body, worker.port, repeats)
+        except UNSENT:
+            continue
+        except aiohttp.ClientError:
+            if left and repeats:
+                continue
+            raise ApiError(502, "the backend broke off", code="backend_failed") from None
+        if left and answer.status in (FAULTS if repeats else REFUSED):
+            answer.close()
+            continue
+        async with answer:
+            response = web.StreamResponse(status=answer.status, headers=replied_headers(answer.headers))
+            response.content_length = answer.content_length
+            await response.prepare(request)
+            try:
+                async for piece in answer.content.iter_any():
+                    await response.write(piece)
+            except aiohttp.ClientError as error:
+                response.force_close()
+                raise ConnectionResetError(f"the backend broke off: {error}") from None
+            await response.write_eof()
+            return response
+    raise ApiError(503, "no backend answers; try again later", code="no_executor", headers={"Retry-After": "1"})

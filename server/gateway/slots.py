@@ -50,9 +50,10 @@ class _FirstBytes:
 
 
 class Slots:
-    """Sends as many calls as had slots at once, and a few more to hide latency; twice as many until one waited. Where most
-    wait, slots are to calls sent as the time without waits to the whole (Little's law). Doubt grows slowly: one too many
-    only waits, one too few costs throughput. Between clients, one more is sent once in RECENT calls without waiting.
+    """Sends as many calls as had slots at once, and a few more to hide latency; twice as many until two waited. Where
+    most wait, slots are to calls sent as the time without waits to the whole (Little's law). Doubt grows slowly: one
+    too many only waits, one too few costs throughput. Between clients, one more is sent once in RECENT calls without
+    waiting.
     """
 
     def __init__(self, known: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
