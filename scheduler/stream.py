@@ -11,16 +11,21 @@ import msgspec
 
 from engine.messages import RowUpdate
 
-SLICE = 0.005  # seconds of an event loop iteration for sending
-AT_ONCE = 8  # tasks woken in one iteration, about a millisecond each
+SLICE = 0.005  # seconds of an event loop iteration for sending, and again for tasks that it wakes
+AT_ONCE = 8  # tasks at first
 
 
 class Wakeups:
     """Wakes readers in order, some in each iteration of the event loop: a step brings tokens to a thousand rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = SLICE) -> None:
+        """`seconds` of each iteration for woken tasks."""
+        self._seconds = seconds
         self._due: deque[Callable[[], asyncio.Future[None] | None]] = deque()
         self._tasks: deque[asyncio.Future[None]] = deque()
+        self._many = AT_ONCE  # tasks that take so long, by the last ones
+        self._begun = 0.0
+        self._awake = False
         self.made = 0.0  # when the tokens now put were made (time.monotonic)
 
     def add(self, wake: Callable[[], asyncio.Future[None] | None]) -> None:
@@ -35,7 +40,8 @@ class Wakeups:
         await task
 
     def _schedule(self) -> None:
-        if not self._due and not self._tasks:
+        if not self._awake:
+            self._awake = True
             asyncio.get_running_loop().call_soon(self._wake)
 
     def _wake(self) -> None:
@@ -44,11 +50,23 @@ class Wakeups:
         while self._due and loop.time() < until:
             if (task := self._due.popleft()()) is not None:
                 self._tasks.append(task)
-        for _ in range(min(AT_ONCE, len(self._tasks))):
-            task = self._tasks.popleft()
+        woken = min(self._many, len(self._tasks))
+        loop.call_soon(self._begin)
+        for task in [self._tasks.popleft() for _ in range(woken)]:
             if not task.done():
                 task.set_result(None)
-        if self._due or self._tasks:
+        loop.call_soon(self._end, woken)  # the loop runs them in this order, and those woken between
+
+    def _begin(self) -> None:
+        self._begun = asyncio.get_running_loop().time()
+
+    def _end(self, woken: int) -> None:
+        loop = asyncio.get_running_loop()
+        if woken:
+            took = max(loop.time() - self._begun, self._seconds / 64)
+            self._many = max(1, min(2 * self._many, int(woken * self._seconds / took)))
+        self._awake = bool(self._due or self._tasks)
+        if self._awake:
             loop.call_soon(self._wake)
 
 

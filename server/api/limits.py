@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 
 from aiohttp import web
 
-from scheduler.stream import Wakeups
+from scheduler.stream import SLICE, Wakeups
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class PendingCalls:
 
     arrived: int = 0  # answers asked for; one until the body is read
     body_bytes: Counter[str] = field(default_factory=Counter)  # held until parsed, by sender
-    turns: Wakeups = field(default_factory=Wakeups)  # paces reading, parsing, encoding and queueing
+    turns: Wakeups = field(default_factory=lambda: Wakeups(SLICE / 5))  # of reading, parsing, encoding, queueing
 
 
 LIMITS = web.AppKey("limits", Limits)

@@ -173,3 +173,28 @@ async def test_a_shortcut_that_declines_leaves_a_backlog_joined_to_the_reader() 
     stream.put(RowUpdate(0, (1,), "c", finish_reason=FinishReason.STOP))
     assert [(update.text, update.token_ids) for update in await reading] == [("abc", (1, 1, 1))]
     assert seen == ["abc"]
+
+
+async def test_dear_tasks_are_woken_one_by_one_and_cheap_ones_together() -> None:
+    """By a count of eight, tokens of a burst came seconds late while calls were read."""
+    loop, rounds = asyncio.get_running_loop(), [0]
+
+    def look() -> None:
+        rounds.append(0)
+        loop.call_soon(look)
+
+    async def work(wakeups: Wakeups, seconds: float) -> None:
+        await wakeups.turn()
+        rounds[-1] += 1
+        begun = loop.time()
+        while loop.time() - begun < seconds:
+            pass
+
+    look()
+    dear, cheap = Wakeups(0.001), Wakeups(0.05)
+    await asyncio.gather(*(work(dear, 0.002) for _ in range(40)))
+    assert sorted(filter(None, rounds))[:-1] == [1] * 32
+    rounds.clear()
+    rounds.append(0)
+    await asyncio.gather(*(work(cheap, 0.0) for _ in range(400)))
+    assert max(rounds) >= 64
