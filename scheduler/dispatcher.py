@@ -14,6 +14,7 @@ from engine.sampling.params import SamplingParams
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock, earliest
 from scheduler.observers import RequestObserver
+from scheduler.programs.program import Program
 from scheduler.request import Failure, Refused, Request, State, Times, TooLate
 from scheduler.request_table import RequestTable
 from scheduler.stream import SLICE, TokenStream, Wakeups
@@ -41,6 +42,7 @@ class Known(TypedDict, total=False):
     distribution: LengthDistribution | None
     cache_scope: str
     prompt_cache_key: str
+    program: Program | None
 
 
 class Dispatcher:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from engine.messages import RowId, RowSpec, RowUpdate
 from engine.sampling.params import SamplingParams
+from scheduler.programs.program import Program
 from scheduler.stream import TokenStream
 
 if TYPE_CHECKING:  # slow to load numpy
@@ -92,7 +93,8 @@ class Request:
     predicted_length: float | None = None  # G'(p), with end token
     correction: float = 1.0  # see remaining_length.py
     cache_scope: str = ""  # of prefixes
-    prompt_cache_key: str = ""  # equal for prompts that begin alike
+    prompt_cache_key: str = ""  # the client's
+    program: Program | None = None  # None: no run's
     cached_prompt: int = 0  # expected, then true tokens
     distribution: LengthDistribution | None = None
     expected: Expected | None = None  # on arrival
@@ -108,6 +110,11 @@ class Request:
     @property
     def tokens(self) -> int:
         return len(self.prompt) + self.generated
+
+    @property
+    def affinity(self) -> str:
+        """Equal for prompts that begin alike; empty if unknown."""
+        return self.prompt_cache_key or (self.program.name if self.program is not None else "")
 
     @property
     def in_background(self) -> bool:

@@ -20,6 +20,7 @@ from aiohttp import web
 from engine.messages import FinishReason, RowId, RowUpdate
 from models.recent import Recent
 from scheduler.dispatcher import Dispatcher
+from scheduler.programs.program import Program
 from scheduler.request import Request
 from server.access import client_of, holder_of
 from server.api.errors import ApiError, invalid
@@ -71,6 +72,7 @@ class Record:
     repeats: str = ""  # the client's name for repeats
     since: float | None = None  # original arrival after a return
     broken_off: bool = False  # client left before the end
+    program: Program | None = None
 
     @classmethod
     def of(

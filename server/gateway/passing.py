@@ -19,6 +19,7 @@ from scheduler.request import Request
 from server.access import spend_tokens
 from server.api.errors import ApiError, invalid
 from server.api.input.body import LARGE, check_parts, hold_body
+from server.api.input.program import note_program, read_signs
 from server.api.limits import LIMITS
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
@@ -80,6 +81,8 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     meta, words, streamed = await read_aside(_read, body, request)
     ticket.count_answers(meta.choices)
     record = _record(request, meta)
+    if generates:
+        note_program(app, record, await read_aside(read_signs, body, request.headers))
     request[CALL] = record.id
     holder = record.caller.holder
     with app[REGISTER].enter(record):
@@ -132,6 +135,7 @@ def _known(record: Record, meta: CallMeta, prediction: Prediction | None) -> Kno
         deadline=read_deadline(meta, record.arrival),
         client=record.client,
         prompt_cache_key=read_cache_key(meta, record.client),
+        program=record.program,
         predicted_length=None if prediction is None else prediction.length * meta.choices,
         distribution=None if prediction is None or meta.choices > 1 else prediction.distribution,
     )

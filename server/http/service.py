@@ -15,6 +15,7 @@ from aiohttp.typedefs import Handler
 
 from models.recent import Recent
 from scheduler.dispatcher import Dispatcher
+from scheduler.programs.recognizer import Recognizer
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.serving_time.profile_file import Conditions
 from scheduler.stream import Wakeups
@@ -25,6 +26,7 @@ from server.api.errors import ApiError, error_code, error_response, errors_as_js
 from server.api.health import CREATED, LIFE, Life
 from server.api.input.ignored import HEADER as IGNORED_HEADER
 from server.api.input.ignored import IGNORED
+from server.api.input.program import PROGRAMS
 from server.api.input.structured import give_up_compiling
 from server.api.limits import LIMITS, PENDING, Limits, PendingCalls
 from server.api.openapi import DOCUMENT, encode_document
@@ -114,6 +116,7 @@ def build_app(service: Service, front: Front = OPEN) -> web.Application:
         LIFE: Life(service.responsive),
         CREATED: int(time.time()),
         PENDING: PendingCalls(),
+        PROGRAMS: Recognizer(),
         LOOKS: Wakeups(),
         REGISTER: Register(service.dispatcher),
         EMBEDDER: service.embedder,

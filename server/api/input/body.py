@@ -17,9 +17,11 @@ import orjson
 from aiohttp import web
 from msgspec import inspect
 
+from scheduler.programs.recognizer import Signs
 from server.access import HOLDER
 from server.api.errors import ApiError, bad_request, busy, invalid
 from server.api.input.messages import MessagesBody
+from server.api.input.program import note_program, read_signs
 from server.api.input.schema import GenerationBody
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.output.sse import HEADER as PROGRESS
@@ -52,13 +54,22 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
     app = request.app
     async with hold_body(request) as raw:
         request[TICKET].count_answers(1)
-        body = await decode(raw, schema, app)
+        body, signs = await decode(raw, schema, app), await _read_signs(raw, request)
     asks = {name: request.headers[name] for name in (ESTIMATE, PROGRESS) if name in request.headers}
     for name, value in asks.items():
         if value not in ("0", "1"):
             raise invalid(name, f"must be 0 or 1, not {value[:200]!r}")
     name, asked = model_name(body.model, app[MODEL]), [name for name, value in asks.items() if value == "1"]
-    return body, Record.of(request, prefix, name, getattr(body, "user", None), stream=bool(body.stream), asks=asked)
+    user = getattr(body, "user", None)
+    record = Record.of(request, prefix, name, user, stream=bool(body.stream), asks=asked)
+    note_program(app, record, signs)
+    return body, record
+
+
+async def _read_signs(raw: bytes, request: web.Request) -> Signs:
+    if len(raw) < LARGE:
+        return read_signs(raw, request.headers)
+    return await request.app[MODEL].run_in_thread(read_signs, raw, request.headers)
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:

@@ -123,7 +123,7 @@ async def open_call(
             record.check()
             check_tokens(sum(one.tokens for one in wanted), app[LIMITS], dispatcher)
             for one in wanted:
-                known: Known = {**one.known, "deadline": deadline}
+                known: Known = {**one.known, "deadline": deadline, "program": record.program}
                 for sampling in one.sampling:
                     request = submit(app, record, one.prompt.ids, sampling, one.query, one.prediction, known)
                     reader = reader_of(one.prompt.tools, guaranteed=one.prompt.grammar is not None)

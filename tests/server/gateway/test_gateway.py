@@ -174,6 +174,23 @@ async def test_calls_of_one_conversation_go_to_the_backend_that_knows_it() -> No
         assert kept == [["a", "a", ["not a text"]], ["b", "b", "b"]]
 
 
+async def test_turns_of_a_run_go_to_the_backend_that_read_them_without_a_key() -> None:
+    backends = Backend(), Backend()
+    async with gateway(*backends, slots=2) as gate:
+        asked, chats = [], [[{"role": "user", "content": name}] for name in "ab"]
+        for chat, backend in zip(chats, backends, strict=True):
+            asked.append(asyncio.ensure_future(gate.ask(messages=chat)))
+            await until(lambda backend=backend: backend.running == 1)
+        for backend in backends:
+            backend.go_on.set()
+        await asyncio.gather(*asked)
+        for place in (1, 0, 1, 1):
+            chats[place] = [*chats[place], {"role": "assistant", "content": "Ok."}, {"role": "user", "content": "On."}]
+            assert await gate.ask(messages=chats[place]) == (200, WHOLE)
+        begun = [{orjson.loads(body)["messages"][0]["content"] for body in one.bodies} for one in backends]
+        assert begun == [{"a"}, {"b"}] and len(backends[1].bodies) == 4
+
+
 async def test_a_call_waits_until_its_only_backend_is_there_again() -> None:
     backend = Backend(waits=False)
     async with gateway(backend) as gate:

@@ -1,0 +1,62 @@
+"""Finds a call's program among those of its key; never across keys, since timing would show what others sent."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.programs.program import Program
+
+MOST_KEYS = 1024
+MOST_MARKS = 65536  # of all keys; the key with the most loses its oldest
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """A call's, by which its program is found."""
+
+    kind: str = ""
+    chain: Sequence[bytes] = ()  # digest of the messages up to each
+    names: Sequence[str] = ()  # of the run, by what programs send
+    extends: Sequence[str] = ()  # ids of earlier answers
+
+
+class Recognizer:
+    """Event loop only."""
+
+    def __init__(self, most: int = MOST_MARKS) -> None:
+        self._most = most
+        self._keys = Recent[str, Recent[str | bytes, list[Program]]](MOST_KEYS)
+
+    def recognize(self, key: str, signs: Signs, now: float, answer: str = "") -> Program:
+        """`answer`: id of the call's own, by which later calls may extend it."""
+        marks = self._keys[key] = self._keys.get(key) or Recent(self._most)
+        program = self._find(marks, signs) or Program(secrets.token_hex(8), f"{key} {signs.kind}", now)
+        program.turns += 1
+        for name in (*signs.names, answer):
+            if name:
+                marks[name] = [program]
+        if signs.chain:
+            same = marks.get(signs.chain[-1], [])
+            marks[signs.chain[-1]] = same if program in same else [*same, program]
+        self._forget_some()
+        return program
+
+    def _find(self, marks: Recent[str | bytes, list[Program]], signs: Signs) -> Program | None:
+        for name in (*signs.names, *signs.extends):
+            if name in marks:
+                return marks[name][0]
+        for mark in reversed(signs.chain):
+            found = marks.get(mark)
+            if found is None:
+                continue
+            if mark == signs.chain[-1] and found[0].turns == 1:
+                return None  # another run that begins alike, rather than a repeated call
+            # of runs alike so far, the first that has not gone on; the last stays for branches
+            return found.pop(0) if len(found) > 1 else found[0]
+        return None
+
+    def _forget_some(self) -> None:
+        while sum(map(len, self._keys.values())) > self._most:
+            max(self._keys.values(), key=len).popitem(last=False)
