@@ -26,6 +26,7 @@ from scheduler.serving_time.machine import MachineModel, StepLearning
 from scheduler.serving_time.nearest import BatchLearning, Nearest
 from scheduler.strategy import STRATEGIES, Strategy
 from scheduler.waiting.by_length import AgedSjf, ByRank, Fcfs, Gittins, Sjf, TailInflated
+from scheduler.waiting.by_program import LeastAttained, PausedSmallest, ProgramFcfs, VirtualFinish
 from scheduler.waiting.by_work import Boost, FairSojourn, Feedback, ResponseRatio, attained_work, predicted_work
 from scheduler.waiting.fair import share_out
 from scheduler.waiting.out_of_turn import OutOfTurn
@@ -101,6 +102,10 @@ ORDERS: Mapping[str, OrderFactory] = {
     "rank": lambda limits, prices: ByRank(limits.aging),
     "fair-sojourn": lambda limits, prices: FairSojourn(),
     "hrrn": lambda limits, prices: ResponseRatio(lambda one: prices().work(one)),
+    "program-arrival": lambda limits, prices: ProgramFcfs(),
+    "program-attained": lambda limits, prices: LeastAttained(),
+    "program-finish": lambda limits, prices: VirtualFinish(),
+    "program-paused": lambda limits, prices: PausedSmallest(limits.capacity_tokens),
     "hrrn-prompt": lambda limits, prices: ResponseRatio(lambda one: one.tokens - one.cached_prompt),
 }
 

@@ -109,6 +109,8 @@ class Dispatcher:
         request.stream = TokenStream(self._wakeups)
         request.times.came = request.times.came if arrival is None else arrival
         request.times.arrival = request.times.came if since is None else since
+        if request.program is not None:
+            request.program.begin(request.times.came)
         self.table.queue(request)
         self._wake.set()
         self._empty.clear()

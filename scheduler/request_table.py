@@ -11,7 +11,7 @@ from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
 from scheduler.observers import RequestObserver
 from scheduler.plan import Assignment, Plan, Returns
-from scheduler.remaining_length import Calibration, remaining_length
+from scheduler.remaining_length import PROMPT_TOKEN, Calibration, remaining_length
 from scheduler.request import Failure, Request, State
 from scheduler.wait_estimate.expected_wait import ExpectedWait
 from scheduler.worker import Port, Worker
@@ -196,6 +196,9 @@ class RequestTable:
             self.waits.ended(request, now)
             if self.calibration is not None:
                 self.calibration.add(request)
+        if request.program is not None:
+            read = request.input_length - request.cached_prompt if request.times.started is not None else 0
+            request.program.end(request.generated + PROMPT_TOKEN * read, request.tokens, now)
         for observer in self._request_observers:
             observer.on_end(request, reason, now)
 

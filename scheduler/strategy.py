@@ -167,6 +167,11 @@ _TABLE = (
     Strategy("trail", length="own-embeddings", order="sjf", preemption="by-order-early"),
     Strategy("mlfq", order="feedback", preemption="by-order"),
     Strategy("ltr", length="proxy", order="rank", preemption="by-order", calibrated=False),
+    # orders of agents' runs
+    Strategy("program-fcfs", order="program-arrival"),
+    Strategy("plas", order="program-attained"),
+    Strategy("justitia", length="own-embeddings", order="program-finish"),
+    Strategy("thunder", order="program-paused"),
     # admission, FCFS
     Strategy("past-future", length="own-embeddings", memory="peak"),
     # VTC

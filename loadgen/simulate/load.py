@@ -10,6 +10,7 @@ import numpy as np
 from loadgen.client.request import LoadPrompt
 from loadgen.load import Arrivals, arrival_times
 from loadgen.simulate.flags import LoadFlags
+from loadgen.simulate.programs import chain_turns, draw_runs
 from loadgen.workload.lengths import TRACES, RequestLengths, load_trace
 from loadgen.workload.requests import Workload
 from loadgen.workload.requests import load as load_requests
@@ -25,7 +26,15 @@ def simulated_load(flags: LoadFlags) -> list[RequestLengths]:
     """In order of arrival: rate x duration requests, or as many as a trace has; at its own times, `duration` seconds
     of it. Raises UserError.
     """
+    runs = draw_runs(flags.programs, flags.duration, flags.program_scale, flags.seed)
     timed = flags.rate is None and is_timed(flags)
+    if runs and flags.rate is None and not timed:
+        return runs
+    requests = _draw_requests(flags, timed)
+    return [*runs, *(chain_turns(requests) if flags.follow_turns else requests)]
+
+
+def _draw_requests(flags: LoadFlags, timed: bool) -> list[RequestLengths]:
     rate = RATE if flags.rate is None else flags.rate
     count = OWN_TIMES if timed else max(1, round(rate * flags.duration))
     requests = _lengths(flags, count, flags.seed)

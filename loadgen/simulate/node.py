@@ -21,6 +21,7 @@ from loadgen.simulate.prediction import Forecast, split_forecast
 from scheduler.assembly import SchedulerParts
 from scheduler.clock import Clock
 from scheduler.dispatcher import Dispatcher
+from scheduler.programs.program import Program
 from scheduler.request import Request
 from scheduler.wait_estimate.node_router import Job, NodeLoad, WorkRouter
 
@@ -90,13 +91,25 @@ class Node:
         ]
 
     def submit(
-        self, prompt: Sequence[int], sampling: SamplingParams, client: str, forecast: Forecast, priority: int = 0
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        client: str,
+        forecast: Forecast,
+        priority: int = 0,
+        program: Program | None = None,
     ) -> Request:
         """It is handled when the node advances, now."""
         predicted, known = split_forecast(forecast)
         self._changed, self.due = True, self._clock.now()
         return self._dispatcher.submit(
-            prompt, sampling, priority=priority, client=client, predicted_length=predicted, distribution=known
+            prompt,
+            sampling,
+            priority=priority,
+            client=client,
+            predicted_length=predicted,
+            distribution=known,
+            program=program,
         )
 
     def advance(self) -> None:

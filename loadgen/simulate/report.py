@@ -119,7 +119,8 @@ def _label(point: Values, found: Results) -> Results:
 def make_table(runs: Sequence[Ran], *, everything: bool) -> Table:
     """The main figures beside the first strategy's; or all."""
     failed = any(one.figures["failed"] for one in runs)
-    keys = TABLES["all"] if everything else (*BRIEF, "failed") if failed else BRIEF
+    brief = TABLES["runs"] if any("runs" in one.figures for one in runs) else BRIEF
+    keys = (*TABLES["all"], *TABLES["runs"][:-1]) if everything else (*brief, "failed") if failed else brief
     table = tabulate_groups("", (_label(point, found) for point, found in _by_point(runs)), keys)
     return set_upright(table, keys) if everything and len(table.rows) <= SIDE_BY_SIDE else table
 

@@ -6,7 +6,7 @@ Event-driven and deterministic.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -22,10 +22,12 @@ from loadgen.bench.measures import divide, judge, spread
 from loadgen.client.request import Foretold
 from loadgen.simulate.node import Node, Router, VirtualClock, WorkerRecord
 from loadgen.simulate.prediction import Predict, split_forecast
+from loadgen.simulate.programs import list_following, measure_runs
 from loadgen.workload.lengths import RequestLengths
 from models.errors import UserError
 from scheduler.assembly import SchedulerParts, assemble
 from scheduler.batching.batcher import BatchLimits
+from scheduler.programs.program import Kind, Program
 from scheduler.request import Request, State
 from scheduler.serving_time.bilinear import Bilinear
 from scheduler.strategy import Strategy
@@ -48,6 +50,7 @@ class Served:
     completed: bool = True
     cached_prompt: int = 0  # tokens
     foretold: Foretold | None = None  # expected on arrival
+    run: str = ""  # an agent's
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,8 @@ def simulate(
     max_tokens = max_tokens or max(one.output_length for one in trace)
     _refuse_long(trace, longest, max_tokens)
     ordered = sorted(trace, key=lambda one: one.arrival)
-    clock = VirtualClock()
+    clock, following = VirtualClock(), list_following(ordered, turns)
+    begun = set(following.values())
     return _Simulator(
         clock=clock,
         nodes=[Node(parts, machine, clock) for parts, machine in nodes],
@@ -123,7 +127,8 @@ def simulate(
         think_time=think_time,
         longest=longest,
         block=CHUNK if any(one.prefix_cache_tokens for _, one in nodes) else None,
-        due=[(one.arrival, place) for place, one in enumerate(ordered) if place % turns == 0],
+        following=following,
+        due=[(one.arrival, place) for place, one in enumerate(ordered) if place not in begun],
     ).run()
 
 
@@ -163,9 +168,12 @@ class _Simulator:
     think_time: float
     longest: int  # tokens of a request that each node can hold
     block: int | None  # tokens of a prefix block that a router remembers
+    following: Mapping[int, int]  # place of the next turn
     due: list[tuple[float, int]]  # heap of (time, place in the trace)
     history: dict[int, int] = field(default_factory=dict)  # tokens of each conversation
     prompts: dict[int, tuple[int, ...]] = field(default_factory=dict)  # one of each length
+    kind: Kind = field(default_factory=Kind)
+    programs: dict[str, Program] = field(default_factory=dict)  # by run
     requests: list[Request] = field(default_factory=list)
     ended: int = 0
 
@@ -204,12 +212,20 @@ class _Simulator:
             prefixes = () if self.block is None else list_prefixes(prompt, self.block)
             job = Job(len(prompt), split_forecast(forecast)[0], prefixes)
             node = self.nodes[self.router.choose(self.nodes, job, self.clock.now())]
-            request = node.submit(prompt, sampling, one.client, forecast)
+            request = node.submit(prompt, sampling, one.client, forecast, program=self._find_program(one))
             request.stream = _Sink(partial(self._note_end, request, place))
             self.requests.append(request)
 
+    def _find_program(self, one: RequestLengths) -> Program | None:
+        if not one.run:
+            return None
+        return self.programs.setdefault(one.run, Program(one.run, self.kind, self.clock.now()))
+
     def _make_prompt(self, place: int) -> tuple[int, ...]:
-        length = self.trace[place].input_length
+        length, run = self.trace[place].input_length, self.trace[place].run
+        if run:
+            begin = [*self.programs].index(run) if run in self.programs else len(self.programs)
+            return tuple(range(-1 - begin * self.longest, -1 - begin * self.longest - length, -1))
         if self.turns == 1:
             return self.prompts.setdefault(length, (0,) * length)
         conversation = place // self.turns
@@ -217,10 +233,13 @@ class _Simulator:
         return tuple(range(begin, begin + self.history.get(conversation, 0) + length))
 
     def _follow(self, request: Request, place: int) -> None:
-        following = place + 1
-        if following % self.turns == 0 or following == len(self.trace):
+        following = self.following.get(place)
+        if following is None:
             return
         one = self.trace[following]
+        if one.run:
+            heappush(self.due, (self.clock.now() + one.pause, following))
+            return
         self.history[place // self.turns] = request.tokens
         if request.tokens + one.input_length + min(one.output_length, self.max_tokens) <= self.longest:
             heappush(self.due, (self.clock.now() + self.think_time, following))
@@ -249,6 +268,7 @@ def served(request: Request, origin: float = 0.0) -> Served:
         completed=request.state is State.FINISHED,
         cached_prompt=request.cached_prompt,
         foretold=_foretold(request),
+        run="" if request.program is None else request.program.name,
     )
 
 
@@ -309,5 +329,6 @@ def measure_simulation(simulation: Simulation, cost: Cost | None = None) -> Figu
         "invalid_tokens": sum(worker.tally.invalid for worker in workers) / len(requests),
         "slices": sum(one.runs for one in requests) / len(requests),
         "completion_std": float(np.std([worker.completion for worker in workers])),
+        **measure_runs(done),
         **judge((one.foretold, one.end - one.arrival) for one in done if one.foretold),
     }

@@ -101,6 +101,9 @@ class RequestLengths:
     client: str = ""
     chat: str = ""  # id, where traces name earlier turns
     parent: str = ""  # `chat` of the turn before, or empty
+    blocks: tuple[int, ...] = ()  # hashes of the prompt's, where traces have them
+    run: str = ""  # of an agent, or empty
+    pause: float = 0.0  # seconds after the run's answer before
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +135,17 @@ class Format:
                 _tokens(path, line, answer, row[answer]),
                 chat=str(row.get("chat_id", "")),
                 parent="" if parent == NO_PARENT else parent,
+                blocks=_blocks(row.get("hash_ids")),
             )
         except UserError as error:
             return error
+
+
+def _blocks(value: Any) -> tuple[int, ...]:
+    """None where they are odd."""
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(value, tuple[int, ...])
+    return ()
 
 
 def _seconds(path: Path, line: int, name: str, value: Any, per_second: float) -> float:
@@ -163,7 +174,6 @@ TRACES: Mapping[str, Format] = {
     "azure": Format(csv_rows, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
     "burstgpt": Format(csv_rows, ("Timestamp", "Request tokens", "Response tokens")),
     "servegen": Format(csv_rows, ("timestamp", "input_tokens", "output_tokens")),
-    # hash_ids, the shared prefixes, are ignored in both
     "mooncake": Format(json_rows, LENGTH_COLUMNS, per_second=1000.0, foreign="chat_id"),
     "qwen-bailian": Format(json_rows, (*LENGTH_COLUMNS, "chat_id")),
 }

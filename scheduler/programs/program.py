@@ -1,15 +1,107 @@
-"""A program: calls of one key whose prompts extend each other, or that name their run."""
+"""A program: calls of one key whose prompts extend each other, or that name their run; and what its kind has shown."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
+from math import exp, log, sqrt
+
+RECENT = 1024  # turns in means
+LEVELS = 10  # of turns: 1, 2 to 3, 4 to 7, ...
+LEAST_GAP = 1e-3  # seconds
+IDLE = 2.33  # standard deviations of the logarithm of gaps, after which a program counts as ended: 1 in 100
+SHORTEST, LONGEST = 1.0, 600.0  # seconds of that
+OWN = 4  # turns of a program's own that count as much as its kind's mean
 
 
 @dataclass(eq=False, slots=True)
+class Kind:
+    """Programs of one key and system prompt, learned as they run."""
+
+    went_on: list[float] = field(default_factory=lambda: [0.0] * LEVELS)  # turns, by level
+    ended: list[float] = field(default_factory=lambda: [0.0] * LEVELS)
+    work: float = 0.0  # mean of a turn
+    gap: float = 0.0  # mean logarithm of seconds
+    variance: float = 0.0
+    _turns: int = 0
+    _gaps: int = 0
+    _idle: deque[tuple[float, Program, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
+
+    @property
+    def patience(self) -> float:
+        """Seconds without a call after which a program has ended."""
+        return min(LONGEST, max(SHORTEST, exp(self.gap + IDLE * sqrt(self.variance))))
+
+    def turns_left(self, turns: int) -> float:
+        """Expected after as many; none before others of the kind went on."""
+        left, alive = 0.0, 1.0
+        for level in range(_level(turns), LEVELS):
+            on = self.went_on[level]
+            stays = on / (on + self.ended[level] + 1)
+            within = max(1, 2 ** (level + 1) - max(turns, 2**level))
+            left += alive * stays * (1 - stays**within) / (1 - stays)
+            alive *= stays**within
+        return left
+
+    def note_turn(self, work: float) -> None:
+        self._turns += 1
+        self.work += (work - self.work) / min(self._turns, RECENT)
+
+    def note_gap(self, turns: int, seconds: float) -> None:
+        """Before a turn that follows `turns`."""
+        self.went_on[_level(turns)] += 1
+        self._gaps += 1
+        off = log(max(LEAST_GAP, seconds)) - self.gap
+        share = 1 / min(self._gaps, RECENT)
+        self.gap += share * off
+        self.variance = (1 - share) * (self.variance + share * off * off)
+
+    def note_idle(self, program: Program, now: float) -> None:
+        self._idle.append((now, program, program.turns))
+
+    def settle(self, now: float) -> None:
+        while self._idle and self._idle[0][0] + self.patience < now:
+            _, program, turns = self._idle.popleft()
+            if program.turns == turns:
+                self.ended[_level(turns)] += 1
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Program:
-    """Compared by identity; times are the clock's."""
+    """Compared by identity; times are the clock's, work is in generated tokens."""
 
     name: str
-    kind: str  # key and system prompt, hashed
+    kind: Kind
     arrival: float
+    first: bytes = b""  # digest of its first call's messages
     turns: int = 0  # calls begun
+    open: int = 0  # of these
+    service: float = 0.0  # work had
+    tokens: int = 0  # of its latest call, prompt and answer
+    ended: float | None = None  # when its latest answer did
+
+    @property
+    def rest(self) -> float:
+        """Work expected after the present turn."""
+        mean = (OWN * self.kind.work + self.service) / (OWN + max(0, self.turns - self.open))
+        return mean * self.kind.turns_left(self.turns)
+
+    def begin(self, now: float) -> None:
+        self.kind.settle(now)
+        if self.ended is not None and not self.open:
+            self.kind.note_gap(self.turns, now - self.ended)
+        self.turns += 1
+        self.open += 1
+
+    def end(self, work: float, tokens: int, now: float) -> None:
+        self.open -= 1
+        self.service += work
+        self.tokens = tokens
+        self.ended = now
+        self.kind.note_turn(work)
+        if not self.open:
+            self.kind.note_idle(self, now)
+
+
+def _level(turns: int) -> int:
+    return min(LEVELS, max(1, turns).bit_length()) - 1

@@ -6,9 +6,11 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.programs.program import Program
+from models.recent import Recent
+from scheduler.programs.program import Kind, Program
 
 MOST_KEYS = 1024
+MOST_KINDS = 4096  # of all keys
 MOST_MARKS = 65536  # of all keys; the key with the most loses its oldest
 
 
@@ -28,12 +30,12 @@ class Recognizer:
     def __init__(self, most: int = MOST_MARKS) -> None:
         self._most = most
         self._keys = Recent[str, Recent[str | bytes, list[Program]]](MOST_KEYS)
+        self._kinds = Recent[tuple[str, str], Kind](MOST_KINDS)
 
     def recognize(self, key: str, signs: Signs, now: float, answer: str = "") -> Program:
         """`answer`: id of the call's own, by which later calls may extend it."""
         marks = self._keys[key] = self._keys.get(key) or Recent(self._most)
-        program = self._find(marks, signs) or Program(secrets.token_hex(8), f"{key} {signs.kind}", now)
-        program.turns += 1
+        program = self._find(marks, signs) or self._make(key, signs, now)
         for name in (*signs.names, answer):
             if name:
                 marks[name] = [program]
@@ -43,6 +45,10 @@ class Recognizer:
         self._forget_some()
         return program
 
+    def _make(self, key: str, signs: Signs, now: float) -> Program:
+        self._kinds[key, signs.kind] = kind = self._kinds.get((key, signs.kind)) or Kind()
+        return Program(secrets.token_hex(8), kind, now, signs.chain[-1] if signs.chain else b"")
+
     def _find(self, marks: Recent[str | bytes, list[Program]], signs: Signs) -> Program | None:
         for name in (*signs.names, *signs.extends):
             if name in marks:
@@ -51,7 +57,7 @@ class Recognizer:
             found = marks.get(mark)
             if found is None:
                 continue
-            if mark == signs.chain[-1] and found[0].turns == 1:
+            if mark == signs.chain[-1] == found[0].first:
                 return None  # another run that begins alike, rather than a repeated call
             # of runs alike so far, the first that has not gone on; the last stays for branches
             return found.pop(0) if len(found) > 1 else found[0]

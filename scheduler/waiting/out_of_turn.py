@@ -1,7 +1,7 @@
-"""The default order: by arrival, but a share x of the work may jump, cheapest first.
+"""The default order: by arrival, but a share x of the work may jump, first what has the least left of its program.
 
-A credit c in [0, C] grows by w·x/(1 - x) with work w in turn, and pays for jumps that cost at most half of the oldest
-request. C is the mean request's work times the slots.
+A credit c in [0, C] grows by w·x/(1 - x) with work w in turn, and pays for jumps of those that have at most half left
+of what the oldest has. C is the mean request's work times the slots.
 
 Bound: behind work B of its `priority`, with w* the most work of a plan, at most
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from scheduler.remaining_length import PROMPT_TOKEN, work_left
 from scheduler.request import Request, State
+from scheduler.waiting.by_program import work_to_end
 from scheduler.waiting.order import Order
 from scheduler.waiting.sorted_requests import Key, QueueAhead, SortedRequests
 
@@ -43,7 +44,8 @@ class OutOfTurn(Order):
         self._slots = slots
         self._credit = self._mean = 0.0
         self._came = 0
-        self._cheapest = SortedRequests()
+        self._cheapest = SortedRequests()  # by what is left of their programs
+        self._works: dict[Request, float] = {}
         self._taken: dict[Request, _Taken] = {}
 
     def key(self, request: Request, now: float) -> Key:
@@ -51,17 +53,18 @@ class OutOfTurn(Order):
 
     def enter(self, request: Request) -> None:
         self._settle(request)
-        work = work_left(request)
+        self._works[request] = work = work_left(request)
         if not request.runs:  # counted before
             self._came += 1
             self._mean += (work - self._mean) / min(self._came, RECENT)
-        self._cheapest.insert(_by_work(request, work), request)
+        self._cheapest.insert(_by_work(request, work_to_end(request)), request)
 
     def leave(self, request: Request) -> None:
         self._cheapest.remove(request)
+        self._works.pop(request, None)
 
     def serve(self, request: Request, in_turn: bool) -> None:
-        work, read = self._cheapest.keys[request][1], PROMPT_TOKEN * request.unread
+        work, read = self._works[request], PROMPT_TOKEN * request.unread
         self._taken[request] = _Taken(in_turn, work, read, request.generated)
         self._book(in_turn, work)
 
@@ -69,7 +72,7 @@ class OutOfTurn(Order):
         for request in list(self._taken):
             self._settle(request)
         gone, credit, priority = set[Request](), self._credit, None
-        works, earned, most = self._cheapest.keys, self._earned, self._most
+        works, ends, earned, most = self._works, self._cheapest.keys, self._earned, self._most
         for oldest in in_turn:
             if priority != oldest.priority:
                 priority = oldest.priority
@@ -77,15 +80,15 @@ class OutOfTurn(Order):
                 cheap = next(cheapest, None)
             while cheap is not None and keys[oldest][1] and oldest not in gone:
                 if cheap not in gone:
-                    work = works[cheap][1]
-                    if cheap.priority != priority or work > credit or 2 * work > works[oldest][1]:
+                    work = works[cheap]
+                    if cheap.priority != priority or work > credit or 2 * ends[cheap][1] > ends[oldest][1]:
                         break
                     credit -= work
                     gone.add(cheap)
                     yield cheap
                 cheap = next(cheapest, None)
             if oldest not in gone:
-                credit = min(credit + earned * works[oldest][1], most)
+                credit = min(credit + earned * works[oldest], most)
                 gone.add(oldest)
                 yield oldest
 
@@ -94,7 +97,8 @@ class OutOfTurn(Order):
         work = work_left(request)
         if work > self._most or not self._earned:
             return by_key
-        better, cheaper = (self._cheapest.ahead(key) for key in ((request.priority,), _by_work(request, work)))
+        keys = (request.priority,), _by_work(request, work_to_end(request))
+        better, cheaper = map(self._cheapest.ahead, keys)
         owed = self._work_of(cheaper.without(better)) + work - self._credit
         rest, paying = by_key.without(cheaper), max(0.0, owed) / self._earned
         if paying >= self._work_of(rest):

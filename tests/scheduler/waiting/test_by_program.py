@@ -1,0 +1,109 @@
+"""Orders of programs by hand."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scheduler.assembly import ORDERS
+from scheduler.batching.batcher import BatchLimits
+from scheduler.options import Scheduling
+from scheduler.programs.program import Kind, Program
+from scheduler.request import Request
+from scheduler.strategy import STRATEGIES
+from scheduler.waiting.out_of_turn import OutOfTurn
+from scheduler.waiting.prices import device_prices
+from scheduler.waiting.queue import RankedQueue
+from tests.scheduler.waiting.predicted import AGING, fill, first, predicted, serve
+from tests.scheduler.waiting.test_out_of_turn import earn, queue_of
+
+LIMITS = BatchLimits(100, 1, Scheduling(), capacity_tokens=100, slots=4)
+
+
+def queue_by(name: str) -> RankedQueue:
+    return RankedQueue(ORDERS[str(STRATEGIES[name].order)](LIMITS, device_prices), AGING)
+
+
+def program(arrival: float = 0.0, service: float = 0.0, rest: float = 0.0, tokens: int = 0) -> Program:
+    """One that has so much behind it, and is expected to go on for one turn of `rest`."""
+    kind = Kind(went_on=[1e6, 0.0] + [0.0] * 8, ended=[1e6] * 10, work=rest)
+    return Program("", kind, arrival, turns=1, open=1, service=service, tokens=tokens)
+
+
+def call(row_id: int, of: Program | None, length: float = 10.0, tokens: int = 1) -> Request:
+    one = predicted(row_id, length)
+    one.program, one.prompt = of, (0,) * tokens
+    one.cached_prompt = tokens
+    return one
+
+
+def test_the_earliest_program_goes_first() -> None:
+    old = program(arrival=-5.0)
+    calls = call(0, program(arrival=-1.0)), call(1, None), call(2, old), call(3, old)
+    assert first(fill(queue_by("program-fcfs"), *calls)) == [2, 3, 0, 1]
+
+
+def test_the_program_that_had_least_goes_first_by_levels() -> None:
+    calls = call(0, program(service=40.0)), call(1, program(service=33.0)), call(2, program(service=3.0)), call(3, None)
+    assert first(fill(queue_by("plas"), *calls)) == [3, 2, 0, 1]
+
+
+def test_programs_go_by_when_they_would_end_if_all_shared_the_device() -> None:
+    """Ends of 30, 10 and 20; once 20 of work are served to three, a newcomer of 10 ends at 6 2/3 + 10."""
+    long, short = program(rest=0.0), program(rest=0.0)
+    queue = fill(queue_by("justitia"), call(0, long, 30.0), call(1, short, 10.0), call(2, None, 20.0))
+    assert first(queue) == [1, 2, 0]
+    serve(queue, 2)
+    fill(queue, call(3, None, 10.0), call(4, None, 2.0), call(5, short, 500.0))
+    assert first(queue) == [4, 1, 5, 3, 0]
+
+
+def test_beyond_the_memory_the_smallest_between_calls_are_paused_and_the_largest_resumed() -> None:
+    """100 tokens: of 60, 30 and 20 that are active and idle the one of 20 is paused; of two that ask 30 and 10 fit."""
+    queue = queue_by("thunder")
+    programs = [program(tokens=size) for size in (60, 30, 20)]
+    calls = [call(row, one, tokens=one.tokens) for row, one in enumerate(programs[:2])]
+    assert first(fill(queue, *calls)) == [0, 1]
+    for row in (0, 1):
+        serve(queue, row)
+    fill(queue, call(2, programs[2], tokens=20), call(3, None), call(4, program(tokens=5), tokens=10))
+    assert first(queue) == [3, 4, 2], "20 do not fit beside 90; 10 do"
+    for one in programs[:2]:
+        one.open = 0
+    programs[0].tokens = 85
+    assert first(queue) == [3, 4, 2], "85 + 30 + 5 are too much: 30 goes"
+
+
+def test_the_default_jumps_by_what_is_left_of_the_program() -> None:
+    """A call as cheap as another, of a program that has much before it, does not jump."""
+    calls = [call(row, program(rest=rest), length) for row, (length, rest) in enumerate([(50, 0), (5, 90), (6, 0)])]
+    queue = queue_of(*calls)
+    earn(queue, 20.0)
+    assert first(queue) == [2, 0, 1]
+
+
+def test_a_jump_is_paid_by_the_calls_own_work() -> None:
+    """20 more are expected of its program."""
+    queue = queue_of(call(0, None, 100.0), call(1, program(rest=20.0), 10.0), share=0.5)
+    order = queue.order
+    assert isinstance(order, OutOfTurn)
+    earn(queue, 12.0)
+    before = order._credit
+    serve(queue, 1)
+    assert before - order._credit == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("name", ["program-fcfs", "plas", "justitia", "thunder", "lengthwise"])
+def test_every_order_serves_all_whatever_leaves(name: str) -> None:
+    draw, queue = random.Random(0), queue_by(name)
+    programs = [program(arrival=-float(one), service=one, rest=one, tokens=one) for one in range(9)]
+    calls = [call(row, draw.choice([None, *programs]), draw.uniform(1, 9)) for row in range(60)]
+    fill(queue, *calls)
+    for one in calls[::3]:
+        queue.discard(one)
+    served = set()
+    while queue:
+        served.add(first(queue, 1)[0])
+        queue.serve(next(iter(queue.ranked(0.0))))
+    assert served == {one.row_id for one in calls} - {one.row_id for one in calls[::3]}
