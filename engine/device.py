@@ -68,6 +68,7 @@ class DeviceRow:
         self.prompt = spec.prompt
         self.sampling = spec.sampling
         self.cache_scope = spec.cache_scope
+        self.back_within = spec.back_within
         self.rank: Rank = (spec.priority, 0)  # set at each admission, like the group
         self.group = Group(BatchPolicy())
         self.setbacks = 0  # prefills that ran out of memory

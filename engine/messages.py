@@ -34,6 +34,7 @@ class RowSpec:
     sampling: SamplingParams
     priority: int = 0  # lower is better
     cache_scope: str = ""  # for prefixes
+    back_within: float = 0.0  # seconds in which a prompt that extends it is expected
 
 
 class Entry(StrEnum):

@@ -131,7 +131,8 @@ class Request:
 
     @property
     def spec(self) -> RowSpec:
-        return RowSpec(self.row_id, self.prompt, self.sampling, self.priority, self.cache_scope)
+        back = 0.0 if self.program is None else self.program.back_within
+        return RowSpec(self.row_id, self.prompt, self.sampling, self.priority, self.cache_scope, back)
 
     def move(self, state: State) -> None:
         """Raises IllegalTransition."""

@@ -131,7 +131,9 @@ class Prefill:
 
     def _keep(self, done: Prefilled, context: Sequence[int]) -> None:
         try:
-            self._prefixes.keep(context, done.row.cache_scope, partial(self._blocks.make, done.kv))
+            self._prefixes.keep(
+                context, done.row.cache_scope, partial(self._blocks.make, done.kv), done.row.back_within
+            )
         except RuntimeError as error:  # also the host's lack of memory
             log.warning("K and V of a prompt could not be kept in host memory: %s", error)
 

@@ -6,10 +6,13 @@ scope ─ [0,64) ─┬─ [64,128) ─ [128,192)      a chat of two turns
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Generic, TypeVar
 
 from engine.device import Kv
@@ -25,12 +28,16 @@ class _PrefixNode(Generic[BlockT]):
     parent: str | _PrefixNode[BlockT]  # or scope
     tokens: tuple[int, ...]
     block: BlockT
+    used: float = -inf  # seconds, with those in which it is expected again
+    use: int = -1  # latest
 
 
 class PrefixCache(Generic[BlockT]):
-    """LRU blocks in host memory, shared by executors, thread-safe."""
+    """Blocks in host memory, shared by executors, thread-safe; LRU, but a use counts as later by the seconds in which
+    the prompt's program is expected back.
+    """
 
-    def __init__(self, capacity: int, chunk: int = CHUNK) -> None:
+    def __init__(self, capacity: int, chunk: int = CHUNK, now: Callable[[], float] = time.monotonic) -> None:
         """Bytes, 0 for none; tokens."""
         self.capacity = capacity
         self.chunk = chunk
@@ -38,11 +45,13 @@ class PrefixCache(Generic[BlockT]):
         self.hits = 0  # of these
         self.bytes = 0
         self._children: dict[tuple[str | _PrefixNode[BlockT], tuple[int, ...]], _PrefixNode[BlockT]] = {}
-        self._nodes: OrderedDict[_PrefixNode[BlockT], None] = OrderedDict()  # LRU
+        self._now = now
+        self._oldest: list[tuple[float, int, _PrefixNode[BlockT]]] = []  # heap, with earlier uses
+        self._uses = itertools.count()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._children)
 
     def length(self, prompt: Sequence[int], scope: str = "") -> int:
         """Tokens cached now."""
@@ -60,12 +69,14 @@ class PrefixCache(Generic[BlockT]):
             shared = min(map(len, paths), default=0)
             shared = shared if self.chunk * shared >= least else 0
             for path in paths:
-                self._touch(path)
+                self._touch(path, 0.0)
             self.queries += sum(len(prompt) for prompt, _ in prompts)
             self.hits += self.chunk * shared * len(prompts)
             return [[node.block for node in path[:shared]] for path in paths]
 
-    def keep(self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT]) -> None:
+    def keep(
+        self, prompt: Sequence[int], scope: str, make: Callable[[slice], BlockT], back_within: float = 0.0
+    ) -> None:
         """Whole chunks; `make` copies missing ones."""
         chunk = self.chunk
         whole = len(prompt) // chunk * chunk
@@ -82,14 +93,25 @@ class PrefixCache(Generic[BlockT]):
             for place, block in zip(missing, blocks[len(blocks) - len(missing) :], strict=True):
                 node = _PrefixNode(path[-1] if path else scope, tuple(prompt[place : place + chunk]), block)
                 self._children[node.parent, node.tokens] = node
-                self._nodes[node] = None
                 self.bytes += block.bytes
                 path.append(node)
-            self._touch(path)
-            while self.bytes > self.capacity:
-                node, _ = self._nodes.popitem(last=False)
-                del self._children[node.parent, node.tokens]
-                self.bytes -= node.block.bytes
+            self._touch(path, back_within)
+            self._evict(path[len(path) - len(missing) :])
+
+    def _evict(self, added: list[_PrefixNode[BlockT]]) -> None:
+        """What is expected back stays, and what was added last goes: of programs in turn LRU would keep none."""
+        now = self._now()
+        while self.bytes > self.capacity:
+            used, use, node = self._oldest[0]
+            if use == node.use and used > now and added:
+                node = added.pop()
+                node.use = -1
+            else:
+                heapq.heappop(self._oldest)
+                if use != node.use:
+                    continue
+            del self._children[node.parent, node.tokens]
+            self.bytes -= node.block.bytes
 
     def _path(self, prompt: Sequence[int], scope: str, most: int) -> list[_PrefixNode[BlockT]]:
         """At most `most` tokens."""
@@ -103,7 +125,13 @@ class PrefixCache(Generic[BlockT]):
             parent = node
         return path
 
-    def _touch(self, path: list[_PrefixNode[BlockT]]) -> None:
+    def _touch(self, path: list[_PrefixNode[BlockT]], back_within: float) -> None:
         """Parents last, so that none is evicted before its children."""
+        used = self._now() + back_within
         for node in reversed(path):
-            self._nodes.move_to_end(node)
+            used = node.used = max(node.used, used)
+            node.use = next(self._uses)
+            heapq.heappush(self._oldest, (node.used, node.use, node))
+        if len(self._oldest) > 4 * len(self._children):
+            self._oldest = [(node.used, node.use, node) for node in self._children.values()]
+            heapq.heapify(self._oldest)

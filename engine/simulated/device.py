@@ -115,7 +115,7 @@ class SimulatedDevice:
         tally = StepStats(prompt=read, pad=len(rows) * (end - begin) - read, generated=len(ended), cached=cached)
         self._read, self.prefilling = end, [row for row in rows if row.length > end]
         for row in ended:
-            self._prefixes.keep(row.prompt, row.cache_scope, _block)
+            self._prefixes.keep(row.prompt, row.cache_scope, _block, row.back_within)
             row.step += 1
             row.kv = SimulatedKv(row.cached_tokens, in_host_memory=False)
         return StepOutcome([row.report() for row in ended], tally=tally, read=ended)

@@ -64,7 +64,7 @@ class Node:
         self._batcher = parts.batcher
         store: HostStore[SimulatedRow] = HostStore()
         self._prefixes: PrefixCache[SimulatedKv] = PrefixCache(
-            machine.prefix_cache_tokens, chunk=CHUNK if machine.prefix_cache_tokens else 1
+            machine.prefix_cache_tokens, CHUNK if machine.prefix_cache_tokens else 1, clock.now
         )
         self._executors = [self._executor(index, machine, store) for index in range(machine.workers)]
         prefixes = self._prefixes.length

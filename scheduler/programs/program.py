@@ -36,12 +36,20 @@ class Kind:
         """Expected after as many; none before others of the kind went on."""
         left, alive = 0.0, 1.0
         for level in range(_level(turns), LEVELS):
-            on = self.went_on[level]
-            stays = on / (on + self.ended[level] + 1)
+            stays = self._share_on(level)
             within = max(1, 2 ** (level + 1) - max(turns, 2**level))
             left += alive * stays * (1 - stays**within) / (1 - stays)
             alive *= stays**within
         return left
+
+    def back_within(self, turns: int) -> float:
+        """Seconds after the answer that a prompt's K and V are worth: the chance of a next turn times its longest pause.
+        Reading a block again costs each program the same, as its bytes do.
+        """
+        return self._share_on(_level(turns)) * self.patience
+
+    def _share_on(self, level: int) -> float:
+        return self.went_on[level] / (self.went_on[level] + self.ended[level] + 1)
 
     def note_turn(self, work: float) -> None:
         self._turns += 1
@@ -85,6 +93,10 @@ class Program:
         """Work expected after the present turn."""
         mean = (OWN * self.kind.work + self.service) / (OWN + max(0, self.turns - self.open))
         return mean * self.kind.turns_left(self.turns)
+
+    @property
+    def back_within(self) -> float:
+        return self.kind.back_within(self.turns)
 
     def begin(self, now: float) -> None:
         self.kind.settle(now)

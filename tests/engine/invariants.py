@@ -64,7 +64,7 @@ def _(arena: KvArena) -> None:
 @check.register
 def _(cache: PrefixCache) -> None:  # type: ignore[type-arg]
     """Blocks can be reached, go before their parents, and keep within the bound."""
-    order = {node: place for place, node in enumerate(cache._nodes)}
-    assert set(order) == set(cache._children.values())
+    order = {node: (node.used, node.use) for node in cache._children.values()}
+    assert set(order) <= {node for *place, node in cache._oldest if tuple(place) == order.get(node)}
     assert all(isinstance(node.parent, str) or order[node.parent] > place for node, place in order.items())
     assert cache.bytes == sum(node.block.bytes for node in order) <= cache.capacity

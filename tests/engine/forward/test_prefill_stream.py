@@ -119,7 +119,7 @@ def test_blocks_are_copied_in_a_stream_of_their_own_and_awaited_by_who_reads_the
     lifecycle.table.admit([spec(0, 9)])
     lifecycle.turn()
     assert log == ["in", "out with 2 blocks"]
-    for node in blocks._nodes:
+    for node in blocks._children.values():
         node.block = replace(node.block, copied=cast("torch.cuda.Event", "a copy"))
     reader = Stream(log, "reader")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: reader)

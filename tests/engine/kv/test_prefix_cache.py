@@ -135,3 +135,31 @@ def test_whatever_comes_a_block_stands_for_just_its_own_tokens(
             assert block.place == slice(index * CHUNK, (index + 1) * CHUNK)
             assert block.prompt == prompt[: block.place.stop]
         check(cache)
+
+
+def test_what_a_program_is_expected_to_read_again_stays_before_later_ones() -> None:
+    """Until the seconds are over in which it was expected back."""
+    time = [0.0]
+    cache: PrefixCache[Kept] = PrefixCache(2 * CHUNK, now=lambda: time[0])
+    program, other, third, fourth = ((token,) * CHUNK for token in range(4))
+    for prompt, back_within in ((program, 5.0), (other, 0.0), (third, 0.0)):
+        time[0] += 1.0
+        cache.keep(prompt, "", lambda columns: Kept((), slice(0)), back_within)
+        check(cache)
+    assert [cache.length((*one, 9)) for one in (program, other, third)] == [CHUNK, 0, CHUNK]
+    time[0] = 7.0
+    keep(cache, other)
+    keep(cache, fourth)
+    assert [cache.length((*one, 9)) for one in (program, other, fourth)] == [0, CHUNK, CHUNK]
+
+
+def test_of_programs_in_turn_that_do_not_fit_some_are_kept_whole() -> None:
+    """By the latest use alone none of three programs of two blocks would find any of its own in three blocks."""
+    time = [0.0]
+    cache: PrefixCache[Kept] = PrefixCache(3 * CHUNK, now=lambda: time[0])
+    programs = [chunks(one, 10 + one) for one in range(3)]
+    for turn in range(9):
+        time[0] += 1.0
+        cache.keep(programs[turn % 3], "", lambda columns: Kept((), columns), 60.0)
+        check(cache)
+    assert [cache.length((*one, 9)) for one in programs] == [2 * CHUNK, CHUNK, 0]
