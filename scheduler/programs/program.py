@@ -43,7 +43,7 @@ class Kind:
         return left
 
     def back_within(self, turns: int) -> float:
-        """Seconds after the answer that a prompt's K and V are worth: the chance of a next turn times its longest pause.
+        """Seconds for which a prompt's K and V are worth keeping: the chance of a next turn times its longest pause.
         Reading a block again costs each program the same, as its bytes do.
         """
         return self._share_on(_level(turns)) * self.patience
