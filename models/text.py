@@ -7,18 +7,19 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2 import Environment, TemplateError, meta
 from tokenizers import Encoding, Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from models.errors import TextError, translate_failures
+from models.text_memory import JoinedEncoding, TextMemory, find_marks
 from models.text_stream import ByteStream, TextStream, TokenPieces, byte_table, is_byte_level, longest_token
 from models.threads import Deadline
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 CONTROL = re.compile(r"\w.*[^\w\s]|[^\w\s].*\w")  # not a word or sign alone, as "</s>" or "[EOS]"
 SAMPLE_ANSWER = "xyzzy"
+
+Encoded: TypeAlias = Encoding | JoinedEncoding
 
 PATIENCE = 10.0  # seconds for a chat template
 
@@ -43,6 +46,8 @@ class Text:
         self._literal.encode_special_tokens = True
         self._control = _control_texts(self._backend)
         self._deadline = Deadline(patience)
+        marks = find_marks(self._backend)
+        self._memory = None if marks is None else TextMemory(marks, partial(_encode, self._backend))
         self._limit: int | None = None
 
     @classmethod
@@ -133,10 +138,11 @@ class Text:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, object] = MappingProxyType({}),
+        scope: str | None = None,
     ) -> tuple[list[int], slice, slice]:
         """Up to the assistant's turn, or the end of the last text. Also returns the places of a leading system text and
         of the others, all tokens counting as the latter where the template rewords them. Control tokens inside texts
-        stay plain text, so that no user can forge a turn.
+        stay plain text, so that no user can forge a turn. What a `scope` had encoded is remembered for it.
         """
         if self._template is None:
             raise TextError("this model has no chat template: use /v1/completions, or start with --chat-template")
@@ -150,7 +156,7 @@ class Text:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
         )
-        pieces = self._encode_veiled(rendered.split(nonce), hidden)
+        pieces = self._encode_veiled(rendered.split(nonce), hidden, scope)
         edges = [_tokens_before(rendered[:edge].split(nonce), pieces) for edge in _find_texts(rendered, turns)]
         return self._known(chain.from_iterable(piece.ids for piece in pieces)), slice(*edges[:2]), slice(*edges[2:])
 
@@ -168,19 +174,22 @@ class Text:
 
     def _render(self, messages: list[dict[str, Any]], variables: dict[str, Any], **options: Any) -> str:
         render = self._tokenizer.apply_chat_template
-        taken = sorted(variables.keys() & signature(render).parameters)
+        taken = sorted(variables.keys() & signature(render).parameters) if variables else ()
         if taken:
             raise TextError(f"the template's variables cannot be called {', '.join(taken)}: that has its own meaning")
         refusal = "the model's chat template refuses these messages"
         with translate_failures(lambda why: TextError(f"{refusal}: {why}")), self._deadline.limit():
             return str(render(messages, chat_template=self._template, tokenize=False, **options, **variables))
 
-    def _encode_veiled(self, pieces: list[str], hidden: list[str]) -> list[Encoding]:
+    def _encode_veiled(self, pieces: list[str], hidden: list[str], scope: str | None) -> list[Encoded]:
         # Every second piece is a hidden text's number, between nonces.
         pieces[1::2] = (hidden[int(number)] for number in pieces[1::2])
         coded: list[Any] = [None] * len(pieces)
-        for first, coder in enumerate((self._backend, self._literal)):
-            coded[first::2] = _encode(coder, pieces[first::2])
+        if self._memory is None or scope is None:
+            coded[::2] = _encode(self._backend, pieces[::2])
+        else:
+            coded[::2] = self._memory.encode(pieces[::2], scope)
+        coded[1::2] = _encode(self._literal, pieces[1::2])
         return coded
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -246,7 +255,7 @@ def _find_texts(rendered: str, turns: Sequence[Mapping[str, Any]]) -> tuple[int,
     return told, told + len(system), begin, max(begin, end + len(last))
 
 
-def _tokens_before(before: Sequence[str], pieces: Sequence[Encoding]) -> int:
+def _tokens_before(before: Sequence[str], pieces: Sequence[Encoded]) -> int:
     *whole, last = pieces[: len(before)]
     within = last.char_to_token(len(before[-1]))
     return sum(len(piece.ids) for piece in whole) + (len(last.ids) if within is None else within)

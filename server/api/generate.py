@@ -41,7 +41,8 @@ COMPLETION = Endpoint(CompletionBody, "cmpl-", prompts.completion_prompts, Compl
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation."""
     body, record = await read_call(request, CHAT.schema, CHAT.prefix)
-    return await respond(request, record, body, await CHAT.prompts(body, request.app[MODEL]), CHAT.words)
+    read = await prompts.chat_prompts(body, request.app[MODEL], record.scope(body.cache_salt))
+    return await respond(request, record, body, read, CHAT.words)
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
@@ -56,7 +57,8 @@ async def messages(request: web.Request) -> web.StreamResponse:
     model = request.app[MODEL]
     with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
         chat = await model.run_in_thread(as_chat, body)
-        return await respond(request, record, chat, await prompts.chat_prompts(chat, model), MessageWords)
+        read = await prompts.chat_prompts(chat, model, record.scope(chat.cache_salt))
+        return await respond(request, record, chat, read, MessageWords)
 
 
 async def count_tokens(request: web.Request) -> web.Response:

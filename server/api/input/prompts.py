@@ -43,8 +43,8 @@ class Prompt:
     tools: Toolbox = NO_TOOLS
 
 
-async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
-    """Through the model's chat template; raises ApiError 400."""
+async def chat_prompts(body: ChatBody, model: ServedModel, scope: str | None = None) -> list[Prompt]:
+    """Through the model's chat template; raises ApiError 400. `scope`: whose texts are remembered together."""
     refuse_foreign(body)
     asks_tools = bool(body.tools) or body.tool_choice is not None
     tools = await model.run_in_thread(toolbox, body, closed=model.defaults.close_schemas) if asks_tools else NO_TOOLS
@@ -57,8 +57,8 @@ async def chat_prompts(body: ChatBody, model: ServedModel) -> list[Prompt]:
         and len(body.instruction or "") + sum(len(turn.content or "") for turn in turns) <= SHORT
     )
     if is_short:
-        return [_converse(body, model, tools, grammar)]
-    return [await model.run_in_thread(_converse, body, model, tools, grammar)]
+        return [_converse(body, model, tools, grammar, scope)]
+    return [await model.run_in_thread(_converse, body, model, tools, grammar, scope)]
 
 
 def encode(text: str, path: str, model: ServedModel, *, add_special_tokens: bool = True) -> list[int]:
@@ -69,8 +69,10 @@ def encode(text: str, path: str, model: ServedModel, *, add_special_tokens: bool
         raise invalid(path, str(error)) from None
 
 
-def _converse(body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None) -> Prompt:
-    turns, ids, *texts = render_chat(body, model, tools)
+def _converse(
+    body: ChatBody, model: ServedModel, tools: Toolbox, grammar: Compiled | None, scope: str | None
+) -> Prompt:
+    turns, ids, *texts = render_chat(body, model, tools, scope)
     return _prompt(Prompt(tuple(ids), grammar=grammar, tools=tools), turns, texts, body, model)
 
 
@@ -96,7 +98,7 @@ def _prompt(
 
 
 def render_chat(
-    body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS
+    body: ChatBody, model: ServedModel, tools: Toolbox = NO_TOOLS, scope: str | None = None
 ) -> tuple[list[Turn], list[int], slice, slice]:
     """Turns for the template, their token ids, and which of these are text. Raises ApiError 400. Heavy."""
     names = dict[str, str]()  # call id -> function
@@ -119,6 +121,7 @@ def render_chat(
         "add_generation_prompt": body.add_generation_prompt is not False and not goes_on,
         "continue_final_message": goes_on,
         "variables": body.chat_template_kwargs or {},
+        "scope": scope,
     }
     try:
         return turns, *model.text.encode_turns(turns, **options)
