@@ -40,7 +40,7 @@ COMPLETION = Endpoint(CompletionBody, "cmpl-", prompts.completion_prompts, Compl
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation."""
-    body, record = await read_call(request, CHAT.schema, CHAT.prefix)
+    body, record = await read_call(request, ChatBody, CHAT.prefix)
     read = await prompts.chat_prompts(body, request.app[MODEL], record.scope(body.cache_salt))
     return await respond(request, record, body, read, CHAT.words)
 

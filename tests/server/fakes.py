@@ -94,10 +94,9 @@ class FakeText:
         turns = turns.removesuffix("\n") if continue_final_message else turns
         return self.encode(f"{opening}{turns}{'assistant:' if add_generation_prompt else ''}")
 
-    def encode_turns(
-        self, messages: Sequence[Mapping[str, Any]], scope: str | None = None, **options: Any
-    ) -> tuple[list[int], slice, slice]:
+    def encode_turns(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> tuple[list[int], slice, slice]:
         """As models.text.Text has it: the ids, and the places of the system's text and of the others'."""
+        options.pop("scope", None)
         ids = self.encode_chat(messages, **options)
         texts = [message["content"].encode() for message in messages]
         system = texts.pop(0) if messages[0]["role"] == "system" else b""
