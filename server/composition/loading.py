@@ -27,8 +27,8 @@ from engine.row import Row
 from engine.sampling.grammar import Grammars
 from engine.simulated.batch import SimulatedBatch, SimulatedKv, SimulatedRow
 from engine.simulated.machine import Machine
-from engine.simulated.virtual import VirtualDevice
 from engine.torch_device import TorchDevice
+from engine.virtual_device import VirtualDevice
 from models.catalog.catalog import default_cache
 from models.catalog.checkpoint import count_values
 from models.errors import LoadError

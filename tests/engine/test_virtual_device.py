@@ -26,7 +26,7 @@ from engine.messages import (
 )
 from engine.simulated.batch import SimulatedBatch, SimulatedRow
 from engine.simulated.executor import SimulatedExecutor
-from engine.simulated.virtual import VirtualDevice
+from engine.virtual_device import VirtualDevice
 from loadgen.experiments.engine.setup import make_tokenizer
 from models.text import Text
 from scheduler.serving_time.bilinear import Bilinear
