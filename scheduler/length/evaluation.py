@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -128,20 +128,15 @@ def guess(examples: Examples) -> LengthDistribution:
     return LengthDistribution.of(examples.lengths, np.ones_like(examples.lengths))
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    accuracy: float  # share in their own quantile class; a guess scores 0.25 with cuts at 25, 50, 75 and 99 %
-    f1: float
-    errors: Accuracy
-
-
-def quality(predicted: NDArray[np.float32], actual: NDArray[np.float32], edges: Sequence[float]) -> Quality:
-    """`edges` are the lower bounds of all classes but the first."""
+def quality(predicted: NDArray[np.float32], actual: NDArray[np.float32], edges: Sequence[float]) -> dict[str, float]:
+    """The share in their own quantile class (0.25 by guessing, with cuts at 25, 50, 75 and 99 %), F1, and `accuracy`.
+    `edges` are the lower bounds of all classes but the first.
+    """
     from sklearn.metrics import f1_score
 
     true, guessed = _classes(actual, edges), _classes(predicted, edges)
     f1 = float(f1_score(true, guessed, labels=range(len(edges) + 1), average="macro", zero_division=0))
-    return Quality(float(np.mean(true == guessed)), f1, accuracy(predicted, actual))
+    return {"accuracy": float(np.mean(true == guessed)), "f1": f1, **asdict(accuracy(predicted, actual))}
 
 
 def _classes(lengths: NDArray[np.float32], edges: Sequence[float]) -> NDArray[np.intp]:

@@ -141,11 +141,8 @@ def _train_proxy(args: argparse.Namespace, cores: int, bars: Bars) -> str:
     def tuned(task: ProxyTask) -> tuple[Proxy, Figures]:
         proxy, losses = _tune(folder, task, learn, watch, args, bars)
         found = quality(proxy.predict(test.texts), test.lengths, quantile_edges(learn.lengths))
-        figures = asdict(found) | asdict(found.errors) | {"losses": losses}
-        del figures["errors"]
-        return proxy, figures | (
-            {"accuracy": None, "f1": None} if task is ProxyTask.BINARY else {}
-        )  # it distinguishes two classes
+        classes = {"accuracy": None, "f1": None} if task is ProxyTask.BINARY else {}  # it distinguishes two
+        return proxy, found | classes | {"losses": losses}
 
     outcomes = {task: tuned(task) for task in (kept, *(one for one in ProxyTask if one != kept and args.compare_tasks))}
     path = args.output or proxy_path(default_cache(), args.tokenizer)

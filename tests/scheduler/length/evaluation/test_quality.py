@@ -17,9 +17,9 @@ def array(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 def test_accuracy_and_f1_count_classes() -> None:
     """Classes 0 0 1 2, of which the last is taken for 1: F1 is 1, 2/3 and 0."""
     one = quality(array(1, 9, 10, 19), array(2, 3, 12, 30), EDGES)
-    assert one.accuracy == 0.75 and one.f1 == pytest.approx(5 / 9)
-    assert one.errors.mae == pytest.approx((1 + 6 + 2 + 11) / 4) and one.errors.tau == 1.0
+    assert one["accuracy"] == 0.75 and one["f1"] == pytest.approx(5 / 9)
+    assert one["mae"] == pytest.approx((1 + 6 + 2 + 11) / 4) and one["tau"] == 1.0
 
 
 def test_equal_predictions_have_no_order() -> None:
-    assert math.isnan(quality(array(5, 5, 5), array(1, 5, 9), EDGES).errors.tau)
+    assert math.isnan(quality(array(5, 5, 5), array(1, 5, 9), EDGES)["tau"])
