@@ -56,7 +56,8 @@ class LengthDistribution:
 
     @cached_property
     def _reached(self) -> list[float]:
-        return np.cumsum(self.weights, dtype=np.float64).tolist()
+        reached: list[float] = np.cumsum(self.weights, dtype=np.float64).tolist()
+        return reached
 
     def ranks(self, length: float, *, cut: bool = False) -> NDArray[np.float64]:
         """Randomised PIT (Czado, Gneiting and Held, Biometrics 65, 2009): (RANKS,) spread over the length's

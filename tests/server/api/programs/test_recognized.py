@@ -12,8 +12,7 @@ import pytest
 from scheduler.programs.program import Program
 from scheduler.programs.recognizer import Recognizer, Signs
 from server.api.input.program import read_signs
-from tests.server.api.programs.coding_agents import CLAUDE_CODE, CODEX, CODING_AGENTS, OPENCODE
-from tests.server.api.programs.sdks import SDKS
+from tests.server.api.programs.agents import CLAUDE_CODE, CODEX, CODING_AGENTS, OPENCODE, SDKS
 from tests.server.api.programs.shapes import RESPONSES, Call, Shape
 from tests.server.api.programs.test_programs import AGENTS
 from tests.server.api.programs.without_tools import CALLS_WITHOUT_TOOLS
