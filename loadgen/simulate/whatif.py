@@ -85,6 +85,7 @@ def _served(entry: RequestEntry, arrival: float) -> Served:
         output_length=entry.generated,
         runs=entry.runs,
         predicted_length=entry.predicted,
+        run=entry.program,
     )
 
 
@@ -204,8 +205,18 @@ def play(replay: Replay, setting: WhatIfSetting, name: str) -> tuple[Served, ...
     known = [one.predicted_length for one in replay.recorded]
     predict = choose_prediction(strategy, replay_forecasts(known) if replay.predicted else GUESSED.source(seed=0))
     parts = fit_parts(strategy, limits, machine, setting.prices)
-    trace = [RequestLengths(one.arrival, one.input_length, one.output_length) for one in replay.recorded]
+    trace = list(_chain_turns(replay.recorded))
     return simulate(parts, machine, trace, min(replay.max_tokens, machine.context_length), predict=predict).requests
+
+
+def _chain_turns(recorded: Sequence[Served]) -> Iterator[RequestLengths]:
+    """A run's calls follow each other's answers where they did; those at once come when they came."""
+    ended: dict[str, float] = {}
+    for one in recorded:
+        pause = one.arrival - ended.get(one.run, one.arrival)
+        run = one.run if pause >= 0 else ""
+        yield RequestLengths(one.arrival, one.input_length, one.output_length, run=run, pause=pause if run else 0.0)
+        ended[one.run] = max(one.end, ended.get(one.run, one.end))
 
 
 WORST_P99 = 1.05  # of the own p99 that a better strategy may have

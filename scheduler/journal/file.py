@@ -16,7 +16,7 @@ import numpy as np
 
 from models.errors import UserError
 
-VERSION = 5  # earlier ones had a table of batches
+VERSION = 6  # before 5 with a table of batches
 
 STATEMENTS = (
     """CREATE TABLE IF NOT EXISTS requests (
@@ -24,10 +24,12 @@ STATEMENTS = (
   outcome TEXT NOT NULL, input_length INTEGER NOT NULL, user_input_length INTEGER NOT NULL,
   max_tokens INTEGER NOT NULL, generated INTEGER NOT NULL, predicted REAL, source TEXT, assigned REAL, started REAL,
   first_token REAL, latency REAL NOT NULL, runs INTEGER NOT NULL, replayed INTEGER NOT NULL, features BLOB NOT NULL,
-  instruction TEXT, user_input TEXT, scope TEXT NOT NULL DEFAULT '')""",
+  instruction TEXT, user_input TEXT, scope TEXT NOT NULL DEFAULT '',
+  program TEXT NOT NULL DEFAULT '')""",
     "CREATE INDEX IF NOT EXISTS requests_by_time ON requests (finished_at)",
     "DROP TABLE IF EXISTS batches",
 )
+ADDED = frozenset({"scope", "program"})  # columns of later versions
 
 
 def prepare(connection: sqlite3.Connection) -> None:
@@ -41,8 +43,9 @@ def prepare(connection: sqlite3.Connection) -> None:
             raise sqlite3.DatabaseError(f"its format is {version}, this program writes {VERSION}")
         for statement in STATEMENTS:
             connection.execute(statement)
-        if "scope" not in {column for _, column, *_ in connection.execute("PRAGMA table_info(requests)")}:
-            connection.execute("ALTER TABLE requests ADD COLUMN scope TEXT NOT NULL DEFAULT ''")
+        columns = {column for _, column, *_ in connection.execute("PRAGMA table_info(requests)")}
+        for column in ADDED - columns:
+            connection.execute(f"ALTER TABLE requests ADD COLUMN {column} TEXT NOT NULL DEFAULT ''")
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
@@ -86,6 +89,7 @@ class RequestEntry:
     instruction: str | None = None
     user_input: str | None = None  # --journal-prompts only
     scope: str = ""  # digest
+    program: str = ""  # an agent's run
 
 
 CUT = frozenset({"length", "repetition"})  # truncated

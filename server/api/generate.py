@@ -41,7 +41,7 @@ COMPLETION = Endpoint(CompletionBody, "cmpl-", prompts.completion_prompts, Compl
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Take the assistant's next turn in a conversation."""
     body, record = await read_call(request, ChatBody, CHAT.prefix)
-    read = await prompts.chat_prompts(body, request.app[MODEL], record.scope(body.cache_salt))
+    read = await prompts.chat_prompts(body, request.app[MODEL], f"{record.client} {body.cache_salt}")
     return await respond(request, record, body, read, CHAT.words)
 
 
@@ -57,7 +57,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     model = request.app[MODEL]
     with reword_errors({"stop": "stop_sequences", "response_format": "output_config"}, CHAT_WORDS):
         chat = await model.run_in_thread(as_chat, body)
-        read = await prompts.chat_prompts(chat, model, record.scope(chat.cache_salt))
+        read = await prompts.chat_prompts(chat, model, f"{record.client} {chat.cache_salt}")
         return await respond(request, record, chat, read, MessageWords)
 
 

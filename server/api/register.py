@@ -95,10 +95,6 @@ class Record:
     def state(self) -> CallState:
         return CallState.CANCELLED if self.cancelled else call_state(self.requests)
 
-    def scope(self, salt: str | None) -> str:
-        """Of whose texts may be remembered together."""
-        return f"{self.client} {salt or ''}"
-
     def leave(self) -> None:
         """Note whether it left early."""
         self.broken_off = any(not request.state.is_final for request in self.requests)

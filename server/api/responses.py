@@ -30,7 +30,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     chat, spoken = await read_chat(request, body)
     keep = partial(request.app[STORE].add, holder_of(request), spoken) if body.store is not False else None
     with reword_errors(bodies.OWN_NAMES, bodies.OWN_WORDS):
-        prompts = await chat_prompts(chat, request.app[MODEL], record.scope(body.cache_salt))
+        prompts = await chat_prompts(chat, request.app[MODEL], f"{record.client} {body.cache_salt}")
         words = partial(replies.ResponseWords, asked=body, keep=keep)
         return await respond(request, record, chat, prompts, words)
 

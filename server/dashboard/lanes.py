@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from engine.messages import RowId, RowUpdate, StepReport
+from scheduler.recent import Recent
 from scheduler.request import Request, State
 from server.dashboard.snapshot import Change, ShownRow, Stage, rounded
 
 ENDED = (Stage.GONE, Stage.INVALID)
 KEPT = 300.0  # seconds that changes are kept for new viewers
 MOST_KEPT = 20_000  # changes
+MOST_PROGRAMS = 4096
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class RowTimeline:
         self._window = 0
         self._occupants: dict[RowId, RowStages] = {}
         self._free: list[int] = []
+        self._latest = Recent[str, int](MOST_PROGRAMS)  # a program's lane
         self._lanes = count()
         for request in held:
             if request.state is State.RUNNING:
@@ -126,9 +129,22 @@ class RowTimeline:
     def _move(self, row_id: RowId, request: Request | None, stage: Stage, at: float) -> None:
         row = self._occupants.get(row_id)
         if row is None and request is not None:
-            row = self._occupants[row_id] = RowStages(heappop(self._free) if self._free else next(self._lanes), request)
+            row = self._occupants[row_id] = RowStages(self._find_lane(request), request)
         if row is not None:
             self._change(row, stage, at)
+
+    def _find_lane(self, request: Request) -> int:
+        """A program's turns share a lane where it is free."""
+        own = self._latest.get(request.program.name) if request.program is not None else None
+        if own is not None and own in self._free:
+            self._free.remove(own)
+            heapify(self._free)
+            lane = own
+        else:
+            lane = heappop(self._free) if self._free else next(self._lanes)
+        if request.program is not None:
+            self._latest[request.program.name] = lane
+        return lane
 
     def _change(self, row: RowStages, stage: Stage, at: float) -> None:
         if row.stage is stage:

@@ -19,7 +19,7 @@ from scheduler.request import Request
 from server.access import spend_tokens
 from server.api.errors import ApiError, invalid
 from server.api.input.body import LARGE, check_parts, hold_body
-from server.api.input.program import note_program, read_signs
+from server.api.input.program import PROGRAMS, read_signs
 from server.api.limits import LIMITS
 from server.api.operation import OPERATION
 from server.api.output.reply import SHORT_FORM, expectation_of, headers_of, json_response
@@ -82,7 +82,8 @@ async def _queue(request: web.Request, body: bytes) -> web.StreamResponse:
     ticket.count_answers(meta.choices)
     record = _record(request, meta)
     if generates:
-        note_program(app, record, await read_aside(read_signs, body, request.headers))
+        signs = await read_aside(read_signs, body, request.headers)
+        record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival)
     request[CALL] = record.id
     holder = record.caller.holder
     with app[REGISTER].enter(record):

@@ -136,6 +136,7 @@ class Lengths:
             instruction=query.instruction if self.config.journal_prompts else None,
             user_input=query.user_input if self.config.journal_prompts else None,
             scope=query.scope,
+            program="" if request.program is None else request.program.name,
         )
 
 

@@ -17,11 +17,10 @@ import orjson
 from aiohttp import web
 from msgspec import inspect
 
-from scheduler.programs.recognizer import Signs
 from server.access import HOLDER
 from server.api.errors import ApiError, bad_request, busy, invalid
 from server.api.input.messages import MessagesBody
-from server.api.input.program import note_program, read_signs
+from server.api.input.program import PROGRAMS, read_signs
 from server.api.input.schema import GenerationBody
 from server.api.limits import LIMITS, PENDING, Limits
 from server.api.output.sse import HEADER as PROGRESS
@@ -54,7 +53,9 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
     app = request.app
     async with hold_body(request) as raw:
         request[TICKET].count_answers(1)
-        body, signs = await decode(raw, schema, app), await _read_signs(raw, request)
+        body, large = await decode(raw, schema, app), len(raw) >= LARGE
+        run = app[MODEL].run_in_thread
+        signs = await run(read_signs, raw, request.headers) if large else read_signs(raw, request.headers)
     asks = {name: request.headers[name] for name in (ESTIMATE, PROGRESS) if name in request.headers}
     for name, value in asks.items():
         if value not in ("0", "1"):
@@ -62,14 +63,8 @@ async def read_call(request: web.Request, schema: type[G], prefix: str) -> tuple
     name, asked = model_name(body.model, app[MODEL]), [name for name, value in asks.items() if value == "1"]
     user = getattr(body, "user", None)
     record = Record.of(request, prefix, name, user, stream=bool(body.stream), asks=asked)
-    note_program(app, record, signs)
+    record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival, record.id)
     return body, record
-
-
-async def _read_signs(raw: bytes, request: web.Request) -> Signs:
-    if len(raw) < LARGE:
-        return read_signs(raw, request.headers)
-    return await request.app[MODEL].run_in_thread(read_signs, raw, request.headers)
 
 
 async def read_body(request: web.Request, schema: type[T]) -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -13,7 +12,6 @@ from aiohttp import web
 from msgspec import Raw
 
 from scheduler.programs.recognizer import Recognizer, Signs
-from server.api.register import Record
 
 # docs/programs.md names the programs and versions that send these
 HEADERS = ("session-id", "x-session-id", "x-session-affinity")
@@ -27,7 +25,7 @@ _CACHED = re.compile(rb',\s*"cache_control"\s*:\s*(?:\{[^{}]*\}|null)')
 _ONE_TEXT = re.compile(
     rb'\[\s*\{\s*"type"\s*:\s*"(?:input_|output_)?text"\s*,\s*"text"\s*:\s*("[^"\\]*+(?:\\.[^"\\]*+)*+")\s*\}\s*\]'
 )
-_REFERENCE = re.compile(rb'"item_reference"')
+_REFERENCE = re.compile(rb'"id"\s*:\s*"[a-z]+_([0-9a-f]{32})')  # of an item, its response's digits
 _TOLD = re.compile(rb'"role"\s*:\s*"(?:system|developer)"')
 
 
@@ -45,57 +43,38 @@ class _Fields(msgspec.Struct, frozen=True):
 PROGRAMS = web.AppKey("programs", Recognizer)
 
 
-def note_program(app: web.Application, record: Record, signs: Signs) -> None:
-    """For a call that comes now."""
-    record.program = app[PROGRAMS].recognize(record.client, signs, record.arrival, record.id)
-
-
 def read_signs(body: bytes, headers: Mapping[str, str]) -> Signs:
     """Of a body that is JSON; others have none."""
-    with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-        return _read(msgspec.json.decode(body, type=_Fields), headers)
-    return Signs()
-
-
-def _read(fields: _Fields, headers: Mapping[str, str]) -> Signs:
-    messages = _items(bytes(fields.messages or fields.input))[:MOST_MESSAGES]
-    told = _items(bytes(fields.system or fields.instructions))[-1:]  # before stand headers that change
-    told = told or [one for one in messages[:1] if _TOLD.search(one)] or [bytes(fields.tools)]
-    kind = blake2b(_settle(told[0]), digest_size=16)
-    digest, chain = kind.copy(), list[bytes]()
-    for message in messages:
-        digest.update(_settle(message))
+    try:
+        fields = msgspec.json.decode(body, type=_Fields)
+        # before the last of a system prompt's parts stand headers that change
+        messages, told = (
+            [*map(bytes, msgspec.json.decode(raw, type=list[Raw]))] if raw.startswith(b"[") else [raw] * bool(raw)
+            for raw in (bytes(fields.messages or fields.input), bytes(fields.system or fields.instructions))
+        )
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return Signs()
+    del messages[MOST_MESSAGES:]
+    told = told[-1:] or [one for one in messages[:1] if _TOLD.search(one)] or [bytes(fields.tools)]
+    digest, kind, chain = blake2b(digest_size=16), "", list[bytes]()
+    for message in (*told, *messages):
+        text = _CACHED.sub(b"", message) if b'"cache_control"' in message else message
+        digest.update(_ONE_TEXT.sub(rb"\1", text))
         chain.append(digest.digest())
-    return Signs(kind.hexdigest(), chain, [*_names(fields, headers)], [*_earlier(fields, messages)])
+        kind = kind or digest.hexdigest()
+    names = [f"header {headers[name][:LONGEST]}" for name in HEADERS if headers.get(name)]
+    if fields.metadata or fields.prompt_cache_key:
+        names += _names(fields)
+    earlier = [fields.previous_response_id] if isinstance(fields.previous_response_id, str) else []
+    if b'"item_reference"' in body:
+        named = (_REFERENCE.search(one) for one in reversed(messages) if b'"item_reference"' in one)
+        earlier += [f"resp_{one[1].decode()}" for one in named if one]
+    return Signs(kind, chain[1:], names, earlier)
 
 
-def _items(raw: bytes) -> list[bytes]:
-    """Of a list, or the text alone."""
-    if not raw.startswith(b"["):
-        return [raw] if raw else []
-    return [bytes(one) for one in msgspec.json.decode(raw, type=list[Raw])]
-
-
-def _settle(message: bytes) -> bytes:
-    if b'"cache_control"' in message:
-        message = _CACHED.sub(b"", message)
-    return _ONE_TEXT.sub(rb"\1", message)
-
-
-def _names(fields: _Fields, headers: Mapping[str, str]) -> Iterator[str]:
-    yield from (f"header {headers[name][:LONGEST]}" for name in HEADERS if headers.get(name))
+def _names(fields: _Fields) -> Iterator[str]:
     user = fields.metadata.get("user_id") if isinstance(fields.metadata, dict) else None
     if isinstance(user, str) and (found := SESSION.search(user)):
         yield f"session {found[1] or found[2]}"[:LONGEST]
     if isinstance(fields.prompt_cache_key, str) and UNIQUE.search(fields.prompt_cache_key):
         yield f"key {fields.prompt_cache_key[:LONGEST]}"
-
-
-def _earlier(fields: _Fields, messages: list[bytes]) -> Iterator[str]:
-    if isinstance(fields.previous_response_id, str):
-        yield fields.previous_response_id
-    for one in reversed(messages):
-        if _REFERENCE.search(one):
-            name = msgspec.json.decode(one, type=dict[str, Any]).get("id")
-            if isinstance(name, str):
-                yield re.sub(r"^[a-z]+_([0-9a-f]{32}).*", r"resp_\1", name)

@@ -11,7 +11,8 @@ import pytest
 
 from engine.simulated.machine import Machine
 from loadgen.simulate.programs import chain_turns, draw_runs
-from loadgen.simulate.simulation import Simulation, fit_parts, measure_simulation, simulate
+from loadgen.simulate.simulation import Served, Simulation, fit_parts, measure_simulation, simulate
+from loadgen.simulate.whatif import _chain_turns
 from loadgen.workload.lengths import RequestLengths, load_trace
 from scheduler.batching.batcher import BatchLimits
 from scheduler.options import Scheduling
@@ -75,3 +76,13 @@ def test_turns_of_mooncake_are_found_by_their_blocks() -> None:
     a, b, c, d, e = chain_turns(trace)
     assert a.run == c.run == e.run != b.run and d.run != a.run
     assert [one.pause for one in (a, c, e)] == [0.0, 2.0, 2.0]
+
+
+def test_a_journals_runs_are_replayed_turn_by_turn() -> None:
+    """A call that came while another of its run was under way comes when it came."""
+    served = [
+        Served(arrival, arrival, arrival, end, 100, 5, 1, None, run=run)
+        for arrival, end, run in ((0.0, 2.0, "a"), (1.0, 4.0, "a"), (4.5, 6.0, "a"), (5.0, 6.0, ""))
+    ]
+    found = [(one.arrival, one.run, one.pause) for one in _chain_turns(served)]
+    assert found == [(0.0, "a", 0.0), (1.0, "", 0.0), (4.5, "a", 0.5), (5.0, "", 0.0)]

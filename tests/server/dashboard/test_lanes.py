@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from engine.messages import BatchShape, Cause, FinishReason, HandedBack, RowId, RowUpdate, StepReport, StepStats
+from scheduler.programs.program import Kind, Program
 from scheduler.request import Request, State
 from server.dashboard import snapshot
 from server.dashboard.lanes import RowTimeline
@@ -95,6 +96,15 @@ def test_lanes_are_used_again_the_lowest_first() -> None:
     watched.turn(back=(0,), tally=READ, rows=0)
     watched.turn(begun=(3,), tally=READ, rows=0)
     assert watched.stages == {2: (2, Stage.PREFILL), 0: (3, Stage.PREFILL)}
+
+
+def test_a_programs_turns_share_a_lane_where_it_is_free() -> None:
+    watched, run = Watched.holding(0, 1, 2, 3), Program("run", Kind(), 0.0)
+    watched.requests[1].program = watched.requests[2].program = watched.requests[3].program = run
+    watched.turn(begun=(0, 1), tally=READ)
+    watched.turn(back=(0, 1))
+    watched.turn(begun=(2, 3), tally=READ)
+    assert watched.stages == {0: (3, Stage.PREFILL), 1: (2, Stage.PREFILL)}
 
 
 def test_a_row_that_is_taken_out_is_paused_until_it_has_another_token() -> None:

@@ -18,6 +18,7 @@ from scheduler.length.features import LengthQuery
 from scheduler.length.learning import ServedRow
 from scheduler.length.oracle import oracle
 from scheduler.length.prediction import Answer, Estimate, LengthDistribution, Prediction, Source
+from scheduler.programs.program import Kind, Program
 from scheduler.request import Request, Times
 from server.config import FrontConfig
 from server.lengths.instruction import InstructionSplit
@@ -379,6 +380,13 @@ def test_a_finished_request_is_recorded_without_its_texts(path: Path) -> None:
         runs=2,
         features=(1.0, 2.0),
     )
+
+
+def test_a_run_is_recorded_by_its_name(path: Path) -> None:
+    stage, request = Stage(path), ended_request()
+    request.program = Program("run", Kind(), 0.0)
+    stage.end(request, FinishReason.STOP)
+    assert [one.program for one in stage.requests()] == ["run"]
 
 
 def test_texts_are_recorded_where_the_operator_allows_it(path: Path) -> None:

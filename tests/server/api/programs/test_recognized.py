@@ -123,6 +123,17 @@ def test_a_key_of_many_runs_names_none() -> None:
     assert named.names == [] and read_signs(b"[1]", {}) == read_signs(b"\xff", {}) == Signs()
 
 
+ODD = (b'{"input": ["\\"item_reference\\"", 1, null]}', b'{"messages": {"a": 1}, "system": [], "metadata": [1]}')
+
+
+@pytest.mark.parametrize(
+    "body", [*ODD, b'{"messages": 5, "tools": 1, "prompt_cache_key": 1, "previous_response_id": []}']
+)
+def test_odd_bodies_are_read_and_left_to_others_to_refuse(body: bytes) -> None:
+    signs = read_signs(body, {"session-id": ""})
+    assert signs.names == [] == signs.extends
+
+
 def test_texts_marked_for_a_cache_or_written_as_one_part_are_the_same() -> None:
     parts = b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "A \\"b\\"."%b}]}]}'
     plain = b'{"messages": [{"role": "user", "content": "A \\"b\\"."}]}'
